@@ -1,0 +1,118 @@
+"""The channel between the server process and the core process: plain frozen types, no torch.
+
+The server sends Add and Abort; the core answers with one Ready, then a StepDone after every step.
+A group is one request, a choice one of its sequences (0 .. n-1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the tokens of a group are drawn. temperature 0 means greedy; top_k 0 and top_p 1 mean off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A new group of n choices over one prompt.
+
+    seed: choice i draws with seed + i (wrapped to int64). stop_tokens: ids that end a choice with
+    reason "stop" (the model's EOS ids included unless the client said to ignore them); the stop token
+    itself is reported and counted but never detokenized. max_tokens: new tokens per choice, at least 1.
+    """
+
+    group: int
+    prompt: tuple[int, ...]
+    n: int
+    seed: int
+    max_tokens: int
+    sampling: Sampling
+    stop_tokens: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End these choices of a group (all of them when `choices` is None); unknown ones are ignored."""
+
+    group: int
+    choices: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The core has loaded the model. Sizes in tokens; `blocks` of `block_size` tokens each."""
+
+    vocab_size: int
+    max_model_len: int
+    blocks: int
+    block_size: int
+    kv_bytes_per_token: int
+    eos_tokens: frozenset[int]
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDrawn:
+    """One new token of one choice; `finish` is "stop" or "length" when it was the choice's last."""
+
+    group: int
+    choice: int
+    token: int
+    finish: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFailed:
+    """The core could not go on with this group (for example it can never fit); the message is for the client."""
+
+    group: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counters since start (totals) and gauges (now), as the metrics of DESIGN.md name them.
+
+    peak_blocks: most blocks in use at once since start. prefix_kv_bytes_read: bytes of KV read by work
+    items shared by several rows; kv_bytes_read: by all items. kv_bytes_unshared: what the same steps
+    would have read if every row had read its whole past for itself.
+    """
+
+    blocks_used: int = 0
+    blocks_cached: int = 0
+    blocks_free: int = 0
+    blocks_shared: int = 0
+    peak_blocks: int = 0
+    running: int = 0
+    waiting: int = 0
+    forks: int = 0
+    block_copies: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    prompt_tokens_computed: int = 0
+    tokens_drawn: int = 0
+    kv_bytes_read: int = 0
+    prefix_kv_bytes_read: int = 0
+    kv_bytes_unshared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """What one step gave: all tokens drawn in it, groups that failed, its duration, and the stats after it."""
+
+    tokens: tuple[TokenDrawn, ...]
+    failed: tuple[GroupFailed, ...]
+    seconds: float
+    batch_sequences: int
+    stats: Stats
+
+
+ToCore = Add | Abort
+FromCore = Ready | StepDone

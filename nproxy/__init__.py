@@ -1,0 +1,19 @@
+"""nproxy: OpenAI's `n` in front of any LLM server.
+
+The words that the code uses, each with one meaning:
+
+choice, index, delta, chunk, finish_reason, usage: OpenAI's own words.
+upstream: a named group of replicas that serve the same models behind one policy.
+replica: one base URL of an upstream, or one Unix socket (the built-in engine).
+capability: what an upstream can do (native `n` and its width, seed, stream_options ...).
+leg: one upstream call made for one client request; it carries `width` choices from `offset` on.
+plan: the legs of one request.
+conduct: the pure machine that decides; leg and timer events go in, commands come out.
+dialect: what differs between chat and legacy completions.
+merge: the state machine that turns leg events into what the client sees.
+relay: one leg whose bytes pass, watched event by event.
+native: an upstream with its own `n`: one leg of width n, through merge.
+fan-out: the plan has several legs.
+"""
+
+__version__ = "0.1.0.dev0"

@@ -1,0 +1,27 @@
+"""What an upstream can do for one model, as the plan needs to know it: a frozen snapshot, no IO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One upstream's abilities for one model, at the moment a request is planned.
+
+    native_width: most choices that one call returns; None means no known limit, 1 means no `n`.
+    n_untested: `n: auto` has not yet seen an answer; the plan asks natively, counts, and tops up.
+    exact: the wire is known to be exact (the built-in engine): relayed even when n > 1.
+    seed: a `seed` field may be sent. stream_options: `stream_options` may be sent.
+    prompt_lists: legacy completions take a list of prompts in one call.
+    token_prompts: legacy completions take token ids. parallel: calls at once, None for no limit.
+    """
+
+    native_width: int | None = 1
+    n_untested: bool = False
+    exact: bool = False
+    seed: bool = True
+    stream_options: bool = True
+    prompt_lists: bool = True
+    token_prompts: bool = True
+    parallel: int | None = None

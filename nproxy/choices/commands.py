@@ -1,0 +1,109 @@
+"""What comes out of the conduct: commands for the driver, which carries them out and decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nproxy.choices.leg import Leg
+from nproxy.choices.lessons import Lesson
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLeg:
+    """Start an upstream call. `attempt` counts from 0 and is 1 for the first retry (same seed)."""
+
+    leg: Leg
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CancelLeg:
+    """End the call of this leg at once; nothing more is heard of it."""
+
+    leg: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Send TimerFired(name) after so many seconds, unless the request ends first."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Send the head of a streaming answer (status 200). Comes once, before the first Emit."""
+
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Write these bytes to the client. All Emits of one receive() leave in one write."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Respond:
+    """Send a whole JSON answer: the merged choices, or an error where no stream has begun."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """An answer taught something about the upstream; the driver stores it for later plans."""
+
+    lesson: Lesson
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """The upstream did something odd that was mended; counted in `anomalies_total{kind}`."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """A leg is being tried again; counted in `retries_total{reason}`."""
+
+    leg: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFinished:
+    """One choice has its finish reason; counted in `choices_total{finish_reason}`."""
+
+    index: int
+    finish_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Tokens, for the metrics: what the client is told, and what the upstream really computed.
+
+    None where an upstream reported no usage.
+    """
+
+    client_prompt: int | None = None
+    client_completion: int | None = None
+    upstream_prompt: int | None = None
+    upstream_completion: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The request is over; the last command. `outcome` is "ok" or the failure kind that decided it."""
+
+    outcome: str = "ok"
+
+
+Command = (
+    OpenLeg | CancelLeg | SetTimer | Begin | Emit | Respond | Learn | Anomaly | Retried | ChoiceFinished | Spent | Finish
+)

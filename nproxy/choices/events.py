@@ -1,0 +1,99 @@
+"""What goes into the conduct: the events of legs and timers. A few frozen types, no IO.
+
+The driver translates what an upstream call does into these and hands them over in the order in
+which they happened. Every leg that was opened ends in exactly one of LegEnded and LegFailed, except
+a leg that was cancelled, which sends nothing more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FailureKind(StrEnum):
+    """Why a leg failed; the value is the `outcome` label of `legs_total`."""
+
+    CONNECT = "connect"  # refused, unresolvable, TLS: nothing was sent
+    STALE = "stale"  # a kept-alive socket was already closed: nothing was answered, retried freely
+    RESET = "reset"  # the connection broke before the response head
+    TIMEOUT = "timeout"  # connect, first event, idle, response or total time ran out
+    STATUS = "status"  # the upstream answered with a status other than 2xx
+    CUT = "cut"  # the body ended in an error, or cleanly but without what was promised
+    MALFORMED = "malformed"  # what came is not what the protocol says
+    IN_BAND = "in_band"  # an error object in a 200 answer or in the stream
+    SHORT = "short"  # fewer choices than asked for, and topping up failed
+    OVERSIZE = "oversize"  # an event or a body above the limits
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with one leg, in the upstream's own words where it had any.
+
+    status, content_type, body: the upstream's answer (kind STATUS) or its in-band error object.
+    retry_after: seconds, read from the answer's `retry-after-ms` or `retry-after`.
+    own_key: the upstream was called with nproxy's own key, so its 401 is not the client's fault.
+    message: one sentence for the client; holds no URL, no credentials and no prompt.
+    """
+
+    kind: FailureKind
+    message: str
+    status: int | None = None
+    content_type: str = ""
+    body: bytes = b""
+    retry_after: float | None = None
+    own_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LegBegan:
+    """The head of a 2xx answer has come. `sse` says whether events follow or one JSON body."""
+
+    leg: int
+    sse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LegChunk:
+    """One server-sent event: its joined data, and its `event` field if it had one.
+
+    A relay passes it on as `data: `, the data, and a blank line. The `[DONE]` mark arrives as a chunk
+    like any other.
+    """
+
+    leg: int
+    data: bytes
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LegBody:
+    """The whole body of an answer that is not a stream of events."""
+
+    leg: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LegEnded:
+    """The upstream closed its answer without an error at the transport level."""
+
+    leg: int
+
+
+@dataclass(frozen=True, slots=True)
+class LegFailed:
+    """The leg is over and did not succeed at the transport or status level."""
+
+    leg: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """A timer that a SetTimer command asked for has run out."""
+
+    name: str
+
+
+Event = LegBegan | LegChunk | LegBody | LegEnded | LegFailed | TimerFired

@@ -1,0 +1,35 @@
+"""The leg: one upstream call made for one client request, and the one formula of its indices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One upstream call. It carries `width` choices from `offset` on, for one prompt or for all.
+
+    `number` names the leg within its request (0, 1, 2 ... in order of opening) and never changes,
+    retries included. `prompt` is the position of the one prompt it carries in the client's list, or
+    None when it carries all of them. `seed` is what goes on the wire; None sends no seed of nproxy's.
+    """
+
+    number: int
+    offset: int
+    width: int
+    prompt: int | None = None
+    seed: int | None = None
+
+    def client_index(self, upstream_index: int, n: int) -> int:
+        """Map the upstream's choice index to the client's, for a request with `n` choices per prompt.
+
+        This is the whole of the leg arithmetic: `(j // width) * n + offset + j % width`, and a leg
+        that carries one prompt starts at `prompt * n`.
+        """
+        base = 0 if self.prompt is None else self.prompt * n
+        return base + (upstream_index // self.width) * n + self.offset + upstream_index % self.width
+
+    def client_indices(self, n: int, prompts: int) -> list[int]:
+        """All client indices that this leg answers for, in the upstream's order."""
+        carried = prompts if self.prompt is None else 1
+        return [self.client_index(j, n) for j in range(carried * self.width)]
