@@ -15,6 +15,8 @@ class Capability:
     seed: a `seed` field may be sent. stream_options: `stream_options` may be sent.
     prompt_lists: legacy completions take a list of prompts in one call.
     token_prompts: legacy completions take token ids. parallel: calls at once, None for no limit.
+    json_usage: usage in a JSON answer counts all choices; False has such legs asked for as streams and folded.
+    model: the upstream's own name for the model, None where it is the one the client asks for.
     """
 
     native_width: int | None = 1
@@ -25,3 +27,5 @@ class Capability:
     prompt_lists: bool = True
     token_prompts: bool = True
     parallel: int | None = None
+    json_usage: bool = True
+    model: str | None = None

@@ -25,7 +25,10 @@ class CancelLeg:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Send TimerFired(name) after so many seconds, unless the request ends first."""
+    """Send TimerFired(name) once after so many seconds, unless the request ends first.
+
+    A name is not set again before it has fired; there is nothing to cancel.
+    """
 
     name: str
     seconds: float
@@ -33,7 +36,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Send the head of a streaming answer (status 200). Comes once, before the first Emit."""
+    """Send the head of a streaming answer (status 200). Comes at most once, before the first Emit."""
 
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -47,7 +50,10 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """Send a whole JSON answer: the merged choices, or an error where no stream has begun."""
+    """Send a whole JSON answer: the merged choices, or an error where no stream has begun.
+
+    Comes at most once, and never beside Begin. `headers` hold no content-type and no content-length.
+    """
 
     status: int
     body: bytes
