@@ -1,0 +1,36 @@
+"""Settings: the YAML file, the environment and the command line, parsed into one frozen type."""
+
+from nproxy.config.settings import (
+    DEFAULT_MODEL,
+    ENGINE_UPSTREAM,
+    Config,
+    Engine,
+    Limits,
+    Listen,
+    NPolicy,
+    Passthrough,
+    Retries,
+    Stream,
+    Telemetry,
+    Timeouts,
+    Upstream,
+)
+from nproxy.config.values import NativeUpTo, Replica
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "ENGINE_UPSTREAM",
+    "Config",
+    "Engine",
+    "Limits",
+    "Listen",
+    "NPolicy",
+    "NativeUpTo",
+    "Passthrough",
+    "Replica",
+    "Retries",
+    "Stream",
+    "Telemetry",
+    "Timeouts",
+    "Upstream",
+]

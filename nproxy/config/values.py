@@ -1,0 +1,212 @@
+"""The kinds of values that settings hold: numbers, secrets, replicas, model maps.
+
+Each is parsed once, here, into a form that the rest of the house takes as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+_ENV_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def _no_bool(value: object) -> object:
+    """Refuse true and false where a number is due: Python would take them for 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("no_bool", "must be a number, not true or false")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+Port = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)]
+SecondsOrZero = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1, allow_inf_nan=False)]
+Mebibytes = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1024)]
+
+
+class Settings(BaseModel):
+    """A frozen part of the configuration; an unknown key is an error, never ignored."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,  # an input may be a secret
+        validate_default=False,
+    )
+
+
+class Replica(Settings):
+    """One base URL of an upstream, without a slash at its end; or a Unix socket and the URL spoken over it."""
+
+    url: str
+    socket: Path | None = None
+
+    def __str__(self) -> str:
+        return self.url if self.socket is None else f"unix:{self.socket}"
+
+
+def parse_replica(value: object) -> Replica:
+    """Read a replica from `http://host:port/v1`, `https://...` or `unix:/path/of.sock`.
+
+    A URL without a path gets `/v1`, where every OpenAI server listens. Credentials, a query and a
+    fragment are refused: the first belong into `api_key`, the others have no meaning here.
+    """
+    if isinstance(value, Replica):
+        return value
+    if not isinstance(value, str):
+        raise PydanticCustomError("replica", "must be a URL such as http://127.0.0.1:8001/v1, or unix:/path")
+    if value.startswith("unix:"):
+        path = Path(value.removeprefix("unix:").removeprefix("//"))
+        if not path.is_absolute():
+            raise PydanticCustomError("replica", "a Unix socket needs an absolute path, as in unix:/run/engine.sock")
+        return Replica(url="http://localhost/v1", socket=path)
+    if value.startswith("dns:"):
+        raise PydanticCustomError("replica", "dns: replicas are not available yet")
+    try:
+        parts = urlsplit(value)
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError as error:
+        raise PydanticCustomError("replica", "is not a URL that can be read") from error
+    if parts.scheme not in ("http", "https"):
+        raise PydanticCustomError("replica", "must begin with http://, https:// or unix:/")
+    if "@" in parts.netloc:
+        raise PydanticCustomError("replica", "must hold no credentials; use api_key")
+    if not parts.hostname or not port_ok or not value.isascii() or any(c.isspace() or ord(c) < 32 for c in value):
+        raise PydanticCustomError("replica", "is not a URL that can be read")
+    if parts.query or parts.fragment:
+        raise PydanticCustomError("replica", "must hold no query and no fragment")
+    return Replica(url=f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}")
+
+
+Replicas = Annotated[
+    tuple[Annotated[Replica, BeforeValidator(parse_replica), WithJsonSchema({"type": "string"})], ...],
+    Field(min_length=1),
+]
+
+
+def _resolve_secret(value: object, info: ValidationInfo) -> object:
+    """Read `${NAME}` from the environment and `file:PATH` from a file; anything else is the secret itself.
+
+    The validation context may name the environment (`environ`) and the folder of relative paths (`folder`).
+    """
+    context: Mapping[str, Any] = info.context or {}
+    if isinstance(value, SecretStr):
+        return value
+    if not isinstance(value, str) or not value:
+        raise PydanticCustomError("secret", "must be text: ${NAME}, file:PATH, or the secret itself")
+    if reference := _ENV_REFERENCE.fullmatch(value):
+        found = context.get("environ", os.environ).get(reference[1])
+        if not found:
+            raise PydanticCustomError("secret", "environment variable {name} is not set", {"name": reference[1]})
+        return SecretStr(found)
+    if "${" in value:
+        raise PydanticCustomError("secret", "a secret is either ${NAME} alone or the secret itself, not a mixture")
+    if value.startswith("file:"):
+        path = Path(context.get("folder", Path())) / Path(value.removeprefix("file:")).expanduser()
+        try:
+            found = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise PydanticCustomError(
+                "secret", "cannot read {path}: {reason}", {"path": str(path), "reason": str(reason)}
+            ) from error
+        if not found:
+            raise PydanticCustomError("secret", "{path} is empty", {"path": str(path)})
+        return SecretStr(found)
+    return SecretStr(value)
+
+
+def _key_or_word(value: object, info: ValidationInfo) -> object:
+    return value if value in ("passthrough", "none") else _header_safe(_resolve_secret(value, info))
+
+
+def _header_safe(value: object) -> object:
+    text = value.get_secret_value() if isinstance(value, SecretStr) else ""
+    if not text.isascii() or not text.isprintable():
+        raise PydanticCustomError("secret", "holds characters that no HTTP header can carry")
+    return value
+
+
+ApiKey = Annotated[
+    Literal["passthrough", "none"] | SecretStr,
+    BeforeValidator(_key_or_word),
+    WithJsonSchema({"type": "string", "examples": ["passthrough", "none", "${FLEET_KEY}", "file:/run/secrets/fleet"]}),
+]
+
+
+class NativeUpTo(Settings):
+    """An upstream that has `n`, but gives at most so many choices in one call."""
+
+    native_up_to: Count
+
+
+def _parse_n(value: object) -> object:
+    if value in ("auto", "native", "fanout") or isinstance(value, dict | NativeUpTo):
+        return value
+    raise PydanticCustomError("n_mode", "must be auto, native, fanout or {native_up_to: 4}")
+
+
+NMode = Annotated[Literal["auto", "native", "fanout"] | NativeUpTo, BeforeValidator(_parse_n)]
+
+
+def _parse_models(value: object) -> object:
+    """Read `auto`, a list of ids, or a map of alias to the upstream's own name; a list is a map to itself."""
+    if value == "auto":
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) and name for name in value):
+        names = cast("list[str]", value)
+        if len(set(names)) < len(names):
+            raise PydanticCustomError("models", "names a model twice")
+        return {name: name for name in names}
+    if (
+        isinstance(value, dict)
+        and value
+        and all(isinstance(part, str) and part for pair in value.items() for part in pair)
+    ):
+        return value
+    raise PydanticCustomError("models", "must be auto, a list of model ids, or a map of alias to the upstream's name")
+
+
+Models = Annotated[
+    Literal["auto"] | dict[str, str],
+    BeforeValidator(_parse_models),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"const": "auto"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
+            ]
+        }
+    ),
+]
+
+
+def _parse_paths(value: object) -> object:
+    if value in ("default", "all"):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(path, str) and path.startswith("/") for path in value):
+        return tuple(value)
+    raise PydanticCustomError("paths", "must be default, all, or a list of paths that begin with /")
+
+
+Paths = Annotated[Literal["default", "all"] | tuple[str, ...], BeforeValidator(_parse_paths)]
