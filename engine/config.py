@@ -1,0 +1,79 @@
+"""The engine's settings: one frozen value, checked when it is made. No torch, no asyncio."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import ConfigError
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What one engine runs and how much of the machine it takes.
+
+    model: a Hugging Face folder or a .gguf file. dtype: of weights and KV; "auto" leaves it to the
+    runner and the device. served_model_name: the id on the wire; None takes the model's own name.
+    block_size: tokens per KV block. num_blocks: size of the pool; None derives it from memory.
+    kv_fraction: part of the device's memory for KV, between 0 and 1; None is the runner's default.
+    max_model_len: longest prompt plus answer, in tokens; None is the model's own limit.
+    max_batch_tokens: tokens one step may run, decoding sequences first, prompts with what is left.
+    max_sequences: sequences at once; also the widest n that one request can have.
+    share_gate: reading a prefix once for several rows must save at least this many tokens of KV.
+    seed: base of the seeds given to requests without one; None draws it from the system.
+    Raises ConfigError for values that cannot work.
+    """
+
+    model: str
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    served_model_name: str | None = None
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_fraction: float | None = None
+    max_model_len: int | None = None
+    max_batch_tokens: int = 1024
+    max_sequences: int = 256
+    share_gate: int = 64
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        positive = {
+            "block_size": self.block_size,
+            "num_blocks": self.num_blocks,
+            "max_model_len": self.max_model_len,
+            "max_sequences": self.max_sequences,
+        }
+        for name, value in positive.items():
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}")
+        if self.kv_fraction is not None and not 0 < self.kv_fraction < 1:
+            raise ConfigError(f"kv_fraction must lie between 0 and 1, not {self.kv_fraction}")
+        if self.share_gate < 0:
+            raise ConfigError(f"share_gate must not be negative, not {self.share_gate}")
+        if self.max_batch_tokens < self.max_sequences + self.block_size:
+            # Every decoding sequence runs in every step, and a prompt must still move forward beside them.
+            raise ConfigError(
+                f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_sequences ({self.max_sequences})"
+                f" plus block_size ({self.block_size})"
+            )
+
+    def kv_blocks(self, bytes_per_token: int, memory: int, fraction: float = 0.25, cap: int | None = _GIB) -> int:
+        """How many blocks the pool gets: `num_blocks`, or what the memory allows.
+
+        bytes_per_token: keys and values of all layers. memory: bytes the share is taken of (a CPU's RAM,
+        a GPU's free memory after loading). fraction, cap: the device's defaults, used where the settings
+        name none; the defaults here are the CPU's: a quarter of the RAM, at most 1 GiB. Raises ConfigError
+        when not even one block fits.
+        """
+        if self.num_blocks is not None:
+            return self.num_blocks
+        if self.kv_fraction is not None:
+            room = int(memory * self.kv_fraction)
+        else:
+            room = int(memory * fraction) if cap is None else min(int(memory * fraction), cap)
+        blocks = room // (bytes_per_token * self.block_size)
+        if blocks < 1:
+            raise ConfigError(f"{room} bytes for KV hold no block of {self.block_size} tokens of {bytes_per_token} bytes")
+        return blocks
