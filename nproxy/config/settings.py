@@ -17,6 +17,7 @@ from nproxy.config.values import (
     Mebibytes,
     Models,
     NMode,
+    Parallel,
     Paths,
     Port,
     Replicas,
@@ -101,7 +102,7 @@ class Upstream(Settings):
     """Whether `n` is sent: auto tries and counts, native always, fanout never, or up to a width."""
     wire: Literal["auto", "exact"] = "auto"
     """exact: the server is nproxy's own engine, whose bytes need no mending."""
-    parallel: Literal["auto"] | Count = "auto"
+    parallel: Parallel = "auto"
     """Legs at once per replica; further ones wait in order. auto: no limit."""
     seed: Literal["auto", "send", "omit"] = "auto"
     """Whether seeds are sent."""

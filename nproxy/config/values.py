@@ -16,8 +16,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     SecretStr,
+    Tag,
     ValidationInfo,
     WithJsonSchema,
 )
@@ -159,13 +161,31 @@ class NativeUpTo(Settings):
     native_up_to: Count
 
 
-def _parse_n(value: object) -> object:
-    if value in ("auto", "native", "fanout") or isinstance(value, dict | NativeUpTo):
+def _n_form(value: object) -> str | None:
+    if isinstance(value, dict | NativeUpTo):
+        return "width"
+    return "word" if isinstance(value, str) and value in ("auto", "native", "fanout") else None
+
+
+NMode = Annotated[
+    Annotated[Literal["auto", "native", "fanout"], Tag("word")] | Annotated[NativeUpTo, Tag("width")],
+    Discriminator(
+        _n_form,
+        custom_error_type="n_mode",
+        custom_error_message="must be auto, native, fanout or {native_up_to: 4}",
+    ),
+]
+
+
+def _parse_parallel(value: object) -> object:
+    if value == "auto" or (isinstance(value, str) and value.isdecimal() and int(value) > 0):
         return value
-    raise PydanticCustomError("n_mode", "must be auto, native, fanout or {native_up_to: 4}")
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise PydanticCustomError("parallel", "must be auto or a number from 1 on")
 
 
-NMode = Annotated[Literal["auto", "native", "fanout"] | NativeUpTo, BeforeValidator(_parse_n)]
+Parallel = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], BeforeValidator(_parse_parallel)]
 
 
 def _parse_models(value: object) -> object:

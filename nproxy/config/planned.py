@@ -1,0 +1,49 @@
+"""Keys and values that are promised but not there yet: refused with that word, never ignored.
+
+An entry leaves this file in the same change that gives its key a function.
+"""
+
+from __future__ import annotations
+
+from nproxy.config.tree import Path
+
+PLANNED_KEYS: frozenset[str] = frozenset(
+    {
+        "engine.quantization",
+        "upstreams[].prefix_cache",
+        "upstreams[].balance",
+        "upstreams[].breaker",
+        "upstreams[].resume",
+        "upstreams[].fallback",
+        "upstreams[].max_inflight",
+        "limits.per_key_choices",
+        "limits.queue_choices",
+        "limits.queue_seconds",
+        "auth",
+        "telemetry.otlp_endpoint",
+        "admin",
+    }
+)
+
+PLANNED_VALUES: dict[str, frozenset[str]] = {
+    "n_policy.greedy": frozenset({"reject", "dedupe"}),
+    "n_policy.on_leg_failure": frozenset({"partial"}),
+}
+"""Values of keys that exist. `listen.workers` stands beside them: every number above 1 is planned."""
+
+
+def _pattern(path: Path) -> str:
+    return "".join("[]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def is_planned_key(path: Path) -> bool:
+    """Whether a key is promised for later."""
+    return _pattern(path) in PLANNED_KEYS
+
+
+def is_planned_value(path: Path, value: object) -> bool:
+    """Whether a value is promised for later, at a key that exists."""
+    pattern = _pattern(path)
+    if pattern == "listen.workers":
+        return str(value).isdigit() and int(str(value)) > 1
+    return isinstance(value, str) and value in PLANNED_VALUES.get(pattern, ())

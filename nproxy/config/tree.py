@@ -1,0 +1,183 @@
+"""Settings before they are checked: plain data that remembers where each part was written.
+
+A tree starts from a YAML file; the environment and the command line are laid over it. Every part
+keeps its origin, so that an error can point at the line, the variable or the option that caused it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import yaml
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a part of the settings was written: a file's line (from 1), a variable or an option."""
+
+    source: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with the settings, where, and at which key."""
+
+    origin: Origin
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (str(self.origin), show_path(self.path), self.message) if part)
+
+
+class ConfigError(Exception):
+    """The settings are not usable; `problems` holds every reason that was found, in the order of writing."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+def show_path(path: Path) -> str:
+    """Write a key's path as in `upstreams[0].timeouts.idle`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+@dataclass(slots=True)
+class Tree:
+    """Nested dicts, lists and scalars, with the origin of every part by its path.
+
+    `root` is the origin of what no part is known for. Mutated by `put` until it is validated.
+    """
+
+    root: Origin
+    data: dict[str, Any] = field(default_factory=dict)
+    origins: dict[Path, Origin] = field(default_factory=dict)
+
+    def origin(self, path: Path) -> Origin:
+        """The origin of a part, or of the nearest part around it."""
+        for length in range(len(path), 0, -1):
+            if found := self.origins.get(path[:length]):
+                return found
+        return self.root
+
+    def put(self, path: Path, value: Any, origin: Origin) -> None:
+        """Set one part, making the containers around it; an index may be one past a list's end.
+
+        Raises ConfigError where an index leaves a gap.
+        """
+        self.data = self._with(self.data, (), path, value, origin)
+        for stale in [known for known in self.origins if known[: len(path)] == path]:
+            del self.origins[stale]
+        self.origins[path] = origin
+
+    def _with(self, here: Any, walked: Path, rest: Path, value: Any, origin: Origin) -> Any:
+        """A copy of `here` in which `rest` holds `value`; what is on the way is made or replaced."""
+        if not rest:
+            return value
+        step, *after = rest
+        if here is None and walked:
+            self.origins.setdefault(walked, origin)
+        if isinstance(step, int):
+            items = list(here) if isinstance(here, list) else []
+            if step > len(items):
+                problem = f"there is no entry {step}: the list has {len(items)}"
+                raise ConfigError([Problem(origin, (*walked, step), problem)])
+            old = items[step] if step < len(items) else None
+            items[step : step + 1] = [self._with(old, (*walked, step), tuple(after), value, origin)]
+            return items
+        mapping = dict(here) if isinstance(here, dict) else {}
+        mapping[step] = self._with(mapping.get(step), (*walked, step), tuple(after), value, origin)
+        return mapping
+
+
+class _Loader(yaml.SafeLoader):
+    """Resolves plain scalars as YAML 1.2's core schema does, so that `off` is a word and `010` is ten."""
+
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def read_yaml(text: str, source: str) -> Tree:
+    """Parse a YAML file into a tree; `source` is its name in errors.
+
+    Raises ConfigError: not YAML, more than one document, a key twice, a tag other than plain ones,
+    not a mapping at the top.
+    """
+    tree = Tree(Origin(source, 1))
+    problems: list[Problem] = []
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        data = None if node is None else _build(node, (), tree.origins, source, problems)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        origin = Origin(source, mark.line + 1 if mark else 1)
+        raise ConfigError([Problem(origin, (), f"not YAML: {error.problem or error.context}")]) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError([Problem(Origin(source, line), (), f"not YAML: {error.reason}")]) from error
+    except RecursionError as error:
+        raise ConfigError([Problem(tree.root, (), "nested too deeply")]) from error
+    if data is not None and not isinstance(data, dict):
+        problems.append(Problem(tree.root, (), "must be a mapping of sections such as listen and upstreams"))
+    if problems:
+        raise ConfigError(problems)
+    tree.data = data or {}
+    return tree
+
+
+def _build(node: yaml.Node, path: Path, origins: dict[Path, Origin], source: str, problems: list[Problem]) -> Any:
+    """Turn a composed node into plain data, noting the line of each part and what is wrong with it."""
+    origin = origins.setdefault(path, Origin(source, node.start_mark.line + 1)) if path else Origin(source, 1)
+    if isinstance(node, yaml.MappingNode):
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            here = Origin(source, key_node.start_mark.line + 1)
+            if not isinstance(key_node, yaml.ScalarNode):
+                problems.append(Problem(here, path, "a key must be plain text"))
+                continue
+            key = str(key_node.value)
+            if key in mapping:
+                first = origins[(*path, key)].line
+                problems.append(Problem(here, (*path, key), f"is there twice; first on line {first}"))
+                continue
+            origins[(*path, key)] = here
+            mapping[key] = _build(value_node, (*path, key), origins, source, problems)
+        return mapping
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(item, (*path, index), origins, source, problems) for index, item in enumerate(node.value)]
+    return _scalar(node, origin, path, problems)
+
+
+def _scalar(node: yaml.Node, origin: Origin, path: Path, problems: list[Problem]) -> Any:
+    text = str(node.value)
+    match node.tag.removeprefix("tag:yaml.org,2002:"):
+        case "null":
+            return None
+        case "bool":
+            return text.lower() == "true"
+        case "int" if len(text) < 20:
+            return int(text)
+        case "float" | "int":
+            return float(text)
+        case "str":
+            return text
+        case _:
+            problems.append(Problem(origin, path, f"the tag {node.tag} has no meaning here"))
+            return None
