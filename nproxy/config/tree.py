@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -102,7 +102,7 @@ class Tree:
 class _Loader(yaml.SafeLoader):
     """Resolves plain scalars as YAML 1.2's core schema does, so that `off` is a word and `010` is ten."""
 
-    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - the base class has it so
 
 
 for _tag, _pattern, _first in (
