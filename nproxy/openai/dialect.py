@@ -1,0 +1,22 @@
+"""The two dialects of generation: chat completions and legacy completions."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Dialect(StrEnum):
+    """Which endpoint a request came in on; the value is the endpoint's path behind `/v1/`."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+
+    @property
+    def chunk_object(self) -> str:
+        """The `object` of a stream chunk."""
+        return "chat.completion.chunk" if self is Dialect.CHAT else "text_completion"
+
+    @property
+    def answer_object(self) -> str:
+        """The `object` of a whole answer."""
+        return "chat.completion" if self is Dialect.CHAT else "text_completion"

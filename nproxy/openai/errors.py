@@ -1,0 +1,106 @@
+"""Errors as the client sees them: a status and OpenAI's envelope."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from nproxy.openai.jsonvalue import JSON, dumps
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_NO_EXTRA: Mapping[str, JSON] = MappingProxyType({})
+
+
+class ApiError(Exception):
+    """A request's failure: HTTP status, the envelope's four fields, and response headers.
+
+    `extra` holds further keys of an upstream's error object; they stand behind the four in the envelope.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] = _NOTHING,
+        extra: Mapping[str, JSON] = _NO_EXTRA,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.headers = headers
+        self.extra = extra
+
+    def envelope(self) -> bytes:
+        """Write the JSON body `{"error": {"message", "type", "param", "code"}}`."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return dumps({"error": error | {k: v for k, v in self.extra.items() if k not in error}})
+
+
+def invalid_request(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> ApiError:
+    """Build the error of a request that is itself at fault."""
+    return ApiError(status, message, type="invalid_request_error", param=param, code=code)
+
+
+def body_too_large(limit: int) -> ApiError:
+    """Build the 413 for a body over `limit` bytes."""
+    return invalid_request(f"The request body is larger than {limit} bytes.", code="body_too_large", status=413)
+
+
+def model_not_found(model: str) -> ApiError:
+    """Build the 404 for a model that no upstream serves."""
+    return invalid_request(
+        f"The model '{shorten(model)}' does not exist.", param="model", code="model_not_found", status=404
+    )
+
+
+def overloaded(message: str, *, retry_after: int) -> ApiError:
+    """Build the 429 of a full queue; `retry_after` in seconds."""
+    headers = {"retry-after": str(retry_after)}
+    return ApiError(429, message, type="rate_limit_error", code="overloaded", headers=headers)
+
+
+def upstream_unavailable(message: str = "The upstream cannot be reached.") -> ApiError:
+    """Build the 502 for refused, unresolvable, broken or untrusted connections; the message holds no URL."""
+    return ApiError(502, message, type="server_error", code="upstream_unavailable")
+
+
+def upstream_error(message: str = "The upstream failed.") -> ApiError:
+    """Build the 502 for an upstream that answered, but not with what the protocol promises."""
+    return ApiError(502, message, type="server_error", code="upstream_error")
+
+
+def upstream_auth(message: str = "The upstream refused nproxy's credentials.") -> ApiError:
+    """Build the 502 for an upstream's 401 or 403 to nproxy's own key."""
+    return ApiError(502, message, type="server_error", code="upstream_auth")
+
+
+def upstream_timeout(message: str = "The upstream did not answer in time.") -> ApiError:
+    """Build the 504 for an upstream that was too slow."""
+    return ApiError(504, message, type="server_error", code="upstream_timeout")
+
+
+def internal_error() -> ApiError:
+    """Build the 500 that says nothing of the inside."""
+    return ApiError(500, "nproxy failed on this request.", type="server_error", code="internal_error")
+
+
+def shorten(text: str, limit: int = 100) -> str:
+    """Cut what a client or an upstream sent to a length that fits into a message."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
+    """Read an upstream's error answer, in whatever shape, into an ApiError with the same status.
+
+    Known shapes: OpenAI's envelope (with keys missing or an integer `code`), the envelope's inside at the
+    top level, `{"error": "text"}`, `{"detail": "text" or FastAPI's list}`, a plain string, plain text.
+    HTML is never passed on. An integer code that repeats the status becomes null, any other a string.
+    """
+    raise NotImplementedError
