@@ -1,0 +1,56 @@
+"""Models on this machine: the default one, a path, or an id of the Hugging Face hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nproxy.models.errors import ModelError
+from nproxy.models.hub import HUB_ID, demand_safetensors, from_hub
+from nproxy.models.packaged import DEFAULT, Packaged, cache_folder, fetch
+
+__all__ = ["DEFAULT", "LocalModel", "ModelError", "Packaged", "cache_folder", "fetch", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model that is here: the id it is served under, and its .gguf file or Hugging Face folder."""
+
+    id: str
+    path: Path
+
+
+def resolve(name: str) -> LocalModel:
+    """Find a model by the default's id, a path or a hub id; fetch it where it is not here yet.
+
+    Shows progress on standard error when that is a terminal. Raises ModelError.
+    """
+    if name == DEFAULT.id:
+        return LocalModel(DEFAULT.id, fetch(DEFAULT))
+    path = Path(name).expanduser()
+    if path.exists():
+        return _local(path)
+    if HUB_ID.fullmatch(name) and path.suffix != ".gguf":
+        return LocalModel(name, from_hub(name))
+    if path.suffix == ".gguf" or path.is_absolute() or name.startswith((".", "~")):
+        raise ModelError(f"model {name}: no such file or folder")
+    raise ModelError(f"model {name}: neither {DEFAULT.id}, nor a file or folder here, nor a hub id such as org/name")
+
+
+def _local(path: Path) -> LocalModel:
+    path = path.resolve()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(
+                f"model {path}: the folder holds no config.json, so it is no model of Hugging Face's layout"
+            )
+        demand_safetensors(path, str(path))
+        return LocalModel(path.name, path)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelError(f"model {path}: {error.strerror}") from error
+    if magic != b"GGUF":
+        raise ModelError(f"model {path}: neither a GGUF file nor a folder of Hugging Face's layout")
+    return LocalModel(path.stem, path)

