@@ -1,0 +1,146 @@
+"""Tokens to text, one at a time: complete UTF-8 only, and the same text as decoding all at once.
+
+A table gives every token's bytes, so a token costs one lookup, however long the answer is. Decoding a
+window of tokens again and again, the usual way, costs a call into the tokenizer for each, and goes wrong
+where a character's bytes are spread over tokens that are no valid text by themselves.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from engine.errors import ModelError
+
+
+class TokenBytes:
+    """What every token stands for. Special tokens stand for nothing: they are not shown.
+
+    longest: bytes of the longest token; no text of more than `longest` x m bytes fits into m tokens.
+    """
+
+    __slots__ = ("_bytes", "_texts", "longest")
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._bytes = tuple(pieces)
+        self._texts = tuple(_text_or_none(piece) for piece in self._bytes)
+        self.longest = max(map(len, self._bytes), default=1)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> TokenBytes:
+        """Read the table off a tokenizer; raises ModelError for a decoder that is not byte-wise."""
+        state = json.loads(tokenizer.to_str())
+        to_bytes = _reader(state["decoder"])
+        special = {token["id"] for token in state["added_tokens"] if token["special"]}
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        for token, number in vocabulary.items():
+            if number not in special:
+                pieces[number] = to_bytes(token)
+        return cls(pieces)
+
+    def bytes_of(self, token: int) -> bytes:
+        """The token's bytes; a number beyond the vocabulary (padded models have some) stands for nothing."""
+        return self._bytes[token] if token < len(self._bytes) else b""
+
+    def text_of(self, token: int) -> str | None:
+        """The token's text where it is complete by itself, else None."""
+        return self._texts[token] if token < len(self._texts) else ""
+
+
+class Detokenizer:
+    """One choice's tokens on their way to text. It continues a prompt, so a leading space is kept.
+
+    Bytes that can never become a character turn into U+FFFD at once (one for each maximal part, as the
+    Unicode standard recommends); bytes that still can are held back.
+    """
+
+    __slots__ = ("_pending", "_table")
+
+    def __init__(self, table: TokenBytes) -> None:
+        self._table = table
+        self._pending = b""
+
+    def feed(self, token: int) -> str:
+        """The text that this token completes; often all of its own, sometimes none."""
+        if not self._pending:
+            text = self._table.text_of(token)
+            if text is not None:
+                return text
+        return self._decode(self._table.bytes_of(token), final=False)
+
+    def flush(self) -> str:
+        """The choice has ended: a character that was begun and not finished becomes U+FFFD."""
+        return self._decode(b"", final=True)
+
+    def _decode(self, more: bytes, *, final: bool) -> str:
+        data = self._pending + more
+        text, used = codecs.utf_8_decode(data, "replace", final)
+        self._pending = data[used:]
+        return text
+
+
+_Reader = Callable[[str], bytes]
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters that byte-level vocabularies write bytes in: printable ones stand for themselves (GPT-2)."""
+    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(itself)]
+    return {chr(byte): byte for byte in itself} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_LETTERS = _byte_letters()
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    """A token in byte letters; one that holds any other character (an added token) is plain text."""
+    try:
+        return bytes([_LETTERS[letter] for letter in token])
+    except KeyError:
+        return token.encode()
+
+
+def _spaced_bytes(token: str, *, mark: str, byte_fallback: bool) -> bytes:
+    """A SentencePiece token: `mark` stands for a space, and `<0xE4>` for a byte where that is so."""
+    if byte_fallback and (byte := _BYTE_TOKEN.fullmatch(token)):
+        return bytes([int(byte[1], 16)])
+    return token.replace(mark, " ").encode()
+
+
+def _text_or_none(piece: bytes) -> str | None:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _reader(decoder: dict[str, Any] | None) -> _Reader:
+    """How this decoder spells bytes in its tokens. `decoder` is the part of that name in tokenizer.json."""
+    steps = _steps(decoder)
+    kinds = [step["type"] for step in steps]
+    if kinds == ["ByteLevel"]:
+        return _byte_level_bytes
+    if kinds == ["Metaspace"]:
+        return partial(_spaced_bytes, mark=steps[0]["replacement"], byte_fallback=False)
+    replaced = [step for step in steps if step["type"] == "Replace"]
+    if set(kinds) <= {"Replace", "ByteFallback", "Fuse", "Strip"} and len(replaced) == 1:
+        mark = replaced[0]["pattern"].get("String")
+        if isinstance(mark, str) and replaced[0]["content"] == " ":
+            return partial(_spaced_bytes, mark=mark, byte_fallback="ByteFallback" in kinds)
+    raise ModelError(f"a tokenizer that decodes by {' + '.join(kinds) or 'nothing'} is not supported")
+
+
+def _steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if decoder is None:
+        return []
+    if decoder["type"] == "Sequence":
+        return [step for inner in decoder["decoders"] for step in _steps(inner)]
+    return [decoder]

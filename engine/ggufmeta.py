@@ -1,0 +1,109 @@
+"""The key-value part of a GGUF file, read without the tensors: tokenizer, chat template, sizes.
+
+The `gguf` package builds several NumPy objects for each of a vocabulary's strings: two seconds and
+150 MB for 49,152 tokens. The server process needs the strings alone, so it reads them itself.
+The layout is that of the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md), versions 2
+and 3, little-endian.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+
+from engine.errors import ModelError
+
+Scalar = int | float | bool | str
+Value = Scalar | list["Value"]
+
+_SCALARS = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_STRING, _ARRAY = 8, 9
+_U32, _U64 = _SCALARS[4], _SCALARS[10]
+_DEEPEST_ARRAY = 4
+
+
+def read_metadata(path: Path) -> dict[str, Value]:
+    """All key-value pairs of the file; raises ModelError for a file that cannot be read or is damaged."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Cursor(data).metadata()
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+    except (struct.error, ValueError) as error:  # cut short, not UTF-8, or empty: then it cannot be mapped
+        raise ModelError(f"{path} is no GGUF file, or a damaged one ({error})") from error
+
+
+class _Cursor:
+    """A reading position in the mapped file. Every size is checked against what is left before use."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = 0
+
+    def metadata(self) -> dict[str, Value]:
+        if self._data[:4] != b"GGUF":
+            raise ValueError("the file does not begin with GGUF")
+        self._at = 4
+        version = self._scalar(_U32)
+        if version not in (2, 3):
+            raise ValueError(f"GGUF version {version} is not known (2 and 3 are; big-endian files are not)")
+        self._scalar(_U64)  # number of tensors
+        pairs = int(self._scalar(_U64))
+        self._check(pairs, at_least=12)
+        return dict(self._pair() for _ in range(pairs))
+
+    def _pair(self) -> tuple[str, Value]:
+        key = self._string()
+        return key, self._value(int(self._scalar(_U32)), depth=0)
+
+    def _value(self, kind: int, depth: int) -> Value:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            return self._array(depth + 1)
+        if kind not in _SCALARS:
+            raise ValueError(f"value type {kind} is not known")
+        return self._scalar(_SCALARS[kind])
+
+    def _array(self, depth: int) -> list[Value]:
+        kind, count = int(self._scalar(_U32)), int(self._scalar(_U64))
+        if depth > _DEEPEST_ARRAY:
+            raise ValueError("arrays are nested too deeply")
+        if kind in _SCALARS:
+            width = _SCALARS[kind].size
+            self._check(count, at_least=width)
+            form = struct.Struct(f"<{count}{_SCALARS[kind].format[-1]}")
+            values = list(form.unpack_from(self._data, self._at))
+            self._at += count * width
+            return values
+        self._check(count, at_least=8)
+        return [self._value(kind, depth) for _ in range(count)]
+
+    def _scalar(self, form: struct.Struct) -> int | float | bool:
+        value: int | float | bool = form.unpack_from(self._data, self._at)[0]
+        self._at += form.size
+        return value
+
+    def _string(self) -> str:
+        length = int(self._scalar(_U64))
+        self._check(length, at_least=1)
+        start, self._at = self._at, self._at + length
+        return self._data[start : self._at].decode()
+
+    def _check(self, count: int, at_least: int) -> None:
+        """Refuse a count of things of `at_least` bytes each that cannot fit into the rest of the file."""
+        if count * at_least > len(self._data) - self._at:
+            raise ValueError("the metadata ends beyond the end of the file")

@@ -1,0 +1,56 @@
+"""Stop strings in a text that comes in pieces: where it ends, and what may already be shown.
+
+A stop string ends the text as soon as it is complete, wherever the pieces are cut: the one that is
+complete first counts, and of several complete at the same character the longest. The text is cut
+before it. What could still be the beginning of one is held back.
+"""
+
+from __future__ import annotations
+
+
+class StopScanner:
+    """One choice's text on its way out. `matched` is the stop string that ended it, or None."""
+
+    __slots__ = ("_held", "_stops", "matched")
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        """`stops`: non-empty strings; none at all makes `feed` pass everything through."""
+        self._stops = stops
+        self._held = ""
+        self.matched: str | None = None
+
+    def feed(self, text: str) -> str:
+        """Take more text and return what may be shown now. After a match: nothing any more."""
+        if not self._stops:
+            return text
+        if self.matched is not None:
+            return ""
+        seen = self._held + text
+        found = min(
+            ((at + len(stop), at, stop) for stop in self._stops if (at := seen.find(stop)) >= 0),
+            default=None,
+        )
+        if found is not None:
+            _, at, self.matched = found
+            self._held = ""
+            return seen[:at]
+        keep = len(seen) - self._begun(seen)
+        self._held = seen[keep:]
+        return seen[:keep]
+
+    def flush(self) -> str:
+        """The choice has ended otherwise: what was held back is ordinary text after all."""
+        held, self._held = self._held, ""
+        return held
+
+    def _begun(self, seen: str) -> int:
+        """Length of the longest end of `seen` that is a beginning of some stop string."""
+        longest = 0
+        for stop in self._stops:
+            at = seen.find(stop[0], max(len(seen) - len(stop) + 1, 0))
+            while at >= 0 and len(seen) - at > longest:
+                if stop.startswith(seen[at:]):
+                    longest = len(seen) - at
+                    break
+                at = seen.find(stop[0], at + 1)
+        return longest

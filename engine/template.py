@@ -1,0 +1,87 @@
+"""Chat templates: a model's own Jinja program that writes a conversation as one prompt text.
+
+Rendered as `transformers` renders them (the same options, filters and globals), in a sandbox whose values
+cannot be changed, since a template is code from wherever the model came from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from engine.errors import ModelError
+
+
+class TemplateRejected(Exception):
+    """The template could not write these messages, or refused to; the text is for the client."""
+
+
+class ChatTemplate:
+    """A compiled template. `render` only reads it, so threads may share one."""
+
+    def __init__(self, source: str, special: Mapping[str, str]) -> None:
+        """`special`: the named special tokens (`bos_token` ...); raises ModelError for a syntax error."""
+        self._special = dict(special)
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateError as error:
+            raise ModelError(f"the model's chat template is not valid: {error}") from error
+
+    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+        """Write the prompt, up to where the assistant's turn begins.
+
+        `variables` are the template's own switches (`enable_thinking` ...). Raises TemplateRejected for
+        whatever goes wrong inside: a template meets data that its author never saw.
+        """
+        names = {**self._special, "tools": None, "documents": None, **variables}
+        try:
+            return self._template.render(**(names | {"messages": messages, "add_generation_prompt": True}))
+        except Exception as error:
+            raise TemplateRejected(f"The model's chat template rejected the messages: {error}") from error
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` marks the assistant's words for training; here its body is simply written."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's own attribute, declared there without ClassVar)
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML, which no model was trained on."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)  # noqa: DTZ005 (templates want the local date)

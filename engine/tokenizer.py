@@ -1,0 +1,116 @@
+"""A model's tokenizer and chat template, loaded without torch and without transformers.
+
+Special tokens: a prompt is encoded as `transformers` and vLLM encode it, with special tokens recognised
+wherever they stand. What a chat template writes between the messages is read so; what a user writes
+inside a message that looks like a special token is read so, too. Who feeds a model untrusted text takes
+such strings out first, as with those servers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from engine.detokenizer import TokenBytes
+from engine.errors import ModelError
+from engine.ggufmeta import read_metadata
+from engine.template import ChatTemplate
+from engine.vocabulary import special_strings, tokenizer_from_metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """Text to tokens and the table for the way back. Threads may share one.
+
+    template: None where the model has none (a base model): it takes no chat then.
+    """
+
+    backend: tokenizers.Tokenizer
+    table: TokenBytes
+    template: ChatTemplate | None
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Encode a prompt that is no chat; it begins with the BOS token where the model wants one."""
+        return self._encode(text, add_special_tokens=True)
+
+    def encode_chat(self, text: str) -> tuple[int, ...]:
+        """Encode what the chat template wrote, which holds all special tokens already."""
+        return self._encode(text, add_special_tokens=False)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of a whole list of tokens, special ones left out."""
+        return b"".join(map(self.table.bytes_of, tokens)).decode(errors="replace")
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        # The batch form lets go of the interpreter lock while it works; the plain one does not.
+        (encoding,) = self.backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return tuple(encoding.ids)
+
+
+def load_tokenizer(model: Path) -> Tokenizer:
+    """Load from a Hugging Face folder or a GGUF file; raises ModelError, which names what is wrong."""
+    return _from_folder(model) if model.is_dir() else _from_gguf(model)
+
+
+def _from_gguf(path: Path) -> Tokenizer:
+    metadata = read_metadata(path)
+    backend = tokenizer_from_metadata(metadata)
+    source = metadata.get("tokenizer.chat_template")
+    template = ChatTemplate(source, special_strings(metadata)) if isinstance(source, str) else None
+    return Tokenizer(backend, TokenBytes.of(backend), template)
+
+
+def _from_folder(folder: Path) -> Tokenizer:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelError(f"{folder} has no tokenizer.json")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the Rust side raises plain Exception
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    backend.no_truncation()  # some files carry the settings of their training
+    backend.no_padding()
+    config = _json_object(folder / "tokenizer_config.json")
+    source = _template_source(folder, config)
+    template = ChatTemplate(source, _special_strings(config)) if source is not None else None
+    return Tokenizer(backend, TokenBytes.of(backend), template)
+
+
+def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """The template of the folder: a file of its own, or a key of the configuration; None where there is none."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    value = config.get("chat_template", _json_object(folder / "chat_template.json").get("chat_template"))
+    if isinstance(value, list):  # several by name; "default" is the one for plain chat
+        value = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}.get("default")
+    return value if isinstance(value, str) else None
+
+
+def _special_strings(config: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and its like, written as strings or as objects with `content`."""
+    found = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"):
+        value = config.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    """A JSON file's object; empty where there is no such file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds no JSON object")
+    return value
