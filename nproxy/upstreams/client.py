@@ -1,0 +1,226 @@
+"""One upstream call, as batches of leg events.
+
+What arrives in one segment becomes one batch, so that what is ready at the same moment can leave in one write.
+A call is an async generator: closing it, or cancelling the task that runs it, closes the socket at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from aiohttp import ClientResponse, ClientTimeout, hdrs
+from yarl import URL
+
+from nproxy.choices.events import Event, Failure, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
+from nproxy.config import Timeouts
+from nproxy.openai.body import Spliced
+from nproxy.openai.sse import SSEDecoder, SSEError
+from nproxy.upstreams.failures import FOREIGN, after_the_head, before_the_head, malformed, timed_out
+from nproxy.upstreams.payload import SLICE_BYTES, SharedPayload
+from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.retry_after import retry_after
+from nproxy.upstreams.sessions import Sessions, connection_was_reused
+from nproxy.upstreams.watchdog import Watchdog
+
+MAX_BODY = 64 << 20
+"""Bytes of a JSON answer; far above what 128 choices fill."""
+MAX_ERROR_BODY = 1 << 20
+ERROR_BODY_SECONDS = 10.0
+AFTER_DONE_SECONDS = 1.0
+"""How long after `[DONE]` the upstream may take to close its answer before the socket is given up instead of reused."""
+
+_DONE = b"[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one leg sends. path: below the replica's base. streamed: the body asks for a stream of events.
+
+    own_key: the headers carry nproxy's own credentials.
+    """
+
+    leg: int
+    path: str
+    headers: Mapping[str, str]
+    body: Spliced
+    streamed: bool
+    own_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Deadline:
+    """The next time limit of a call, in the loop's time, and the `timeouts` key that it comes from."""
+
+    at: float
+    which: str
+
+    @classmethod
+    def soonest(cls, *limits: tuple[str, float, float | None]) -> _Deadline:
+        """The first to pass of some (key, start, seconds or None)."""
+        return min(
+            (cls(start + seconds, which) for which, start, seconds in limits if seconds is not None),
+            key=lambda deadline: deadline.at,
+            default=cls(inf, "total"),
+        )
+
+
+class Client:
+    """Calls the replicas of one upstream, under its timeouts."""
+
+    def __init__(self, sessions: Sessions, timeouts: Timeouts) -> None:
+        self._sessions = sessions
+        self._timeouts = timeouts
+        self._connect = ClientTimeout(
+            total=None, connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=None, ceil_threshold=1e9
+        )
+
+    async def call(self, replica: Replica, call: Call) -> AsyncGenerator[list[Event]]:
+        """Send one leg and give what comes back. The last event is LegEnded or LegFailed; nothing is raised."""
+        started = asyncio.get_running_loop().time()
+        response = await self._head(replica, call, started)
+        if isinstance(response, Failure):
+            yield [LegFailed(call.leg, response)]
+            return
+        try:
+            if (refusal := _refusal(response)) is not None:
+                yield [LegFailed(call.leg, refusal)]
+            elif not 200 <= response.status < 300:
+                yield [LegFailed(call.leg, await self._status_failure(response, call))]
+            elif response.content_type == "text/event-stream":
+                with Watchdog(response.close) as watchdog:
+                    events = self._events(response, call.leg, started, watchdog)
+                    try:
+                        async for batch in events:
+                            yield batch
+                    finally:
+                        await events.aclose()
+            else:
+                yield await self._body(response, call.leg, started)
+        finally:
+            response.close()
+
+    async def send(
+        self, replica: Replica, method: str, url: URL, headers: Mapping[str, str], data: object, deadline: float
+    ) -> ClientResponse | TimeoutError | Failure:
+        """Send a request and wait for the response head until `deadline` (loop time); the caller closes the response."""
+        waiting = asyncio.timeout_at(deadline if deadline < inf else None)
+        try:
+            async with waiting:
+                response = await self._sessions.of(replica).request(
+                    method, url, headers=headers, data=data, allow_redirects=False, timeout=self._connect
+                )
+        except FOREIGN as error:
+            if waiting.expired():
+                return TimeoutError()
+            failure = before_the_head(error, reused=connection_was_reused.get())
+            if failure.kind is FailureKind.CONNECT or failure == timed_out("connect"):
+                replica.unreachable()
+            return failure
+        replica.reached()
+        return response
+
+    async def _head(self, replica: Replica, call: Call, started: float) -> ClientResponse | Failure:
+        times = self._timeouts
+        limit = ("first_event", started, times.first_event) if call.streamed else ("response", started, times.response)
+        deadline = _Deadline.soonest(limit, ("total", started, times.total))
+        body = call.body
+        data = bytes(body) if len(body) <= SLICE_BYTES else SharedPayload(body.head, body.tail)
+        response = await self.send(replica, hdrs.METH_POST, replica.url(call.path), call.headers, data, deadline.at)
+        return timed_out(deadline.which) if isinstance(response, TimeoutError) else response
+
+    async def _status_failure(self, response: ClientResponse, call: Call) -> Failure:
+        """Read an error answer as far as it is sensible; what cannot be read is left out."""
+        body = bytearray()
+        try:
+            async with asyncio.timeout(ERROR_BODY_SECONDS):
+                while len(body) < MAX_ERROR_BODY and (data := await response.content.readany()):
+                    body += data
+        except FOREIGN:
+            body.clear()
+        return Failure(
+            FailureKind.STATUS,
+            f"The upstream answered with status {response.status}.",
+            status=response.status,
+            content_type=response.headers.get(hdrs.CONTENT_TYPE, ""),
+            body=bytes(body[:MAX_ERROR_BODY]),
+            retry_after=retry_after(response.headers),
+            own_key=call.own_key,
+        )
+
+    async def _body(self, response: ClientResponse, leg: int, started: float) -> list[Event]:
+        """Read an answer in JSON form whole."""
+        times = self._timeouts
+        deadline = _Deadline.soonest(("response", started, times.response), ("total", started, times.total))
+        began = LegBegan(leg, sse=False)
+        parts: list[bytes] = []
+        size = 0
+        waiting = asyncio.timeout_at(deadline.at if deadline.at < inf else None)
+        try:
+            async with waiting:
+                while data := await response.content.readany():
+                    parts.append(data)
+                    size += len(data)
+                    if size > MAX_BODY:
+                        return [began, LegFailed(leg, _oversize("The upstream's answer is larger than is allowed."))]
+        except FOREIGN as error:
+            failure = timed_out(deadline.which) if waiting.expired() else after_the_head(error)
+            return [began, LegFailed(leg, failure)]
+        return [began, LegBody(leg, b"".join(parts)), LegEnded(leg)]
+
+    async def _events(
+        self, response: ClientResponse, leg: int, started: float, watchdog: Watchdog
+    ) -> AsyncGenerator[list[Event]]:
+        """Read an answer as server-sent events, a batch for each segment that completes at least one."""
+        times, content, clock = self._timeouts, response.content, asyncio.get_running_loop().time
+        decoder = SSEDecoder()
+        total = _Deadline.soonest(("total", started, times.total))
+        deadline = _Deadline.soonest(("first_event", started, times.first_event), ("total", started, times.total))
+        idle = inf if times.idle is None else times.idle
+        batch: list[Event] = [LegBegan(leg, sse=True)]
+        done = False
+        at, which = deadline.at, deadline.which
+        while True:
+            watchdog.watch(at)
+            try:
+                data = await content.readany()
+                events = decoder.feed(data) if data else decoder.close()
+            except SSEError:
+                yield [*batch, LegFailed(leg, _oversize("An event of the upstream is larger than is allowed."))]
+                return
+            except FOREIGN as error:
+                failure = timed_out(which) if watchdog.expired else after_the_head(error)
+                yield [*batch, LegEnded(leg) if done else LegFailed(leg, failure)]
+                return
+            batch += [LegChunk(leg, data, name) for data, name in events]
+            if not data or content.at_eof():
+                if data:
+                    batch += [LegChunk(leg, data, name) for data, name in decoder.close()]
+                batch.append(LegEnded(leg))
+                yield batch
+                return
+            if not events:
+                continue  # half an event, or a comment, which satisfies no deadline
+            if events[-1].data == _DONE:
+                done, idle = True, AFTER_DONE_SECONDS
+            watchdog.watch(inf)  # while the client is slow, the upstream is not to blame
+            yield batch
+            batch = []
+            at, which = clock() + idle, "idle"
+            if total.at < at:
+                at, which = total.at, "total"
+
+
+def _refusal(response: ClientResponse) -> Failure | None:
+    """Refuse answers that no OpenAI server gives and that would be misread."""
+    if 300 <= response.status < 400:
+        return malformed("The upstream answered with a redirect, which is not followed.")
+    if response.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() not in ("identity", ""):
+        return malformed("The upstream sent a compressed answer although it was asked not to.")
+    return None
+
+
+def _oversize(message: str) -> Failure:
+    return Failure(FailureKind.OVERSIZE, message)

@@ -1,0 +1,110 @@
+"""Requests that pass through as they are: bytes up, bytes down, nothing understood."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import inf
+
+from aiohttp import ClientResponse
+from multidict import CIMultiDictProxy
+from yarl import URL
+
+from nproxy.choices.events import Failure
+from nproxy.config import Timeouts
+from nproxy.upstreams.client import Client
+from nproxy.upstreams.failures import FOREIGN, after_the_head, timed_out
+from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.watchdog import Watchdog
+
+
+class ForwardError(Exception):
+    """A forwarded request failed at the transport level; `failure` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The head of a forwarded answer, and its body as it comes. chunks: raises ForwardError when it breaks off."""
+
+    status: int
+    reason: str
+    headers: CIMultiDictProxy[str]
+    chunks: AsyncGenerator[bytes]
+
+
+@asynccontextmanager
+async def forward(
+    client: Client,
+    timeouts: Timeouts,
+    replica: Replica,
+    method: str,
+    url: URL,
+    headers: Mapping[str, str],
+    data: bytes | AsyncIterator[bytes] | None,
+) -> AsyncIterator[Answer]:
+    """Send a request and give its answer; the connection is closed, or reused, when the block is left.
+
+    data: the body, whole or as it comes. Raises ForwardError when no answer comes.
+    """
+    started = asyncio.get_running_loop().time()
+    deadline = inf if timeouts.response is None else started + timeouts.response
+    response = await client.send(replica, method, url, headers, data, deadline)
+    if isinstance(response, TimeoutError):
+        raise ForwardError(timed_out("response"))
+    if isinstance(response, Failure):
+        raise ForwardError(response)
+    chunks = _chunks(response, timeouts)
+    try:
+        yield Answer(response.status, response.reason or "", response.headers, chunks)
+    finally:
+        await chunks.aclose()
+        response.close()
+
+
+async def _chunks(response: ClientResponse, timeouts: Timeouts) -> AsyncGenerator[bytes]:
+    idle = inf if timeouts.idle is None else timeouts.idle
+    clock = asyncio.get_running_loop().time
+    with Watchdog(response.close) as watchdog:
+        while True:
+            watchdog.watch(clock() + idle)
+            try:
+                data = await response.content.readany()
+            except FOREIGN as error:
+                raise ForwardError(timed_out("idle") if watchdog.expired else after_the_head(error)) from error
+            if not data:
+                return
+            watchdog.watch(inf)
+            yield data
+
+
+async def fetch(
+    client: Client, replica: Replica, path: str, headers: Mapping[str, str], *, seconds: float, limit: int
+) -> tuple[int, bytes]:
+    """GET a small document below the replica's base within `seconds`: its status and at most `limit` bytes.
+
+    Raises ForwardError when no whole answer comes.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    response = await client.send(replica, "GET", replica.root_url(path), headers, None, deadline)
+    if isinstance(response, TimeoutError):
+        raise ForwardError(timed_out("response"))
+    if isinstance(response, Failure):
+        raise ForwardError(response)
+    body = bytearray()
+    try:
+        async with asyncio.timeout_at(deadline):
+            while data := await response.content.readany():
+                body += data
+                if len(body) > limit:
+                    break
+    except FOREIGN as error:
+        raise ForwardError(after_the_head(error)) from error
+    finally:
+        response.close()
+    return response.status, bytes(body[:limit])

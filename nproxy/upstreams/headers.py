@@ -1,0 +1,59 @@
+"""Which headers go on, up and down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from multidict import CIMultiDict
+from pydantic import SecretStr
+
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Meant for one connection only (RFC 9110, section 7.6.1)."""
+
+CREDENTIALS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key"})
+
+_NEVER_UP = HOP_BY_HOP | {"host", "content-length", "expect", "cookie"}
+"""Written anew for the upstream; a cookie is meant for this host, not for the next."""
+_NEVER_DOWN = HOP_BY_HOP | {"content-length", "set-cookie", "server", "date", "x-request-id"}
+
+ApiKey = str | SecretStr
+"""`passthrough`, `none`, or the key to send."""
+
+
+def upward(headers: Mapping[str, str], api_key: ApiKey, drop: Iterable[str] = ()) -> CIMultiDict[str]:
+    """The client's headers as an upstream may see them, with the credentials that `api_key` says.
+
+    headers: a multidict's items, repeated names included. drop: further lower-case names to leave out.
+    """
+    never = _NEVER_UP | _named_in_connection(headers) | set(drop)
+    if api_key != "passthrough":
+        never |= CREDENTIALS
+    kept = CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in never)
+    if isinstance(api_key, SecretStr):
+        kept["Authorization"] = f"Bearer {api_key.get_secret_value()}"
+    return kept
+
+
+def downward(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """An upstream's response headers as the client may see them."""
+    never = _NEVER_DOWN | _named_in_connection(headers)
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in never)
+
+
+def _named_in_connection(headers: Mapping[str, str]) -> frozenset[str]:
+    if "Connection" not in headers:
+        return frozenset()
+    values = (value for name, value in headers.items() if name.lower() == "connection")
+    return frozenset(token.strip().lower() for value in values for token in value.split(","))

@@ -1,0 +1,104 @@
+"""Which models an upstream serves: as configured, or as its own list says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from nproxy.openai.jsonvalue import loads
+
+FRESH_SECONDS = 30.0
+"""How long a list is believed before it is read again."""
+RECENT_SECONDS = 2.0
+"""A list younger than this is not read again for a model that is not in it."""
+
+Fetch = Callable[[], Awaitable[tuple[int, bytes] | None]]
+"""Reads the upstream's list: status and body, or None when it does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """How a model is called: by clients, and by the upstream (None where it is the same)."""
+
+    shown: str
+    upstream: str | None = None
+
+
+class ModelList:
+    """The models of one upstream.
+
+    configured: a map of the client's name to the upstream's, or None to ask the upstream. A list that cannot be read
+    takes any model: the upstream itself then says what it does not have.
+    """
+
+    def __init__(
+        self, configured: Mapping[str, str] | None, fetch: Fetch, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._configured = configured
+        self._fetch = fetch
+        self._clock = clock
+        self._entries: Mapping[str, dict[str, Any]] | None = None  # by the upstream's name; None: not readable
+        self._read_at: float | None = None
+        self._reading = asyncio.Lock()
+
+    @property
+    def readable(self) -> bool:
+        """Whether the upstream's own list was read at the last attempt."""
+        return self._entries is not None
+
+    @property
+    def configured(self) -> bool:
+        return self._configured is not None
+
+    async def find(self, model: str) -> ModelName | None:
+        """The model under the name a client asks for, from the configuration or the list; None where it is in neither."""
+        if self._configured is not None:
+            name = self._configured.get(model)
+            return None if name is None else ModelName(model, None if name == model else name)
+        await self._refresh(FRESH_SECONDS)
+        if self._entries is not None and model not in self._entries:
+            await self._refresh(RECENT_SECONDS)  # it may have been loaded since
+        return ModelName(model) if self._entries is not None and model in self._entries else None
+
+    def takes_any(self) -> bool:
+        """Whether the list is the upstream's own and could not be read."""
+        return self._configured is None and self._entries is None
+
+    async def entries(self) -> Mapping[str, dict[str, Any]]:
+        """The entries for `/v1/models`, by the client's name of the model."""
+        await self._refresh(FRESH_SECONDS)
+        known = self._entries or MappingProxyType({})
+        if self._configured is None:
+            return known
+        return {shown: known.get(name, {}) for shown, name in self._configured.items()}
+
+    async def _refresh(self, older_than: float) -> None:
+        if not self._stale(older_than):
+            return
+        async with self._reading:
+            if not self._stale(older_than):
+                return  # somebody else has just read it
+            answer = await self._fetch()
+            self._entries = None if answer is None else _parse(*answer)
+            self._read_at = self._clock()
+
+    def _stale(self, older_than: float) -> bool:
+        return self._read_at is None or self._clock() - self._read_at >= older_than
+
+
+def _parse(status: int, body: bytes) -> Mapping[str, dict[str, Any]] | None:
+    """Read `{"data": [{"id": ...}, ...]}`; None for anything else."""
+    if status != 200:
+        return None
+    try:
+        document = loads(body)
+    except ValueError:
+        return None
+    data = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(data, list):
+        return None
+    return {entry["id"]: entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)}

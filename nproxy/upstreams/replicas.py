@@ -1,0 +1,66 @@
+"""Replicas: one base URL or Unix socket each, with what is in flight on it and whether it was reachable."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from yarl import URL
+
+from nproxy import config
+
+AVOID_SECONDS = 5.0
+"""How long a replica that could not be reached is passed over while another one can be."""
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One place where an upstream answers.
+
+    base: its URL without a slash at the end, `/v1` included. label: how it is named in metrics and the status page.
+    legs, choices: calls in flight and the choices they carry. up: whether the last attempt to reach it succeeded,
+    None before the first.
+    """
+
+    base: str
+    socket: Path | None
+    label: str
+    legs: int = 0
+    choices: int = 0
+    up: bool | None = None
+    avoid_until: float = 0.0
+    _urls: dict[str, URL] = field(default_factory=dict)
+
+    @classmethod
+    def from_config(cls, replica: config.Replica) -> Replica:
+        return cls(base=replica.url, socket=replica.socket, label=str(replica))
+
+    def url(self, path: str) -> URL:
+        """The URL of an endpoint, such as `/chat/completions`, below the base."""
+        url = self._urls.get(path)
+        if url is None:
+            url = self._urls[path] = URL(self.base + path, encoded=True)
+        return url
+
+    def root_url(self, raw_target: str) -> URL:
+        """The URL of a raw request target (`/v1/...?query`), where the base stands for `/v1`; bytes stay as they are.
+
+        A path outside /v1 is looked for beside the base: `http://host/v1` answers `/tokenize` at `http://host/tokenize`.
+        """
+        if raw_target == "/v1" or raw_target.startswith(("/v1/", "/v1?")):
+            return URL(self.base + raw_target[3:], encoded=True)
+        return URL(self.base.removesuffix("/v1") + raw_target, encoded=True)
+
+    def reached(self) -> None:
+        """Note that the replica has answered."""
+        self.up = True
+        self.avoid_until = 0.0
+
+    def unreachable(self) -> None:
+        """Note that no connection came about."""
+        self.up = False
+        self.avoid_until = time.monotonic() + AVOID_SECONDS
+
+    def avoided(self) -> bool:
+        return self.avoid_until > 0.0 and self.avoid_until > time.monotonic()

@@ -1,0 +1,124 @@
+"""An upstream at work: its replicas behind one gate, its abilities, its models, its retry budget."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from nproxy.choices.events import Event
+from nproxy.config import ENGINE_UPSTREAM, Config, Timeouts
+from nproxy.config import Upstream as Settings
+from nproxy.openai.errors import model_not_found
+from nproxy.upstreams.capabilities import Capabilities
+from nproxy.upstreams.client import Call, Client
+from nproxy.upstreams.forward import ForwardError, fetch
+from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.headers import upward
+from nproxy.upstreams.models import ModelList, ModelName
+from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.retry_budget import RetryBudget
+from nproxy.upstreams.sessions import Sessions
+
+LIST_SECONDS = 3.0
+LIST_BYTES = 4 << 20
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+class Upstream:
+    """One configured upstream. Its parts are public: the driver plans by `capabilities` and retries by `budget`."""
+
+    def __init__(self, settings: Settings, sessions: Sessions) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.timeouts = settings.timeouts
+        self.client = Client(sessions, settings.timeouts)
+        self.gate = Gate(
+            [Replica.from_config(replica) for replica in settings.replicas],
+            None if settings.parallel == "auto" else settings.parallel,
+        )
+        self.capabilities = Capabilities(settings)
+        self.budget = RetryBudget(settings.retries.budget)
+        self.models = ModelList(None if settings.models == "auto" else settings.models, self._fetch_models)
+
+    @property
+    def own_key(self) -> bool:
+        """Whether calls carry nproxy's own key, so that a 401 is not the client's fault."""
+        return isinstance(self.settings.api_key, SecretStr)
+
+    async def call(self, call: Call, choices: int) -> AsyncGenerator[list[Event]]:
+        """Wait at the gate, then send one leg that carries so many choices; see Client.call."""
+        async with self.gate.permit(choices) as replica:
+            self.budget.count_call()
+            async with aclosing(self.client.call(replica, call)) as batches:
+                async for batch in batches:
+                    yield batch
+
+    async def answers(self) -> bool:
+        """Whether any replica answers at all, be it with an error."""
+        for replica in self.gate.replicas:
+            try:
+                await self._get_models(replica)
+            except ForwardError:
+                continue
+            return True
+        return False
+
+    async def _fetch_models(self) -> tuple[int, bytes] | None:
+        last: tuple[int, bytes] | None = None
+        for replica in self.gate.replicas:
+            try:
+                last = await self._get_models(replica)
+            except ForwardError:
+                continue
+            if last[0] == 200:
+                break
+        return last
+
+    async def _get_models(self, replica: Replica) -> tuple[int, bytes]:
+        headers = upward(_NO_HEADERS, self.settings.api_key)
+        headers["Accept-Encoding"] = "identity"
+        return await fetch(self.client, replica, "/v1/models", headers, seconds=LIST_SECONDS, limit=LIST_BYTES)
+
+
+class Upstreams:
+    """All upstreams of a configuration, in the file's order; the built-in engine first."""
+
+    def __init__(self, config: Config, engine_socket: Path | None) -> None:
+        self._sessions = Sessions()
+        settings = config.upstreams if engine_socket is None else (_engine(engine_socket), *config.upstreams)
+        self.all = tuple(Upstream(one, self._sessions) for one in settings)
+        self.by_name = {upstream.name: upstream for upstream in self.all}
+
+    async def route(self, model: str) -> tuple[Upstream, ModelName]:
+        """The upstream for a model: the first that has it, else the first whose list cannot be read.
+
+        Raises ApiError 404 when there is none.
+        """
+        for upstream in self.all:
+            if (name := await upstream.models.find(model)) is not None:
+                return upstream, name
+        for upstream in self.all:
+            if upstream.models.takes_any():
+                return upstream, ModelName(model)
+        raise model_not_found(model)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._sessions.close()
+
+
+def _engine(socket: Path) -> Settings:
+    """The built-in engine as an upstream: native `n`, an exact wire, no key, and no hurry while it computes."""
+    return Settings.model_validate(
+        {
+            "name": ENGINE_UPSTREAM,
+            "replicas": [f"unix:{socket}"],
+            "api_key": "none",
+            "n": "native",
+            "wire": "exact",
+            "timeouts": Timeouts(first_event=600, idle=300, response=None),
+        }
+    )
