@@ -1,4 +1,4 @@
-"""One step's work as plain values: what the scheduler hands to the runner, and what comes back.
+"""One step's work as plain values: what the scheduler hands to the runner, and what comes back; and its work list.
 
 No torch here. Token ids, block numbers and positions are Python ints; a block number indexes the KV
 cache; positions count from 0 at the sequence's first token.
@@ -6,6 +6,7 @@ cache; positions count from 0 at the sequence's first token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -87,3 +88,92 @@ class StepOutput:
     """What a step drew: (sequence, token id), chunks' draws first, then the rows', in batch order."""
 
     tokens: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Tokens of KV that one layer's decode attention reads in a step.
+
+    items: by all items. shared: by the items of several rows. unshared: what it would have been if
+    every row had read its whole past for itself.
+    """
+
+    items: int = 0
+    shared: int = 0
+    unshared: int = 0
+
+    def __add__(self, other: Reads) -> Reads:
+        return Reads(self.items + other.items, self.shared + other.shared, self.unshared + other.unshared)
+
+
+def count_reads(rows: Sequence[Row], items: Sequence[Item]) -> Reads:
+    """Count what a work list reads, and what the same rows would have read without sharing."""
+    return Reads(
+        items=sum([item.hi - item.lo for item in items]),
+        shared=sum([item.hi - item.lo for item in items if len(item.rows) > 1]),
+        unshared=sum([row.position + 1 for row in rows]),
+    )
+
+
+def plan_items(rows: Sequence[Row], block_size: int, *, span: int = 512, gate: int = 0) -> tuple[Item, ...]:
+    """Plan the decode attention of some rows: each block that several rows share is read once for all of them.
+
+    The rows' block tables form a tree (the fork tree, of any number of groups and any depth); it is walked
+    from the root, a shared stretch becoming items of all the rows below it, the rest of each row items of
+    its own. Every position of every row, the newest included, is covered exactly once; a row's items come
+    in the order of `lo`; slots are dense from 0.
+
+    span: items are cut at multiples of it (rounded down to whole blocks), wherever they begin, so that the
+    cuts do not depend on who else is in the batch. gate: a stretch of t tokens under r rows is shared only
+    if (r - 1) * t, the tokens not read again, reaches it; below that its rows' own items begin earlier.
+
+    Tables must be what forking gives: rows that hold the same block hold the same blocks before it.
+    """
+    items: list[Item] = []
+    slots = 0
+    span = max(span // block_size, 1) * block_size
+
+    def emit(members: tuple[int, ...], lo: int, hi: int) -> None:
+        nonlocal slots
+        table = rows[members[0]].blocks
+        while lo < hi:
+            cut = min(lo - lo % span + span, hi)
+            items.append(Item(members, table[lo // block_size : -(-cut // block_size)], lo, cut, slots))
+            slots += len(members)
+            lo = cut
+
+    # Each entry: rows that hold the same first `same` blocks, of which the first `start` are covered already.
+    pending: list[tuple[tuple[int, ...], int, int]] = [(tuple(range(len(rows))), 0, 0)] if rows else []
+    while pending:
+        members, start, same = pending.pop()
+        if len(members) == 1:
+            emit(members, start * block_size, rows[members[0]].position + 1)
+            continue
+        end = _common_blocks(rows, members, same, block_size)
+        if end > start and (len(members) - 1) * (end - start) * block_size >= gate:
+            emit(members, start * block_size, end * block_size)
+            start = end
+        parts: dict[int, list[int]] = {}
+        for member in members:
+            row = rows[member]
+            # The block that a row writes to is its own, whoever else's table names it.
+            key = row.blocks[end] if row.position // block_size > end else ~member
+            parts.setdefault(key, []).append(member)
+        pending.extend((tuple(part), start, end + 1) for part in reversed(parts.values()))
+    return tuple(items)
+
+
+def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, block_size: int) -> int:
+    """How many leading blocks all members share, not counting blocks that one of them still writes to.
+
+    `known` of them are shared for certain. Halving works because sharing a block means sharing all before it.
+    """
+    low = known
+    high = max(min([rows[member].position for member in members]) // block_size, known)
+    while low < high:
+        middle = (low + high) // 2
+        if len({rows[member].blocks[middle] for member in members}) == 1:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -75,5 +75,7 @@ class EngineConfig:
             room = int(memory * fraction) if cap is None else min(int(memory * fraction), cap)
         blocks = room // (bytes_per_token * self.block_size)
         if blocks < 1:
-            raise ConfigError(f"{room} bytes for KV hold no block of {self.block_size} tokens of {bytes_per_token} bytes")
+            raise ConfigError(
+                f"{room} bytes for KV hold no block of {self.block_size} tokens of {bytes_per_token} bytes"
+            )
         return blocks

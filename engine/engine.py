@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Protocol
 
-from engine.batch import Batch, StepOutput
-from engine.messages import Ready
+from engine.batch import Batch, Reads, StepOutput, count_reads
+from engine.config import EngineConfig
+from engine.errors import CoreFailed
+from engine.messages import Abort, Add, GroupFailed, Ready, Stats, StepDone, TokenDrawn
+from engine.scheduler import Scheduler
+
+_log = logging.getLogger(__name__)
+_FAILURES_IN_A_ROW = 3
 
 
 class Runner(Protocol):
@@ -19,3 +27,89 @@ class Runner(Protocol):
     def run(self, batch: Batch) -> StepOutput:
         """Carry out copies, then chunks, then rows; return every drawn token in the order of StepOutput."""
         ...
+
+
+class Engine:
+    """Scheduler and runner, joined: what is added is answered over the following steps.
+
+    Single-threaded; nothing here waits. Same messages in the same order give the same tokens.
+    """
+
+    def __init__(self, config: EngineConfig, runner: Runner) -> None:
+        self.ready = runner.ready
+        self.scheduler = Scheduler(config, runner.ready)
+        self._runner = runner
+        self._failed: list[GroupFailed] = []
+        self._changed = False  # something ended outside a step: the counts are to be told
+        self._failures = 0
+        self._steps = 0
+        self._reads = Reads()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do or tell anything."""
+        return bool(self.scheduler.running or self.scheduler.waiting or self._failed or self._changed)
+
+    def add(self, message: Add) -> None:
+        """Queue a group; one that can never run here fails in the next step's outcome."""
+        reason = self.scheduler.refusal(message)
+        if reason is None:
+            self.scheduler.add(message)
+        else:
+            self._failed.append(GroupFailed(message.group, reason))
+
+    def abort(self, message: Abort) -> None:
+        """End choices at once: their blocks are free when this returns, and no token of theirs follows."""
+        self.scheduler.abort(message.group, message.choices)
+        self._changed = True
+
+    def step(self) -> StepDone:
+        """Schedule, run, postprocess. Raises CoreFailed when step after step cannot be run."""
+        began = time.perf_counter()
+        batch = self.scheduler.schedule()
+        tokens = self._run(batch) if batch.rows or batch.chunks else ()
+        failed, self._failed, self._changed = tuple(self._failed), [], False
+        seconds = time.perf_counter() - began
+        return StepDone(tokens, failed, seconds, len(batch.rows) + len(batch.chunks), self.stats())
+
+    def _run(self, batch: Batch) -> tuple[TokenDrawn, ...]:
+        try:
+            output = self._runner.run(batch)
+        except Exception as error:
+            self._fail(batch, error)
+            return ()
+        self._failures = 0
+        self._steps += 1
+        self._reads += count_reads(batch.rows, batch.items)
+        return self.scheduler.receive(batch, output)
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        """End the groups of a batch that could not be run; give up when nothing runs any more."""
+        _log.exception("a step of %d rows and %d chunks failed", len(batch.rows), len(batch.chunks))
+        self._failures += 1
+        if self._failures >= _FAILURES_IN_A_ROW:
+            raise CoreFailed(f"{self._failures} steps in a row failed, the last with {type(error).__name__}") from error
+        message = "the engine failed while computing this answer"
+        self._failed += [GroupFailed(group, message) for group in self.scheduler.abort_batch(batch)]
+
+    def stats(self) -> Stats:
+        """Counters since start, and gauges as they are now."""
+        scheduler, pool, unit = self.scheduler, self.scheduler.pool, self.ready.kv_bytes_per_token
+        return Stats(
+            blocks_used=pool.used,
+            blocks_cached=pool.cached,
+            blocks_free=pool.free,
+            blocks_shared=pool.shared,
+            peak_blocks=pool.peak,
+            running=len(scheduler.running),
+            waiting=scheduler.living - len(scheduler.running),
+            forks=scheduler.forks,
+            block_copies=pool.copies,
+            preemptions=scheduler.preemptions,
+            steps=self._steps,
+            prompt_tokens_computed=scheduler.prompt_tokens_computed,
+            tokens_drawn=scheduler.tokens_drawn,
+            kv_bytes_read=self._reads.items * unit,
+            prefix_kv_bytes_read=self._reads.shared * unit,
+            kv_bytes_unshared=self._reads.unshared * unit,
+        )

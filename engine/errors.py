@@ -15,9 +15,9 @@ class ModelError(EngineError):
     """The model's files are missing, damaged or of a kind that the engine cannot run."""
 
 
-class CoreFailed(EngineError):  # noqa: N818  (named for what happened, as the log line reads)
+class CoreFailed(EngineError):
     """The core process ended, or could not start; everything it had in hand is lost."""
 
 
-class OutOfBlocks(EngineError):  # noqa: N818
+class OutOfBlocks(EngineError):
     """A block was asked for and none is free: the scheduler counted wrong, or did not count."""
