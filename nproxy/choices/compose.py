@@ -4,14 +4,68 @@ from __future__ import annotations
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
+from nproxy.choices.plan import Request
 from nproxy.openai.body import Spliced
-from nproxy.openai.requests import ChatRequest, CompletionRequest
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.requests import CompletionRequest
 
 
-def compose(request: ChatRequest | CompletionRequest, capability: Capability, leg: Leg) -> Spliced:
+def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
     """Write the JSON body of one leg; legs of one request share all bytes but their last few.
 
     A request for one choice goes through as sent, but for the upstream's own name of the model and, in a stream,
     `stream_options.include_usage`.
     """
-    raise NotImplementedError
+    put: dict[str, JSON] = {}
+    drop = set(leg.omit)
+    _width(request, capability, leg, put, drop)
+    _seed(request, capability, leg, put, drop)
+    _stream(request, capability, leg, put, drop)
+    if isinstance(request, CompletionRequest) and request.listed and (leg.prompt is not None or not _lists(capability)):
+        put["prompt"] = request.prompt[leg.prompt or 0]
+    if capability.model is not None and capability.model != request.model:
+        put["model"] = capability.model
+    fields = request.body.fields
+    return request.body.splice(
+        {key: value for key, value in put.items() if key not in leg.omit}, [key for key in drop if key in fields]
+    )
+
+
+def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
+    """Whether this leg is to answer as a stream: as the client asked, or because its JSON form would miscount usage."""
+    return request.stream or (leg.width > 1 and not capability.json_usage)
+
+
+def _lists(capability: Capability) -> bool:
+    return capability.prompt_lists
+
+
+def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
+    knows_n = capability.exact or capability.n_untested or capability.native_width != 1
+    if request.n == 1 and knows_n:
+        return
+    # best_of equals n here: asking for each choice once is what it means.
+    drop.update(("n_cmpl", "best_of"))
+    if leg.width == 1:
+        drop.add("n")
+    elif request.body.fields.get("n") != leg.width:
+        put["n"] = leg.width
+
+
+def _seed(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
+    if not capability.seed:
+        drop.add("seed")
+    elif leg.seed is not None and leg.seed != request.seed:
+        put["seed"] = leg.seed
+
+
+def _stream(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
+    if not asked_as_stream(request, capability, leg):
+        return
+    if not request.stream:
+        put["stream"] = True
+    if not capability.stream_options:
+        drop.add("stream_options")
+    elif not request.include_usage:
+        sent = request.body.fields.get("stream_options")
+        put["stream_options"] = (dict(sent) if isinstance(sent, dict) else {}) | {"include_usage": True}

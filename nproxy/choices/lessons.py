@@ -1,15 +1,19 @@
-"""Lessons: what an answer teaches about the upstream that gave it."""
+"""Lessons: what an answer teaches about the upstream that gave it. Kept for later plans; forgetting one is harmless."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+RefusedField = Literal["seed", "stream_options"]
 
 
 @dataclass(frozen=True, slots=True)
 class NativeWidth:
     """One call answered with this many choices per prompt.
 
-    asked: the width that the leg was sent with. got: distinct choices per prompt that came back.
+    asked: the width that the leg was sent with. got: distinct choices per prompt that came back; where the width was
+    refused and narrower legs then succeeded, their width.
     got == asked teaches that native `n` works at least up to `asked`; less teaches the limit.
     """
 
@@ -17,4 +21,11 @@ class NativeWidth:
     got: int
 
 
-Lesson = NativeWidth
+@dataclass(frozen=True, slots=True)
+class FieldRefused:
+    """The upstream refused a call for carrying this field, and took it without."""
+
+    field: RefusedField
+
+
+Lesson = NativeWidth | FieldRefused

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
+from nproxy.choices.seeds import seeded
+from nproxy.openai.errors import invalid_request
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 
+Request = ChatRequest | CompletionRequest
 Mode = Literal["relay", "native", "fanout"]
 
 
@@ -24,11 +27,82 @@ class Plan:
     legs: tuple[Leg, ...]
 
 
-def make_plan(request: ChatRequest | CompletionRequest, capability: Capability, draw: Callable[[], int]) -> Plan:
+def make_plan(request: Request, capability: Capability, draw: Callable[[], int]) -> Plan:
     """Plan the upstream calls of one request.
 
     draw: returns a random seed from 0 to 2**31 - 1; called only when the client sent no seed and there are several legs.
     Raises ApiError (status 400) where the request asks for what this upstream cannot do and several legs cannot
     imitate.
     """
-    raise NotImplementedError
+    legs = _legs(request, capability)
+    _refuse_the_impossible(request, capability, several_legs=len(legs) > 1)
+    if capability.seed and (request.seed is not None or len(legs) > 1):
+        legs = seeded(legs, request.seed, draw, set())
+    if len(legs) > 1:
+        return Plan("fanout", tuple(legs))
+    exact = request.n == 1 or capability.exact
+    return Plan("relay" if exact else "native", tuple(legs))
+
+
+def _legs(request: Request, capability: Capability) -> list[Leg]:
+    """The legs without their seeds: each as wide as the upstream takes, with all prompts where it takes lists."""
+    if capability.exact or capability.n_untested or capability.native_width is None:
+        width = request.n
+    else:
+        width = capability.native_width
+    split_prompts = request.prompts > 1 and not capability.prompt_lists
+    carried = range(request.prompts) if split_prompts else (None,)
+    shapes = [(prompt, run) for prompt in carried for run in runs(range(request.n), width)]
+    return [Leg(number, run.start, len(run), prompt) for number, (prompt, run) in enumerate(shapes)]
+
+
+def _refuse_the_impossible(request: Request, capability: Capability, *, several_legs: bool) -> None:
+    if request.best_of is not None and request.best_of != request.n:
+        raise invalid_request(
+            f"best_of ({request.best_of}) other than n ({request.n}) is not supported yet.", param="best_of"
+        )
+    if several_legs and request.n > 1 and request.beam_search:
+        raise invalid_request(
+            "use_beam_search with n > 1 needs a server with native n: separate searches do not give the n best beams.",
+            param="use_beam_search",
+        )
+    takes_text_only = isinstance(request, CompletionRequest) and not capability.token_prompts
+    if takes_text_only and any(isinstance(prompt, list) for prompt in request.prompt):
+        raise invalid_request("This model's server takes prompts as text only, not as token ids.", param="prompt")
+
+
+def runs(offsets: Collection[int], width: int) -> list[range]:
+    """Cut offsets (in rising order) into runs of neighbours, each at most `width` long."""
+    cut: list[range] = []
+    for offset in offsets:
+        if cut and offset == cut[-1].stop and len(cut[-1]) < width:
+            cut[-1] = range(cut[-1].start, offset + 1)
+        else:
+            cut.append(range(offset, offset + 1))
+    return cut
+
+
+def narrower(leg: Leg, width: int) -> list[Leg]:
+    """Legs of at most `width` for the same choices as `leg`, which was refused; numbers and seeds are the caller's."""
+    return [
+        replace(leg, offset=run.start, width=len(run)) for run in runs(range(leg.offset, leg.offset + leg.width), width)
+    ]
+
+
+def top_up(leg: Leg, missing: Collection[int], n: int, prompts: int, width: int) -> list[Leg]:
+    """Legs of at most `width` for those client indices of `leg` that it did not bring; numbers and seeds are the
+    caller's.
+
+    Where a leg with all prompts misses the same offsets of each, the new legs carry all prompts too; else one each.
+    """
+    by_prompt: dict[int, list[int]] = {}
+    for index in sorted(missing):
+        by_prompt.setdefault(index // n, []).append(index % n)
+    rows = list(by_prompt.values())
+    if leg.prompt is None and len(rows) == prompts and all(row == rows[0] for row in rows):
+        return [replace(leg, offset=run.start, width=len(run)) for run in runs(rows[0], width)]
+    return [
+        replace(leg, offset=run.start, width=len(run), prompt=prompt if prompts > 1 else None)
+        for prompt, row in by_prompt.items()
+        for run in runs(row, width)
+    ]

@@ -1,0 +1,30 @@
+"""Whether and when a failed leg is tried again. Only legs without an event of their own come here."""
+
+from __future__ import annotations
+
+from nproxy.choices.events import Failure, FailureKind
+
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 4.0
+LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more has no room: the client is told, and waits itself
+
+_STATUSES = frozenset({429, 502, 503, 504, 529})  # "come again"; other answers would only be repeated
+_KINDS = frozenset({FailureKind.CONNECT, FailureKind.STALE, FailureKind.RESET, FailureKind.CUT})
+
+
+def retryable(failure: Failure) -> bool:
+    """Whether another attempt may go better. Timeouts are not: the upstream may still be at work on the first."""
+    if failure.retry_after is not None and failure.retry_after > LONGEST_RETRY_AFTER_SECONDS:
+        return False
+    if failure.kind is FailureKind.STATUS:
+        return failure.status in _STATUSES
+    return failure.kind in _KINDS
+
+
+def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
+    """How long to wait before attempt + 1: full jitter over a doubling span, and never less than `retry-after`.
+
+    attempt: the one that failed, counted from 0. jitter: from 0 up to 1.
+    """
+    span = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
+    return max(span * jitter, failure.retry_after or 0.0)

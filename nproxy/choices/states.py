@@ -1,0 +1,64 @@
+"""The states of a leg and what moves it from one to another: the whole of it is the table in this file.
+
+    WAITING   planned, not yet called: the upstream takes only so many calls at once
+    CALLED    the call is open and has sent no event; a failure now can be made good by another attempt
+    SPEAKING  its first event has come; a failure now is final
+    PAUSED    it failed and will be tried again when its timer fires
+    DONE      it ended, and its choices are finished or given to other legs
+    FAILED    it failed for good
+    CANCELLED nproxy ended it
+
+Only CALLED and SPEAKING hold a call. The last three are final.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class LegState(Enum):
+    WAITING = auto()
+    CALLED = auto()
+    SPEAKING = auto()
+    PAUSED = auto()
+    DONE = auto()
+    FAILED = auto()
+    CANCELLED = auto()
+
+
+class Signal(Enum):
+    """What happens to a leg."""
+
+    OPEN = auto()  # its call is made
+    SPEAK = auto()  # its first event has come
+    PAUSE = auto()  # it failed before that, and another attempt is granted
+    RESUME = auto()  # the pause is over
+    END = auto()  # its answer is whole
+    FAIL = auto()  # it failed, and nothing makes it good
+    CANCEL = auto()  # nobody needs it any more
+
+
+_W, _C, _S, _P = LegState.WAITING, LegState.CALLED, LegState.SPEAKING, LegState.PAUSED
+
+TRANSITIONS: dict[tuple[LegState, Signal], LegState] = {
+    (_W, Signal.OPEN): LegState.CALLED,
+    (_C, Signal.SPEAK): LegState.SPEAKING,
+    (_C, Signal.PAUSE): LegState.PAUSED,
+    (_P, Signal.RESUME): LegState.WAITING,
+    (_C, Signal.END): LegState.DONE,
+    (_S, Signal.END): LegState.DONE,
+    (_C, Signal.FAIL): LegState.FAILED,
+    (_S, Signal.FAIL): LegState.FAILED,
+    (_W, Signal.CANCEL): LegState.CANCELLED,
+    (_C, Signal.CANCEL): LegState.CANCELLED,
+    (_S, Signal.CANCEL): LegState.CANCELLED,
+    (_P, Signal.CANCEL): LegState.CANCELLED,
+}
+
+HOLDS_A_CALL = frozenset({LegState.CALLED, LegState.SPEAKING})
+FINAL = frozenset({LegState.DONE, LegState.FAILED, LegState.CANCELLED})
+
+
+def step(state: LegState, signal: Signal) -> LegState:
+    """The state after a signal. A signal that a state does not know is an error of the conduct: KeyError."""
+    return TRANSITIONS[state, signal]
