@@ -1,0 +1,54 @@
+"""The two roads through the product, each a real process over the real default model, and what stands behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.processes import Server, nproxy
+from tests.real.transformers_serve import hf_folder, transformers_serve
+
+MODEL = "smollm2-135m-instruct"
+"""The id under which the built-in engine serves the default model."""
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what the started processes print."""
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="session")
+def engine_road(default_model: Path, logs: Path) -> Iterator[Server]:
+    """`nproxy serve` alone: the built-in engine with the default model."""
+    with nproxy(log=logs / "engine-road.log", seconds=100.0) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def fanout_road(engine_road: Server, logs: Path) -> Iterator[Server]:
+    """`nproxy serve --upstream URL --n fanout`, in front of the engine road: every choice a call of its own."""
+    with nproxy("--upstream", engine_road.v1, "--n", "fanout", log=logs / "fanout-road.log") as running:
+        yield running
+
+
+@pytest.fixture(params=["engine", "fanout"])
+def road(request: pytest.FixtureRequest) -> Server:
+    """Both roads, one after the other."""
+    running: Server = request.getfixturevalue(f"{request.param}_road")
+    return running
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder(default_model: Path) -> Path:
+    """The default model as a Hugging Face folder."""
+    return hf_folder(default_model)
+
+
+@pytest.fixture(scope="session")
+def transformers_server(smollm2_folder: Path, logs: Path) -> Iterator[Server]:
+    """`transformers serve` with the default model."""
+    with transformers_serve(smollm2_folder, log=logs / "transformers-serve.log") as running:
+        yield running

