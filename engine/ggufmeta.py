@@ -1,4 +1,4 @@
-"""The key-value part of a GGUF file, read without the tensors: tokenizer, chat template, sizes.
+"""The head of a GGUF file, read without the tensors' data: tokenizer, chat template, sizes, directory.
 
 The `gguf` package builds several NumPy objects for each of a vocabulary's strings: two seconds and
 150 MB for 49,152 tokens. The server process needs the strings alone, so it reads them itself.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import ModelError
@@ -35,11 +36,39 @@ _U32, _U64 = _SCALARS[4], _SCALARS[10]
 _DEEPEST_ARRAY = 4
 
 
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One entry of the file's tensor directory, as it stands there: checked against nothing yet.
+
+    shape: sizes, the fastest running first (the reverse of torch's order). kind: ggml's type number.
+    offset: of the first byte, counted from Header.data_start.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Everything before the tensors' data. data_start: where in the file that data begins, in bytes."""
+
+    metadata: dict[str, Value]
+    tensors: tuple[TensorInfo, ...]
+    data_start: int
+
+
 def read_metadata(path: Path) -> dict[str, Value]:
     """All key-value pairs of the file; raises ModelError for a file that cannot be read or is damaged."""
+    return read_header(path).metadata
+
+
+def read_header(path: Path) -> Header:
+    """The key-value pairs and the tensor directory; raises ModelError as read_metadata does."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Cursor(data).metadata()
+            return _Cursor(data).header()
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except (struct.error, ValueError) as error:  # cut short, not UTF-8, or empty: then it cannot be mapped
@@ -53,17 +82,29 @@ class _Cursor:
         self._data = data
         self._at = 0
 
-    def metadata(self) -> dict[str, Value]:
+    def header(self) -> Header:
         if self._data[:4] != b"GGUF":
             raise ValueError("the file does not begin with GGUF")
         self._at = 4
         version = self._scalar(_U32)
         if version not in (2, 3):
             raise ValueError(f"GGUF version {version} is not known (2 and 3 are; big-endian files are not)")
-        self._scalar(_U64)  # number of tensors
-        pairs = int(self._scalar(_U64))
+        tensors, pairs = int(self._scalar(_U64)), int(self._scalar(_U64))
+        self._check(tensors, at_least=24)
         self._check(pairs, at_least=12)
-        return dict(self._pair() for _ in range(pairs))
+        metadata = dict(self._pair() for _ in range(pairs))
+        directory = tuple(self._tensor() for _ in range(tensors))
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError(f"general.alignment is {alignment}")
+        return Header(metadata, directory, -(-self._at // alignment) * alignment)
+
+    def _tensor(self) -> TensorInfo:
+        name = self._string()
+        dimensions = int(self._scalar(_U32))
+        self._check(dimensions, at_least=8)
+        shape = tuple(int(self._scalar(_U64)) for _ in range(dimensions))
+        return TensorInfo(name, shape, kind=int(self._scalar(_U32)), offset=int(self._scalar(_U64)))
 
     def _pair(self) -> tuple[str, Value]:
         key = self._string()
