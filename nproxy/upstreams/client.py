@@ -105,7 +105,7 @@ class Client:
     async def send(
         self, replica: Replica, method: str, url: URL, headers: Mapping[str, str], data: object, deadline: float
     ) -> ClientResponse | TimeoutError | Failure:
-        """Send a request and wait for the response head until `deadline` (loop time); the caller closes the response."""
+        """Send a request and wait for the response head until `deadline`, in the loop's time; the caller closes it."""
         waiting = asyncio.timeout_at(deadline if deadline < inf else None)
         try:
             async with waiting:

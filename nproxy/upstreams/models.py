@@ -55,7 +55,7 @@ class ModelList:
         return self._configured is not None
 
     async def find(self, model: str) -> ModelName | None:
-        """The model under the name a client asks for, from the configuration or the list; None where it is in neither."""
+        """The model that clients call so, from the configuration or the list; None where it is in neither."""
         if self._configured is not None:
             name = self._configured.get(model)
             return None if name is None else ModelName(model, None if name == model else name)

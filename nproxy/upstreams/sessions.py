@@ -42,7 +42,12 @@ class _NotesReuse(BaseConnector):
 
     _served: weakref.WeakSet[object]
 
-    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
+    async def connect(
+        self,
+        req: ClientRequest,
+        traces: list[Trace],
+        timeout: ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
+    ) -> Connection:
         connection_was_reused.set(False)
         connection = await super().connect(req, traces, timeout)
         protocol = connection.protocol
