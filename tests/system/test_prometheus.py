@@ -1,0 +1,55 @@
+"""Prometheus itself reads the metrics of both roads: its linter finds nothing, and a scrape of it stores them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from tests.real.fixtures import MODEL
+from tests.real.metrics import wait_for
+from tests.real.processes import Server, free_port, server
+from tests.system.tools import PROMETHEUS, PROMTOOL, needed
+
+pytestmark = [pytest.mark.system, pytest.mark.model]
+
+
+@pytest.fixture
+def used(road: Server) -> Server:
+    """A road that has answered a request, so that its labelled metrics exist."""
+    with OpenAI(base_url=road.v1, api_key="unused", max_retries=0) as client:
+        question = [{"role": "user", "content": "Say hello."}]
+        list(client.chat.completions.create(model=MODEL, messages=question, n=2, max_tokens=8, stream=True))
+    return road
+
+
+def test_promtool_finds_nothing(used: Server) -> None:
+    exposition = httpx.get(f"{used.url}/metrics", trust_env=False).raise_for_status().content
+    done = subprocess.run([needed(PROMTOOL), "check", "metrics"], input=exposition, capture_output=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_scrape_stores_them(used: Server, tmp_path: Path, logs: Path, request: pytest.FixtureRequest) -> None:
+    config = tmp_path / "prometheus.yml"
+    target = used.url.removeprefix("http://")
+    config.write_text(
+        "global: {scrape_interval: 1s}\n"
+        f"scrape_configs: [{{job_name: nproxy, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    )
+    port = free_port()
+    argv = [needed(PROMETHEUS), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+    argv += [f"--web.listen-address=127.0.0.1:{port}"]
+    with server(argv, port=port, log=logs / f"{request.node.name}.log", ready="/-/ready") as prometheus:
+
+        def value(query: str) -> list[float]:
+            got = httpx.get(f"{prometheus.url}/api/v1/query", params={"query": query}, trust_env=False)
+            return [float(row["value"][1]) for row in got.raise_for_status().json()["data"]["result"]]
+
+        wait_for(lambda: value('up{job="nproxy"}') == [1.0], seconds=15.0, what="a scrape that succeeded")
+        assert value("sum(nproxy_choices_total) >= 2")
+        assert value("nproxy_inflight_choices") == [0.0]
+        assert value('sum(nproxy_tokens_total{type="completion",side="client"}) > 0')
+        assert value("histogram_quantile(0.5, sum by (le) (nproxy_time_to_first_token_seconds_bucket)) > 0")
