@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path as FilePath
 from typing import Any, get_args
 
@@ -42,9 +42,15 @@ def load(
         return Config.model_validate(tree.data, context=context)
     except ValidationError as error:
         problems = {_problem(tree, details): None for details in error.errors(include_url=False)}
-        ordered = sorted(problems, key=lambda problem: (problem.origin.line or 0, str(problem.origin)))
         # the cause holds the inputs, and an input may be a secret
-        raise ConfigError(ordered) from None
+        raise ConfigError(_in_order(problems)) from None
+
+
+def _in_order(problems: Collection[Problem]) -> list[Problem]:
+    """Problems by their place; a list that is too short only because its items are wrong is not told."""
+    parents = {problem.path[:length] for problem in problems for length in range(1, len(problem.path))}
+    told = [problem for problem in problems if problem.path not in parents]
+    return sorted(told, key=lambda problem: (problem.origin.line or 0, str(problem.origin)))
 
 
 def read_file(file: FilePath) -> Tree:

@@ -35,13 +35,13 @@ def _no_bool(value: object) -> object:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-Whole = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
-Port = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)]
-SecondsOrZero = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
-Seconds = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, le=1, allow_inf_nan=False)]
-Mebibytes = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, le=1024)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
+Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
+Port = Annotated[int, Field(ge=0, le=65535), BeforeValidator(_no_bool)]
+SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Mebibytes = Annotated[float, Field(gt=0, le=1024), BeforeValidator(_no_bool)]
 
 
 class Settings(BaseModel):

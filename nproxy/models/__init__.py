@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from nproxy.models.errors import ModelError
+from nproxy.models.errors import ModelError, NoSuchModel
 from nproxy.models.hub import HUB_ID, demand_safetensors, from_hub
 from nproxy.models.packaged import DEFAULT, Packaged, cache_folder, fetch
 
-__all__ = ["DEFAULT", "LocalModel", "ModelError", "Packaged", "cache_folder", "fetch", "resolve"]
+__all__ = ["DEFAULT", "LocalModel", "ModelError", "NoSuchModel", "Packaged", "cache_folder", "fetch", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class LocalModel:
 def resolve(name: str) -> LocalModel:
     """Find a model by the default's id, a path or a hub id; fetch it where it is not here yet.
 
-    Shows progress on standard error when that is a terminal. Raises ModelError.
+    Shows progress on standard error when that is a terminal. Raises ModelError,
+    and of that NoSuchModel where the name can mean no model.
     """
     if name == DEFAULT.id:
         return LocalModel(DEFAULT.id, fetch(DEFAULT))
@@ -33,15 +34,15 @@ def resolve(name: str) -> LocalModel:
     if HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return LocalModel(name, from_hub(name))
     if path.suffix == ".gguf" or path.is_absolute() or name.startswith((".", "~")):
-        raise ModelError(f"model {name}: no such file or folder")
-    raise ModelError(f"model {name}: neither {DEFAULT.id}, nor a file or folder here, nor a hub id such as org/name")
+        raise NoSuchModel(f"model {name}: no such file or folder")
+    raise NoSuchModel(f"model {name}: neither {DEFAULT.id}, nor a file or folder here, nor a hub id such as org/name")
 
 
 def _local(path: Path) -> LocalModel:
     path = path.resolve()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise ModelError(
+            raise NoSuchModel(
                 f"model {path}: the folder holds no config.json, so it is no model of Hugging Face's layout"
             )
         demand_safetensors(path, str(path))
@@ -52,5 +53,5 @@ def _local(path: Path) -> LocalModel:
     except OSError as error:
         raise ModelError(f"model {path}: {error.strerror}") from error
     if magic != b"GGUF":
-        raise ModelError(f"model {path}: neither a GGUF file nor a folder of Hugging Face's layout")
+        raise NoSuchModel(f"model {path}: neither a GGUF file nor a folder of Hugging Face's layout")
     return LocalModel(path.stem, path)

@@ -1,0 +1,5 @@
+"""`python -m nproxy` is the command `nproxy`."""
+
+from nproxy.cli import main
+
+main()

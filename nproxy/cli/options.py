@@ -1,0 +1,62 @@
+"""The options of `nproxy serve`, laid over the settings that file and environment gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from nproxy.config import Origin, Tree
+
+Given = Mapping[str, str | tuple[str, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Options as they were typed: keys of the settings with their text, the upstreams, and what all upstreams get."""
+
+    keys: tuple[tuple[str, tuple[str, str], str], ...]
+    upstreams: tuple[str, ...]
+    n_mode: str | None
+
+    @classmethod
+    def of(cls, given: Given) -> Self:
+        """Take click's values; an option that was not given is None."""
+        places = {
+            "model": ("--model", ("engine", "model")),
+            "dtype": ("--dtype", ("engine", "dtype")),
+            "host": ("--host", ("listen", "host")),
+            "port": ("--port", ("listen", "port")),
+            "max_n": ("--max-n", ("n_policy", "max_n")),
+        }
+        keys = [
+            (option, path, value) for name, (option, path) in places.items() if isinstance(value := given[name], str)
+        ]
+        n_mode = given["n_mode"]
+        return cls(tuple(keys), tuple(given["upstreams"] or ()), n_mode if isinstance(n_mode, str) else None)
+
+    def lay_over(self, tree: Tree) -> None:
+        """Put the options into the tree: an --upstream is added to the file's, --n goes to every upstream."""
+        for option, path, value in self.keys:
+            tree.put(path, value, Origin(option))
+        for url in self.upstreams:
+            there = _list(tree.data.get("upstreams"))
+            upstream = {"name": _free_name(there), "replicas": [url]}
+            tree.put(("upstreams", len(there)), upstream, Origin("--upstream"))
+        if self.n_mode is not None:
+            for position in range(len(_list(tree.data.get("upstreams")))):
+                tree.put(("upstreams", position, "n"), self.n_mode, Origin("--n"))
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _free_name(upstreams: list[object]) -> str:
+    """`upstream`, or with a number from 2 on where that name is taken."""
+    taken = {upstream.get("name") for upstream in upstreams if isinstance(upstream, dict)}
+    name, number = "upstream", 1
+    while name in taken:
+        number += 1
+        name = f"upstream-{number}"
+    return name

@@ -1,0 +1,118 @@
+"""`nproxy serve`: the socket, the model, the engine child and the gateway, in this order."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import shlex
+import socket
+import sys
+
+import uvloop
+from rich.console import Console
+
+from nproxy import models
+from nproxy.cli import engine_child
+from nproxy.config import Config, Engine
+from nproxy.gateway.serve import serve
+
+log = logging.getLogger("nproxy")
+
+
+class ServeFailed(Exception):
+    """Serving cannot start or go on; the message is one line for the user."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def run(config: Config, log_level: str) -> None:
+    """Serve until a signal ends it. Raises ServeFailed."""
+    logging.basicConfig(level=log_level.upper(), stream=sys.stderr)
+    with _bind(config.listen.host, config.listen.port) as sock:
+        model = _model(config.engine) if config.engine is not None else None
+        try:
+            uvloop.run(_serve(config, sock, model))
+        except engine_child.EngineFailed as error:
+            raise ServeFailed(str(error)) from error
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:  # bound by us, but somebody else began to listen first
+                raise
+            raise ServeFailed(_why_not_bound(error, config.listen.host, config.listen.port)) from error
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Bind first: whether the port is free is known before a model is fetched and loaded."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ServeFailed(f"cannot listen on {host}: {error.strerror or error}") from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise ServeFailed(_why_not_bound(error, host, port)) from error
+    return sock
+
+
+def _why_not_bound(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"{host}:{port} is in use; choose another with --port"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+def _model(engine: Engine) -> models.LocalModel:
+    """The engine's model, fetched where it is not here yet."""
+    try:
+        engine_child.demand_installed()
+        return models.resolve(engine.model)
+    except models.NoSuchModel as error:
+        raise ServeFailed(str(error), exit_code=2) from error
+    except (models.ModelError, engine_child.EngineFailed) as error:
+        raise ServeFailed(str(error)) from error
+
+
+async def _serve(config: Config, sock: socket.socket, model: models.LocalModel | None) -> None:
+    if model is None or config.engine is None:
+        await serve(config, sock=sock, ready=lambda url: _greet(url, _named_model(config)))
+        return
+    console = Console(stderr=True, highlight=False)
+    loading = console.status(f"loading {model.id}")
+    address: list[str] = []
+
+    def engine_ready(seconds: float) -> None:
+        loading.stop()
+        log.info("engine ready with %s after %.1f s", model.id, seconds)
+        if address:
+            _greet(address.pop(), model.id)
+
+    with engine_child.private_socket() as engine_socket, loading:
+        argv = engine_child.command(config.engine, model, engine_socket)
+        async with engine_child.supervised(argv, engine_socket, engine_ready):
+            await serve(config, engine_socket=engine_socket, sock=sock, ready=address.append)
+
+
+def _named_model(config: Config) -> str | None:
+    """A model that the configuration names, for the example."""
+    return next(
+        (alias for upstream in config.upstreams if upstream.models != "auto" for alias in upstream.models), None
+    )
+
+
+def _greet(url: str, model: str | None) -> None:
+    """Say on standard error where the gateway listens, and a call to try."""
+    base = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    if model is None:
+        call = f"curl -s {base}/v1/models"
+    else:
+        body = {"model": model, "messages": [{"role": "user", "content": "Name a color."}], "n": 4, "max_tokens": 40}
+        call = (
+            f"curl -s {base}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
+        )
+    print(f"nproxy listens on {url}\ntry: {call}", file=sys.stderr, flush=True)  # noqa: T201 - what the user waits for
