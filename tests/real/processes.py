@@ -23,16 +23,20 @@ END_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running HTTP server: its address without a path, its process id, and the file that holds what it printed."""
+    """A running HTTP server: its address without a path, its process, and the file that holds what it printed."""
 
     url: str
-    pid: int
+    process: subprocess.Popen[bytes]
     log: Path
 
     @property
     def v1(self) -> str:
         """The base URL that OpenAI clients take."""
         return f"{self.url}/v1"
+
+    def children(self) -> list[psutil.Process]:
+        """All processes below this one."""
+        return psutil.Process(self.process.pid).children(recursive=True)
 
 
 def free_port() -> int:
@@ -63,7 +67,7 @@ def server(
         )
     try:
         _wait_until_ready(child, f"http://127.0.0.1:{port}{ready}", log, seconds)
-        yield Server(f"http://127.0.0.1:{port}", child.pid, log)
+        yield Server(f"http://127.0.0.1:{port}", child, log)
     finally:
         _end(child, log)
 
