@@ -1,0 +1,135 @@
+"""The block pool: counts, forks, copies on write, and its own check."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine.blocks import BlockPool, BlockTable
+from engine.errors import OutOfBlocks
+
+
+def test_taken_and_released() -> None:
+    pool = BlockPool(4, 16)
+    table = pool.take(3)
+    assert (pool.used, pool.cached, pool.free, pool.peak) == (3, 0, 1, 3)
+    pool.release(table)
+    assert (pool.used, pool.cached, pool.free, pool.peak) == (0, 0, 4, 3)
+    pool.check_integrity([])
+
+
+def test_too_many_asked_for_takes_none() -> None:
+    pool = BlockPool(2, 16)
+    with pytest.raises(OutOfBlocks, match="3 blocks asked for, 2 free"):
+        pool.take(3)
+    pool.check_integrity([])
+    assert pool.peak == 0
+
+
+def test_a_fork_shares_every_block() -> None:
+    pool = BlockPool(4, 16)
+    table = pool.take(3)
+    assert pool.fork(table, 31) == table
+    assert (pool.used, pool.shared) == (3, 3)
+    pool.check_integrity([table] * 32)
+
+
+def test_a_fork_of_none_shares_nothing() -> None:
+    pool = BlockPool(4, 16)
+    table = pool.take(3)
+    pool.fork(table, 0)
+    assert pool.shared == 0
+
+
+def test_the_first_to_write_copies_and_the_last_writes_in_place() -> None:
+    pool = BlockPool(5, 16)
+    table = pool.take(2)
+    pool.fork(table, 2)
+    first = pool.own(table, 1)
+    second = pool.own(table, 1)
+    third = pool.own(table, 1)
+    assert first[0] == second[0] == third[0] == table[0]
+    assert len({first[1], second[1], third[1]}) == 3
+    assert third == table
+    assert pool.drain_copies() == ((table[1], first[1]), (table[1], second[1]))
+    assert pool.drain_copies() == ()
+    assert pool.copies == 2
+    pool.check_integrity([first, second, third])
+
+
+def test_a_block_of_ones_own_is_not_copied() -> None:
+    pool = BlockPool(2, 16)
+    table = pool.take(1)
+    assert pool.own(table, 0) is table
+    assert pool.copies == 0
+
+
+def test_what_nobody_holds_cannot_be_released() -> None:
+    pool = BlockPool(2, 16)
+    table = pool.take(1)
+    pool.release(table)
+    with pytest.raises(RuntimeError, match="released by nobody"):
+        pool.release(table)
+
+
+@pytest.mark.parametrize(
+    ("tables", "complaint"),
+    [([], "holders"), ([(0, 1), (1,)], "holders"), ([(0,)], "holders"), ([(0, 2)], "holders")],
+)
+def test_the_check_sees_tables_that_do_not_agree(tables: list[BlockTable], complaint: str) -> None:
+    pool = BlockPool(4, 16)
+    assert pool.take(2) == (0, 1)
+    pool.check_integrity([(0, 1)])
+    with pytest.raises(RuntimeError, match=complaint):
+        pool.check_integrity(tables)
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Random holders of random tables: the counts agree after every operation, and nothing is left at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(12, 4)
+        self.tables: list[BlockTable] = []
+
+    @rule(count=st.integers(1, 5))
+    def take(self, count: int) -> None:
+        if count <= self.pool.free:
+            self.tables.append(self.pool.take(count))
+        else:
+            with pytest.raises(OutOfBlocks):
+                self.pool.take(count)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data(), times=st.integers(0, 4))
+    def fork(self, data: st.DataObject, times: int) -> None:
+        table = data.draw(st.sampled_from(self.tables))
+        self.tables += [self.pool.fork(table, times)] * times
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def own(self, data: st.DataObject) -> None:
+        at = data.draw(st.integers(0, len(self.tables) - 1))
+        index = data.draw(st.integers(0, len(self.tables[at]) - 1))
+        if self.pool.free:
+            self.tables[at] = self.pool.own(self.tables[at], index)
+            assert self.pool.holders(self.tables[at][index]) == 1
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        self.pool.release(self.tables.pop(data.draw(st.integers(0, len(self.tables) - 1))))
+
+    @invariant()
+    def agrees(self) -> None:
+        self.pool.check_integrity(self.tables)
+
+    def teardown(self) -> None:
+        for table in self.tables:
+            self.pool.release(table)
+        self.pool.check_integrity([])
+        assert self.pool.free == 12
+
+
+TestPool = PoolMachine.TestCase

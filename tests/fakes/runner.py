@@ -1,0 +1,105 @@
+"""A runner without a model: tokens are a hash of what a model would have read, so that wrong KV shows.
+
+It keeps a real (small) KV cache of one integer per token slot: a written slot holds a hash of its token,
+its position and the slot before it, which is read through the block table; a draw hashes all the slots of
+its past, as attention reads them all. A wrong table, a missing copy, a block released too early or a
+position out of step therefore changes the tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from engine.batch import Batch, Draw, StepOutput
+from engine.messages import Ready
+
+
+def mixed(*values: int) -> int:
+    """A 32-bit hash of some integers, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=4).digest(), "big")
+
+
+def ready(*, blocks: int = 256, block_size: int = 4, max_model_len: int = 512, vocab_size: int = 1000) -> Ready:
+    """What such a runner says of itself."""
+    return Ready(vocab_size, max_model_len, blocks, block_size, 100, frozenset({0}), "none", "none")
+
+
+class HashRunner:
+    """Deterministic: a drawn token depends on the sequence's tokens, its seed and the position only.
+
+    fail_on: a batch for which it returns true raises, as a model out of memory would. batches: everything
+    that was run, in order.
+    """
+
+    def __init__(self, about: Ready) -> None:
+        self.ready = about
+        self.batches: list[Batch] = []
+        self.failing = False
+        self._slots: list[int | None] = [None] * (about.blocks * about.block_size)
+
+    def run(self, batch: Batch) -> StepOutput:
+        """Check the batch's own rules, carry it out, draw."""
+        self.batches.append(batch)
+        if self.failing:
+            raise MemoryError("no memory left on the device")
+        size = self.ready.block_size
+        sources, targets = {source for source, _ in batch.copies}, [target for _, target in batch.copies]
+        assert len(set(targets)) == len(targets), "two copies into one block"
+        assert not sources & set(targets), "a copy reads what another writes"
+        for source, target in batch.copies:
+            self._slots[target * size : target * size + size] = self._slots[source * size : source * size + size]
+        written: list[int] = []
+        tokens: list[tuple[int, int]] = []
+        for chunk in batch.chunks:
+            assert len(chunk.blocks) == -(-(chunk.start + len(chunk.tokens)) // size)
+            for offset, token in enumerate(chunk.tokens):
+                written.append(self._write(chunk.blocks, chunk.start + offset, token))
+            last = chunk.start + len(chunk.tokens)
+            tokens += [(draw.sequence, self._draw(draw, chunk.blocks, last)) for draw in chunk.draws]
+        for row in batch.rows:
+            written.append(self._write(row.blocks, row.position, row.token))
+        for row in batch.rows:
+            assert row.draw.sequence == row.sequence
+            tokens.append((row.sequence, self._draw(row.draw, row.blocks, row.position + 1)))
+        assert len(set(written)) == len(written), "two writes to one slot"
+        self._check_items(batch)
+        return StepOutput(tuple(tokens))
+
+    def _slot(self, blocks: tuple[int, ...], position: int) -> int:
+        return blocks[position // self.ready.block_size] * self.ready.block_size + position % self.ready.block_size
+
+    def _write(self, blocks: tuple[int, ...], position: int, token: int) -> int:
+        before = 0
+        if position:
+            found = self._slots[self._slot(blocks, position - 1)]
+            assert found is not None, f"position {position} reads a slot that was never written"
+            before = found
+        slot = self._slot(blocks, position)
+        self._slots[slot] = mixed(before, position, token)
+        return slot
+
+    def _draw(self, draw: Draw, blocks: tuple[int, ...], position: int) -> int:
+        assert draw.position == position
+        past = [self._slots[self._slot(blocks, before)] or 0 for before in range(position)]
+        return mixed(*past, draw.seed, position) % self.ready.vocab_size
+
+    def _check_items(self, batch: Batch) -> None:
+        seen = [0] * len(batch.rows)
+        for item in batch.items:
+            for member in item.rows:
+                assert item.lo == seen[member]
+                seen[member] = item.hi
+        assert seen == [row.position + 1 for row in batch.rows]
+
+
+def expected(prompt: tuple[int, ...], seed: int, count: int, vocab_size: int = 1000) -> list[int]:
+    """The tokens that one choice must get, whatever else runs: computed without blocks or batches."""
+    past: list[int] = []
+    tokens: list[int] = []
+    while len(past) < len(prompt) + count - 1:
+        position = len(past)
+        token = prompt[position] if position < len(prompt) else tokens[-1]
+        past.append(mixed(past[-1] if past else 0, position, token))
+        if len(past) >= len(prompt):
+            tokens.append(mixed(*past, seed, len(past)) % vocab_size)
+    return tokens
