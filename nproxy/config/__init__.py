@@ -1,6 +1,6 @@
 """Settings: the YAML file, the environment and the command line, parsed into one frozen type."""
 
-from nproxy.config.load import load
+from nproxy.config.loading import load
 from nproxy.config.settings import (
     DEFAULT_MODEL,
     ENGINE_UPSTREAM,

@@ -1,0 +1,59 @@
+# Needs Python >= 3.11 with venv and pip, and make. Everything else comes from the package index that pip knows.
+#
+#   PYTHON=python3.12   the Python that the virtual environment is made with
+#   VENV=.venv          where it is made
+#   ARGS="--port 9000"  more words for nproxy serve, or for pytest
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+
+bin  := $(VENV)/bin
+pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --constraint requirements/constraints.txt
+pins := pyproject.toml requirements/constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-system lint format clean
+.DELETE_ON_ERROR:
+
+help:  ## What can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+serve: $(VENV)/.engine  ## Install what is needed and serve the default model on port 8000
+	$(bin)/nproxy serve $(ARGS)
+
+test: lint  ## Lint, types, import contracts and all tests that need nothing but pip
+	$(bin)/python -m pytest -m "not system" $(ARGS)
+
+test-system: $(VENV)/.dev  ## Install Node and the like, and run the tests that need them
+	PYTHON="$(abspath $(bin))/python" tests/system/install.sh
+	$(bin)/python -m pytest -m system $(ARGS)
+
+lint: $(VENV)/.dev  ## Check style, types and the arrows between rooms
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+	$(bin)/lint-imports
+
+format: $(VENV)/.dev  ## Put imports and layout in order
+	$(bin)/ruff check --fix
+	$(bin)/ruff format
+
+clean:  ## Remove what was made here; the model cache stays
+	rm -rf $(VENV) .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find nproxy engine tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each file says: this much is installed, for the pins as they were then.
+$(VENV)/.python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nproxy needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.engine: $(VENV)/.python $(pins)
+	$(pip) pip
+	$(pip) --editable '.[engine]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.engine
+	$(pip) --group dev
+	touch $@
