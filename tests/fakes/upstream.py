@@ -9,7 +9,7 @@ calls, one each; `upstream.choose = lambda call: Behaviour(...) or None` decides
 `calls` (POSTs to the two generation endpoints), `requests` (everything), `most_at_once`, `open_calls`. Await
 `upstream.until(lambda: condition)` instead of sleeping: it is checked whenever something happens.
 
-Answers are made from the seed: choice j of a call with seed s says `words(s + j)`, so that equal seeds give equal texts.
+Answers are made from the seed: choice j of a call with seed s says `words(s + j)`, so equal seeds give equal texts.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Seen:
 
 
 class FakeUpstream:
-    """See the module. `models`: the ids of its list, None to answer the list with a 500. `unix`: listen on this path."""
+    """See the module. `models`: the ids of its list, which `list_fails` answers with a 500. `unix`: listen there."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class FakeUpstream:
         self._scripted: list[Behaviour] = []
         self._pulse = asyncio.Event()
         self._server: asyncio.Server | None = None
-        self._http: web.Server[BaseRequest] | None = None
+        self._http: web.Server | None = None
         self.port = 0
 
     @property
@@ -357,7 +357,7 @@ class _Answer:
         if not self.logprobs:
             return None
         if self.chat:
-            entry = {"logprob": -0.5, "bytes": None, "top_logprobs": []}
+            entry: dict[str, Any] = {"logprob": -0.5, "bytes": None, "top_logprobs": []}
             return {"content": [{"token": piece, **entry} for piece in pieces]}
         return {"tokens": pieces, "token_logprobs": [-0.5] * len(pieces), "top_logprobs": None, "text_offset": []}
 

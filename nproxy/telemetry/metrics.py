@@ -1,0 +1,89 @@
+"""The gateway's Prometheus metrics. Names are a contract: dashboards and alerts rely on them.
+
+Label values come from the configuration only; what clients send never becomes one (`other` stands for it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+OTHER = "other"
+ENGINE_PREFIX = b"nproxy_engine_"
+
+_LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """All metrics of one gateway process, in a registry of its own.
+
+    upstreams, models: the names that the configuration gives; any other label value becomes `other`.
+    """
+
+    def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str]) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._models = frozenset(models)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"nproxy_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"nproxy_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"nproxy_{name}", text, labels, registry=registry, buckets=buckets)
+
+        self.requests = counter("requests", "Requests answered.", "endpoint", "upstream", "model", "mode", "code")
+        self.choices = counter("choices", "Choices finished.", "upstream", "model", "finish_reason")
+        self.legs = counter("legs", "Upstream calls ended.", "upstream", "outcome")
+        self.leg_width = histogram("leg_width", "Choices that one upstream call carries.", _WIDTHS)
+        self.retries = counter("retries", "Upstream calls made again.", "upstream", "reason")
+        self.inflight_requests = gauge("inflight_requests", "Requests in flight.")
+        self.inflight_choices = gauge("inflight_choices", "Choices in flight.")
+        self.inflight_legs = gauge("inflight_legs", "Upstream calls opened and not ended.", "upstream")
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "From the request to its first event.", _LATENCY, "upstream", "model"
+        )
+        self.inter_token = histogram(
+            "inter_token_seconds", "Between the events of one upstream call.", _GAPS, "upstream", "model"
+        )
+        self.request_seconds = histogram(
+            "request_seconds", "From the request to its end.", _LATENCY, "endpoint", "upstream", "model"
+        )
+        self.skew = histogram(
+            "sibling_skew_seconds", "From the first to the last choice finished.", _LATENCY, "upstream", "model"
+        )
+        self.tokens = counter(
+            "tokens", "Tokens told to clients and computed by upstreams.", "upstream", "model", "type", "side"
+        )
+        self.anomalies = counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
+        self.replica_up = gauge("replica_up", "Whether the replica was reachable last.", "upstream", "replica")
+        self.loop_lag = gauge("event_loop_lag_seconds", "How late the event loop ran a timer, last measured.")
+        gauge("build_info", "The version that runs.", "version").labels(version).set(1)
+        for upstream in upstreams:
+            self.inflight_legs.labels(upstream).set(0)
+
+    def model_label(self, model: str) -> str:
+        """The model's name if the configuration names it, else `other`."""
+        return model if model in self._models else OTHER
+
+    def exposition(self, engine: bytes = b"") -> bytes:
+        """The text format, the built-in engine's own metrics behind the gateway's."""
+        own = generate_latest(self.registry)
+        return own + engine_lines(engine)
+
+
+def engine_lines(text: bytes) -> bytes:
+    """Those lines of an engine's exposition that belong to its own names, comments included."""
+    kept = [line for line in text.split(b"\n") if _metric_name(line).startswith(ENGINE_PREFIX)]
+    return b"".join(line + b"\n" for line in kept)
+
+
+def _metric_name(line: bytes) -> bytes:
+    """The name that a sample line, or a HELP or TYPE comment, speaks of."""
+    if line.startswith((b"# HELP ", b"# TYPE ")):
+        return line[7:]
+    return line
