@@ -16,6 +16,7 @@ from nproxy import models
 from nproxy.cli import engine_child
 from nproxy.config import Config, Engine
 from nproxy.gateway.serve import serve
+from nproxy.telemetry import logs
 
 log = logging.getLogger("nproxy")
 
@@ -30,7 +31,7 @@ class ServeFailed(Exception):
 
 def run(config: Config, log_level: str) -> None:
     """Serve until a signal ends it. Raises ServeFailed."""
-    logging.basicConfig(level=log_level.upper(), stream=sys.stderr)
+    logs.configure(log_level, config.telemetry.log_format)
     with _bind(config.listen.host, config.listen.port) as sock:
         model = _model(config.engine) if config.engine is not None else None
         try:
