@@ -27,12 +27,14 @@ from engine.vocabulary import special_strings, tokenizer_from_metadata
 class Tokenizer:
     """Text to tokens and the table for the way back. Threads may share one.
 
-    template: None where the model has none (a base model): it takes no chat then.
+    template: None where the model has none (a base model): it takes no chat then. begin: the token
+    that stands for an empty prompt, None where the model has none.
     """
 
     backend: tokenizers.Tokenizer
     table: TokenBytes
     template: ChatTemplate | None
+    begin: int | None
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Encode a prompt that is no chat; it begins with the BOS token where the model wants one."""
@@ -61,8 +63,7 @@ def _from_gguf(path: Path) -> Tokenizer:
     metadata = read_metadata(path)
     backend = tokenizer_from_metadata(metadata)
     source = metadata.get("tokenizer.chat_template")
-    template = ChatTemplate(source, special_strings(metadata)) if isinstance(source, str) else None
-    return Tokenizer(backend, TokenBytes.of(backend), template)
+    return _assemble(backend, source if isinstance(source, str) else None, special_strings(metadata))
 
 
 def _from_folder(folder: Path) -> Tokenizer:
@@ -76,9 +77,17 @@ def _from_folder(folder: Path) -> Tokenizer:
     backend.no_truncation()  # some files carry the settings of their training
     backend.no_padding()
     config = _json_object(folder / "tokenizer_config.json")
-    source = _template_source(folder, config)
-    template = ChatTemplate(source, _special_strings(config)) if source is not None else None
-    return Tokenizer(backend, TokenBytes.of(backend), template)
+    return _assemble(backend, _template_source(folder, config), _special_strings(config))
+
+
+def _assemble(backend: tokenizers.Tokenizer, template: str | None, special: Mapping[str, str]) -> Tokenizer:
+    begin = special.get("bos_token", special.get("eos_token"))
+    return Tokenizer(
+        backend=backend,
+        table=TokenBytes.of(backend),
+        template=None if template is None else ChatTemplate(template, special),
+        begin=None if begin is None else backend.token_to_id(begin),
+    )
 
 
 def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,98 @@
+"""What `/metrics` of the engine says: the core's own counts, as of its latest step, and its steps' times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine.messages import Ready, Stats, StepDone
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5)
+_SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+_COUNTERS = {
+    "forks": ("nproxy_engine_forks", "Sequences forked off a prompt that was computed once."),
+    "block_copies": ("nproxy_engine_block_copies", "Blocks copied because a sequence wrote into a shared one."),
+    "preemptions": ("nproxy_engine_preemptions", "Sequences put back because blocks ran out."),
+    "kv_bytes_read": ("nproxy_engine_kv_read_bytes", "Keys and values read by attention."),
+    "prefix_kv_bytes_read": (
+        "nproxy_engine_prefix_kv_read_bytes",
+        "Keys and values of shared prefixes read by attention, each once for all sequences that share it.",
+    ),
+    "kv_bytes_unshared": (
+        "nproxy_engine_kv_unshared_bytes",
+        "Keys and values that attention would have read if every sequence had read its whole past for itself.",
+    ),
+}
+_GAUGES = {
+    "blocks_shared": ("nproxy_engine_blocks_shared", "Blocks that several sequences hold."),
+    "peak_blocks": ("nproxy_engine_blocks_peak", "Most blocks in use at once since the start."),
+}
+
+
+class Metrics:
+    """Holds the latest stats and the histograms; `Stats` counts from the core's start, so values are set, not added."""
+
+    def __init__(self, ready: Ready) -> None:
+        """`ready` gives the pool's size, for the time before the first step."""
+        self._registry = CollectorRegistry()
+        self._stats = Stats(blocks_free=ready.blocks)
+        self._seconds = Histogram(
+            "nproxy_engine_step_seconds", "Duration of a step of the core.", buckets=_SECONDS, registry=self._registry
+        )
+        self._sequences = Histogram(
+            "nproxy_engine_batch_sequences", "Sequences in a step.", buckets=_SEQUENCES, registry=self._registry
+        )
+        self._registry.register(_Latest(self))
+
+    @property
+    def stats(self) -> Stats:
+        """The core's counts after its latest step."""
+        return self._stats
+
+    def observe(self, step: StepDone) -> None:
+        """Take in what a step said of itself. One that ran nothing only brings new stats."""
+        self._stats = step.stats
+        if step.batch_sequences:
+            self._seconds.observe(step.seconds)
+            self._sequences.observe(step.batch_sequences)
+
+    def exposition(self) -> bytes:
+        """Write everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Latest(Collector):
+    """Turns the latest stats into metric families whenever it is asked."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._metrics.stats
+        blocks = {"used": stats.blocks_used, "cached": stats.blocks_cached, "free": stats.blocks_free}
+        yield _labelled(GaugeMetricFamily, "nproxy_engine_blocks", "KV blocks.", "state", blocks)
+        sequences = {"running": stats.running, "waiting": stats.waiting}
+        yield _labelled(GaugeMetricFamily, "nproxy_engine_sequences", "Sequences in hand.", "state", sequences)
+        tokens = {"prompt": stats.prompt_tokens_computed, "completion": stats.tokens_drawn}
+        yield _labelled(
+            CounterMetricFamily, "nproxy_engine_tokens", "Prompt tokens computed, and tokens drawn.", "type", tokens
+        )
+        for field, (name, text) in _COUNTERS.items():
+            yield CounterMetricFamily(name, text, value=getattr(stats, field))
+        for field, (name, text) in _GAUGES.items():
+            yield GaugeMetricFamily(name, text, value=getattr(stats, field))
+
+
+def _labelled(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, text: str, label: str, values: dict[str, int]
+) -> Metric:
+    family = kind(name, text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family

@@ -1,0 +1,132 @@
+"""The way from the core's steps to the requests that wait for them.
+
+One task reads the steps. What a step drew for a request is put into its inbox at once, and the request's
+own task finds all of it there when it wakes: so everything that one step gave leaves in one write. An
+inbox is bounded, so that a reader who does not read costs nobody else anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from engine.channel import CoreClient
+from engine.messages import Abort, Add, Sampling, TokenDrawn
+from engine.metrics import Metrics
+from engine.order import Prompt
+from nproxy.openai.errors import ApiError, invalid_request
+
+_FULL = 65_536  # tokens that may wait for one request: a minute of 32 choices on a fast CPU
+
+
+class Inbox:
+    """What the core has drawn for one request and the request has not taken yet."""
+
+    def __init__(self) -> None:
+        self._tokens: list[TokenDrawn] = []
+        self._error: ApiError | None = None
+        self._filled = asyncio.Event()
+
+    def put(self, tokens: Iterable[TokenDrawn]) -> None:
+        """Add what one step drew; a full inbox fails its request instead."""
+        self._tokens.extend(tokens)
+        if len(self._tokens) > _FULL:
+            self._tokens.clear()
+            self.fail(ApiError(408, "The answer was not read in time.", type="server_error", code="slow_reader"))
+        self._filled.set()
+
+    def fail(self, error: ApiError) -> None:
+        """End the request with this error, behind the tokens that are there; the first error counts."""
+        self._error = self._error or error
+        self._filled.set()
+
+    async def take(self) -> list[TokenDrawn]:
+        """All tokens there are, at least one; raises the error once they are taken."""
+        await self._filled.wait()
+        if not self._tokens and self._error is not None:
+            raise self._error
+        tokens, self._tokens = self._tokens, []
+        if self._error is None:
+            self._filled.clear()
+        return tokens
+
+
+class Ticket:
+    """One request's groups in the core, one for each prompt, in order.
+
+    over: set by the request when all its choices have ended, so that nothing is left to abort.
+    """
+
+    def __init__(self, core: CoreClient, groups: tuple[int, ...], inbox: Inbox) -> None:
+        self._core = core
+        self.groups = groups
+        self.inbox = inbox
+        self.over = False
+
+    def cut(self, choices: Iterable[tuple[int, int]]) -> None:
+        """End these choices (group, choice) in the core: a stop string ended them here."""
+        by_group: defaultdict[int, list[int]] = defaultdict(list)
+        for group, choice in choices:
+            by_group[group].append(choice)
+        for group, numbers in by_group.items():
+            self._core.abort(Abort(group, tuple(numbers)))
+
+
+class Router:
+    """Owns the core's client: opens groups for requests and hands out what the steps give."""
+
+    def __init__(self, core: CoreClient, metrics: Metrics) -> None:
+        self._core = core
+        self._metrics = metrics
+        self._inboxes: dict[int, Inbox] = {}
+        self._numbers = itertools.count()
+        self.ready = core.ready
+
+    async def run(self) -> None:
+        """Hand out steps until the core is closed. Raises CoreFailed when it is gone, after failing all requests."""
+        try:
+            async for step in self._core:
+                self._metrics.observe(step)
+                drawn: defaultdict[int, list[TokenDrawn]] = defaultdict(list)
+                for token in step.tokens:
+                    drawn[token.group].append(token)
+                for group, tokens in drawn.items():
+                    if (inbox := self._inboxes.get(group)) is not None:
+                        inbox.put(tokens)
+                for failed in step.failed:
+                    if (inbox := self._inboxes.get(failed.group)) is not None:
+                        inbox.fail(invalid_request(failed.message, code="request_too_large"))
+        finally:
+            self.fail_all(ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped"))
+
+    def fail_all(self, error: ApiError) -> None:
+        """End every open request with this error."""
+        for inbox in self._inboxes.values():
+            inbox.fail(error)
+
+    @contextmanager
+    def submit(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        n: int,
+        seeds: Iterator[int],
+        sampling: Sampling,
+        stop_tokens: frozenset[int],
+    ) -> Iterator[Ticket]:
+        """Add one group per prompt; on leaving, whatever of them still runs is aborted at once."""
+        inbox = Inbox()
+        ticket = Ticket(self._core, tuple(next(self._numbers) for _ in prompts), inbox)
+        for group, prompt in zip(ticket.groups, prompts, strict=True):
+            self._inboxes[group] = inbox
+            self._core.add(Add(group, prompt.tokens, n, next(seeds), prompt.max_tokens, sampling, stop_tokens))
+        try:
+            yield ticket
+        finally:
+            for group in ticket.groups:
+                del self._inboxes[group]
+                if not ticket.over:
+                    self._core.abort(Abort(group))

@@ -1,0 +1,207 @@
+"""The engine's HTTP side: OpenAI's wire in and out, with native n. No model code, no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from aiohttp import hdrs, web
+
+from engine import metrics
+from engine.answers import Answer
+from engine.order import read_order
+from engine.output import Output
+from engine.serving import Serving
+from nproxy.openai.body import Body
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import ApiError, body_too_large, invalid_request, model_not_found
+from nproxy.openai.jsonvalue import dumps
+from nproxy.openai.requests import parse_chat, parse_completion
+from nproxy.openai.wire import Wire
+
+_BODY_BYTES = 10 << 20
+_BODY_SECONDS = 30.0
+_SERVING = web.AppKey("serving", Serving)
+
+log = logging.getLogger("engine.server")
+_NO_ACCESS_LOG = logging.getLogger("engine.access")
+_NO_ACCESS_LOG.disabled = True
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.asynccontextmanager
+async def listening(serving: Serving, *, uds: Path | None, host: str, port: int) -> AsyncIterator[str]:
+    """Accept connections while the body runs, and give the address; raises OSError when it cannot be bound."""
+    app = web.Application(client_max_size=_BODY_BYTES, middlewares=[_errors_in_envelope])
+    app[_SERVING] = serving
+    app.router.add_post("/v1/chat/completions", partial(_generate, dialect=Dialect.CHAT))
+    app.router.add_post("/v1/completions", partial(_generate, dialect=Dialect.COMPLETIONS))
+    app.router.add_get("/v1/models", _models)
+    app.router.add_get("/v1/models/{id:.+}", _model)
+    app.router.add_get("/health", _health)
+    app.router.add_get("/metrics", _metrics)
+    # Without handler_cancellation a client that leaves is noticed at the next write, and with a JSON answer never.
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    loop = asyncio.get_running_loop()
+    if runner.server is None:
+        raise RuntimeError("the runner has no server after its setup")
+    connection = partial(_Connection, runner.server, loop=loop, access_log=_NO_ACCESS_LOG)
+    try:
+        if uds is not None:
+            sockets = await loop.create_unix_server(connection, str(uds))
+            address = f"unix:{uds}"
+        else:
+            sockets = await loop.create_server(connection, host, port)
+            address = f"http://{host}:{sockets.sockets[0].getsockname()[1]}"
+        try:
+            yield address
+        finally:
+            sockets.close()
+    finally:
+        await runner.cleanup()
+        if uds is not None:
+            uds.unlink(missing_ok=True)  # noqa: ASYNC240 (one name in a local folder)
+
+
+class _Connection(web.RequestHandler):
+    """aiohttp's connection, with errors of the HTTP parser in the envelope too, and nothing echoed in them."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer was under way")
+        if status >= 500:
+            log.error("a request failed", exc_info=exc)
+            response = _error(_internal())
+        else:
+            response = _error(invalid_request("The request is not valid HTTP.", status=status))
+        response.force_close()
+        return response
+
+
+@web.middleware
+async def _errors_in_envelope(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _error(error)
+    except web.HTTPRequestEntityTooLarge:
+        return _error(body_too_large(_BODY_BYTES))
+    except web.HTTPMethodNotAllowed as error:
+        allow = ", ".join(sorted(error.allowed_methods))
+        return _error(
+            ApiError(405, "This method is not allowed here.", type="invalid_request_error", headers={hdrs.ALLOW: allow})
+        )
+    except web.HTTPException as error:
+        return _error(invalid_request("There is nothing at this address.", status=error.status))
+    except Exception:
+        log.exception("a request failed")
+        return _error(_internal())
+
+
+async def _generate(request: web.Request, dialect: Dialect) -> web.StreamResponse:
+    serving = request.app[_SERVING]
+    with serving.request():
+        raw = await _read(request)
+        parse = parse_chat if dialect is Dialect.CHAT else parse_completion
+        asked = parse(Body.parse(raw), serving.limits)
+        if asked.model != serving.model:
+            raise model_not_found(asked.model)
+        order = read_order(asked)
+        router = serving.router
+        prompts = await serving.prepare(order)
+        stop_tokens = order.stop_tokens if order.ignore_eos else order.stop_tokens | router.ready.eos_tokens
+        with router.submit(
+            prompts, n=asked.n, seeds=serving.seeds(order.seed), sampling=order.sampling, stop_tokens=stop_tokens
+        ) as ticket:
+            table = serving.tokenizer.table
+            answer = Answer(
+                wire=_wire(serving, dialect, include_usage=asked.stream and asked.include_usage),
+                ticket=ticket,
+                output=Output(ticket.groups, asked.n, table, order.stops, [prompt.echo for prompt in prompts]),
+                choices=asked.choices,
+                prompt_tokens=sum(len(prompt.tokens) for prompt in prompts),
+            )
+            if asked.stream:
+                return await answer.stream(
+                    request, include_usage=asked.include_usage, continuous=asked.continuous_usage
+                )
+            return web.Response(body=await answer.whole(), content_type="application/json")
+
+
+async def _read(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            return await request.read()
+    except TimeoutError as error:
+        raise invalid_request("The request body did not come in time.", status=408) from error
+
+
+def _wire(serving: Serving, dialect: Dialect, *, include_usage: bool) -> Wire:
+    return Wire(
+        dialect=dialect,
+        id=f"{'chatcmpl' if dialect is Dialect.CHAT else 'cmpl'}-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=serving.model,
+        fingerprint=serving.fingerprint,
+        include_usage=include_usage,
+    )
+
+
+async def _models(request: web.Request) -> web.Response:
+    return _json({"object": "list", "data": [_model_entry(request.app[_SERVING])]})
+
+
+async def _model(request: web.Request) -> web.Response:
+    serving = request.app[_SERVING]
+    if request.match_info["id"] != serving.model:
+        raise model_not_found(request.match_info["id"])
+    return _json(_model_entry(serving))
+
+
+def _model_entry(serving: Serving) -> dict[str, object]:
+    longest = serving.router.ready.max_model_len if serving.ready else None
+    return {
+        "id": serving.model,
+        "object": "model",
+        "created": serving.started,
+        "owned_by": "nproxy",
+        "max_model_len": longest,
+    }
+
+
+async def _health(request: web.Request) -> web.Response:
+    _ = request.app[_SERVING].router  # an ApiError while there is no core
+    return _json({"status": "ok"})
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    body = request.app[_SERVING].metrics.exposition()
+    return web.Response(body=body, headers={hdrs.CONTENT_TYPE: metrics.CONTENT_TYPE})
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=dumps(value), content_type="application/json")
+
+
+def _error(error: ApiError) -> web.Response:
+    return web.Response(
+        status=error.status, body=error.envelope(), content_type="application/json", headers=dict(error.headers)
+    )
+
+
+def _internal() -> ApiError:
+    return ApiError(500, "The engine failed on this request.", type="server_error", code="internal_error")

@@ -1,0 +1,122 @@
+"""What the server's requests share: the model's names and tokenizer, the core once it is there, who is being served."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from engine.config import EngineConfig
+from engine.metrics import Metrics
+from engine.order import Order, Prompt, prepare
+from engine.router import Router
+from engine.tokenizer import Tokenizer
+from nproxy.openai.errors import ApiError
+from nproxy.openai.requests import Limits
+
+_PREPARE_SECONDS = 10.0
+_MOST_CHOICES = 128
+
+
+class Serving:
+    """One engine's state in the server process; owned by its event loop.
+
+    model: the id on the wire. started: seconds since 1970. limits: widest n, and choices per request.
+    """
+
+    def __init__(self, config: EngineConfig, model: str, tokenizer: Tokenizer) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.started = int(time.time())
+        self.limits = Limits(max_n=min(_MOST_CHOICES, config.max_sequences))
+        self.draining = False
+        self.fingerprint: str | None = None
+        self._core: tuple[Router, Metrics] | None = None
+        self._random = random.Random(config.seed)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="prompts")
+        self._requests = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def core_is_ready(self, router: Router, metrics: Metrics) -> None:
+        """From now on requests are taken."""
+        self._core = (router, metrics)
+        ready = router.ready
+        made_of = f"{self.model} {ready.vocab_size} {ready.dtype} {ready.device}".encode()
+        self.fingerprint = "fp_" + hashlib.blake2s(made_of, digest_size=6).hexdigest()
+
+    def core_is_gone(self) -> None:
+        """From now on requests are refused."""
+        self._core = None
+
+    @property
+    def ready(self) -> bool:
+        """The model is loaded and its core lives."""
+        return self._core is not None
+
+    @property
+    def router(self) -> Router:
+        """The way to the core; raises ApiError 503 while there is none."""
+        return self._loaded()[0]
+
+    @property
+    def metrics(self) -> Metrics:
+        """The core's metrics; raises ApiError 503 while there is no core."""
+        return self._loaded()[1]
+
+    def _loaded(self) -> tuple[Router, Metrics]:
+        if self._core is None:
+            raise unavailable("The engine is loading its model.")
+        return self._core
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request while it is served; raises ApiError 503 when the engine is on its way out."""
+        if self.draining:
+            raise unavailable("The engine is shutting down.")
+        self._requests += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._idle.set()
+
+    async def idle(self, seconds: float) -> bool:
+        """Wait until no request is being served; false when the time is over before that."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def prepare(self, order: Order) -> tuple[Prompt, ...]:
+        """Turn the request's prompts into tokens, off the event loop and within a time limit."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_PREPARE_SECONDS):
+                return await loop.run_in_executor(self._threads, prepare, order, self.tokenizer, self.router.ready)
+        except TimeoutError as error:
+            raise ApiError(
+                503, "The prompt could not be prepared in time.", type="server_error", code="overloaded"
+            ) from error
+
+    def close(self) -> None:
+        """Let the threads go; one that is still busy is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def seeds(self, asked: int | None) -> Iterator[int]:
+        """One seed per prompt: the client's for each of them, or a random one of 31 bits."""
+        return itertools.repeat(asked) if asked is not None else iter(lambda: self._random.getrandbits(31), None)
+
+
+def unavailable(message: str) -> ApiError:
+    """Build the 503 of an engine that takes no requests now."""
+    return ApiError(503, message, type="server_error", code="engine_unavailable", headers={"retry-after": "1"})
