@@ -1,42 +1,123 @@
-"""The server's end of the channel to the core process. asyncio, no torch.
-
-Both ends are the same code of the same installation, joined by a private socket pair that no third
-party can reach; so messages are pickled frozen types (messages.py), each behind its length.
-"""
+"""The server's end of the channel to the core process. asyncio, no torch."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import os
+import site
+import socket
+import sys
+from pathlib import Path
+from typing import TypeVar
 
 from engine.config import EngineConfig
-from engine.messages import Abort, Add, Ready, StepDone
+from engine.errors import CoreFailed
+from engine.messages import HEADER, Abort, Add, Broken, Ready, Start, StepDone, pack, unpack
+
+_LOADER = "engine.runner:Runner.load"
+_END_SECONDS = 5.0
+_Expected = TypeVar("_Expected", Ready, StepDone)
 
 
 class CoreClient:
     """The core process as its server sees it: messages in, one StepDone per step out.
 
-    Owned by one event loop and one iterating task. `ready` says what was loaded.
+    Owned by one event loop; iterated by one task: `async for done in client`. The iteration ends after
+    close() and raises CoreFailed when the core is gone. `ready` says what was loaded, `pid` which process
+    it is.
     """
 
-    ready: Ready
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.ready: Ready
+        self.pid = process.pid
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._closed = False
 
     @classmethod
-    async def start(cls, config: EngineConfig) -> CoreClient:
-        """Start the core process and wait until the model is loaded; raises CoreFailed with the reason."""
-        raise NotImplementedError
+    async def start(cls, config: EngineConfig, loader: str = _LOADER) -> CoreClient:
+        """Start the core process and wait until the model is loaded; raises CoreFailed with the reason.
+
+        loader: "module:name" of what makes the runner, imported in the core process only.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # The channel before the process: once there is a process, closing the channel ends it.
+            reader, writer = await asyncio.open_connection(sock=ours)
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", "engine.worker", str(theirs.fileno())),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=2,  # whatever a library prints is a log line, not the server's output
+                    pass_fds=(theirs.fileno(),),
+                    env=_environment(),
+                )
+            except BaseException:
+                writer.close()
+                raise
+        client = cls(process, reader, writer)
+        try:
+            writer.write(pack(Start(config, loader)))
+            client.ready = await client._receive(Ready)
+        except BaseException:
+            await client.close()
+            raise
+        return client
 
     def add(self, message: Add) -> None:
-        """Send a new group; returns at once. After the core has failed this does nothing: the iteration raises."""
-        raise NotImplementedError
+        """Send a new group; returns at once. Once the core is gone this does nothing: the iteration raises."""
+        self._writer.write(pack(message))
 
     def abort(self, message: Abort) -> None:
         """Send the end of choices; tokens that were already under way may still arrive."""
-        raise NotImplementedError
+        self._writer.write(pack(message))
 
-    def __aiter__(self) -> AsyncIterator[StepDone]:
-        """Every step's outcome in order; ends after close(), raises CoreFailed when the core is gone."""
-        raise NotImplementedError
+    def __aiter__(self) -> CoreClient:
+        return self
+
+    async def __anext__(self) -> StepDone:
+        """The next step's outcome, in the order of the steps."""
+        try:
+            return await self._receive(StepDone)
+        except CoreFailed:
+            if self._closed:
+                raise StopAsyncIteration from None
+            raise
 
     async def close(self) -> None:
-        """End the core process and wait for it; may be called twice."""
-        raise NotImplementedError
+        """End the core process and wait until it is gone; may be called twice."""
+        self._closed = True
+        self._writer.close()  # the core ends itself when it sees this
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+    async def _receive(self, kind: type[_Expected]) -> _Expected:
+        try:
+            header = await self._reader.readexactly(HEADER)
+            message = unpack(await self._reader.readexactly(int.from_bytes(header, "big")))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            status = await self._process.wait()
+            how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            raise CoreFailed(f"the engine core {how}") from None
+        if isinstance(message, kind):
+            return message
+        raise CoreFailed(message.message if isinstance(message, Broken) else f"the engine core sent {message!r}")
+
+
+def _environment() -> dict[str, str]:
+    """The core runs the same `engine` as this process, from wherever it was imported.
+
+    An installed one is found anyway; a source tree is named, since `-P` leaves the working folder out.
+    """
+    root = str(Path(__file__).resolve().parent.parent)
+    if root in site.getsitepackages():
+        return dict(os.environ)
+    path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

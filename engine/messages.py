@@ -1,12 +1,28 @@
 """The channel between the server process and the core process: plain frozen types, no torch.
 
-The server sends Add and Abort; the core answers with one Ready, then a StepDone after every step.
-A group is one request, a choice one of its sequences (0 .. n-1).
+The server sends one Start, then Add and Abort; the core answers with one Ready, then a StepDone after
+every step, and with Broken when it cannot go on. A group is one request, a choice one of its sequences
+(0 .. n-1).
+
+On the socket a message is its pickle behind its length. Pickle is right here and nowhere else: both ends
+are the same code of one installation, and the socket pair between them is theirs alone.
 """
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
+
+from engine.config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first message: the settings, and what loads the model, as "module:name" of a function that
+    takes an EngineConfig and gives a runner (engine.engine.Runner)."""
+
+    config: EngineConfig
+    loader: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +83,10 @@ class TokenDrawn:
     token: int
     finish: str | None = None
 
+    def __reduce__(self) -> tuple[type[TokenDrawn], tuple[int, int, int, str | None]]:
+        # The most frequent type by far: this is a third of what pickling slots by name costs.
+        return TokenDrawn, (self.group, self.choice, self.token, self.finish)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupFailed:
@@ -114,5 +134,27 @@ class StepDone:
     stats: Stats
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The core's last words: why it could not load, or cannot go on."""
+
+    message: str
+
+
 ToCore = Add | Abort
-FromCore = Ready | StepDone
+FromCore = Ready | StepDone | Broken
+Message = Start | ToCore | FromCore
+
+HEADER = 4  # bytes of a message's length, big-endian
+
+
+def pack(message: Message) -> bytes:
+    """One message as it goes on the socket, its length included."""
+    body = pickle.dumps(message, protocol=5)
+    return len(body).to_bytes(HEADER, "big") + body
+
+
+def unpack(body: bytes) -> Message:
+    """The message of a body, its length taken off."""
+    message: Message = pickle.loads(body)  # noqa: S301  (the other end is this same code; see above)
+    return message

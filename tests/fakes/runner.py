@@ -9,8 +9,11 @@ position out of step therefore changes the tokens.
 from __future__ import annotations
 
 import hashlib
+import threading
 
 from engine.batch import Batch, Draw, StepOutput
+from engine.config import EngineConfig
+from engine.errors import ModelError
 from engine.messages import Ready
 
 
@@ -27,14 +30,15 @@ def ready(*, blocks: int = 256, block_size: int = 4, max_model_len: int = 512, v
 class HashRunner:
     """Deterministic: a drawn token depends on the sequence's tokens, its seed and the position only.
 
-    fail_on: a batch for which it returns true raises, as a model out of memory would. batches: everything
-    that was run, in order.
+    batches: everything that was run, in order. failing: every step raises, as a model out of memory
+    would. pause: a step waits until it is set.
     """
 
     def __init__(self, about: Ready) -> None:
         self.ready = about
         self.batches: list[Batch] = []
         self.failing = False
+        self.pause: threading.Event | None = None
         self._slots: list[int | None] = [None] * (about.blocks * about.block_size)
 
     def run(self, batch: Batch) -> StepOutput:
@@ -42,6 +46,8 @@ class HashRunner:
         self.batches.append(batch)
         if self.failing:
             raise MemoryError("no memory left on the device")
+        if self.pause is not None:
+            self.pause.wait()
         size = self.ready.block_size
         sources, targets = {source for source, _ in batch.copies}, [target for _, target in batch.copies]
         assert len(set(targets)) == len(targets), "two copies into one block"
@@ -103,3 +109,18 @@ def expected(prompt: tuple[int, ...], seed: int, count: int, vocab_size: int = 1
         if len(past) >= len(prompt):
             tokens.append(mixed(*past, seed, len(past)) % vocab_size)
     return tokens
+
+
+def load(config: EngineConfig) -> HashRunner:
+    """A loader for the core process. `model` says how it behaves.
+
+    "hash": as a runner should; "missing": loading fails; "broken": every step fails; "slow": a step
+    takes longer than any test.
+    """
+    if config.model == "missing":
+        raise ModelError("there is no model of this name")
+    runner = HashRunner(ready(block_size=config.block_size))
+    runner.failing = config.model == "broken"
+    if config.model == "slow":
+        runner.pause = threading.Event()
+    return runner

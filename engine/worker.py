@@ -1,0 +1,112 @@
+"""The core process: the step loop, alone with the CPU or GPU, and its end of the channel.
+
+Started by channel.py with one socket, and gone with it: a thread listens on the socket, and when the
+server's end closes, for whatever reason, the process ends at once, in the middle of loading or of a step.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import pkgutil
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NoReturn, assert_never
+
+from engine.config import EngineConfig
+from engine.engine import Engine, Runner
+from engine.errors import EngineError
+from engine.messages import HEADER, Abort, Add, Broken, FromCore, Message, Start, ToCore, pack, unpack
+
+_log = logging.getLogger(__name__)
+
+Inbox = queue.SimpleQueue[ToCore]
+Send = Callable[[FromCore], None]
+
+
+def serve(engine: Engine, inbox: Inbox, send: Send) -> NoReturn:
+    """Step while there is work, taking in what has come before each step; sleep while there is none."""
+    while True:
+        for message in _arrived(inbox, wait=not engine.has_work):
+            match message:
+                case Add():
+                    engine.add(message)
+                case Abort():
+                    engine.abort(message)
+                case _:
+                    assert_never(message)
+        send(engine.step())
+
+
+def _arrived(inbox: Inbox, *, wait: bool) -> Iterator[ToCore]:
+    if wait:
+        yield inbox.get()
+    while True:
+        try:
+            yield inbox.get_nowait()
+        except queue.Empty:
+            return
+
+
+def run(link: socket.socket) -> int:
+    """Load what Start names and serve it until the server's end closes; returns an exit status."""
+
+    def send(message: FromCore) -> None:
+        link.sendall(pack(message))  # waits when the server does not read: the core runs no further ahead
+
+    stream = link.makefile("rb")
+    start = _read(stream)
+    if not isinstance(start, Start):
+        return 0  # the server went away at once
+    inbox: Inbox = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(stream, inbox), name="listen", daemon=True).start()
+    try:
+        load: Callable[[EngineConfig], Runner] = pkgutil.resolve_name(start.loader)
+        runner = load(start.config)
+        # What loading made stays for good: no later collection needs to walk it.
+        gc.collect()
+        gc.freeze()
+        send(runner.ready)
+        serve(Engine(start.config, runner), inbox, send)
+    except (BrokenPipeError, ConnectionResetError):
+        return 0  # the server is gone, and nobody is left to be told
+    except EngineError as error:
+        _log.exception("the engine core ends")
+        send(Broken(str(error)))
+    except Exception as error:
+        _log.exception("the engine core ends")
+        send(Broken(f"{type(error).__name__}: {error}"))
+    return 1
+
+
+def _read(stream: BinaryIO) -> Message | None:
+    """The next message; None when the server's end is closed."""
+    header = stream.read(HEADER)
+    body = stream.read(int.from_bytes(header, "big"))
+    return unpack(body) if body else None
+
+
+def _listen(stream: BinaryIO, inbox: Inbox) -> None:
+    """Put every message into the inbox; end the process when there can be no more."""
+    while isinstance(message := _read(stream), Add | Abort):
+        inbox.put(message)
+    # Not sys.exit: the main thread may be deep in a step, and nothing is worth saving.
+    os._exit(0)
+
+
+def main() -> int:
+    """`python -m engine.worker FD`: the core at the far end of an inherited socket."""
+    logging.basicConfig(level=logging.INFO, format="engine core: %(levelname)s: %(message)s")
+    # Ctrl-C reaches the whole foreground group; when to end is the server's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(fileno=int(sys.argv[1])) as link:
+        return run(link)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

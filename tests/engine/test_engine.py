@@ -1,0 +1,139 @@
+"""The engine as a library: what a step tells, and what happens when a step cannot be run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.errors import ConfigError, CoreFailed
+from engine.messages import Abort, Add, Sampling
+from tests.fakes.runner import HashRunner, expected, ready
+
+PROMPT = (5, 6, 7, 8, 9, 10)
+
+
+def make() -> tuple[Engine, HashRunner]:
+    runner = HashRunner(ready())
+    config = EngineConfig("none", max_batch_tokens=64, max_sequences=16, share_gate=0, block_size=4)
+    return Engine(config, runner), runner
+
+
+def add(group: int, n: int = 2, new: int = 3) -> Add:
+    return Add(group, PROMPT, n, 0, new, Sampling(), frozenset())
+
+
+def test_a_step_without_work_runs_nothing() -> None:
+    engine, runner = make()
+    assert not engine.has_work
+    done = engine.step()
+    assert (done.tokens, done.failed, done.batch_sequences, done.stats.steps) == ((), (), 0, 0)
+    assert not runner.batches
+
+
+def test_a_step_tells_what_it_did() -> None:
+    engine, _ = make()
+    engine.add(add(1))
+    first = engine.step()
+    assert (first.batch_sequences, first.stats.running, first.stats.prompt_tokens_computed) == (1, 2, 6)
+    second = engine.step()
+    assert second.batch_sequences == 2
+    assert [(drawn.choice, drawn.token) for drawn in second.tokens] == [
+        (choice, expected(PROMPT, choice, 2)[1]) for choice in range(2)
+    ]
+    assert second.seconds > 0
+    # Each row reads 7 tokens; the first block's 4 are read once for both. 100 bytes of KV a token.
+    assert (second.stats.kv_bytes_read, second.stats.prefix_kv_bytes_read) == (1000, 400)
+    assert second.stats.kv_bytes_unshared == 1400
+    assert second.stats.blocks_shared == 1
+
+
+def test_sampling_reaches_every_draw() -> None:
+    engine, runner = make()
+    engine.add(Add(1, PROMPT, 2, 40, 3, Sampling(0.5, 7, 0.9), frozenset()))
+    engine.step()
+    engine.step()
+    draws = [*runner.batches[0].chunks[0].draws, *(row.draw for row in runner.batches[1].rows)]
+    assert [(draw.seed, draw.position) for draw in draws] == [(40, 6), (41, 6), (40, 7), (41, 7)]
+    assert {(draw.temperature, draw.top_k, draw.top_p) for draw in draws} == {(0.5, 7, 0.9)}
+
+
+def test_a_step_that_cannot_be_run_ends_its_groups_and_no_others() -> None:
+    engine, runner = make()
+    engine.add(add(1))
+    engine.add(add(2, n=3))
+    engine.step()
+    runner.failing = True
+    done = engine.step()
+    assert [(failed.group, failed.message) for failed in done.failed] == [
+        (1, "the engine failed while computing this answer"),
+        (2, "the engine failed while computing this answer"),
+    ]
+    assert (done.tokens, done.stats.blocks_used, done.stats.running) == ((), 0, 0)
+    runner.failing = False
+    engine.add(add(3))
+    assert [drawn.group for drawn in engine.step().tokens] == [3, 3]
+
+
+def test_the_engine_gives_up_when_step_after_step_fails() -> None:
+    engine, runner = make()
+    runner.failing = True
+    for group in (1, 2):
+        engine.add(add(group))
+        assert engine.step().failed
+    engine.add(add(3))
+    with pytest.raises(CoreFailed, match="3 steps in a row failed, the last with MemoryError"):
+        engine.step()
+
+
+def test_the_counts_are_told_after_an_abort_that_leaves_nothing_to_do() -> None:
+    engine, _ = make()
+    engine.add(add(1))
+    engine.step()
+    engine.abort(Abort(1))
+    assert engine.has_work
+    assert engine.step().stats.blocks_used == 0
+    assert not engine.has_work
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"block_size": 0}, "block_size must be at least 1"),
+        ({"num_blocks": 0}, "num_blocks must be at least 1"),
+        ({"max_model_len": 0}, "max_model_len must be at least 1"),
+        ({"max_sequences": 0}, "max_sequences must be at least 1"),
+        ({"kv_fraction": 1.0}, "kv_fraction must lie between 0 and 1"),
+        ({"share_gate": -1}, "share_gate must not be negative"),
+        ({"max_batch_tokens": 271}, "must be at least max_sequences \\(256\\) plus block_size \\(16\\)"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig("none", **settings)  # type: ignore[arg-type]
+
+
+def test_the_pool_is_sized_by_memory_unless_it_is_given() -> None:
+    gib, token = 1 << 30, 23040
+    assert EngineConfig("m", num_blocks=7).kv_blocks(token, gib) == 7
+    assert EngineConfig("m").kv_blocks(token, 2 * gib) == gib // 2 // (16 * token)
+    assert EngineConfig("m").kv_blocks(token, 64 * gib) == gib // (16 * token)
+    assert EngineConfig("m", kv_fraction=0.5).kv_blocks(token, 64 * gib) == 32 * gib // (16 * token)
+    assert EngineConfig("m").kv_blocks(token, 80 * gib, 0.9, None) == int(72 * gib) // (16 * token)
+    with pytest.raises(ConfigError, match="hold no block"):
+        EngineConfig("m").kv_blocks(token, 1000)
+
+
+def test_the_scheduling_half_imports_no_torch() -> None:
+    code = (
+        "import sys, engine.config, engine.errors, engine.sequence, engine.blocks, engine.scheduler\n"
+        "import engine.batch, engine.messages, engine.engine\n"
+        "assert 'asyncio' not in sys.modules, 'asyncio'\n"
+        "import engine.worker, engine.channel\n"
+        "print(sorted({'torch', 'triton', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (found.stdout, found.stderr) == ("[]\n", "")

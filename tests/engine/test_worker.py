@@ -1,0 +1,155 @@
+"""The core in its own process, and its two ends of the channel: answers, failures, and no orphan."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from engine.channel import CoreClient
+from engine.config import EngineConfig
+from engine.errors import CoreFailed
+from engine.messages import Abort, Add, Sampling, StepDone, TokenDrawn, pack, unpack
+from tests.fakes.runner import expected
+
+LOADER = "tests.fakes.runner:load"
+PROMPT = tuple(range(10, 31))
+
+
+def config(model: str = "hash") -> EngineConfig:
+    return EngineConfig(model, max_batch_tokens=64, max_sequences=16, block_size=4)
+
+
+def add(group: int, n: int, new: int) -> Add:
+    return Add(group, PROMPT, n, 3, new, Sampling(), frozenset())
+
+
+async def until_idle(client: CoreClient) -> list[StepDone]:
+    steps = []
+    async for done in client:
+        steps.append(done)
+        if not done.stats.running + done.stats.waiting:
+            break
+    return steps
+
+
+async def test_choices_come_back_from_the_core_step_by_step() -> None:
+    client = await CoreClient.start(config(), LOADER)
+    assert (client.ready.vocab_size, client.ready.block_size) == (1000, 4)
+    client.add(add(1, 3, 5))
+    steps = await until_idle(client)
+    assert [len(done.tokens) for done in steps] == [3] * 5
+    for choice in range(3):
+        tokens = [drawn.token for done in steps for drawn in done.tokens if drawn.choice == choice]
+        assert tokens == expected(PROMPT, 3 + choice, 5)
+    assert {drawn.finish for drawn in steps[-1].tokens} == {"length"}
+    # The core sleeps now; a new message wakes it.
+    client.add(add(2, 1, 2))
+    assert [drawn.group for done in await until_idle(client) for drawn in done.tokens] == [2, 2]
+    await client.close()
+
+
+async def test_an_abort_is_answered_with_the_counts() -> None:
+    client = await CoreClient.start(config(), LOADER)
+    client.add(add(1, 4, 400))
+    await anext(client)
+    client.abort(Abort(1))
+    assert (await until_idle(client))[-1].stats.blocks_used == 0
+    await client.close()
+
+
+async def test_close_ends_the_process_and_the_iteration() -> None:
+    client = await CoreClient.start(config(), LOADER)
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(until_idle(client))
+        await asyncio.sleep(0)
+        await client.close()
+    assert waiting.result() == []
+    assert not psutil.pid_exists(client.pid)
+    await client.close()
+    client.add(add(1, 1, 1))  # nobody is there: nothing happens
+
+
+async def test_close_ends_the_process_in_the_middle_of_a_step() -> None:
+    client = await CoreClient.start(config("slow"), LOADER)
+    client.add(add(1, 1, 1))
+    await client.close()
+    assert not psutil.pid_exists(client.pid)
+
+
+async def test_a_model_that_does_not_load_is_told() -> None:
+    with pytest.raises(CoreFailed, match="there is no model of this name"):
+        await CoreClient.start(config("missing"), LOADER)
+
+
+async def test_a_loader_that_does_not_exist_is_told() -> None:
+    with pytest.raises(CoreFailed, match=r"ModuleNotFoundError: No module named 'engine\.nowhere'"):
+        await CoreClient.start(config(), "engine.nowhere:load")
+
+
+async def test_a_core_whose_steps_all_fail_says_so_and_ends() -> None:
+    client = await CoreClient.start(config("broken"), LOADER)
+    for group in range(2):
+        client.add(add(group, 1, 1))
+        assert [failed.group for failed in (await anext(client)).failed] == [group]
+    client.add(add(2, 1, 1))
+    with pytest.raises(CoreFailed, match="3 steps in a row failed, the last with MemoryError"):
+        await anext(client)
+    await client.close()
+
+
+async def test_a_killed_core_is_noticed() -> None:
+    client = await CoreClient.start(config("slow"), LOADER)
+    client.add(add(1, 1, 1))
+    os.kill(client.pid, signal.SIGKILL)
+    with pytest.raises(CoreFailed, match="was ended by signal 9"):
+        await anext(client)
+    client.abort(Abort(1))
+    await client.close()
+
+
+async def test_a_cancelled_start_leaves_no_process() -> None:
+    before = set(psutil.Process().children())
+    starting = asyncio.ensure_future(CoreClient.start(config(), LOADER))
+    while set(psutil.Process().children()) == before:
+        await asyncio.sleep(0.001)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert set(psutil.Process().children()) == before
+
+
+@pytest.mark.parametrize("model", ["hash", "slow"])
+def test_the_core_dies_with_its_server(model: str) -> None:
+    """Idle, or in the middle of a step: a server that is killed leaves no core behind."""
+    code = f"""
+import asyncio
+from tests.engine import test_worker as here
+async def main():
+    client = await here.CoreClient.start(here.config({model!r}), here.LOADER)
+    if {model!r} == "slow":
+        client.add(here.add(1, 1, 1))
+    print(client.pid, flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        core = psutil.Process(int(server.stdout.readline()))
+        server.kill()
+        gone, _ = psutil.wait_procs([core], timeout=10)
+    assert gone == [core]
+
+
+def test_messages_survive_the_wire() -> None:
+    done = (TokenDrawn(1, 2, 3), TokenDrawn(1, 2, 4, "stop"))
+    assert pickle.loads(pickle.dumps(done)) == done
+    frame = pack(add(1, 2, 3))
+    assert unpack(frame[4:]) == add(1, 2, 3)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
