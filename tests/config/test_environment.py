@@ -1,0 +1,89 @@
+"""NPROXY_... variables over a file, and errors that name the variable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nproxy.config import Config, ConfigError, NativeUpTo, load
+
+
+def problems(environ: dict[str, str], file: Path | None = None) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        load(file, environ)
+    return [str(problem) for problem in raised.value.problems]
+
+
+def test_a_variable_goes_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_text("listen: {port: 1, host: '::1'}\n")
+    config = load(file, {"NPROXY_LISTEN__PORT": "2", "NPROXY_TELEMETRY__METRICS": "false"})
+    assert (config.listen.port, config.listen.host, config.telemetry.metrics) == (2, "::1", False)
+
+
+def test_every_kind_of_value_can_be_set() -> None:
+    config = load(
+        None,
+        {
+            "NPROXY_UPSTREAMS__0__NAME": "a",
+            "NPROXY_UPSTREAMS__0__REPLICAS__0": "http://a",
+            "NPROXY_UPSTREAMS__0__REPLICAS__1": "http://b",
+            "NPROXY_UPSTREAMS__0__API_KEY": "0123",
+            "NPROXY_UPSTREAMS__0__N__NATIVE_UP_TO": "4",
+            "NPROXY_UPSTREAMS__0__PARALLEL": "3",
+            "NPROXY_UPSTREAMS__0__TIMEOUTS__IDLE": "null",
+            "NPROXY_UPSTREAMS__0__MODELS": "[m1, m2]",
+            "NPROXY_UPSTREAMS__1": "{name: b, replicas: ['http://c']}",
+            "NPROXY_STREAM__PING_SECONDS": "0.5",
+        },
+    )
+    first, second = config.upstreams
+    assert [replica.url for replica in first.replicas] == ["http://a/v1", "http://b/v1"]
+    assert not isinstance(first.api_key, str)
+    assert first.api_key.get_secret_value() == "0123"
+    assert (first.n, first.parallel, first.timeouts.idle) == (NativeUpTo(native_up_to=4), 3, None)
+    assert first.models == {"m1": "m1", "m2": "m2"}
+    assert second.name == "b"
+    assert config.stream.ping_seconds == 0.5
+    assert config.engine is None
+
+
+def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
+    names = {f"NPROXY_UPSTREAMS__{number}": f"{{name: u{number}, replicas: ['http://a']}}" for number in range(12)}
+    assert [upstream.name for upstream in load(None, names).upstreams] == [f"u{number}" for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("NPROXY_LISTEN__PORT", "x", "NPROXY_LISTEN__PORT: listen.port: must be a whole number"),
+        ("NPROXY_LISTEN__PROT", "1", "NPROXY_LISTEN__PROT: listen.prot: unknown key; did you mean port?"),
+        ("NPROXY_LISTN__PORT", "1", "NPROXY_LISTN__PORT: names no setting; did you mean listen?"),
+        ("NPROXY_LISTEN", "8000", "NPROXY_LISTEN: listen: must be a mapping"),
+        ("NPROXY_AUTH__API_KEYS_FILE", "k", "NPROXY_AUTH__API_KEYS_FILE: auth: is not available yet"),
+        (
+            "NPROXY_UPSTREAMS__3__NAME",
+            "a",
+            "NPROXY_UPSTREAMS__3__NAME: upstreams[3]: there is no entry 3: the list has 0",
+        ),
+        ("NPROXY_UPSTREAMS", "[{", "NPROXY_UPSTREAMS: not YAML: "),
+    ],
+)
+def test_an_error_names_the_variable(name: str, value: str, expected: str) -> None:
+    (problem,) = problems({name: value})
+    assert problem.startswith(expected)
+
+
+def test_variables_that_kubernetes_sets_for_a_service_are_no_settings() -> None:
+    service = {
+        "NPROXY_SERVICE_HOST": "10.0.0.1",
+        "NPROXY_SERVICE_PORT": "8000",
+        "NPROXY_SERVICE_PORT_HTTP": "8000",
+        "NPROXY_PORT": "tcp://10.0.0.1:8000",
+        "NPROXY_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "NPROXY_PORT_8000_TCP_PROTO": "tcp",
+        "NPROXY_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "NPROXY_CANARY_SERVICE_HOST": "10.0.0.2",
+    }
+    assert load(None, {**service, "NPROXY_CACHE": "/c"}) == Config()

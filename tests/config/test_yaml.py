@@ -1,0 +1,219 @@
+"""Settings files: each error at its line, and what good files become."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from nproxy.config import Config, ConfigError, NativeUpTo, Replica, load
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "nproxy.yaml"
+    file.write_text(textwrap.dedent(text))
+    return file
+
+
+def problems(file: Path, environ: dict[str, str] | None = None) -> list[str]:
+    """What loading a bad file says, without the folder's name."""
+    with pytest.raises(ConfigError) as raised:
+        load(file, environ or {})
+    return [str(problem).removeprefix(f"{file.parent}/") for problem in raised.value.problems]
+
+
+BAD = {
+    "unknown key": ("listen:\n  prot: 1", "nproxy.yaml:2: listen.prot: unknown key; did you mean port?"),
+    "unknown section": ("listenn: {}", "nproxy.yaml:1: listenn: unknown key; did you mean listen?"),
+    "unknown key nested": (
+        "upstreams:\n- name: a\n  replicas: [http://a]\n  timeouts:\n    conect: 1",
+        "nproxy.yaml:5: upstreams[0].timeouts.conect: unknown key; did you mean connect?",
+    ),
+    "not a number": ("listen:\n  port: eighty", "nproxy.yaml:2: listen.port: must be a whole number"),
+    "boolean for a number": ("listen: {port: true}", "nproxy.yaml:1: listen.port: must be a number, not true or false"),
+    "port too high": ("listen: {port: 65536}", "nproxy.yaml:1: listen.port: must be less than or equal to 65535"),
+    "number for a text": ("listen: {host: 7}", "nproxy.yaml:1: listen.host: must be text"),
+    "scalar for a section": ("\nlisten: 8000", "nproxy.yaml:2: listen: must be a mapping"),
+    "list at the top": ("- a", "nproxy.yaml:1: must be a mapping of sections such as listen and upstreams"),
+    "mapping for a list": ("upstreams: {name: a}", "nproxy.yaml:1: upstreams: must be a list"),
+    "required key": (
+        "upstreams:\n  - replicas: [http://a]",
+        "nproxy.yaml:2: upstreams[0].name: is required",
+    ),
+    "key twice": (
+        "listen:\n  port: 1\n  host: a\n  port: 2",
+        "nproxy.yaml:4: listen.port: is there twice; first on line 2",
+    ),
+    "name twice": (
+        "upstreams:\n- {name: a, replicas: [http://a]}\n- {name: a, replicas: [http://b]}",
+        "nproxy.yaml:3: upstreams[1].name: is taken by another upstream",
+    ),
+    "the engine's name": (
+        "engine: {}\nupstreams:\n- {name: engine, replicas: [http://a]}",
+        "nproxy.yaml:3: upstreams[0].name: is taken by the built-in engine",
+    ),
+    "passthrough to nowhere": (
+        "upstreams:\n- {name: a, replicas: [http://a]}\npassthrough:\n  upstream: b",
+        "nproxy.yaml:4: passthrough.upstream: names no upstream; there are: a",
+    ),
+    "nothing to serve": ("engine: null", "nproxy.yaml:1: needs an engine or at least one upstream"),
+    "limits below max_n": (
+        "n_policy: {max_n: 128}\nlimits: {inflight_choices: 64}",
+        "nproxy.yaml:2: limits.inflight_choices: must not be below n_policy.max_n",
+    ),
+    "no replicas": ("upstreams:\n- {name: a, replicas: []}", "nproxy.yaml:2: upstreams[0].replicas: must not be empty"),
+    "scheme": (
+        "upstreams:\n- {name: a, replicas: ['ftp://a']}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: must begin with http://, https:// or unix:/",
+    ),
+    "credentials in a URL": (
+        "upstreams:\n- {name: a, replicas: ['http://u:pw@a/v1']}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: must hold no credentials; use api_key",
+    ),
+    "dns": (
+        "upstreams:\n- {name: a, replicas: ['dns:a:1']}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: dns: replicas are not available yet",
+    ),
+    "n mode": (
+        "upstreams:\n- name: a\n  replicas: [http://a]\n  n: sometimes",
+        "nproxy.yaml:4: upstreams[0].n: must be auto, native, fanout or {native_up_to: 4}",
+    ),
+    "n width": (
+        "upstreams:\n- name: a\n  replicas: [http://a]\n  n:\n    native_up_to: 0",
+        "nproxy.yaml:5: upstreams[0].n.native_up_to: must be greater than or equal to 1",
+    ),
+    "parallel": (
+        "upstreams:\n- name: a\n  replicas: [http://a]\n  parallel: 0",
+        "nproxy.yaml:4: upstreams[0].parallel: must be auto or a number from 1 on",
+    ),
+    "models": (
+        "upstreams:\n- name: a\n  replicas: [http://a]\n  models: [b, b]",
+        "nproxy.yaml:4: upstreams[0].models: names a model twice",
+    ),
+    "infinite seconds": (
+        "limits: {write_seconds: 1e999}",
+        "nproxy.yaml:1: limits.write_seconds: must be a finite number",
+    ),
+    "not YAML": ("listen: {port: 1", "nproxy.yaml:1: not YAML: expected ',' or '}', but got '<stream end>'"),
+    "two documents": ("listen: {}\n---\nlisten: {}", "nproxy.yaml:2: not YAML: but found another document"),
+    "a tag": ("listen: {host: !!python/name:os.system x}", "nproxy.yaml:1: listen.host: the tag"),
+    "an alias inside itself": ("listen: &a [*a]", "nproxy.yaml:1: nested too deeply"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), BAD.values(), ids=BAD.keys())
+def test_an_error_names_line_key_and_reason(tmp_path: Path, text: str, expected: str) -> None:
+    (problem,) = problems(write(tmp_path, text))
+    assert problem.startswith(expected)
+
+
+NOT_YET = [
+    ("listen: {workers: 2}", "listen.workers: 2 is not available yet"),
+    ("engine: {quantization: int8}", "engine.quantization: is not available yet"),
+    ("n_policy: {greedy: dedupe}", "n_policy.greedy: dedupe is not available yet"),
+    ("n_policy: {on_leg_failure: partial}", "n_policy.on_leg_failure: partial is not available yet"),
+    ("limits: {per_key_choices: 5}", "limits.per_key_choices: is not available yet"),
+    ("limits: {queue_choices: 5}", "limits.queue_choices: is not available yet"),
+    ("limits: {queue_seconds: 5}", "limits.queue_seconds: is not available yet"),
+    ("auth: {api_keys_file: keys.yaml}", "auth: is not available yet"),
+    ("telemetry: {otlp_endpoint: 'http://c'}", "telemetry.otlp_endpoint: is not available yet"),
+    ("admin: {port: 9000}", "admin: is not available yet"),
+    *(
+        (
+            f"upstreams: [{{name: a, replicas: ['http://a'], {key}: {value}}}]",
+            f"upstreams[0].{key}: is not available yet",
+        )
+        for key, value in [
+            ("prefix_cache", "true"),
+            ("balance", "prefix_affinity"),
+            ("breaker", "{in_a_row: 5}"),
+            ("resume", "off"),
+            ("fallback", "[b]"),
+            ("max_inflight", "9"),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), NOT_YET)
+def test_a_planned_key_is_refused_by_name(tmp_path: Path, text: str, expected: str) -> None:
+    assert problems(write(tmp_path, text)) == [f"nproxy.yaml:1: {expected}"]
+
+
+def test_all_errors_are_told_in_the_order_of_lines(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        """\
+        upstreams:
+          - name: a b
+            replicas: [nowhere]
+        listen:
+          port: -1
+        auth: {}
+        """,
+    )
+    assert [problem.split(": ")[0] for problem in problems(file)] == [f"nproxy.yaml:{line}" for line in (2, 3, 5, 6)]
+
+
+def test_a_missing_file_is_one_error(tmp_path: Path) -> None:
+    assert problems(tmp_path / "none.yaml") == ["none.yaml: cannot be read: no such file or directory"]
+
+
+def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_bytes(b"listen:\n  host: \xff\n")
+    assert problems(file) == ["nproxy.yaml:2: is not UTF-8"]
+
+
+def test_an_empty_file_means_the_engine_with_the_default_model(tmp_path: Path) -> None:
+    config = load(write(tmp_path, "# nothing\n"), {})
+    assert config == Config()
+    assert config.engine is not None
+    assert config.engine.model == "smollm2-135m-instruct"
+
+
+def test_upstreams_alone_start_no_engine(tmp_path: Path) -> None:
+    config = load(write(tmp_path, "upstreams: [{name: a, replicas: ['http://127.0.0.1:1/']}]"), {})
+    assert config.engine is None
+    assert config.upstreams[0].replicas == (Replica(url="http://127.0.0.1:1/v1"),)
+
+
+def test_values_are_parsed_into_their_one_form(tmp_path: Path) -> None:
+    text = """\
+        listen: {drain_seconds: 5}
+        upstreams:
+          - name: a
+            replicas: ['https://h/api/', 'unix:/run/e.sock']
+            models: [x, y]
+            n: {native_up_to: 4}
+            parallel: 2
+            wire: exact
+            timeouts: {first_event: null, connect: 0.5}
+          - name: b
+            replicas: ['http://b']
+            models: {alias: real}
+            n: native
+        passthrough: {paths: [/v1/embeddings], upstream: b}
+        """
+    config = load(write(tmp_path, text), {})
+    first, second = config.upstreams
+    assert first.replicas == (
+        Replica(url="https://h/api"),
+        Replica(url="http://localhost/v1", socket=Path("/run/e.sock")),
+    )
+    assert first.models == {"x": "x", "y": "y"}
+    assert first.n == NativeUpTo(native_up_to=4)
+    assert (first.parallel, first.wire) == (2, "exact")
+    assert (first.timeouts.first_event, first.timeouts.connect, first.timeouts.idle) == (None, 0.5, 60)
+    assert (second.models, second.n, second.api_key) == ({"alias": "real"}, "native", "passthrough")
+    assert config.passthrough.paths == ("/v1/embeddings",)
+
+
+def test_plain_scalars_follow_yaml_1_2(tmp_path: Path) -> None:
+    """In YAML 1.1 `off` would be false, `1:30` ninety and `010` eight."""
+    text = "upstreams: [{name: off, replicas: ['http://a'], models: [no, 1:30]}]\nlisten: {port: 010}"
+    config = load(write(tmp_path, text), {})
+    assert config.upstreams[0].name == "off"
+    assert config.upstreams[0].models == {"no": "no", "1:30": "1:30"}
+    assert config.listen.port == 10

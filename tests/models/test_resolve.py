@@ -1,0 +1,78 @@
+"""What a model's name may mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nproxy.models import LocalModel, ModelError, NoSuchModel, resolve
+
+
+def folder_with(parent: Path, *names: str) -> Path:
+    folder = parent / "My-Model"
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text("{}")
+    return folder
+
+
+def test_a_folder_is_served_under_its_name(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, "config.json", "model.safetensors")
+    assert resolve(str(folder)) == LocalModel("My-Model", folder)
+
+
+def test_a_gguf_file_is_served_under_its_stem(tmp_path: Path) -> None:
+    file = tmp_path / "Tiny.Q4.gguf"
+    file.write_bytes(b"GGUF....")
+    assert resolve(str(file)) == LocalModel("Tiny.Q4", file)
+
+
+def test_a_relative_path_goes_before_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_with(tmp_path, "config.json", "model.safetensors")
+    monkeypatch.chdir(tmp_path.parent)
+    assert resolve(f"{tmp_path.name}/My-Model").path == folder
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gpt-9", "neither smollm2-135m-instruct, nor a file or folder here, nor a hub id such as org/name"),
+        ("/no/such/folder", "no such file or folder"),
+        ("./folder", "no such file or folder"),
+        ("org/missing.gguf", "no such file or folder"),
+        ("a/b/c", "neither"),
+    ],
+)
+def test_a_name_that_means_nothing_is_wrong_use(name: str, reason: str) -> None:
+    with pytest.raises(NoSuchModel, match=reason):
+        resolve(name)
+
+
+def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchModel, match=r"holds no config\.json"):
+        resolve(str(folder_with(tmp_path, "model.safetensors")))
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="pickled weights can run code and are refused"):
+        resolve(str(folder_with(tmp_path, "config.json", "pytorch_model.bin")))
+
+
+def test_a_file_of_another_kind_is_no_model(tmp_path: Path) -> None:
+    file = tmp_path / "weights.gguf"
+    file.write_bytes(b"PK\x03\x04")
+    with pytest.raises(NoSuchModel, match="neither a GGUF file nor a folder"):
+        resolve(str(file))
+
+
+def test_a_hub_that_cannot_be_reached_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"^model org/never-fetched: not in the cache, and the hub cannot be reached"):
+        resolve("org/never-fetched")
+
+
+def test_a_hub_id_needs_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"pip install 'nproxy\[engine\]'"):
+        resolve("org/name")
