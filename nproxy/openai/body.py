@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nproxy.openai.jsonvalue import JSON
+import orjson
+
+from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.jsonvalue import EXACT, JSON, dumps, nested_deeper
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ class Body:
 
     raw: bytes
     fields: Mapping[str, JSON]
-    _members: Mapping[str, tuple[int, int]]  # key -> span of `"key": value` in raw
+    _members: Mapping[str, tuple[int, int]]  # key -> where `"key": value` stands in raw
     _heads: dict[frozenset[str], bytes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -49,11 +57,118 @@ class Body:
         double included), not an object, nesting deeper than `max_depth`, lone surrogates, integers of
         thousands of digits.
         """
-        raise NotImplementedError
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise _refused("it is not UTF-8") from None
+        if nested_deeper(raw, max_depth):
+            raise _refused(f"it is nested deeper than {max_depth} levels")
+        fields: dict[str, JSON] = {}
+        members: dict[str, tuple[int, int]] = {}
+        repeated = False
+        try:
+            for key, value, start, end in _scan(text):
+                if key in members:
+                    repeated = True
+                fields[key] = value
+                members[key] = start, end
+        except json.JSONDecodeError as error:
+            raise _refused(f"{error.msg} (character {error.pos})") from None
+        except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
+            raise _refused("it holds a number that is too large or not a number") from None
+        if _SURROGATE.search(raw) is not None:
+            _refuse_lone_surrogates(raw)
+        if not text.isascii():
+            members = _byte_spans(text, members)
+        if repeated:
+            raw, members = _once(raw, members)
+        return cls(raw, fields, members)
 
     def splice(self, set: Mapping[str, JSON], drop: Collection[str] = ()) -> Spliced:
         """Give the body with the fields of `set` in place of its own and without those named in `drop`.
 
         Untouched values keep their exact bytes. The head is built once for each set of touched keys.
         """
-        raise NotImplementedError
+        touched = frozenset(key for key in (*set, *drop) if key in self._members)
+        if not set and not touched:
+            return Spliced(self.raw, b"")
+        head = self._heads.get(touched)
+        if head is None:
+            kept = (self.raw[start:end] for key, (start, end) in self._members.items() if key not in touched)
+            head = self._heads[touched] = b"{" + b",".join(kept)
+        if not set:
+            return Spliced(head, b"}")
+        comma = b"," if len(head) > 1 else b""
+        return Spliced(head, comma + dumps(dict(set))[1:])
+
+
+def _refused(why: str) -> ApiError:
+    return invalid_request(f"The request body cannot be read as a JSON object: {why}.")
+
+
+def _scan(text: str) -> Iterator[tuple[str, JSON, int, int]]:
+    """Walk an object's members: key, value, and where the member begins and ends in the text.
+
+    Raises json.JSONDecodeError where the text is not one JSON object, ValueError for its numbers.
+    """
+    at = _skip(text, 0)
+    if not text.startswith("{", at):
+        raise json.JSONDecodeError("an object must begin here", text, at)
+    at = _skip(text, at + 1)
+    more = not text.startswith("}", at)
+    while more:
+        start = at
+        if not text.startswith('"', at):
+            raise json.JSONDecodeError("a key in double quotes must stand here", text, at)
+        key, at = EXACT.raw_decode(text, at)
+        at = _skip(text, at)
+        if not text.startswith(":", at):
+            raise json.JSONDecodeError("a colon must stand here", text, at)
+        value, at = EXACT.raw_decode(text, _skip(text, at + 1))
+        yield key, value, start, at
+        at = _skip(text, at)
+        more = text.startswith(",", at)
+        if more:
+            at = _skip(text, at + 1)
+        elif not text.startswith("}", at):
+            raise json.JSONDecodeError("a comma or the object's end must stand here", text, at)
+    at = _skip(text, at + 1)
+    if at != len(text):
+        raise json.JSONDecodeError("nothing may follow the object", text, at)
+
+
+def _skip(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return at if space is None else space.end()
+
+
+def _refuse_lone_surrogates(raw: bytes) -> None:
+    """Raise for an escaped surrogate without its other half: no UTF-8 can carry it to an upstream."""
+    try:
+        orjson.loads(raw)  # the body is known to be JSON: lone surrogates are all that it can refuse
+    except orjson.JSONDecodeError:
+        raise _refused("it holds half of a surrogate pair") from None
+
+
+def _byte_spans(text: str, members: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Turn positions in the text into positions in its UTF-8 bytes; members may come in any order."""
+    spans: dict[str, tuple[int, int]] = {}
+    chars = octets = 0
+    for key, (start, end) in sorted(members.items(), key=lambda member: member[1]):
+        octets += len(text[chars:start].encode("utf-8"))
+        length = len(text[start:end].encode("utf-8"))
+        spans[key] = octets, octets + length
+        chars, octets = end, octets + length
+    return spans
+
+
+def _once(raw: bytes, members: Mapping[str, tuple[int, int]]) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """Write the object anew with every key once, so that what was checked is what is sent."""
+    pieces: list[bytes] = []
+    spans: dict[str, tuple[int, int]] = {}
+    at = 1  # behind the brace
+    for key, (start, end) in members.items():
+        pieces.append(raw[start:end])
+        spans[key] = at, at + end - start
+        at += end - start + 1  # and the comma
+    return b"{" + b",".join(pieces) + b"}", spans

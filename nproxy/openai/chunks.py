@@ -1,13 +1,16 @@
-"""What an upstream sent, as values: stream chunks and whole answers; and byte rewriting for the usual chunk."""
+"""What an upstream sent, as values: stream chunks and whole answers of both dialects."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.jsonvalue import JSON
-from nproxy.openai.usage import Usage
+from nproxy.openai.jsonvalue import JSON, loads
+from nproxy.openai.usage import Usage, parse_usage
+
+_OWN = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "error"})
 
 
 class MalformedChunk(ValueError):
@@ -32,8 +35,16 @@ class UpstreamChoice:
 
     @property
     def bare(self) -> bool:
-        """Whether nothing but a role, empty strings and nulls is in it: dropping it loses nothing."""
-        raise NotImplementedError
+        """Whether nothing but a role, empty values and nulls is in it: dropping it loses nothing."""
+        return (
+            self.finish_reason is None
+            and self.logprobs is None
+            and all(value in _EMPTY_VALUES for value in self.delta.values())
+            and all(value is None for value in self.extra.values())
+        )
+
+
+_EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,47 +69,91 @@ def is_done(data: bytes) -> bool:
 
 def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
     """Parse one event's data. Raises MalformedChunk. An absent index is 0; absent choices are none."""
-    raise NotImplementedError
+    value = _object(data)
+    if (error := _in_band_error(value)) is not None:
+        return error
+    return _chunk(value, value.get("choices") or [], dialect, "delta")
 
 
 def parse_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
-    """Parse a whole (non-streaming) answer into the same value: each message becomes one delta. Raises MalformedChunk."""
-    raise NotImplementedError
+    """Parse a whole answer into the same value: each message becomes one delta. Raises MalformedChunk."""
+    value = _object(body)
+    if (error := _in_band_error(value)) is not None:
+        return error
+    return _chunk(value, value.get("choices"), dialect, "message")
 
 
-class Rewriter:
-    """Rewrites the usual chunk of one leg on its bytes, without parsing it.
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = loads(data)
+    except ValueError:
+        raise MalformedChunk("it is not JSON") from None
+    if not isinstance(value, dict):
+        raise MalformedChunk("it is not an object")
+    return value
 
-    Most chunks of a choice differ in one string only. From a fully parsed chunk the rewriter learns the bytes
-    before and behind that string, and what the client gets before and behind it. The next chunk with the
-    very same surroundings, and a string that needs no second look, is the client's by swapping them.
 
-    Its output equals what parsing and writing would give, byte for byte. One object per leg:
+def _in_band_error(value: dict[str, Any]) -> UpstreamChunk | None:
+    error = value if value.get("object") == "error" else value.get("error")
+    return None if error is None else UpstreamChunk((), None, None, error, {})
 
-        hit = rewriter.swap(data)
-        if hit is not None: index, frame = hit           # upstream index; bytes of the client's whole frame
-        else: chunk = parse_chunk(data, dialect) ...      # the full road; then, for a chunk that was written
-              rewriter.learn(data, chunk, render)         # as one plain frame, teach it
 
-    After a choice's finish call `forget(index)`, so that stray chunks take the full road and are dropped.
-    """
+def _chunk(value: dict[str, Any], choices: object, dialect: Dialect, holder: str) -> UpstreamChunk:
+    if not isinstance(choices, list):
+        raise MalformedChunk("its choices are not a list")
+    fingerprint = value.get("system_fingerprint")
+    read = _chat_choice if dialect is Dialect.CHAT else _completion_choice
+    return UpstreamChunk(
+        tuple([read(choice, holder) for choice in choices]),
+        parse_usage(value.get("usage")),
+        fingerprint if isinstance(fingerprint, str) else None,
+        None,
+        {key: member for key, member in value.items() if key not in _OWN},
+    )
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
 
-    def swap(self, data: bytes) -> tuple[int, bytes] | None:
-        """Give the upstream's index and the client's frame, or None if this chunk must be parsed."""
-        raise NotImplementedError
+# Both take a freshly parsed choice apart; what is left of it in the end are its unknown keys.
 
-    def learn(self, data: bytes, chunk: UpstreamChunk, render: Callable[[UpstreamChoice], bytes]) -> None:
-        """Learn from a chunk that was just parsed from `data`.
 
-        render: writes the client's frame for the chunk's one choice; must depend on nothing but the choice.
-        Chunks that are not plain text (role, usage, finish, log probabilities, several choices, tools) teach
-        nothing, so it may be called for every chunk.
-        """
-        raise NotImplementedError
+def _chat_choice(choice: object, holder: str) -> UpstreamChoice:
+    if not isinstance(choice, dict):
+        raise MalformedChunk("a choice is not an object")
+    delta = choice.pop(holder, None)
+    if delta is None:
+        delta = {}
+    elif not isinstance(delta, dict):
+        raise MalformedChunk(f"a choice's {holder} is not an object")
+    role = delta.pop("role", None)
+    if not isinstance(role, str):
+        role = None
+    return UpstreamChoice(_index(choice), delta, role, _finish_reason(choice), choice.pop("logprobs", None), choice)
 
-    def forget(self, index: int) -> None:
-        """Drop what was learned for this upstream index."""
-        raise NotImplementedError
+
+def _completion_choice(choice: object, holder: str) -> UpstreamChoice:
+    if not isinstance(choice, dict):
+        raise MalformedChunk("a choice is not an object")
+    text = choice.pop("text", None)
+    if text is None:
+        text = ""
+    elif not isinstance(text, str):
+        raise MalformedChunk("a choice's text is not a string")
+    delta: dict[str, JSON] = {"text": text}
+    return UpstreamChoice(_index(choice), delta, None, _finish_reason(choice), choice.pop("logprobs", None), choice)
+
+
+def _index(choice: dict[str, Any]) -> int:
+    index = choice.pop("index", None)
+    if index is None:
+        return 0
+    if type(index) is not int or index < 0:
+        raise MalformedChunk("a choice's index is not a whole number")
+    return index
+
+
+def _finish_reason(choice: dict[str, Any]) -> str | None:
+    reason = choice.pop("finish_reason", None)
+    if reason is None or reason == "":
+        return None
+    if not isinstance(reason, str):
+        raise MalformedChunk("a finish_reason is not a string")
+    return reason

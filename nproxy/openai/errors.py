@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from types import MappingProxyType
 
-from nproxy.openai.jsonvalue import JSON, dumps
+from nproxy.openai.jsonvalue import JSON, dumps, loads
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _NO_EXTRA: Mapping[str, JSON] = MappingProxyType({})
@@ -39,8 +40,8 @@ class ApiError(Exception):
 
     def envelope(self) -> bytes:
         """Write the JSON body `{"error": {"message", "type", "param", "code"}}`."""
-        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
-        return dumps({"error": error | {k: v for k, v in self.extra.items() if k not in error}})
+        error: dict[str, JSON] = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return dumps({"error": error | {key: value for key, value in self.extra.items() if key not in error}})
 
 
 def invalid_request(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> ApiError:
@@ -102,5 +103,71 @@ def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
     Known shapes: OpenAI's envelope (with keys missing or an integer `code`), the envelope's inside at the
     top level, `{"error": "text"}`, `{"detail": "text" or FastAPI's list}`, a plain string, plain text.
     HTML is never passed on. An integer code that repeats the status becomes null, any other a string.
+    A status that is no error's becomes 502.
     """
-    raise NotImplementedError
+    given, status = status, status if 400 <= status <= 599 else 502
+    try:
+        value: JSON = loads(body)
+    except ValueError:
+        value = None if "html" in content_type.lower() else body.decode("utf-8", "replace")
+    error = _inside(value)
+    message = error.get("message")
+    if not isinstance(message, str) or not message.strip() or message.lstrip().startswith("<"):  # a tag, so HTML or XML
+        message = _said_nothing(given)
+    kind, param, code = error.get("type"), error.get("param"), error.get("code")
+    if isinstance(code, int):
+        code = None if code in (given, status) else str(code)
+    return ApiError(
+        status,
+        shorten(message, _MAX_MESSAGE),
+        type=kind if isinstance(kind, str) and kind else _type_of(status),
+        param=param if isinstance(param, str) else None,
+        code=code if isinstance(code, str) else None,
+        extra={key: value for key, value in error.items() if key not in _ENVELOPE},
+    )
+
+
+_ENVELOPE = frozenset({"message", "type", "param", "code"})
+_MAX_MESSAGE = 8000
+
+
+def _inside(value: JSON) -> Mapping[str, JSON]:
+    """Find what the envelope's `error` object would hold."""
+    match value:
+        case str():
+            return {"message": value.strip()}
+        case {"error": dict(error)}:
+            return error
+        case {"error": str(text)}:
+            return {"message": text}
+        case {"detail": str(text)}:
+            return {"message": text}
+        case {"detail": [{"msg": str(text), **first}, *_]}:
+            where = first.get("loc")
+            path = [str(step) for step in where if step != "body"] if isinstance(where, list) else []
+            return {"message": f"{'.'.join(path)}: {text}" if path else text, "param": path[0] if path else None}
+        case dict() if "message" in value:
+            return {key: value[key] for key in value if key in _ENVELOPE}
+        case _:
+            return {}
+
+
+def _said_nothing(status: int) -> str:
+    try:
+        return f"The upstream answered {status} {HTTPStatus(status).phrase}."
+    except ValueError:
+        return f"The upstream answered with status {status}."
+
+
+def _type_of(status: int) -> str:
+    match status:
+        case 401:
+            return "authentication_error"
+        case 403:
+            return "permission_error"
+        case 429:
+            return "rate_limit_error"
+        case _ if status < 500:
+            return "invalid_request_error"
+        case _:
+            return "server_error"

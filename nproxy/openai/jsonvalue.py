@@ -9,10 +9,19 @@ from typing import Any, NoReturn, TypeAlias
 
 import orjson
 
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
-# orjson turns integers outside 64 bits into floats, and stays silent about it.
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+MAX_DEPTH = 200
+"""Deepest nesting taken from an upstream; the fast writer stops at 254, the recursive ones near 1,000."""
+
+# orjson turns integers outside 64 bits into floats, and stays silent about it. Those have 19 digits or more.
+_ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * 19
+
+_LONE = re.compile("[\ud800-\udfff]")
+
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NOT_SHAPE = bytes(set(range(256)) - set(b'"[]{}'))
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -27,16 +36,36 @@ def _finite(text: str) -> float:
 
 
 EXACT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-"""A decoder of the standard library that refuses NaN, Infinity and numbers that overflow to infinity."""
+"""The standard library's decoder, told to refuse NaN, Infinity and numbers that overflow to infinity."""
+
+
+def nested_deeper(data: bytes, limit: int) -> bool:
+    """Say whether a JSON document nests deeper than `limit`, without recursion and without parsing it.
+
+    The answer is right for valid JSON; for anything else it may be False, and the parser refuses that anyway.
+    """
+    if data.count(b"[") + data.count(b"{") <= limit:
+        return False
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    shape = unescaped.translate(_BRACKETS, _NOT_SHAPE)  # quotes and brackets alone are left
+    shape = b"".join(shape.split(b'"')[::2])  # brackets outside of strings
+    for _ in range(limit):  # each round takes away the innermost level
+        smaller = shape.replace(b"[]", b"")
+        if len(smaller) == len(shape):
+            return False  # nothing is left, or the brackets do not match
+        shape = smaller
+    return bool(shape)
 
 
 def loads(data: bytes) -> Any:
     """Parse UTF-8 JSON without changing a value: integers of any size stay integers.
 
-    Raises ValueError for anything that is not JSON, NaN and 1e999 included, and for bottomless nesting.
+    Raises ValueError for anything that is not JSON, NaN and 1e999 included, and for nesting beyond MAX_DEPTH.
     A lone surrogate escape, which some servers send when a character is split over two chunks, is kept.
     """
-    if _LONG_NUMBER.search(data) is None:
+    if nested_deeper(data, MAX_DEPTH):
+        raise ValueError("nested too deeply")
+    if _LONG_NUMBER not in data.translate(_ONE_DIGIT):
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -48,8 +77,12 @@ def loads(data: bytes) -> Any:
 
 
 def dumps(value: object) -> bytes:
-    """Write compact UTF-8 JSON; NaN and infinities raise ValueError instead of becoming invalid JSON."""
+    """Write compact UTF-8 JSON. Floats that JSON cannot hold become null; integers of any size are written out."""
     try:
         return orjson.dumps(value)
-    except TypeError:  # an integer beyond 64 bits, or a lone surrogate
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except TypeError:  # an integer beyond 64 bits, or a lone surrogate, which stays an escape
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return _LONE.sub(lambda lone: f"\\u{ord(lone[0]):04x}", text).encode("utf-8")

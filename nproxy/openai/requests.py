@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.refusals import above, below, empty_array, missing, wrong_type
+
+MAX_BEST_OF = 20
+"""OpenAI's limit."""
+
+STATE_FIELDS = ("session_id", "id_slot", "slot_id")
+"""Fields that name state of one upstream sequence, which several choices cannot share."""
 
 Prompt = str | list[int]
 """One prompt of a legacy completion: a text, or token ids."""
@@ -26,8 +35,8 @@ class GenerationRequest(BaseModel):
     """The fields that chat and legacy completions share.
 
     n: choices per prompt, 1 where the client sent none (or null). n_given: a value was sent, as n or n_cmpl.
-    best_of: None where absent. seed: int64. include_usage, continuous_usage: from stream_options.
-    temperature: None where absent. logprobs_asked: the client wants log probabilities.
+    best_of: None where absent. seed: int64. include_usage, continuous_usage: from stream_options, False
+    without stream. temperature: None where absent. logprobs_asked: the client wants log probabilities.
     beam_search: `use_beam_search` is true. prompts: prompts in this request, 1 for chat.
     """
 
@@ -74,16 +83,233 @@ class CompletionRequest(GenerationRequest):
 
     dialect: ClassVar[Dialect] = Dialect.COMPLETIONS
 
-    prompt: tuple[Prompt, ...]
+    prompt: SkipValidation[tuple[Prompt, ...]]  # checked while read; millions of token ids are not walked again
     listed: bool = False
     echo: bool = False
 
 
 def parse_chat(body: Body, limits: Limits) -> ChatRequest:
     """Validate a chat request; raises ApiError 400 naming the field at fault."""
-    raise NotImplementedError
+    sent = cast(_SentChat, _typed(_SentChat, body))
+    _check_messages(body)
+    if sent.top_logprobs and not sent.logprobs:
+        raise invalid_request("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+    n = _check_width(sent, body, prompts=1, limits=limits)
+    return ChatRequest(
+        body=body,
+        model=sent.model,
+        n=n,
+        n_given=sent.width is not None,
+        best_of=sent.best_of,
+        seed=sent.seed,
+        stream=sent.streams,
+        include_usage=sent.wants("include_usage"),
+        continuous_usage=sent.wants("continuous_usage_stats"),
+        temperature=sent.temperature,
+        logprobs_asked=bool(sent.logprobs),
+        beam_search=bool(sent.use_beam_search),
+    )
 
 
 def parse_completion(body: Body, limits: Limits) -> CompletionRequest:
     """Validate a legacy completion request; raises ApiError 400 naming the field at fault."""
-    raise NotImplementedError
+    sent = cast(_SentCompletion, _typed(_SentCompletion, body))
+    prompt, listed = _read_prompt(body)
+    n = _check_width(sent, body, prompts=len(prompt), limits=limits)
+    return CompletionRequest(
+        body=body,
+        model=sent.model,
+        n=n,
+        n_given=sent.width is not None,
+        best_of=sent.best_of,
+        seed=sent.seed,
+        stream=sent.streams,
+        include_usage=sent.wants("include_usage"),
+        continuous_usage=sent.wants("continuous_usage_stats"),
+        temperature=sent.temperature,
+        logprobs_asked=sent.logprobs is not None,
+        beam_search=bool(sent.use_beam_search),
+        prompts=len(prompt),
+        prompt=prompt,
+        listed=listed,
+        echo=bool(sent.echo),
+    )
+
+
+# What clients send, field by field: types only. The rules that join several fields stand below.
+
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+
+class _StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class _Sent(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    model: Annotated[str, Field(min_length=1)]
+    n: int | None = None
+    n_cmpl: int | None = None
+    best_of: int | None = None
+    seed: Int64 | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    temperature: float | None = None
+    use_beam_search: bool | None = None
+
+    @property
+    def width(self) -> int | None:
+        """n, by either of its names."""
+        return self.n_cmpl if self.n is None else self.n
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.stream)
+
+    def wants(self, option: str) -> bool:
+        """Whether a stream option is on."""
+        return self.streams and bool(getattr(self.stream_options, option, None))
+
+
+class _SentChat(_Sent):
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class _SentCompletion(_Sent):
+    logprobs: int | None = None
+    echo: bool | None = None
+
+
+def _typed(shape: type[_Sent], body: Body) -> _Sent:
+    try:
+        return shape.model_validate(body.fields)
+    except ValidationError as invalid:
+        problem = invalid.errors(include_url=False, include_context=True)[0]
+    param = ".".join(str(step) for step in problem["loc"])
+    bounds = problem.get("ctx", {})
+    match problem["type"]:
+        case "missing":
+            raise missing(param)
+        case "greater_than_equal":
+            raise below(param, problem["input"], bounds["ge"])
+        case "less_than_equal":
+            raise above(param, problem["input"], bounds["le"])
+        case "string_too_short":
+            raise invalid_request(f"Invalid '{param}': it must not be empty.", param=param, code="empty_string")
+        case kind:
+            raise wrong_type(param, _EXPECTED.get(kind, "another type"), problem["input"])
+
+
+_EXPECTED = {
+    "bool_type": "a boolean",
+    "float_type": "a number",
+    "int_type": "an integer",
+    "string_type": "a string",
+    "model_type": "an object",
+}
+
+
+def _check_width(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> int:
+    """Check n, best_of and what cannot go with several choices; gives n."""
+    if sent.n is not None and sent.n_cmpl is not None and sent.n != sent.n_cmpl:
+        raise invalid_request("'n' and 'n_cmpl' are two names of one value, and they differ.", param="n")
+    param = "n_cmpl" if sent.n is None and sent.n_cmpl is not None else "n"
+    n = 1 if sent.width is None else sent.width
+    if n < 1:
+        raise below(param, n, 1)
+    if n > limits.max_n:
+        raise above(param, n, limits.max_n)
+    if prompts * n > limits.max_choices:
+        raise _too_many_choices(param, n, prompts, limits)
+    if sent.best_of is not None:
+        _check_best_of(sent.best_of, n, prompts, sent.streams, limits)
+    if sent.stream_options is not None and not sent.streams:
+        raise invalid_request("'stream_options' needs 'stream' to be true.", param="stream_options")
+    if max(n, sent.best_of or 1) > 1:
+        _check_several(body, param)
+    return n
+
+
+def _check_best_of(best_of: int, n: int, prompts: int, stream: bool, limits: Limits) -> None:
+    if best_of < 1:
+        raise below("best_of", best_of, 1)
+    most = min(MAX_BEST_OF, limits.max_n)
+    if best_of > most:
+        raise above("best_of", best_of, most)
+    if best_of < n:
+        raise invalid_request(f"'best_of' is {best_of}, less than 'n', which is {n}.", param="best_of")
+    if best_of > n and stream:
+        raise invalid_request("'best_of' above 'n' cannot be streamed.", param="best_of")
+    if prompts * best_of > limits.max_choices:
+        raise _too_many_choices("best_of", best_of, prompts, limits)
+
+
+def _check_several(body: Body, param: str) -> None:
+    """Refuse what exists once per request and so cannot be shared by several choices."""
+    fields = body.fields
+    modalities = fields.get("modalities")
+    if fields.get("audio") is not None or (isinstance(modalities, list) and "audio" in modalities):
+        raise invalid_request("Audio output gives one choice only.", param=param, code="unsupported_value")
+    if fields.get("prediction") is not None:
+        raise invalid_request("'prediction' gives one choice only.", param=param, code="unsupported_value")
+    for name in STATE_FIELDS:
+        if fields.get(name) not in (None, -1):  # -1: any slot
+            message = f"'{name}' names state of the upstream, which several choices cannot share."
+            raise invalid_request(message, param=name)
+
+
+def _check_messages(body: Body) -> None:
+    if "messages" not in body.fields:
+        raise missing("messages")
+    messages = body.fields["messages"]
+    if not isinstance(messages, list):
+        raise wrong_type("messages", "an array", messages)
+    if not messages:
+        raise empty_array("messages")
+    for position, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise wrong_type(f"messages.{position}", "an object", message)
+
+
+def _read_prompt(body: Body) -> tuple[tuple[Prompt, ...], bool]:
+    """Read `prompt`: the prompts, and whether they came as a list of prompts. [1, 2, 3] is one prompt."""
+    prompt = body.fields.get("prompt")
+    if prompt is None:
+        raise missing("prompt")
+    if isinstance(prompt, str):
+        return (prompt,), False
+    if not isinstance(prompt, list):
+        raise wrong_type("prompt", "a string or an array", prompt)
+    kinds = set(map(type, prompt))
+    if kinds == {str}:
+        return tuple(cast(list[str], prompt)), True
+    if kinds == {list}:
+        listed = cast(list[list[JSON]], prompt)
+        for tokens in listed:
+            _check_tokens(tokens)
+        return tuple(cast(list[list[int]], listed)), True
+    _check_tokens(prompt)
+    return (cast(list[int], prompt),), False
+
+
+def _check_tokens(tokens: list[JSON]) -> None:
+    if not tokens:
+        raise empty_array("prompt")
+    if set(map(type, tokens)) != {int}:  # a bool is no token
+        message = (
+            "Invalid 'prompt': a string, an array of strings, of token ids, or of arrays of token ids is expected."
+        )
+        raise invalid_request(message, param="prompt", code="invalid_type")
+    if (lowest := min(cast(list[int], tokens))) < 0:
+        raise below("prompt", lowest, 0)
+
+
+def _too_many_choices(param: str, width: int, prompts: int, limits: Limits) -> ApiError:
+    message = f"Invalid '{param}': {prompts} prompts with {width} choices each are {prompts * width} choices; "
+    message += f"at most {limits.max_choices} are served."
+    return invalid_request(message, param=param, code="integer_above_max_value")

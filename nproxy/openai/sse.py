@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 MAX_EVENT = 16 * 1024 * 1024
 
+_BOM = b"\xef\xbb\xbf"
+
 
 class SSEError(ValueError):
     """The stream breaks a limit; the decoder is of no use afterwards."""
@@ -21,17 +23,110 @@ class SSEEvent(NamedTuple):
 class SSEDecoder:
     """Decode a byte stream of server-sent events (WHATWG HTML, section 9.2), in linear time.
 
-    Comments, `id` and `retry` are dropped; events without data do not appear. Feeding the same bytes in
-    any split gives the same events. max_event: bytes from one blank line to the next.
+    Comments, `id` and `retry` are dropped; events without data, or with empty data, do not appear. The same
+    bytes give the same events in any split. max_event: bytes from one blank line to the next.
     """
+
+    __slots__ = ("_after_cr", "_failed", "_max_event", "_pending", "_start")
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
         self._max_event = max_event
+        self._pending = bytearray()  # what follows the last blank line; its line ends are all LF
+        self._start: bytes | None = b""  # the stream's first bytes, while they may still become a BOM
+        self._after_cr = False  # the last byte was a CR: an LF that follows belongs to it
+        self._failed = False
 
     def feed(self, data: bytes) -> list[SSEEvent]:
-        """Take the next bytes and give the events that they complete. Raises SSEError for an event over the limit."""
-        raise NotImplementedError
+        """Take the next bytes and give the events that they complete.
+
+        Raises SSEError for an event over the limit; where complete events stood before it, these are given
+        first, and the next call raises.
+        """
+        if self._failed:
+            raise self._oversize()
+        if self._start is not None:
+            data = self._without_bom(data)
+        if not data:
+            return []
+        if self._after_cr or b"\r" in data:
+            data = self._with_lf(data)
+        pending = self._pending
+        if not pending and len(data) <= self._max_event and (usual := _read_usual(data)) is not None:
+            return usual
+        if pending:
+            seen = len(pending) - 1
+            pending += data
+            if pending.find(b"\n\n", seen) < 0:
+                data = b""
+            else:
+                data = bytes(pending)
+                pending.clear()
+        blocks = data.split(b"\n\n")
+        pending += blocks.pop()
+        self._failed = len(pending) - pending.endswith(b"\n") > self._max_event
+        events = self._events(blocks)
+        if self._failed and not events:
+            raise self._oversize()
+        return events
 
     def close(self) -> list[SSEEvent]:
         """The stream ended cleanly: give the last event if its blank line is missing."""
-        raise NotImplementedError
+        if self._failed:
+            raise self._oversize()
+        last = bytes(self._pending)
+        self._pending.clear()
+        return self._events([last.removesuffix(b"\n")])
+
+    def _events(self, blocks: list[bytes]) -> list[SSEEvent]:
+        """Read blocks, each without its blank line; stops at one that is too long, and notes it."""
+        events: list[SSEEvent] = []
+        for block in blocks:
+            if len(block) > self._max_event:
+                self._failed = True
+                break
+            if (event := _read(block)) is not None:
+                events.append(event)
+        return events
+
+    def _without_bom(self, data: bytes) -> bytes:
+        start = (self._start or b"") + data
+        if len(start) < len(_BOM) and _BOM.startswith(start):
+            self._start = start
+            return b""
+        self._start = None
+        return start.removeprefix(_BOM)
+
+    def _with_lf(self, data: bytes) -> bytes:
+        """Make every line end an LF. A CR ends its line at once, so an LF in the next segment may be its own."""
+        if self._after_cr:
+            data = data.removeprefix(b"\n")
+        self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _oversize(self) -> SSEError:
+        return SSEError(f"an event is larger than {self._max_event} bytes")
+
+
+def _read_usual(data: bytes) -> list[SSEEvent] | None:
+    """Read a segment that holds nothing but whole events of one data line each; None if it is another."""
+    if not (data.startswith(b"data: ") and data.endswith(b"\n\n")):
+        return None
+    lines = data[6:-2].split(b"\n\ndata: ")
+    if data.count(b"\n") != 2 * len(lines) or not all(lines):
+        return None
+    return [SSEEvent(line) for line in lines]
+
+
+def _read(block: bytes) -> SSEEvent | None:
+    """Read the lines of one block; None where they carry no data."""
+    data: list[bytes] = []
+    name = ""
+    for line in block.split(b"\n"):
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value.decode("utf-8", "replace")
+    joined = b"\n".join(data)
+    return SSEEvent(joined, name) if joined else None

@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from nproxy.openai.jsonvalue import JSON
+
+
+@dataclass(slots=True)
+class _Call:
+    """One tool call of a choice: the client's index, and what of it has gone out."""
+
+    index: int
+    id: str | None = None
+    kind: str | None = None
+    name: str | None = None
 
 
 class ToolCalls:
     """The tool calls of one choice so far; one object per choice.
 
-    Indices count from 0 in the order of appearance. A call's id, type and name go out once: SDKs
-    concatenate repeats. Same upstream index with another id is another call.
+    Indices count from 0 in the order of appearance, whatever the upstream counts from. A call's id, type and
+    name go out once: SDKs concatenate repeats, so only a name that goes on passes. The same upstream index
+    with another id is another call.
     """
 
+    __slots__ = ("_calls", "_count")
+
+    def __init__(self) -> None:
+        self._calls: dict[int, _Call] = {}  # by the upstream's index: the newest call under it
+        self._count = 0
+
     def mend(self, calls: list[JSON]) -> list[JSON]:
-        """Give the delta's `tool_calls` list with the client's indices and without repeats; remembers what passed."""
-        raise NotImplementedError
+        """Give the delta's `tool_calls` list with the client's indices and without repeats; remembers what passed.
+
+        Entries that are not objects pass as they are: the client's library is the one to judge them.
+        """
+        return [self._mend(call) if isinstance(call, dict) else call for call in calls]
+
+    def _mend(self, sent: dict[str, JSON]) -> JSON:
+        call = self._find(sent)
+        mended: dict[str, JSON] = {"index": call.index}
+        for key, value in sent.items():
+            if key == "index":
+                continue
+            if key == "id":
+                call.id, new = _once(call.id, value)
+            elif key == "type":
+                call.kind, new = _once(call.kind, value)
+            elif key == "function" and isinstance(value, dict):
+                value, new = self._function(call, value), True
+            else:
+                new = True
+            if new:
+                mended[key] = value
+        return mended
+
+    def _function(self, call: _Call, function: dict[str, JSON]) -> JSON:
+        if "name" not in function:
+            return function
+        call.name, new = _once(call.name, function["name"])
+        return function if new else {key: value for key, value in function.items() if key != "name"}
+
+    def _find(self, sent: dict[str, JSON]) -> _Call:
+        """Find the call that an entry belongs to, or begin one. An entry without an index belongs to the newest."""
+        index = sent.get("index")
+        key = index if type(index) is int else max(self._calls, default=0)
+        call = self._calls.get(key)
+        given = sent.get("id")
+        if call is not None and not (isinstance(given, str) and given and call.id and given != call.id):
+            return call
+        call = self._calls[key] = _Call(self._count)
+        self._count += 1
+        return call
+
+
+def _once(known: str | None, value: JSON) -> tuple[str | None, bool]:
+    """Give what is known now of a field that goes out once, and whether this value is to go out."""
+    if not isinstance(value, str) or not value or value == known:
+        return known, False  # a null or empty repeat says nothing, and confuses
+    return (known or "") + value, True

@@ -28,8 +28,17 @@ class Usage:
         return self.prompt + self.completion
 
     def to_json(self) -> dict[str, JSON]:
-        """Give OpenAI's `usage` object."""
-        raise NotImplementedError
+        """Give OpenAI's `usage` object; details that are absent have no key."""
+        value: dict[str, JSON] = {
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.total,
+        }
+        if self.prompt_details is not None:
+            value["prompt_tokens_details"] = dict(self.prompt_details)
+        if self.completion_details is not None:
+            value["completion_tokens_details"] = dict(self.completion_details)
+        return value
 
 
 class LegUsage(NamedTuple):
@@ -47,8 +56,24 @@ class Merged(NamedTuple):
 
 
 def parse_usage(value: JSON) -> Usage | None:
-    """Read a `usage` value; None for null and for anything that is not a usage object with whole counts."""
-    raise NotImplementedError
+    """Read a `usage` value; None for null and for anything that is not a usage object with whole counts.
+
+    A missing completion count is what the total leaves, 0 where there is no total either.
+    """
+    if not isinstance(value, dict):
+        return None
+    prompt = _count(value.get("prompt_tokens"))
+    if prompt is None:
+        return None
+    completion = _count(value.get("completion_tokens"))
+    if completion is None:
+        completion = max(0, (_count(value.get("total_tokens")) or 0) - prompt)
+    return Usage(
+        prompt,
+        completion,
+        _details(value.get("prompt_tokens_details")),
+        _details(value.get("completion_tokens_details")),
+    )
 
 
 def within_leg(tails: Sequence[Usage], by_choice: Mapping[int, Usage]) -> Usage | None:
@@ -58,19 +83,71 @@ def within_leg(tails: Sequence[Usage], by_choice: Mapping[int, Usage]) -> Usage 
     they are summed. by_choice: per choice the last usage that a chunk with that choice carried; it counts
     only where there is no tail. None where there is neither.
     """
-    raise NotImplementedError
+    parts = list(tails) or [by_choice[index] for index in sorted(by_choice)]
+    return _siblings(parts) if parts else None
 
 
 def merge(legs: Iterable[LegUsage]) -> Merged:
     """Add up the usage of a request's legs, which come in leg order.
 
     A prompt counts once: the maximum over the legs that carried it. Completions and their details are
-    summed key by key. Prompt details are those of the first leg that carried the prompt. No usage at all
-    where one leg has none.
+    summed key by key. Prompt details are those of the first leg that carried the prompt. Where a leg carried
+    all prompts, its prompt counts are everybody's. No usage at all where one leg has none, or there is no leg.
     """
-    raise NotImplementedError
+    groups: dict[int | None, list[Usage]] = {}
+    for prompt, usage in legs:
+        if usage is None:
+            return Merged(None, prompts_differ=False)
+        groups.setdefault(prompt, []).append(usage)
+    if not groups:
+        return Merged(None, prompts_differ=False)
+    by_prompt = {prompt: _siblings(usages) for prompt, usages in groups.items()}
+    prompts = [by_prompt[None]] if None in by_prompt else list(by_prompt.values())
+    differ = any(len({usage.prompt for usage in usages}) > 1 for usages in groups.values())
+    whole = Usage(
+        prompt=sum(usage.prompt for usage in prompts),
+        completion=sum(usage.completion for usage in by_prompt.values()),
+        prompt_details=_sum_details(usage.prompt_details for usage in prompts),
+        completion_details=_sum_details(usage.completion_details for usage in by_prompt.values()),
+    )
+    return Merged(whole, differ)
 
 
 def running(legs: Iterable[LegUsage]) -> Usage | None:
-    """Give the running total while legs still stream: like merge, but over the legs that have a usage so far."""
-    raise NotImplementedError
+    """Give the running total while legs still stream: the counts of merge over the legs that have a usage so far.
+
+    It never falls as long as no leg's own counts fall. Details are left out: they settle only at the end.
+    """
+    whole = merge(leg for leg in legs if leg.usage is not None).usage
+    return None if whole is None else Usage(whole.prompt, whole.completion)
+
+
+def _siblings(usages: Sequence[Usage]) -> Usage:
+    """Join usages of the same prompt: the prompt once, the completions summed."""
+    return Usage(
+        prompt=max(usage.prompt for usage in usages),
+        completion=sum(usage.completion for usage in usages),
+        prompt_details=usages[0].prompt_details,  # a sibling's cached tokens are the first one's work
+        completion_details=_sum_details(usage.completion_details for usage in usages),
+    )
+
+
+def _sum_details(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | None:
+    whole: dict[str, int] | None = None
+    for part in parts:
+        if part is not None:
+            whole = {} if whole is None else whole
+            for key, count in part.items():
+                whole[key] = whole.get(key, 0) + count
+    return whole
+
+
+def _count(value: JSON) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _details(value: JSON) -> dict[str, int] | None:
+    if not isinstance(value, dict):
+        return None
+    counts = ((key, _count(count)) for key, count in value.items())
+    return {key: count for key, count in counts if count is not None}

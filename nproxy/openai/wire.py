@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
-from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.jsonvalue import JSON, dumps
 from nproxy.openai.usage import Usage
 
 __all__ = ["DONE", "PING", "Dialect", "Wire", "error_event", "event"]
@@ -17,6 +18,7 @@ DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 
 _EMPTY: Mapping[str, JSON] = MappingProxyType({})
+_OWN = frozenset({"id", "object", "created", "model", "system_fingerprint", "choices", "usage"})
 
 
 def event(data: bytes) -> bytes:
@@ -46,18 +48,24 @@ class Wire:
 
     def with_fingerprint(self, fingerprint: str | None) -> Wire:
         """Give the same wire with another `system_fingerprint`."""
-        raise NotImplementedError
+        return self if fingerprint == self.fingerprint else replace(self, fingerprint=fingerprint)
 
     def prelude(self, indices: Iterable[int]) -> bytes:
         """Write the role chunks of these choices, one each, in the given order; nothing for legacy completions."""
-        raise NotImplementedError
+        if self.dialect is Dialect.COMPLETIONS:
+            return b""
+        role: dict[str, JSON] = {"role": "assistant", "content": ""}
+        return b"".join(self.chunk(index, role) for index in indices)
 
     def text(self, index: int, text: str, *, finish_reason: str | None = None, logprobs: JSON = None) -> bytes:
         """Write a chunk of plain text: `delta.content`, or `text` in legacy completions. The engine's usual frame.
 
         An empty text with a finish_reason gives an empty delta.
         """
-        raise NotImplementedError
+        if self.dialect is Dialect.COMPLETIONS:
+            return self.chunk(index, {"text": text}, finish_reason=finish_reason, logprobs=logprobs)
+        delta: dict[str, JSON] = {} if not text and finish_reason is not None else {"content": text}
+        return self.chunk(index, delta, finish_reason=finish_reason, logprobs=logprobs)
 
     def chunk(
         self,
@@ -75,11 +83,16 @@ class Wire:
         delta: for legacy completions `{"text": ...}`, whose keys stand in the choice itself. extra: further keys
         of the choice. usage: a running total. top: further keys of the chunk. Own keys win over both.
         """
-        raise NotImplementedError
+        body = {"delta": dict(delta)} if self.dialect is Dialect.CHAT else delta
+        choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}
+        if extra:
+            choice |= {key: value for key, value in extra.items() if key not in choice}
+        tail = self._plain_tail if usage is None and not top else self._tail(usage, top)
+        return b"".join((self._head, dumps(choice), tail))
 
     def usage_tail(self, usage: Usage, top: Mapping[str, JSON] = _EMPTY) -> bytes:
         """Write the chunk without choices that carries the usage; it comes last before `[DONE]`."""
-        raise NotImplementedError
+        return self._head + self._tail(usage, top)
 
     def choice(
         self,
@@ -95,10 +108,43 @@ class Wire:
         message: for chat the message (role "assistant" and content null are added where absent), for legacy
         completions `{"text": ...}`.
         """
-        raise NotImplementedError
+        body: Mapping[str, JSON] = message
+        if self.dialect is Dialect.CHAT:
+            body = {"message": {"role": "assistant", "content": None, **message}}
+        choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}
+        return choice | {key: value for key, value in extra.items() if key not in choice}
 
     def answer(
         self, choices: Sequence[Mapping[str, JSON]], usage: Usage | None, top: Mapping[str, JSON] = _EMPTY
     ) -> bytes:
         """Write the whole JSON answer; `choices` as given by `choice`, in index order."""
-        raise NotImplementedError
+        value = self._shared(self.dialect.answer_object)
+        value["choices"] = [dict(choice) for choice in choices]
+        if usage is not None:
+            value["usage"] = usage.to_json()
+        return dumps(value | {key: member for key, member in top.items() if key not in _OWN})
+
+    def _shared(self, kind: str) -> dict[str, JSON]:
+        shared: dict[str, JSON] = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        if self.fingerprint is not None:
+            shared["system_fingerprint"] = self.fingerprint
+        return shared
+
+    @cached_property
+    def _head(self) -> bytes:
+        """A chunk's frame up to its first choice."""
+        return b"data: " + dumps(self._shared(self.dialect.chunk_object))[:-1] + b',"choices":['
+
+    @cached_property
+    def _plain_tail(self) -> bytes:
+        return self._tail(None, _EMPTY)
+
+    def _tail(self, usage: Usage | None, top: Mapping[str, JSON]) -> bytes:
+        """A chunk's frame from its last choice on."""
+        rest: dict[str, JSON] = {}
+        if usage is not None:
+            rest["usage"] = usage.to_json()
+        elif self.include_usage:
+            rest["usage"] = None
+        rest |= {key: value for key, value in top.items() if key not in _OWN}
+        return b"]" + (b"," + dumps(rest)[1:] if rest else b"}") + b"\n\n"

@@ -1,0 +1,195 @@
+"""Byte rewriting: the usual chunk of a stream becomes the client's without being parsed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, parse_chunk
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.jsonvalue import loads
+
+# What may stand inside a JSON string so that parsing and writing would give the same bytes back: the writer
+# leaves everything but these escapes unescaped, and a `\/` or `\u00e9` would come out as `/` and `é`.
+_verbatim = re.compile(rb'[^"\\\x00-\x1f]*(?:\\["\\bfnrt][^"\\\x00-\x1f]*)*').fullmatch
+_special = re.compile(rb'["\\\x00-\x1f]').search
+_string_rest = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL).match
+
+_SLOT = "\x7fslot\x7f"  # stands for the string while a template is made; its absence elsewhere is checked
+_MOST_PLACES = 1024
+_MOST_MARKERS = 4
+_LONGEST_KEY = 64
+
+
+class _Template(NamedTuple):
+    """Bytes around the one string that differs: upstream's, and the client's."""
+
+    before: bytes
+    behind: bytes
+    client_before: bytes
+    client_behind: bytes
+    upstream_index: int
+
+
+class Rewriter:
+    """Rewrites the usual chunk of one leg on its bytes, without parsing it.
+
+    Most chunks of a choice differ in one string only. From fully parsed chunks the rewriter learns the bytes
+    before and behind that string, and what the client gets before and behind it. A later chunk with the
+    very same surroundings, and a string that needs no second look, becomes the client's by swapping them.
+
+    Its output equals what parsing and writing would give, byte for byte. One object per leg:
+
+        hit = rewriter.swap(data)
+        if hit is not None: index, frame = hit           # upstream index; bytes of the client's whole frame
+        else: chunk = parse_chunk(data, dialect) ...      # the full road; then, for a chunk that was written
+              rewriter.learn(data, chunk, render)         # as one plain frame, teach it
+
+    After a choice's finish call `forget(index)`, so that stray chunks take the full road and are dropped.
+    """
+
+    __slots__ = ("_dialect", "_hopeless", "_latest", "_made", "_markers", "_seen", "_templates")
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._markers: list[bytes] = []  # what ends the bytes before the string, such as `"content":"`
+        self._templates: dict[bytes, _Template] = {}  # by the bytes before the string
+        self._latest: _Template | None = None  # the one that fitted last: in a leg of one choice the only one
+        # By upstream index and the string's key:
+        self._seen: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # the surroundings of the last parsed chunk
+        self._made: dict[tuple[int, str], bytes] = {}  # which template is there
+        self._hopeless: set[tuple[int, str]] = set()  # no template can be made
+
+    def swap(self, data: bytes) -> tuple[int, bytes] | None:
+        """Give the upstream's index and the client's frame, or None if this chunk must be parsed."""
+        template = self._latest
+        if template is None or not data.startswith(template.before):
+            template = self._latest = self._find_template(data)
+            if template is None:
+                return None
+        before, behind, client_before, client_behind, index = template
+        text = data[len(before) : -len(behind)]
+        if not text or not data.endswith(behind):
+            return None
+        if _special(text) is not None and _verbatim(text) is None:
+            return None
+        if not text.isascii() and not _is_utf8(text):
+            return None
+        return index, client_before + text + client_behind
+
+    def _find_template(self, data: bytes) -> _Template | None:
+        for marker in self._markers:
+            at = data.find(marker)
+            if at >= 0 and (template := self._templates.get(data[: at + len(marker)])) is not None:
+                return template
+        return None
+
+    def learn(self, data: bytes, chunk: UpstreamChunk, render: Callable[[UpstreamChoice], bytes]) -> None:
+        """Learn from a chunk that was just parsed from `data`.
+
+        render: writes the client's frame for the chunk's one choice; must depend on nothing but the choice.
+        Chunks that are not plain text (usage, finish, log probabilities, several choices, tools) teach nothing,
+        so it may be called for every chunk. The work is done when two chunks of a choice had the same surroundings.
+        """
+        key = _the_string(chunk)
+        if key is None:
+            return
+        choice = chunk.choices[0]
+        place = (choice.index, key)
+        if place in self._hopeless or (len(self._seen) >= _MOST_PLACES and place not in self._seen):
+            return
+        found = _find(data, key, choice.delta[key])
+        if found is None:
+            return
+        start, end = found
+        before, behind = data[:start], data[end:]
+        if self._seen.get(place) != (before, behind):
+            self._seen[place] = before, behind  # ids or times may change with every chunk: wait for a second one
+        elif not self._make(place, before, behind, chunk, render):
+            self._hopeless.add(place)
+
+    def forget(self, index: int | None = None) -> None:
+        """Drop what was learned for this upstream index, or everything: what render would write has changed."""
+        self._latest = None
+        for place in [place for place in self._seen if index in (None, place[0])]:
+            del self._seen[place]
+            self._hopeless.discard(place)
+            if (before := self._made.pop(place, None)) is not None:
+                self._templates.pop(before, None)
+
+    def _make(
+        self,
+        place: tuple[int, str],
+        before: bytes,
+        behind: bytes,
+        chunk: UpstreamChunk,
+        render: Callable[[UpstreamChoice], bytes],
+    ) -> bool:
+        """Make a template, and prove it: with another string in the slot nothing else of the chunk may change."""
+        index, key = place
+        opening = _opening(key).search(before)
+        marker = before[opening.start() :] if opening is not None else b""
+        if opening is None or opening.end() != len(before):
+            return False  # swap looks for the first opening, which must be this one
+        slotted = replace(chunk.choices[0], delta={**chunk.choices[0].delta, key: _SLOT})
+        slot = _SLOT.encode()
+        try:
+            alike = parse_chunk(before + slot + behind, self._dialect) == replace(chunk, choices=(slotted,))
+        except MalformedChunk:
+            return False
+        frame = render(slotted).split(slot)
+        if not alike or len(frame) != 2:
+            return False
+        if marker not in self._markers:
+            if len(self._markers) >= _MOST_MARKERS:
+                return False
+            self._markers.append(marker)
+        self._templates.pop(self._made.get(place, b""), None)
+        self._templates[before] = _Template(before, behind, frame[0], frame[1], index)
+        self._latest = None
+        self._made[place] = before
+        return True
+
+
+def _the_string(chunk: UpstreamChunk) -> str | None:
+    """Give the key of the one string that such a chunk carries, None if it carries anything else of weight."""
+    if len(chunk.choices) != 1 or chunk.usage is not None:
+        return None
+    choice = chunk.choices[0]
+    if choice.finish_reason is not None or choice.logprobs is not None:
+        return None
+    full = [key for key, value in choice.delta.items() if value not in (None, "")]
+    if len(full) != 1 or not isinstance(choice.delta[full[0]], str) or len(full[0]) > _LONGEST_KEY:
+        return None
+    return full[0]
+
+
+@lru_cache(maxsize=16)
+def _opening(key: str) -> re.Pattern[bytes]:
+    """Match a member's key and what leads into its string value."""
+    return re.compile(rb'"%b"[ \t\r\n]*:[ \t\r\n]*"' % re.escape(key.encode("utf-8", "replace")))
+
+
+def _find(data: bytes, key: str, value: object) -> tuple[int, int] | None:
+    """Find where the member's string begins and ends, between its quotes."""
+    opening = _opening(key).search(data)
+    rest = _string_rest(data, opening.end()) if opening is not None else None
+    if opening is None or rest is None:
+        return None
+    start, end = opening.end(), rest.end() - 1
+    try:
+        same = loads(data[start - 1 : end + 1]) == value
+    except ValueError:
+        return None
+    return (start, end) if same else None
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
