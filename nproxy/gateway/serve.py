@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from nproxy.config import Config
+from nproxy.gateway.app import App
+from nproxy.gateway.routes import dispatch
+from nproxy.gateway.server import HEADER_SECONDS, HttpServer
+from nproxy.openai.errors import ApiError
+
+BACKLOG = 1024
+LAG_PROBE_SECONDS = 0.5
+AFTER_DRAIN_SECONDS = 1.0
+"""What is left of a request when the drain limit has passed has so long to say its last word."""
+
+log = logging.getLogger("nproxy.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A gateway that accepts connections at `url` (`http://127.0.0.1:8000`)."""
+
+    app: App
+    http: HttpServer
+    url: str
 
 
 async def serve(
@@ -25,4 +50,82 @@ async def serve(
     ready: called once with the base URL (`http://127.0.0.1:8000`) as soon as connections are accepted.
     Raises OSError when the address cannot be bound.
     """
-    raise NotImplementedError
+    stop = stop or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with running(config, engine_socket=engine_socket, sock=sock) as gateway:
+            if ready is not None:
+                ready(gateway.url)
+            await stop.wait()
+            await drain(gateway.app, config.listen.drain_seconds)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def running(
+    config: Config,
+    *,
+    engine_socket: Path | None = None,
+    sock: socket.socket | None = None,
+    header_seconds: float = HEADER_SECONDS,
+) -> AsyncIterator[Running]:
+    """Accept connections while the block runs; on leaving it, what is still in flight is cancelled."""
+    app = App(config, engine_socket)
+    try:
+        http = HttpServer(partial(dispatch, app), header_seconds=header_seconds)
+        loop = asyncio.get_running_loop()
+        if sock is not None:
+            server = await loop.create_server(http, sock=sock, backlog=BACKLOG)
+        else:
+            server = await loop.create_server(http, config.listen.host, config.listen.port, backlog=BACKLOG)
+        try:
+            async with asyncio.TaskGroup() as background:
+                lag = background.create_task(_measure_lag(app))
+                yield Running(app, http, _url(server))
+                lag.cancel()
+        finally:
+            server.close()
+            http.pre_shutdown()
+            await http.shutdown(AFTER_DRAIN_SECONDS)
+            await server.wait_closed()
+    finally:
+        await app.close()
+
+
+async def drain(app: App, seconds: float) -> None:
+    """Let requests in flight end, for at most `seconds`; then end them with an error.
+
+    The port stays open meanwhile, so that /ready can say that no more work is welcome.
+    """
+    app.draining = True
+    log.info("draining", extra={"fields": {"requests": app.inflight}})
+    try:
+        async with asyncio.timeout(seconds):
+            await app.idle()
+    except TimeoutError:
+        error = ApiError(503, "The gateway is shutting down.", type="server_error", code="shutting_down")
+        for drive in tuple(app.drives):
+            drive.end(error)
+        try:
+            async with asyncio.timeout(AFTER_DRAIN_SECONDS):
+                await app.idle()
+        except TimeoutError:
+            log.warning("requests were cut off", extra={"fields": {"requests": app.inflight}})
+
+
+async def _measure_lag(app: App) -> None:
+    """Tell how late the loop runs its timers, by running one."""
+    clock = asyncio.get_running_loop().time
+    while True:
+        due = clock() + LAG_PROBE_SECONDS
+        await asyncio.sleep(LAG_PROBE_SECONDS)
+        app.metrics.loop_lag.set(max(0.0, clock() - due))
+
+
+def _url(server: asyncio.Server) -> str:
+    host, port = server.sockets[0].getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

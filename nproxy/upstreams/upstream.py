@@ -66,6 +66,16 @@ class Upstream:
             return True
         return False
 
+    async def document(self, target: str, seconds: float) -> bytes:
+        """A small document of the first replica, such as `/metrics`; empty where it does not come."""
+        replica = self.gate.replicas[0]
+        headers = upward(_NO_HEADERS, self.settings.api_key)
+        try:
+            status, body = await fetch(self.client, replica, target, headers, seconds=seconds, limit=LIST_BYTES)
+        except ForwardError:
+            return b""
+        return body if status == 200 else b""
+
     async def _fetch_models(self) -> tuple[int, bytes] | None:
         last: tuple[int, bytes] | None = None
         for replica in self.gate.replicas:

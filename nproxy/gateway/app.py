@@ -1,0 +1,135 @@
+"""The gateway as a whole: what all requests share, and the one way in for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
+
+from nproxy import __version__
+from nproxy.config import Config
+from nproxy.gateway.driver import Drive
+from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
+from nproxy.gateway.permits import Permits
+from nproxy.gateway.request_id import request_id
+from nproxy.openai.errors import ApiError, internal_error
+from nproxy.openai.requests import Limits
+from nproxy.telemetry.logs import access
+from nproxy.telemetry.metrics import Metrics
+from nproxy.upstreams.upstream import Upstreams
+
+MOST_CHOICES = 512
+"""Prompts x n of one request."""
+
+log = logging.getLogger("nproxy.gateway")
+
+
+class App:
+    """The state of one gateway process. Made inside the event loop; `close` once.
+
+    draining: no new work is welcome; /ready says so. drives: the generation requests in flight.
+    """
+
+    def __init__(self, config: Config, engine_socket: Path | None = None) -> None:
+        self.config = config
+        self.upstreams = Upstreams(config, engine_socket)
+        self.engine = self.upstreams.all[0] if engine_socket is not None else None
+        self.permits = Permits(config.limits.inflight_choices)
+        self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
+        self.body_limit = int(config.limits.body_mib * 1024 * 1024)
+        self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
+        self.draining = False
+        self.drives: set[Drive] = set()
+        self.inflight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def close(self) -> None:
+        """Close all upstream connections."""
+        await self.upstreams.close()
+
+    async def idle(self) -> None:
+        """Wait until no request is in flight."""
+        await self._idle.wait()
+
+    async def handle(self, request: BaseRequest, serve: Callable[[App, Exchange], Awaitable[None]]) -> StreamResponse:
+        """Answer one request by `serve`, which writes the answer itself; errors, gauges and the log are seen to here."""
+        exchange = Exchange(
+            request,
+            request_id(request.headers.get("x-request-id")),
+            asyncio.get_running_loop().time(),
+            closing=self.draining,
+        )
+        self._entered()
+        try:
+            with WriteGuard(request, self.config.limits.write_seconds):
+                try:
+                    await self._answer(exchange, serve)
+                except ClientLeft:
+                    exchange.code = CLIENT_LEFT
+                    exchange.abort()
+        except asyncio.CancelledError:
+            exchange.code = CLIENT_LEFT
+            raise
+        finally:
+            self._left(exchange)
+        if exchange.response is None:
+            raise ConnectionResetError  # nobody is there to answer
+        return exchange.response
+
+    async def _answer(self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]]) -> None:
+        try:
+            await serve(self, exchange)
+        except ApiError as error:
+            await exchange.respond_error(error)
+        except ClientLeft:
+            raise
+        except Exception:
+            log.exception("a request failed", extra={"fields": {"request_id": exchange.id}})
+            if exchange.response is None:
+                await exchange.respond_error(internal_error())
+            else:
+                exchange.abort()  # a status was sent: all that can still be said is that this is not the whole answer
+
+    def _entered(self) -> None:
+        self.inflight += 1
+        self.metrics.inflight_requests.set(self.inflight)
+        self._idle.clear()
+
+    def _left(self, exchange: Exchange) -> None:
+        self.inflight -= 1
+        self.metrics.inflight_requests.set(self.inflight)
+        if not self.inflight:
+            self._idle.set()
+        seconds = asyncio.get_running_loop().time() - exchange.started
+        labels = (exchange.endpoint, exchange.upstream, exchange.model)
+        self.metrics.requests.labels(*labels, exchange.mode, str(exchange.code)).inc()
+        self.metrics.request_seconds.labels(*labels).observe(seconds)
+        access.info("%s", exchange.endpoint, extra={"fields": _log_fields(exchange, seconds)})
+
+
+def _log_fields(exchange: Exchange, seconds: float) -> dict[str, object]:
+    """What the access log says of a request: nothing that the client wrote but its id."""
+    fields: dict[str, object] = {
+        "request_id": exchange.id,
+        "method": exchange.request.method,
+        "code": exchange.code,
+        "seconds": round(seconds, 6),
+    }
+    for name in ("upstream", "model", "mode", "choices", "legs", "outcome"):
+        if value := getattr(exchange, name):
+            fields[name] = value
+    return fields
+
+
+def _configured_models(config: Config) -> set[str]:
+    """The model names that the configuration gives: the only ones that become label values."""
+    names = set() if config.engine is None else {config.engine.model}
+    for upstream in config.upstreams:
+        if upstream.models != "auto":
+            names.update(upstream.models)
+    return names

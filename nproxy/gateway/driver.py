@@ -1,0 +1,179 @@
+"""The driver: carries out what the conduct of one request commands, and reports to it what happens.
+
+It decides nothing. One TaskGroup holds the request's legs; whatever way the request ends, they end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from math import isfinite
+from typing import assert_never
+
+from nproxy.choices.commands import (
+    Anomaly,
+    Begin,
+    CancelLeg,
+    ChoiceFinished,
+    Command,
+    Emit,
+    Finish,
+    Learn,
+    OpenLeg,
+    Respond,
+    Retried,
+    SetTimer,
+    Spent,
+)
+from nproxy.choices.conduct import Conduct
+from nproxy.choices.events import Event, TimerFired
+from nproxy.choices.lessons import Lesson
+from nproxy.gateway.exchange import ClientLeft, Exchange
+from nproxy.gateway.inbox import Inbox
+from nproxy.gateway.observe import Observer
+from nproxy.openai.errors import ApiError
+from nproxy.openai.wire import error_event
+
+OpenCall = Callable[[OpenLeg], AsyncGenerator[list[Event]]]
+"""Starts the upstream call of a leg."""
+
+STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+
+class Drive:
+    """One request on its way from plan to answer. `run` once; `end` from outside makes it stop early."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        conduct: Conduct,
+        observer: Observer,
+        *,
+        open_call: OpenCall,
+        learn: Callable[[Lesson], None],
+    ) -> None:
+        self._exchange = exchange
+        self._conduct = conduct
+        self._observer = observer
+        self._open_call = open_call
+        self._learn = learn
+        self._inbox = Inbox()
+        self._legs: dict[int, asyncio.Task[None]] = {}
+        self._timers: list[asyncio.TimerHandle] = []
+        self._finished = False
+        self._ended_by: ApiError | None = None
+
+    async def run(self) -> None:
+        """Drive the request to its end. Raises ClientLeft, and CancelledError when the client's connection is lost."""
+        left: ClientLeft | None = None
+        async with asyncio.TaskGroup() as legs:
+            try:
+                await self._drive(legs)
+            except ClientLeft as gone:  # kept out of the group, which would wrap it
+                left = gone
+            finally:
+                for timer in self._timers:
+                    timer.cancel()
+                for task in self._legs.values():
+                    task.cancel()
+        if left is not None:
+            raise left
+
+    def end(self, error: ApiError) -> None:
+        """Stop the request with an error: the drain limit is reached."""
+        self._ended_by = error
+        self._inbox.put_now(())
+
+    async def _drive(self, legs: asyncio.TaskGroup) -> None:
+        await self._carry_out(self._conduct.start(), legs)
+        while not self._finished:
+            events = await self._inbox.take()
+            if self._ended_by is not None:
+                await self._break_off(self._ended_by)
+                return
+            await self._carry_out(self._conduct.receive(events), legs)
+
+    async def _carry_out(self, commands: Sequence[Command], legs: asyncio.TaskGroup) -> None:
+        """Do what the conduct says: what takes no time first, then one write for all that is to be written."""
+        output: list[bytes] = []
+        begin: Begin | None = None
+        respond: Respond | None = None
+        for command in commands:
+            match command:
+                case Emit(data=data):
+                    output.append(data)
+                case OpenLeg():
+                    self._open(command, legs)
+                case CancelLeg(leg=leg):
+                    if (task := self._legs.pop(leg, None)) is not None:
+                        task.cancel()
+                case SetTimer():
+                    self._set_timer(command)
+                case Begin():
+                    begin = command
+                case Respond():
+                    respond = command
+                case Learn(lesson=lesson):
+                    self._learn(lesson)
+                case Anomaly(kind=kind):
+                    self._observer.anomaly(kind)
+                case Retried(reason=reason):
+                    self._observer.retried(reason)
+                case ChoiceFinished():
+                    self._observer.choice_finished(command)
+                case Spent():
+                    self._observer.spent(command)
+                case Finish(outcome=outcome):
+                    self._finished = True
+                    self._exchange.outcome = outcome
+                case _:
+                    assert_never(command)
+        await self._write(begin, b"".join(output) if len(output) != 1 else output[0], respond)
+
+    async def _write(self, begin: Begin | None, output: bytes, respond: Respond | None) -> None:
+        exchange = self._exchange
+        if respond is not None:
+            await exchange.respond(respond.status, respond.body, dict(respond.headers))
+            return
+        if begin is not None:
+            await exchange.begin(200, {**STREAM_HEADERS, **dict(begin.headers)})
+        if self._finished:
+            await exchange.finish(output)
+        elif output:
+            await exchange.write(output)
+        elif begin is not None:
+            exchange.flush_head()
+
+    async def _break_off(self, error: ApiError) -> None:
+        self._exchange.outcome = "ended"
+        if self._exchange.response is None:
+            await self._exchange.respond_error(error)
+        else:
+            await self._exchange.finish(error_event(error))
+
+    def _set_timer(self, command: SetTimer) -> None:
+        if isfinite(command.seconds):
+            loop = asyncio.get_running_loop()
+            self._timers.append(loop.call_later(command.seconds, self._inbox.put_now, (TimerFired(command.name),)))
+
+    def _open(self, command: OpenLeg, legs: asyncio.TaskGroup) -> None:
+        self._exchange.legs += 1
+        self._legs[command.leg.number] = legs.create_task(self._run_leg(command))
+
+    async def _run_leg(self, command: OpenLeg) -> None:
+        number = command.leg.number
+        outcome, failed = "cancelled", None
+        self._observer.leg_opened(command.leg)
+        try:
+            async with aclosing(self._open_call(command)) as batches:
+                async for batch in batches:
+                    failed = self._observer.batch(number, batch)
+                    await self._inbox.put(batch)
+            outcome = failed or "ok"
+        finally:
+            self._observer.leg_ended(outcome)

@@ -1,0 +1,152 @@
+"""One request being answered: what handlers, driver, metrics and the access log share about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aiohttp import ClientConnectionResetError, hdrs
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response, StreamResponse
+
+from nproxy.openai.errors import ApiError
+
+SERVER = "nproxy"
+CLIENT_LEFT = 499
+"""The status in logs and metrics of a request whose client left before its answer was complete."""
+_NONE: Mapping[str, str] = {}
+
+
+class ClientLeft(Exception):
+    """The client is gone; nobody reads what would be written. Never an upstream's fault."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request and what became of it.
+
+    started: loop time. endpoint, upstream, model, mode: labels, "" while unknown. code: the status that was sent, 499
+    for a client that left. headers: what the answer carries besides its own. choices, legs: counts, for the log.
+    """
+
+    request: BaseRequest
+    id: str
+    started: float
+    closing: bool = False  # the server is draining: the connection ends with this answer
+    endpoint: str = "other"
+    upstream: str = ""
+    model: str = ""
+    mode: str = ""
+    code: int = 0
+    outcome: str = ""
+    choices: int = 0
+    legs: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    response: StreamResponse | None = None
+
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str] = _NONE, content_type: str = "application/json"
+    ) -> None:
+        """Send a whole answer. Raises ClientLeft."""
+        response = Response(status=status, body=body, headers={hdrs.CONTENT_TYPE: content_type, **headers})
+        await self._prepare(response)
+        await self._finish(response, b"")
+
+    async def respond_error(self, error: ApiError) -> None:
+        """Send an error in the envelope. Raises ClientLeft."""
+        await self.respond(error.status, error.envelope(), error.headers)
+
+    async def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:
+        """Prepare the head of an answer that is written piece by piece; it leaves with the first bytes."""
+        response = StreamResponse(status=status, headers=headers)
+        response.content_length = length
+        await self._prepare(response)
+
+    async def write(self, data: bytes) -> None:
+        """Write bytes of a begun answer, waiting while the client is slow. Raises ClientLeft."""
+        try:
+            await self._begun().write(data)
+        except (ClientConnectionResetError, ConnectionError):
+            raise ClientLeft from None
+
+    def flush_head(self) -> None:
+        """Send the head of a begun answer now, before any of its bytes. Raises ClientLeft."""
+        try:
+            self.request.writer.send_headers()
+        except (ClientConnectionResetError, ConnectionError):
+            raise ClientLeft from None
+
+    async def finish(self, data: bytes = b"") -> None:
+        """Write the last bytes of a begun answer. Raises ClientLeft."""
+        await self._finish(self._begun(), data)
+
+    def abort(self) -> None:
+        """Break the connection: an answer that was cut must not look complete."""
+        if self.request.transport is not None:
+            self.request.transport.abort()
+
+    def _begun(self) -> StreamResponse:
+        if self.response is None:
+            raise RuntimeError("an answer is written before it has begun")
+        return self.response
+
+    async def _prepare(self, response: StreamResponse) -> None:
+        self.response = response
+        self.code = response.status
+        response.headers[hdrs.SERVER] = SERVER
+        response.headers["x-request-id"] = self.id
+        for name, value in self.headers.items():
+            response.headers[name] = value
+        if self.closing:
+            response.force_close()
+        try:
+            await response.prepare(self.request)
+        except (ClientConnectionResetError, ConnectionError):
+            raise ClientLeft from None
+
+    async def _finish(self, response: StreamResponse, data: bytes) -> None:
+        try:
+            await response.write_eof(data)
+        except (ClientConnectionResetError, ConnectionError):
+            raise ClientLeft from None
+
+
+class WriteGuard:
+    """Ends a connection whose client takes nothing for `seconds` while something waits to be sent.
+
+    Looks now and then instead of timing every write: what the socket has taken is what was written less what waits.
+    """
+
+    __slots__ = ("_handle", "_request", "_seconds", "_since", "_taken")
+
+    def __init__(self, request: BaseRequest, seconds: float) -> None:
+        self._request = request
+        self._seconds = seconds
+        self._taken = -1
+        self._since = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        self._arm()
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _arm(self) -> None:
+        self._handle = asyncio.get_running_loop().call_later(self._seconds / 4, self._look)
+
+    def _look(self) -> None:
+        transport = self._request.transport
+        if transport is None:
+            return
+        waits = transport.get_write_buffer_size()
+        taken = self._request.writer.output_size - waits
+        now = asyncio.get_running_loop().time()
+        if not waits or taken != self._taken:
+            self._taken, self._since = taken, now
+        elif now - self._since >= self._seconds:
+            transport.abort()  # the handler is cancelled by it, and all legs with it
+            return
+        self._arm()

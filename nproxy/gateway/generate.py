@@ -1,0 +1,133 @@
+"""The two endpoints that nproxy understands: chat completions and legacy completions."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from functools import partial
+from math import inf
+
+from multidict import CIMultiDict
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import OpenLeg
+from nproxy.choices.compose import asked_as_stream, compose
+from nproxy.choices.conduct import Conduct, ConductSettings
+from nproxy.choices.events import Event
+from nproxy.choices.plan import Request, make_plan
+from nproxy.gateway.app import App
+from nproxy.gateway.bodies import read_body
+from nproxy.gateway.driver import Drive
+from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.observe import Observer
+from nproxy.gateway.request_id import leg_id
+from nproxy.openai.body import Body
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.requests import parse_chat, parse_completion
+from nproxy.upstreams.client import Call
+from nproxy.upstreams.headers import upward
+from nproxy.upstreams.upstream import Upstream
+
+_PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
+_ID_PREFIXES = {Dialect.CHAT: "chatcmpl-", Dialect.COMPLETIONS: "cmpl-"}
+_WRITTEN_ANEW = ("content-type", "content-encoding", "accept-encoding", "x-request-id", "idempotency-key")
+
+
+async def chat(app: App, exchange: Exchange) -> None:
+    """POST /v1/chat/completions."""
+    body = Body.parse(await read_body(exchange.request, app.body_limit))
+    await _generate(app, exchange, parse_chat(body, app.limits))
+
+
+async def completions(app: App, exchange: Exchange) -> None:
+    """POST /v1/completions."""
+    body = Body.parse(await read_body(exchange.request, app.body_limit))
+    await _generate(app, exchange, parse_completion(body, app.limits))
+
+
+async def _generate(app: App, exchange: Exchange, request: Request) -> None:
+    """Plan the request and drive it to its end. Everything that is the request's fault is raised before any call."""
+    upstream, name = await app.upstreams.route(request.model)
+    exchange.upstream, exchange.model = upstream.name, app.metrics.model_label(name.shown)
+    capability = upstream.capabilities.snapshot(name.shown, name.upstream)
+    plan = make_plan(request, capability, _draw)
+    with app.permits.take(request.choices):
+        exchange.mode, exchange.choices = plan.mode, request.choices
+        exchange.headers["x-nproxy-mode"] = plan.mode
+        exchange.headers["x-nproxy-legs"] = str(len(plan.legs))
+        exchange.headers["x-nproxy-upstream"] = upstream.name
+        conduct = Conduct(
+            request,
+            plan,
+            capability,
+            _settings(app, upstream, request),
+            budget=upstream.budget.take,
+            jitter=random.random,
+            draw=_draw,
+        )
+        observer = Observer(app.metrics, upstream.name, exchange.model, exchange.started)
+        drive = Drive(
+            exchange,
+            conduct,
+            observer,
+            open_call=_Legs(exchange, upstream, request, capability).open,
+            learn=partial(upstream.capabilities.learn, name.shown),
+        )
+        app.drives.add(drive)
+        try:
+            await drive.run()
+        finally:
+            app.drives.discard(drive)
+            observer.ended(request.choices)
+
+
+class _Legs:
+    """The upstream calls of one request: what they share is made once."""
+
+    def __init__(self, exchange: Exchange, upstream: Upstream, request: Request, capability: Capability) -> None:
+        headers = exchange.request.headers
+        self._id = exchange.id
+        self._idempotency_key = headers.get("idempotency-key")
+        self._upstream = upstream
+        self._request = request
+        self._capability = capability
+        self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW)
+        self._shared["Content-Type"] = "application/json"
+        self._shared["Accept-Encoding"] = "identity"
+
+    def open(self, command: OpenLeg) -> AsyncGenerator[list[Event]]:
+        """Start the call of one leg; a retry has another request id and the same idempotency key."""
+        leg = command.leg
+        offset = leg.client_index(0, self._request.n)
+        headers = CIMultiDict(self._shared)
+        headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
+        if self._idempotency_key is not None:
+            headers["Idempotency-Key"] = f"{self._idempotency_key}-{offset}"
+        call = Call(
+            leg=leg.number,
+            path=_PATHS[self._request.dialect],
+            headers=headers,
+            body=compose(self._request, self._capability, leg),
+            streamed=asked_as_stream(self._request, self._capability, leg),
+            own_key=self._upstream.own_key,
+        )
+        return self._upstream.call(call, leg.width * (self._request.prompts if leg.prompt is None else 1))
+
+
+def _settings(app: App, upstream: Upstream, request: Request) -> ConductSettings:
+    stream = app.config.stream
+    return ConductSettings(
+        id=_ID_PREFIXES[request.dialect] + uuid.uuid4().hex,
+        created=int(time.time()),
+        shown_model=request.model,
+        retries_per_leg=upstream.settings.retries.per_leg,
+        ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
+        headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
+    )
+
+
+def _draw() -> int:
+    """A random seed that every server can hold."""
+    return random.getrandbits(31)

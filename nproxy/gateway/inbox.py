@@ -1,0 +1,55 @@
+"""Where the legs' events wait for the conduct."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nproxy.choices.events import Event
+
+MOST_BATCHES = 16
+
+
+class Inbox:
+    """Batches of events from many legs and timers for one taker, in the order in which they came.
+
+    Bounded: with `most` batches waiting, a leg that puts one waits until the taker has come, and so stops reading its
+    upstream. What is there is taken all at once, so that what is ready at the same moment leaves in one write.
+    """
+
+    def __init__(self, most: int = MOST_BATCHES) -> None:
+        self._most = most
+        self._events: list[Event] = []
+        self._batches = 0
+        self._taker: asyncio.Future[None] | None = None
+        self._putters: list[asyncio.Future[None]] = []
+
+    def put_now(self, events: Sequence[Event]) -> None:
+        """Add events without waiting: for timers, and to wake the taker (with none)."""
+        self._events += events
+        self._batches += 1
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
+
+    async def put(self, events: Sequence[Event]) -> None:
+        """Add events; when the inbox is full, wait until it has been emptied. Cancelled meanwhile, they are in it."""
+        self.put_now(events)
+        if self._batches >= self._most:
+            room = asyncio.get_running_loop().create_future()
+            self._putters.append(room)
+            await room
+
+    async def take(self) -> list[Event]:
+        """Wait until something was put, and take everything."""
+        if not self._batches:
+            self._taker = asyncio.get_running_loop().create_future()
+            try:
+                await self._taker
+            finally:
+                self._taker = None
+        events, self._events, self._batches = self._events, [], 0
+        putters, self._putters = self._putters, []
+        for room in putters:
+            if not room.done():
+                room.set_result(None)
+        return events

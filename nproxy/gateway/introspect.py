@@ -1,0 +1,73 @@
+"""What the gateway says of itself: /health, /ready, /metrics, /status."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from nproxy.gateway.app import App
+from nproxy.gateway.exchange import Exchange
+from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.jsonvalue import dumps
+from nproxy.upstreams.upstream import Upstream
+
+ENGINE_METRICS_SECONDS = 2.0
+
+
+async def health(app: App, exchange: Exchange) -> None:
+    """The process lives."""
+    await exchange.respond(200, b'{"status":"ok"}')
+
+
+async def ready(app: App, exchange: Exchange) -> None:
+    """Some upstream answers, and no drain has begun; else 503."""
+    if app.draining:
+        raise _unready("The gateway is shutting down.")
+    if not await _any_answers(app):
+        raise _unready("No upstream answers.")
+    await exchange.respond(200, b'{"status":"ready"}')
+
+
+async def metrics(app: App, exchange: Exchange) -> None:
+    """The Prometheus text format; the built-in engine's own metrics stand behind the gateway's."""
+    if not app.config.telemetry.metrics:
+        raise invalid_request("Metrics are switched off.", code="unknown_url", status=404)
+    engine = b"" if app.engine is None else await app.engine.document("/metrics", ENGINE_METRICS_SECONDS)
+    app.metrics.inflight_choices.set(app.permits.taken)
+    for upstream in app.upstreams.all:
+        for replica in upstream.gate.replicas:
+            if replica.up is not None:
+                app.metrics.replica_up.labels(upstream.name, replica.label).set(replica.up)
+    await exchange.respond(200, app.metrics.exposition(engine), content_type=CONTENT_TYPE_LATEST)
+
+
+async def status(app: App, exchange: Exchange) -> None:
+    """Upstreams, replicas, what was learned, and what is in flight, as JSON."""
+    document = {
+        "draining": app.draining,
+        "inflight": {"requests": app.inflight, "choices": app.permits.taken},
+        "upstreams": [_describe(upstream) for upstream in app.upstreams.all],
+    }
+    await exchange.respond(200, dumps(document))
+
+
+def _describe(upstream: Upstream) -> dict[str, object]:
+    return {
+        "name": upstream.name,
+        "legs_waiting": upstream.gate.waiting,
+        "learned": upstream.capabilities.known(),
+        "models_readable": upstream.models.readable,
+        "replicas": [
+            {"replica": replica.label, "up": replica.up, "legs": replica.legs, "choices": replica.choices}
+            for replica in upstream.gate.replicas
+        ],
+    }
+
+
+async def _any_answers(app: App) -> bool:
+    return any(await asyncio.gather(*(upstream.answers() for upstream in app.upstreams.all)))
+
+
+def _unready(message: str) -> ApiError:
+    return ApiError(503, message, type="server_error", code="not_ready")

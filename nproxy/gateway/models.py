@@ -1,0 +1,35 @@
+"""`GET /v1/models`: what all upstreams serve, as one list."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nproxy.gateway.app import App
+from nproxy.gateway.exchange import Exchange
+from nproxy.openai.errors import model_not_found
+from nproxy.openai.jsonvalue import dumps
+
+
+async def list_models(app: App, exchange: Exchange) -> None:
+    """Answer with the merged list; a model in several upstreams stands once, as its first upstream tells it."""
+    merged = await _merged(app)
+    await exchange.respond(200, dumps({"object": "list", "data": list(merged.values())}))
+
+
+async def one_model(app: App, exchange: Exchange, model: str) -> None:
+    """Answer with one entry of the list, or 404."""
+    entry = (await _merged(app)).get(model)
+    if entry is None:
+        raise model_not_found(model)
+    await exchange.respond(200, dumps(entry))
+
+
+async def _merged(app: App) -> dict[str, dict[str, Any]]:
+    lists = await asyncio.gather(*(upstream.models.entries() for upstream in app.upstreams.all))
+    merged: dict[str, dict[str, Any]] = {}
+    for upstream, entries in zip(app.upstreams.all, lists, strict=True):
+        for shown, entry in entries.items():
+            told = {"object": "model", "created": 0, "owned_by": upstream.name, **entry, "id": shown}
+            merged.setdefault(shown, told)
+    return merged

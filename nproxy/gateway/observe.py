@@ -1,0 +1,93 @@
+"""What one generation request adds to the metrics: called by the driver as things happen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nproxy.choices.commands import ChoiceFinished, Spent
+from nproxy.choices.events import Event, LegChunk, LegFailed
+from nproxy.choices.leg import Leg
+from nproxy.telemetry.metrics import Metrics
+
+
+class Observer:
+    """Counts the legs, choices, tokens and times of one request under its labels."""
+
+    __slots__ = (
+        "_clock",
+        "_first_finish",
+        "_gaps",
+        "_last",
+        "_last_finish",
+        "_metrics",
+        "_model",
+        "_started",
+        "_upstream",
+    )
+
+    def __init__(self, metrics: Metrics, upstream: str, model: str, started: float) -> None:
+        self._metrics = metrics
+        self._upstream = upstream
+        self._model = model
+        self._started = started
+        self._clock = asyncio.get_running_loop().time
+        self._last: dict[int, float] = {}
+        self._gaps = metrics.inter_token.labels(upstream, model)
+        self._first_finish = self._last_finish = 0.0
+
+    def leg_opened(self, leg: Leg) -> None:
+        self._metrics.leg_width.observe(leg.width)
+        self._metrics.inflight_legs.labels(self._upstream).inc()
+
+    def leg_ended(self, outcome: str) -> None:
+        self._metrics.inflight_legs.labels(self._upstream).dec()
+        self._metrics.legs.labels(self._upstream, outcome).inc()
+
+    def batch(self, leg: int, events: Sequence[Event]) -> str | None:
+        """Note one batch of a leg; gives the leg's outcome when it failed with it."""
+        if isinstance(events[-1], LegFailed):
+            return events[-1].failure.kind.value
+        if isinstance(events[-1], LegChunk):
+            now = self._clock()
+            last = self._last.get(leg)
+            if last is not None:
+                self._gaps.observe(now - last)
+            elif not self._last:
+                self._metrics.first_token.labels(self._upstream, self._model).observe(now - self._started)
+            self._last[leg] = now
+        return None
+
+    def choice_finished(self, command: ChoiceFinished) -> None:
+        self._metrics.choices.labels(self._upstream, self._model, _known_reason(command.finish_reason)).inc()
+        self._last_finish = self._clock()
+        self._first_finish = self._first_finish or self._last_finish
+
+    def spent(self, spent: Spent) -> None:
+        for kind, side, count in (
+            ("prompt", "client", spent.client_prompt),
+            ("completion", "client", spent.client_completion),
+            ("prompt", "upstream", spent.upstream_prompt),
+            ("completion", "upstream", spent.upstream_completion),
+        ):
+            if count:
+                self._metrics.tokens.labels(self._upstream, self._model, kind, side).inc(count)
+
+    def anomaly(self, kind: str) -> None:
+        self._metrics.anomalies.labels(self._upstream, kind).inc()
+
+    def retried(self, reason: str) -> None:
+        self._metrics.retries.labels(self._upstream, reason).inc()
+
+    def ended(self, choices: int) -> None:
+        """The request is over."""
+        if choices > 1 and self._first_finish:
+            self._metrics.skew.labels(self._upstream, self._model).observe(self._last_finish - self._first_finish)
+
+
+_REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error"})
+
+
+def _known_reason(reason: str) -> str:
+    """Upstreams invent reasons; a label takes the known ones only."""
+    return reason if reason in _REASONS else "other"

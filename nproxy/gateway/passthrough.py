@@ -1,0 +1,178 @@
+"""Endpoints that go to an upstream as they are: any method, streamed both ways, not understood."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from aiohttp import hdrs
+from multidict import CIMultiDict
+
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.gateway.app import App
+from nproxy.gateway.bodies import chunks, read_body
+from nproxy.gateway.exchange import Exchange
+from nproxy.openai.body import Body
+from nproxy.openai.errors import (
+    ApiError,
+    invalid_request,
+    model_not_found,
+    upstream_error,
+    upstream_timeout,
+    upstream_unavailable,
+)
+from nproxy.upstreams.forward import Answer, ForwardError, forward
+from nproxy.upstreams.headers import downward, upward
+from nproxy.upstreams.models import ModelName
+from nproxy.upstreams.upstream import Upstream
+
+PEEK_BYTES = 64 << 10
+"""How far into a multipart body the model is looked for."""
+
+_MULTIPART_MODEL = re.compile(
+    rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,256})\r\n',
+    re.IGNORECASE,
+)
+
+
+@dataclass(slots=True)
+class _Upload:
+    """The body on its way up: what was read to find the model, and the rest as it comes.
+
+    error: what ended it, when it was the client's doing.
+    """
+
+    known: bytes
+    rest: AsyncGenerator[bytes] | None
+    error: ApiError | None = None
+
+    async def stream(self) -> AsyncGenerator[bytes]:
+        if self.known:
+            yield self.known
+        if self.rest is None:
+            return
+        try:
+            async for data in self.rest:
+                yield data
+        except ApiError as error:
+            self.error = error
+            raise
+
+
+async def serve(app: App, exchange: Exchange) -> None:
+    """Send the request on and the answer back. Raises ApiError where no answer has begun."""
+    request = exchange.request
+    upload, model = await _open_upload(app, exchange)
+    upstream, name = await _route(app, model)
+    if model is not None and name is not None and name.upstream is not None and upload.rest is None:
+        upload.known = bytes(Body.parse(upload.known).splice({"model": name.upstream}))
+    exchange.upstream, exchange.mode = upstream.name, "passthrough"
+    exchange.headers["x-nproxy-upstream"] = upstream.name
+    headers = _headers_up(exchange, upstream, upload)
+    try:
+        if upload.rest is not None:
+            await _pass(exchange, upstream, headers, upload.stream())
+            return
+        try:
+            await _pass(exchange, upstream, headers, upload.known or None)
+        except ForwardError as error:
+            if error.failure.kind is not FailureKind.STALE or exchange.response is not None:
+                raise
+            # Nothing was answered on a socket that was closing: the one free retry, as the body is still here.
+            await _pass(exchange, upstream, headers, upload.known or None)
+    except ForwardError as error:
+        if exchange.response is None:
+            raise upload.error or _api_error(error.failure) from None
+        exchange.abort()  # a cut answer must not look complete
+
+
+async def _pass(
+    exchange: Exchange, upstream: Upstream, headers: CIMultiDict[str], data: bytes | AsyncGenerator[bytes] | None
+) -> None:
+    request = exchange.request
+    async with upstream.gate.permit(1) as replica:
+        url = replica.root_url(request.message.path)
+        async with forward(upstream.client, upstream.timeouts, replica, request.method, url, headers, data) as answer:
+            await _send_back(exchange, answer)
+
+
+async def _send_back(exchange: Exchange, answer: Answer) -> None:
+    headers = downward(answer.headers)
+    length = answer.headers.get(hdrs.CONTENT_LENGTH)
+    await exchange.begin(answer.status, headers, length=int(length) if length is not None else None)
+    if exchange.request.method != "HEAD":
+        async for data in answer.chunks:
+            await exchange.write(data)
+    await exchange.finish()
+
+
+async def _open_upload(app: App, exchange: Exchange) -> tuple[_Upload, str | None]:
+    """Begin to read the body, as far as is needed to know the model that it names."""
+    request = exchange.request
+    if not request.can_read_body:
+        return _Upload(b"", None), None
+    plain = hdrs.CONTENT_ENCODING not in request.headers
+    only = app.upstreams.all[0] if len(app.upstreams.all) == 1 else None
+    if only is not None and not only.models.configured:
+        return _Upload(b"", chunks(request, app.body_limit)), None
+    if plain and request.content_type.endswith("json"):
+        raw = await read_body(request, app.body_limit)
+        return _Upload(raw, None), _json_model(raw)
+    rest = chunks(request, app.body_limit)
+    if plain and request.content_type == "multipart/form-data":
+        known = b""
+        async for data in rest:
+            known += data
+            if len(known) >= PEEK_BYTES or _MULTIPART_MODEL.search(known):
+                break
+        found = _MULTIPART_MODEL.search(known)
+        return _Upload(known, rest), found[1].decode("utf-8", "replace") if found else None
+    return _Upload(b"", rest), None
+
+
+def _json_model(raw: bytes) -> str | None:
+    """The model that a JSON body names; a body that cannot be read is the upstream's to refuse."""
+    try:
+        model = Body.parse(raw).fields.get("model")
+    except ApiError:
+        return None
+    return model if isinstance(model, str) else None
+
+
+async def _route(app: App, model: str | None) -> tuple[Upstream, ModelName | None]:
+    """The upstream whose model the body names, else the configured one, else the only one."""
+    upstreams = app.upstreams
+    if model is not None:
+        for upstream in upstreams.all:
+            if (name := await upstream.models.find(model)) is not None:
+                return upstream, name
+    if app.config.passthrough.upstream is not None:
+        return upstreams.by_name[app.config.passthrough.upstream], None
+    if len(upstreams.all) == 1:
+        return upstreams.all[0], None
+    if model is None:
+        raise invalid_request("The request names no model, and no upstream is configured for this path.", param="model")
+    for upstream in upstreams.all:
+        if upstream.models.takes_any():
+            return upstream, None
+    raise model_not_found(model)
+
+
+def _headers_up(exchange: Exchange, upstream: Upstream, upload: _Upload) -> CIMultiDict[str]:
+    request = exchange.request
+    headers = upward(request.headers, upstream.settings.api_key, drop=("x-request-id",))
+    headers["X-Request-Id"] = exchange.id
+    if upload.rest is not None and hdrs.CONTENT_LENGTH in request.headers:
+        headers[hdrs.CONTENT_LENGTH] = request.headers[hdrs.CONTENT_LENGTH]
+    return headers
+
+
+def _api_error(failure: Failure) -> ApiError:
+    match failure.kind:
+        case FailureKind.TIMEOUT:
+            return upstream_timeout(failure.message)
+        case FailureKind.CONNECT | FailureKind.STALE | FailureKind.RESET:
+            return upstream_unavailable(failure.message)
+        case _:
+            return upstream_error(failure.message)

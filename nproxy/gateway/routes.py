@@ -1,0 +1,119 @@
+"""From a request line to what serves it. Paths are judged as they came, before anything decodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import unquote
+
+from aiohttp import HttpVersion11, hdrs
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
+
+from nproxy.config import Passthrough
+from nproxy.gateway import generate, introspect, models, passthrough
+from nproxy.gateway.app import App
+from nproxy.gateway.exchange import Exchange
+from nproxy.openai.errors import ApiError, invalid_request
+
+Serve = Callable[[App, Exchange], Awaitable[None]]
+
+_GET = ("GET", "HEAD")
+
+_OWN: Mapping[str, tuple[tuple[str, ...], Serve]] = {
+    "/v1/chat/completions": (("POST",), generate.chat),
+    "/v1/completions": (("POST",), generate.completions),
+    "/v1/models": (_GET, models.list_models),
+    "/health": (_GET, introspect.health),
+    "/ready": (_GET, introspect.ready),
+    "/metrics": (_GET, introspect.metrics),
+    "/status": (_GET, introspect.status),
+}
+
+_MODEL = "/v1/models/"
+
+DEFAULT_PASSTHROUGH = (
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/audio",
+    "/v1/images",
+    "/v1/moderations",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/classify",
+    "/v1/pooling",
+    "/v1/tokenize",
+    "/v1/detokenize",
+    "/v2/rerank",
+    "/rerank",
+    "/score",
+    "/classify",
+    "/pooling",
+    "/tokenize",
+    "/detokenize",
+)
+"""The inference endpoints beside the two that nproxy understands, with all paths below them."""
+
+
+async def dispatch(app: App, request: BaseRequest) -> StreamResponse:
+    """Answer one request: the handler that the server calls."""
+    return await app.handle(request, _route)
+
+
+async def _route(app: App, exchange: Exchange) -> None:
+    request = exchange.request
+    target = request.message.path
+    if request.version < HttpVersion11 and hdrs.TRANSFER_ENCODING in request.headers:
+        exchange.closing = True
+        raise invalid_request("Transfer-Encoding has no meaning in HTTP/1.0.")
+    path = target.partition("?")[0]
+    own = _OWN.get(path)
+    if own is not None:
+        methods, serve = own
+        exchange.endpoint = path.removeprefix("/v1").removeprefix("/")
+        _check_method(request, methods)
+        await serve(app, exchange)
+        return
+    _refuse_escapes(path)
+    if path.startswith(_MODEL):
+        exchange.endpoint = "models"
+        _check_method(request, _GET)
+        await models.one_model(app, exchange, unquote(path.removeprefix(_MODEL)))
+        return
+    if not passes(app.config.passthrough, path):
+        raise _not_found()
+    exchange.endpoint = "passthrough"
+    await passthrough.serve(app, exchange)
+
+
+def passes(settings: Passthrough, path: str) -> bool:
+    """Whether a path (not escaping, none of nproxy's own) goes to an upstream."""
+    if settings.paths == "all":
+        return True
+    roots = DEFAULT_PASSTHROUGH if settings.paths == "default" else settings.paths
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def _check_method(request: BaseRequest, methods: tuple[str, ...]) -> None:
+    if request.method not in methods:
+        allow = ", ".join(methods)
+        raise ApiError(
+            405,
+            f"This endpoint takes {' or '.join(methods)} only.",
+            type="invalid_request_error",
+            code="method_not_allowed",
+            headers={"Allow": allow},
+        )
+
+
+def _refuse_escapes(path: str) -> None:
+    """Refuse paths that an upstream might read as another path than we do: `//`, dot segments however encoded."""
+    decoded = unquote(unquote(path, errors="replace"), errors="replace")
+    segments = decoded.split("/")
+    suspicious = "//" in path or "\\" in decoded or any(ord(c) < 32 or ord(c) == 127 for c in decoded)
+    if not path.startswith("/") or suspicious or "." in segments or ".." in segments:
+        raise _not_found()
+
+
+def _not_found() -> ApiError:
+    return invalid_request("Unknown request path.", code="unknown_url", status=404)

@@ -1,0 +1,111 @@
+"""The HTTP server underneath: aiohttp's, with the time limits and the plain error pages that it lacks.
+
+It touches a few private attributes of aiohttp's RequestHandler; `PRIVATE` names them, and a test holds aiohttp to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import hdrs
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response, StreamResponse
+from aiohttp.web_server import Server
+
+from nproxy.gateway.exchange import SERVER
+from nproxy.openai.errors import ApiError, internal_error, invalid_request
+
+HEADER_SECONDS = 10.0
+KEEPALIVE_SECONDS = 75.0
+MOST_HEADERS = 128
+LONGEST_HEADER = 8190
+
+PRIVATE = ("_request_count", "_waiter")
+"""Attributes of aiohttp's RequestHandler that Connection reads: requests parsed so far; the wait for the next one."""
+
+log = logging.getLogger("nproxy.gateway")
+
+Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
+
+
+class Connection(RequestHandler):
+    """One client connection. A request head has `header_seconds` from its first byte, the first one from the accept."""
+
+    def __init__(self, manager: Server, *, header_seconds: float, **settings: Any) -> None:
+        super().__init__(manager, **settings)
+        self._header_seconds = header_seconds
+        self._header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        heads = self._request_count
+        super().data_received(data)
+        if self._request_count != heads:
+            self._cancel_timer()
+        elif self._header_timer is None and self._waiter is not None and not self._waiter.done():
+            self._await_head()  # the first bytes of another request on this connection
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._cancel_timer()
+        super().connection_lost(exc)
+
+    def handle_error(
+        self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> StreamResponse:
+        """The answer to what is not HTTP, or to a fault of our own: the envelope, without echo, then close."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer was begun and cannot be replaced")
+        if status >= 500:
+            log.error("a request failed", exc_info=exc)
+        error = _parser_error(status, exc)
+        response = Response(status=error.status, body=error.envelope(), content_type="application/json")
+        response.headers[hdrs.SERVER] = SERVER
+        response.force_close()
+        return response
+
+    def _await_head(self) -> None:
+        self._header_timer = asyncio.get_running_loop().call_later(self._header_seconds, self.force_close)
+
+    def _cancel_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+
+class HttpServer(Server):
+    """Makes a Connection for each accepted socket. The handler's task is cancelled when its client leaves."""
+
+    def __init__(self, handler: Handler, *, header_seconds: float = HEADER_SECONDS) -> None:
+        super().__init__(handler, handler_cancellation=True)
+        self._header_seconds = header_seconds
+        self._running_loop = asyncio.get_running_loop()
+
+    def __call__(self) -> RequestHandler:
+        return Connection(
+            self,
+            header_seconds=self._header_seconds,
+            loop=self._running_loop,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            access_log=None,
+            logger=log,
+            auto_decompress=False,  # bodies that pass through keep their encoding; the others are decoded within limits
+            max_line_size=LONGEST_HEADER,
+            max_field_size=LONGEST_HEADER,
+            max_headers=MOST_HEADERS,
+        )
+
+
+def _parser_error(status: int, exc: BaseException | None) -> ApiError:
+    if status >= 500:
+        return internal_error()
+    if isinstance(exc, LineTooLong):
+        return invalid_request("The request line or a header is too long.", status=431)
+    return invalid_request("The request is not HTTP that can be read.")
