@@ -52,7 +52,7 @@ def demand_installed() -> None:
         )
 
 
-def command(settings: Engine, model: LocalModel, socket: Path) -> list[str]:
+def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -> list[str]:
     """The words that start the engine; options whose setting is null are left to the engine."""
     options = {
         "--uds": socket,
@@ -62,6 +62,7 @@ def command(settings: Engine, model: LocalModel, socket: Path) -> list[str]:
         "--max-sequences": settings.max_sequences,
         "--max-batch-tokens": settings.max_batch_tokens,
         "--num-blocks": settings.num_blocks,
+        "--log-level": log_level,
     }
     given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
     # -P: a folder named engine where the user stands is not the engine

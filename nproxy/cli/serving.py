@@ -35,7 +35,7 @@ def run(config: Config, log_level: str) -> None:
     with _bind(config.listen.host, config.listen.port) as sock:
         model = _model(config.engine) if config.engine is not None else None
         try:
-            uvloop.run(_serve(config, sock, model))
+            uvloop.run(_serve(config, sock, model, log_level))
         except engine_child.EngineFailed as error:
             raise ServeFailed(str(error)) from error
         except OSError as error:
@@ -79,7 +79,7 @@ def _model(engine: Engine) -> models.LocalModel:
         raise ServeFailed(str(error)) from error
 
 
-async def _serve(config: Config, sock: socket.socket, model: models.LocalModel | None) -> None:
+async def _serve(config: Config, sock: socket.socket, model: models.LocalModel | None, log_level: str) -> None:
     if model is None or config.engine is None:
         await serve(config, sock=sock, ready=lambda url: _greet(url, _named_model(config)))
         return
@@ -94,7 +94,7 @@ async def _serve(config: Config, sock: socket.socket, model: models.LocalModel |
             _greet(address.pop(), model.id)
 
     with engine_child.private_socket() as engine_socket, loading:
-        argv = engine_child.command(config.engine, model, engine_socket)
+        argv = engine_child.command(config.engine, model, engine_socket, log_level)
         async with engine_child.supervised(argv, engine_socket, engine_ready):
             await serve(config, engine_socket=engine_socket, sock=sock, ready=address.append)
 
