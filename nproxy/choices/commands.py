@@ -111,5 +111,16 @@ class Finish:
 
 
 Command = (
-    OpenLeg | CancelLeg | SetTimer | Begin | Emit | Respond | Learn | Anomaly | Retried | ChoiceFinished | Spent | Finish
+    OpenLeg
+    | CancelLeg
+    | SetTimer
+    | Begin
+    | Emit
+    | Respond
+    | Learn
+    | Anomaly
+    | Retried
+    | ChoiceFinished
+    | Spent
+    | Finish
 )

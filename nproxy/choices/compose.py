@@ -21,8 +21,10 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
     _width(request, capability, leg, put, drop)
     _seed(request, capability, leg, put, drop)
     _stream(request, capability, leg, put, drop)
-    if isinstance(request, CompletionRequest) and request.listed and (leg.prompt is not None or not _lists(capability)):
-        put["prompt"] = request.prompt[leg.prompt or 0]
+    one_prompt = leg.prompt is not None or not capability.prompt_lists
+    if isinstance(request, CompletionRequest) and request.listed and one_prompt:
+        prompt = request.prompt[leg.prompt or 0]
+        put["prompt"] = prompt if isinstance(prompt, str) else [*prompt]
     if capability.model is not None and capability.model != request.model:
         put["model"] = capability.model
     fields = request.body.fields
@@ -34,10 +36,6 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
 def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
     """Whether this leg is to answer as a stream: as the client asked, or because its JSON form would miscount usage."""
     return request.stream or (leg.width > 1 and not capability.json_usage)
-
-
-def _lists(capability: Capability) -> bool:
-    return capability.prompt_lists
 
 
 def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:

@@ -7,13 +7,45 @@ events in the order in which it happened, and stops at Finish, which is always t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import assert_never
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.commands import Command
-from nproxy.choices.events import Event
-from nproxy.choices.plan import Plan
-from nproxy.openai.requests import ChatRequest, CompletionRequest
+from nproxy.choices.commands import (
+    Anomaly,
+    Begin,
+    CancelLeg,
+    Command,
+    Emit,
+    Finish,
+    Learn,
+    OpenLeg,
+    Respond,
+    SetTimer,
+)
+from nproxy.choices.events import (
+    Event,
+    Failure,
+    LegBegan,
+    LegBody,
+    LegChunk,
+    LegEnded,
+    LegFailed,
+    TimerFired,
+)
+from nproxy.choices.failures import as_error, decisive, most_telling
+from nproxy.choices.learning import width_brought
+from nproxy.choices.lessons import NativeWidth
+from nproxy.choices.merge import LegFault, Merge
+from nproxy.choices.plan import Plan, Request, top_up
+from nproxy.choices.recovery import Recovery
+from nproxy.choices.relay import Relay
+from nproxy.choices.roster import Roster, Run
+from nproxy.choices.states import LegState, Signal
+from nproxy.openai.errors import ApiError
+from nproxy.openai.wire import PING, error_event
+
+_DRAIN_SECONDS = 0.5  # how long an upstream may take to close after `[DONE]`; closing lets the connection be used again
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +76,7 @@ class Conduct:
 
     def __init__(
         self,
-        request: ChatRequest | CompletionRequest,
+        request: Request,
         plan: Plan,
         capability: Capability,
         settings: ConductSettings,
@@ -53,15 +85,256 @@ class Conduct:
         jitter: Callable[[], float],
         draw: Callable[[], int],
     ) -> None:
-        raise NotImplementedError
+        self._request = request
+        self._plan = plan
+        self._capability = capability
+        self._settings = settings
+        self._merge = _merge_for(request, plan, capability, settings)
+        self._roster = Roster(plan.legs, seed=request.seed, draw=draw if capability.seed else None)
+        self._recovery = Recovery(
+            request,
+            self._roster,
+            self._merge,
+            retries_per_leg=settings.retries_per_leg,
+            budget=budget,
+            jitter=jitter,
+        )
+
+        self._failures: list[Failure] = []  # once there is one, the request can only fail
+        self._gathering = self._gathered = self._draining = False
+        self._begun = False  # the head of a stream is out
+        self._emitted = False  # something was written since the last tick of the ping timer
+        self._over = False
+        self._commands: list[Command] = []
+        self._writes: list[bytes] = []
 
     def start(self) -> list[Command]:
         """The first commands: open the first legs, set the first timers. Called once."""
-        raise NotImplementedError
+        if self._request.seed is not None and not self._capability.seed:
+            self._commands.append(Anomaly("seed_omitted"))
+        if self._request.stream:
+            self._commands.append(SetTimer("headers", self._settings.headers_after_seconds))
+        return self._decided()
 
     def receive(self, events: Sequence[Event]) -> list[Command]:
         """Take what happened, give what to do. Emits of one call leave in one write.
 
         Events of a leg that was cancelled or that is unknown are ignored, and so is everything after Finish.
         """
-        raise NotImplementedError
+        for event in events:
+            if self._over:
+                break
+            match event:
+                case LegChunk():
+                    self._chunk(event)
+                case LegEnded():
+                    if run := self._roster.calling(event.leg):
+                        self._ended(run)
+                case LegFailed():
+                    if run := self._roster.calling(event.leg):
+                        self._failed(run, event.failure)
+                case LegBody():
+                    self._body(event)
+                case LegBegan():
+                    pass  # an answer's head promises nothing
+                case TimerFired():
+                    self._timer(event.name)
+                case _:
+                    assert_never(event)
+        return self._decided()
+
+    # ---- what legs say
+
+    def _chunk(self, event: LegChunk) -> None:
+        run = self._roster.calling(event.leg)
+        if run is None:
+            return
+        try:
+            written = self._merge.chunk(event.leg, event.data, event.name)
+        except LegFault as fault:
+            self._faulty(run, fault.failure)
+            return
+        if written is None:
+            self._drain_if_all_said()
+            return
+        if run.state is LegState.CALLED:
+            self._spoke(run)
+        if written:
+            self._writes.append(written)
+
+    def _body(self, event: LegBody) -> None:
+        run = self._roster.calling(event.leg)
+        if run is None:
+            return
+        try:
+            written = self._merge.body(event.leg, event.body)
+        except LegFault as fault:
+            self._faulty(run, fault.failure)
+            return
+        self._spoke(run)
+        self._writes.append(written)
+
+    def _spoke(self, run: Run) -> None:
+        self._roster.move(run, Signal.SPEAK)
+        if self._request.stream and not self._begun and not self._failures:
+            self._begin()
+
+    def _ended(self, run: Run) -> None:
+        """The answer is over: it was whole, or other legs bring what it lacks, or it failed."""
+        try:
+            missing = self._merge.end(run.leg.number)
+        except LegFault as fault:
+            self._failed(run, fault.failure)
+            return
+        self._roster.move(run, Signal.END)
+        self._note_width(run, missing)
+        self._commands += self._recovery.succeeded(run.leg)
+
+    def _note_width(self, run: Run, missing: Sequence[int]) -> None:
+        """Learn how wide the upstream answers, and have other legs bring what is missing."""
+        leg, n, prompts = run.leg, self._request.n, self._request.prompts
+        got = width_brought(leg, missing, n, prompts)
+        if leg.width > 1 and (got < leg.width or self._capability.n_untested):
+            self._commands.append(Learn(NativeWidth(leg.width, got)))
+        if missing and not self._failures:
+            self._commands.append(Anomaly("short_answer"))
+            self._roster.add(top_up(leg, missing, n, prompts, got))
+
+    def _faulty(self, run: Run, failure: Failure) -> None:
+        """What came makes the leg a failure while its call is still open."""
+        self._commands.append(CancelLeg(run.leg.number))
+        self._failed(run, failure)
+
+    def _failed(self, run: Run, failure: Failure) -> None:
+        if self._merge.whole(run.leg.number):
+            self._commands.append(Anomaly("cut_after_finish"))
+            self._roster.move(run, Signal.END)
+            return
+        another_way = None if self._failures else self._recovery.recover(run, failure)
+        if another_way is None:
+            self._roster.move(run, Signal.FAIL)
+            self._failures.append(failure)
+        else:
+            self._commands += another_way
+
+    # ---- time
+
+    def _timer(self, name: str) -> None:
+        kind, _, number = name.partition(":")
+        if kind == "retry":
+            run = self._roster.find(int(number))
+            if run is not None and run.state is LegState.PAUSED:
+                self._roster.resume(run)
+        elif kind == "gather":
+            self._gathered = True
+        elif kind == "headers":
+            if not self._begun and not self._failures:
+                self._begin()
+                self._writes.append(PING)
+        elif kind == "ping":
+            self._tick()
+        elif kind == "drain":
+            for run in self._roster.callers():
+                self._commands.append(CancelLeg(run.leg.number))
+                self._ended(run)
+
+    def _tick(self) -> None:
+        """Half a ping time has passed: where nothing was written in it, the client gets a sign of life."""
+        if not self._emitted:
+            self._writes.append(PING)
+        self._emitted = False
+        self._commands.append(SetTimer("ping", self._settings.ping_seconds / 2))
+
+    def _drain_if_all_said(self) -> None:
+        """When every leg has said all, none may hold up the end by not closing."""
+        said = [] if self._draining else [run.leg.number for run in self._roster.callers()]
+        if said and len(said) == self._roster.unsettled and all(map(self._merge.said_all, said)):
+            self._draining = True
+            self._commands.append(SetTimer("drain", _DRAIN_SECONDS))
+
+    # ---- what follows
+
+    def _decided(self) -> list[Command]:
+        """Open what may be opened, end what is at its end, and hand over the commands."""
+        if not self._over:
+            if self._failures:
+                self._wind_up()
+            else:
+                self._open_waiting()
+                if self._roster.unsettled == 0:
+                    self._succeed()
+            self._flush()
+        commands, self._commands = self._commands, []
+        return commands
+
+    def _open_waiting(self) -> None:
+        while run := self._roster.next_waiting(self._capability.parallel):
+            if self._recovery.omit:
+                run.leg = replace(run.leg, omit=self._recovery.omit)
+            self._merge.add(run.leg)
+            self._roster.move(run, Signal.OPEN)
+            self._commands.append(OpenLeg(run.leg, run.attempt))
+
+    def _begin(self) -> None:
+        self._begun = True
+        self._commands.append(Begin(self._headers()))
+        self._commands.append(SetTimer("ping", self._settings.ping_seconds / 2))
+
+    def _headers(self) -> tuple[tuple[str, str], ...]:
+        return (("x-nproxy-mode", self._plan.mode), ("x-nproxy-legs", str(len(self._roster))))
+
+    def _flush(self) -> None:
+        if self._writes and self._begun:
+            self._emitted = True
+            self._commands.append(Emit(b"".join(self._writes)))
+        self._writes.clear()
+        if self._merge.notes:
+            self._commands.extend(self._merge.notes)
+            self._merge.notes.clear()
+
+    # ---- the end
+
+    def _succeed(self) -> None:
+        if self._request.stream:
+            self._writes.append(self._merge.close())
+        else:
+            self._commands.append(Respond(200, self._merge.close(), self._headers()))
+        self._finish("ok")
+
+    def _wind_up(self) -> None:
+        """The request has failed, and nothing new is begun.
+
+        Where a stream is under way, the siblings run to their end. Otherwise all is over as soon as it is clear what
+        to say: at once, when no other failure could say more, or when failures of the next moment are known too.
+        """
+        self._roster.drop_idle()
+        if self._begun:
+            if self._roster.calls == 0:
+                self._writes.append(error_event(self._error()))
+                self._finish(most_telling(self._failures).kind)
+        elif self._roster.calls == 0 or self._gathered or any(map(decisive, self._failures)):
+            error = self._error()
+            self._commands.append(Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items())))
+            self._finish(most_telling(self._failures).kind)
+        elif not self._gathering:
+            self._gathering = True
+            self._commands.append(SetTimer("gather", self._settings.gather_seconds))
+
+    def _error(self) -> ApiError:
+        return as_error(self._failures, retries_spent=self._recovery.retries_spent)
+
+    def _finish(self, outcome: str) -> None:
+        for run in self._roster.callers():
+            self._roster.move(run, Signal.CANCEL)
+            self._commands.append(CancelLeg(run.leg.number))
+        self._flush()
+        self._commands += [self._merge.spent(), Finish(outcome)]
+        self._over = True
+
+
+def _merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings) -> Merge:
+    if plan.mode != "relay":
+        return Merge(request, settings.id, settings.created, settings.shown_model)
+    aliased = capability.model is not None and capability.model != settings.shown_model
+    shown = settings.shown_model if aliased else None
+    return Relay(request, settings.id, settings.created, settings.shown_model, shown=shown)

@@ -30,7 +30,8 @@ class Plan:
 def make_plan(request: Request, capability: Capability, draw: Callable[[], int]) -> Plan:
     """Plan the upstream calls of one request.
 
-    draw: returns a random seed from 0 to 2**31 - 1; called only when the client sent no seed and there are several legs.
+    draw: returns a random seed from 0 to 2**31 - 1; called only where the client sent no seed and there are several
+    legs.
     Raises ApiError (status 400) where the request asks for what this upstream cannot do and several legs cannot
     imitate.
     """
@@ -66,8 +67,7 @@ def _refuse_the_impossible(request: Request, capability: Capability, *, several_
             "use_beam_search with n > 1 needs a server with native n: separate searches do not give the n best beams.",
             param="use_beam_search",
         )
-    takes_text_only = isinstance(request, CompletionRequest) and not capability.token_prompts
-    if takes_text_only and any(isinstance(prompt, list) for prompt in request.prompt):
+    if isinstance(request, CompletionRequest) and not capability.token_prompts and isinstance(request.prompt[0], list):
         raise invalid_request("This model's server takes prompts as text only, not as token ids.", param="prompt")
 
 

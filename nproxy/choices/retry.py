@@ -26,5 +26,5 @@ def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
 
     attempt: the one that failed, counted from 0. jitter: from 0 up to 1.
     """
-    span = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
+    span: float = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
     return max(span * jitter, failure.retry_after or 0.0)

@@ -1,0 +1,50 @@
+"""Folding: the deltas of one choice become the choice of a whole answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from nproxy.openai.jsonvalue import JSON
+
+_SAID_ONCE = frozenset({"id", "type", "role"})  # names of things, not pieces of text
+
+
+def fold(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
+    """Put the same object together from its pieces, keys in the order of their first appearance.
+
+    Texts are joined, lists strung together, objects folded; of anything else the last value counts. Tool calls are
+    put together by their index, which the whole does not show. A single piece is the whole, unchanged.
+    """
+    if len(pieces) == 1:
+        return dict(pieces[0])
+    values: dict[str, list[JSON]] = {}
+    for piece in pieces:
+        for key, value in piece.items():
+            values.setdefault(key, []).append(value)
+    return {key: _whole(key, [value for value in said if value is not None]) for key, said in values.items()}
+
+
+def _whole(key: str, said: Sequence[JSON]) -> JSON:
+    if not said:
+        return None
+    texts = [value for value in said if isinstance(value, str)]
+    if len(texts) == len(said):
+        return texts[0] if key in _SAID_ONCE else "".join(texts)
+    objects = [value for value in said if isinstance(value, dict)]
+    if len(objects) == len(said):
+        return fold(objects)
+    lists = [value for value in said if isinstance(value, list)]
+    if len(lists) == len(said):
+        strung = list(chain.from_iterable(lists))
+        return _calls(strung) if key == "tool_calls" else strung
+    return said[-1]
+
+
+def _calls(deltas: Sequence[JSON]) -> list[JSON]:
+    """Tool calls from their deltas, in the order of their indices."""
+    by_index: dict[int, list[dict[str, JSON]]] = {}
+    for delta in deltas:
+        if isinstance(delta, dict) and isinstance(index := delta.get("index"), int):
+            by_index.setdefault(index, []).append({key: value for key, value in delta.items() if key != "index"})
+    return [fold(by_index[index]) for index in sorted(by_index)]

@@ -1,0 +1,50 @@
+"""What one request teaches while it runs. A refusal alone teaches nothing: only the success that follows it does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from nproxy.choices.leg import Leg
+from nproxy.choices.lessons import FieldRefused, Lesson, NativeWidth, RefusedField
+
+
+def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> int:
+    """How many choices of one prompt the leg brought, counted where it brought most. missing: client indices."""
+    brought: dict[int, int] = {}
+    for index in set(leg.client_indices(n, prompts)) - set(missing):
+        brought[index // n] = brought.get(index // n, 0) + 1
+    return max(brought.values(), default=0)
+
+
+class Learning:
+    """The refusals of one request that wait for their confirmation.
+
+    omit: fields that the upstream refused; legs are sent without them from then on.
+    """
+
+    def __init__(self) -> None:
+        self.omit: frozenset[str] = frozenset()
+        self._unconfirmed: list[RefusedField] = []
+        self._narrowed: list[tuple[NativeWidth, set[int]]] = []
+
+    def field_refused(self, field: RefusedField) -> bool:
+        """Note a refused field; True the first time."""
+        if field in self.omit:
+            return False
+        self.omit |= {field}
+        self._unconfirmed.append(field)
+        return True
+
+    def width_refused(self, asked: int, width: int, stand_ins: set[int]) -> None:
+        """Note a refused width: legs of `width`, whose numbers are `stand_ins`, were opened instead."""
+        self._narrowed.append((NativeWidth(asked, width), set(stand_ins)))
+
+    def succeeded(self, leg: Leg) -> list[Lesson]:
+        """A leg has ended well: give the lessons that this confirms."""
+        lessons: list[Lesson] = [FieldRefused(field) for field in self._unconfirmed if field in leg.omit]
+        self._unconfirmed = [field for field in self._unconfirmed if field not in leg.omit]
+        for _, legs in self._narrowed:
+            legs.discard(leg.number)
+        lessons += [lesson for lesson, legs in self._narrowed if not legs]
+        self._narrowed = [(lesson, legs) for lesson, legs in self._narrowed if legs]
+        return lessons

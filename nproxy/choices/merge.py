@@ -1,0 +1,333 @@
+"""Merge: what the legs of one request say becomes what the client reads.
+
+One class for both dialects and both forms. A stream is written as it comes; a whole answer is folded from the same
+pieces at the end. No IO, no clock, no randomness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nproxy.choices.commands import Anomaly, ChoiceFinished, Spent
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.fold import fold
+from nproxy.choices.leg import Leg
+from nproxy.choices.plan import Request
+from nproxy.choices.strands import Choice, Strand
+from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, is_done, parse_answer, parse_chunk
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.rewriter import Rewriter
+from nproxy.openai.usage import Usage, merge, running
+from nproxy.openai.wire import DONE, Wire
+
+
+class LegFault(Exception):
+    """What a leg sent makes it a failure, though the transport was fine. It is the leg's fault, never the client's."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Merge:
+    """Merges the legs of one request.
+
+    Each leg is introduced with `add`; then `chunk` and `body` take what it sent, and `end` says that it is over.
+    `close` gives the last bytes once every choice is finished. `notes` collects what the metrics want to know;
+    the caller empties it.
+
+    id, created (unix seconds), model: what the client reads.
+    """
+
+    def __init__(self, request: Request, id: str, created: int, model: str) -> None:
+        self.notes: list[Anomaly | ChoiceFinished] = []
+        self._request = request
+        self._chat = request.dialect is Dialect.CHAT
+        self._wire = Wire(request.dialect, id, created, model, include_usage=request.stream and request.include_usage)
+        self._choices = [Choice(index) for index in range(request.choices)]
+        self._strands: dict[int, Strand] = {}
+        self._opened = False  # the prelude is out
+
+    def add(self, leg: Leg) -> None:
+        """Introduce a leg. Choices that another leg failed to bring become this one's."""
+        indices = leg.client_indices(self._request.n, self._request.prompts)
+        strand = Strand(leg, [self._choices[index] for index in indices], Rewriter(self._request.dialect))
+        for choice in strand.choices:
+            choice.strand = strand
+        self._strands[leg.number] = strand
+
+    def drop(self, number: int) -> None:
+        """Forget a leg that was refused and whose choices other legs bring."""
+        del self._strands[number]
+
+    def whole(self, number: int) -> bool:
+        """Whether every choice of this leg is finished, so that nothing of it is missed."""
+        return self._strands[number].whole
+
+    def said_all(self, number: int) -> bool:
+        """Whether this leg said `[DONE]`, or gave its whole body, and nothing of it is missed."""
+        return self._strands[number].done and self._strands[number].whole
+
+    def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
+        """Take one event of a leg; give the client's frames for it, or None where it does not count as an event.
+
+        Raises LegFault for an in-band error and for what cannot be read; the leg is then over.
+        """
+        strand = self._strands[number]
+        if name != "error":
+            hit = strand.rewriter.swap(data)
+            if hit is not None:
+                return hit[1]
+        if strand.done:
+            return None
+        if is_done(data):
+            strand.done = True
+            return None
+        if name == "error":
+            raise LegFault(in_band(data))
+        try:
+            chunk = parse_chunk(data, self._request.dialect)
+        except MalformedChunk as error:
+            failure = Failure(FailureKind.MALFORMED, "The upstream sent an event that cannot be read.")
+            raise LegFault(failure) from error
+        if chunk.error is not None:
+            raise LegFault(in_band(data))
+        strand.spoke = True
+        return self._taken(strand, data, chunk)
+
+    def body(self, number: int, body: bytes) -> bytes:
+        """Take the whole body of a leg that did not answer as a stream; otherwise like `chunk`."""
+        strand = self._strands[number]
+        try:
+            answer = parse_answer(body, self._request.dialect)
+        except MalformedChunk as error:
+            failure = Failure(FailureKind.MALFORMED, "The upstream's answer cannot be read.")
+            raise LegFault(failure) from error
+        if answer.error is not None:
+            raise LegFault(in_band(body))
+        if not answer.choices:
+            raise LegFault(Failure(FailureKind.MALFORMED, "The upstream's answer holds no choices."))
+        strand.spoke = strand.done = True
+        answer = _in_place(answer, len(strand.choices))
+        if self._request.stream:
+            return b"".join([self._taken(strand, b"", piece) for piece in _as_chunks(answer)])
+        self._taken(strand, b"", answer)
+        for choice in strand.choices:  # a whole body is not cut, even where it names no reason
+            if choice.began and not choice.finished:
+                self._finish(choice, None)
+        return b""
+
+    def end(self, number: int) -> list[int]:
+        """The leg's answer is over: give the client indices it was to bring and did not begin.
+
+        Raises LegFault if a choice began and has no finish, or if nothing came at all.
+        """
+        strand = self._strands[number]
+        if not strand.spoke:
+            raise LegFault(Failure(FailureKind.CUT, "The upstream's answer was empty."))
+        missing = [choice.index for choice in strand.choices if not choice.began]
+        if len(missing) == len(strand.choices):
+            raise LegFault(Failure(FailureKind.CUT, "The upstream's answer holds no choices."))
+        if any(choice.began and not choice.finished for choice in strand.choices):
+            raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
+        return missing
+
+    def close(self) -> bytes:
+        """Every choice is finished: give the end of the stream, or the whole answer."""
+        usage = self._usage()
+        if not self._request.stream:
+            return self._answer(usage)
+        tail = self._usage_tail(usage) if usage is not None and self._request.include_usage else b""
+        return tail + DONE
+
+    def spent(self) -> Spent:
+        """The tokens that the client is told, and those that the legs computed as far as they told."""
+        client = merge(strand.usage() for strand in self._strands.values()).usage
+        told = [usage for strand in self._strands.values() if (usage := strand.usage().usage) is not None]
+        return Spent(
+            client.prompt if client else None,
+            client.completion if client else None,
+            sum(usage.prompt for usage in told) if told else None,
+            sum(usage.completion for usage in told) if told else None,
+        )
+
+    # ---- one parsed chunk
+
+    def _taken(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
+        """Take a chunk's usage, fingerprint and choices; give the frames."""
+        self._note_fingerprint(strand, chunk)
+        if chunk.extra and not self._request.stream:
+            strand.top = {**strand.top, **chunk.extra}
+        if chunk.usage is not None:
+            self._note_usage(strand, chunk, chunk.usage)
+        written = [self._prelude(data)]
+        for position, said in enumerate(chunk.choices):
+            choice = self._addressed(strand, said.index)
+            if choice is not None:
+                written.append(self._said(strand, data, chunk, position, choice))
+        if not chunk.choices:
+            written.append(self._without_choices(data, chunk))
+        return b"".join(written)
+
+    def _addressed(self, strand: Strand, index: int) -> Choice | None:
+        """The client's choice for the upstream's index, or None where nothing of it is wanted."""
+        if not 0 <= index < len(strand.choices):
+            if not strand.surplus:
+                strand.surplus = True
+                self.notes.append(Anomaly("surplus_choice"))
+            return None
+        choice = strand.choices[index]
+        return None if choice.finished or choice.strand is not strand else choice
+
+    def _said(self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
+        """Take what one choice says in a chunk."""
+        said = self._mended(choice, chunk.choices[position])
+        choice.began = True
+        if said.finish_reason is not None:
+            self._finish(choice, said.finish_reason)
+            strand.rewriter.forget(said.index)
+        if not self._request.stream:
+            choice.pieces.append(said)
+            return b""
+        return self._frame(strand, data, chunk, position, choice, said)
+
+    def _finish(self, choice: Choice, reason: str | None) -> None:
+        choice.finished = True
+        choice.finish_reason = reason
+        self.notes.append(ChoiceFinished(choice.index, reason or "none"))
+
+    def _mended(self, choice: Choice, said: UpstreamChoice) -> UpstreamChoice:
+        """The same, with tool calls counted from 0 and named once, and text offsets running on."""
+        if not self._chat:
+            mended = choice.offsets.mend(said.logprobs, said.delta.get("text"))
+            return said if mended is said.logprobs else replace(said, logprobs=mended)
+        calls = said.delta.get("tool_calls")
+        if isinstance(calls, list):
+            return replace(said, delta={**said.delta, "tool_calls": choice.tools.mend(calls)})
+        return said
+
+    def _note_usage(self, strand: Strand, chunk: UpstreamChunk, usage: Usage) -> None:
+        if not chunk.choices or strand.done:
+            strand.tails.append(usage)
+        else:
+            strand.by_choice.update((said.index, usage) for said in chunk.choices)
+
+    def _note_fingerprint(self, strand: Strand, chunk: UpstreamChunk) -> None:
+        """Keep the leg's fingerprint; in a stream the first one that is heard stands on every frame from then on."""
+        if chunk.fingerprint is None:
+            return
+        if strand.fingerprint is None:
+            strand.fingerprint = chunk.fingerprint
+        if self._request.stream and self._wire.fingerprint is None:
+            self._wire = self._wire.with_fingerprint(chunk.fingerprint)
+            for other in self._strands.values():
+                other.rewriter.forget()  # what was learned shows no fingerprint
+
+    def _usage(self) -> Usage | None:
+        """The request's usage; notes it where legs counted one prompt differently."""
+        merged = merge(strand.usage() for strand in self._strands.values())
+        if merged.prompts_differ:
+            self.notes.append(Anomaly("prompt_tokens_differ"))
+        return merged.usage
+
+    def _running(self) -> Usage | None:
+        """The total so far, where the client asked to be told all the time."""
+        if not self._request.continuous_usage:
+            return None
+        return running(strand.usage() for strand in self._strands.values())
+
+    # ---- writing; a relay writes otherwise
+
+    def _prelude(self, data: bytes) -> bytes:
+        """The role chunks of all choices, before anything else."""
+        if self._opened or not self._request.stream:
+            return b""
+        self._opened = True
+        return self._wire.prelude(range(len(self._choices)))
+
+    def _frame(
+        self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
+    ) -> bytes:
+        """The client's frame for what a choice said."""
+        if said.bare:  # a role, which the prelude has said, or nothing
+            return b""
+        usage = self._running() if chunk.usage is not None else None
+        wire, top, index = self._wire, chunk.extra, choice.index
+
+        def render(said: UpstreamChoice) -> bytes:
+            return wire.chunk(
+                index,
+                said.delta,
+                finish_reason=said.finish_reason,
+                logprobs=said.logprobs,
+                extra=said.extra,
+                usage=usage,
+                top=top,
+            )
+
+        if not choice.finished and usage is None and data:
+            strand.rewriter.learn(data, chunk, render)
+        return render(said)
+
+    def _without_choices(self, data: bytes, chunk: UpstreamChunk) -> bytes:
+        """The client's frame for a chunk without choices: usage is written at the end, and the rest says nothing."""
+        return b""
+
+    def _usage_tail(self, usage: Usage) -> bytes:
+        return self._wire.usage_tail(usage)
+
+    def _answer(self, usage: Usage | None) -> bytes:
+        """The whole answer; what is told once is told by the leg that brings choice 0."""
+        choices = [self._folded(choice) for choice in self._choices]
+        first = self._choices[0].strand
+        if first is None:
+            return self._wire.answer(choices, usage)
+        return self._wire.with_fingerprint(first.fingerprint).answer(choices, usage, first.top)
+
+    def _folded(self, choice: Choice) -> dict[str, JSON]:
+        spoken = [said for said in choice.pieces if said.role is None or not said.bare] or choice.pieces
+        logprobs = [said.logprobs for said in spoken if isinstance(said.logprobs, dict)]
+        return self._wire.choice(
+            choice.index,
+            fold([said.delta for said in spoken]),
+            finish_reason=choice.finish_reason,
+            logprobs=fold(logprobs) if logprobs else None,
+            extra=fold([said.extra for said in spoken]),
+        )
+
+
+def in_band(data: bytes) -> Failure:
+    """An error where an answer was promised, in the upstream's own words."""
+    return Failure(
+        FailureKind.IN_BAND, "The upstream answered with an error.", content_type="application/json", body=data
+    )
+
+
+def _in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
+    """Number the choices of a whole answer by their place, where their indices are no numbering of all of them."""
+    if len(answer.choices) != promised or {said.index for said in answer.choices} == set(range(promised)):
+        return answer
+    return replace(answer, choices=tuple(replace(said, index=place) for place, said in enumerate(answer.choices)))
+
+
+def _as_chunks(answer: UpstreamChunk) -> list[UpstreamChunk]:
+    """A whole answer as a stream would have brought it: per choice what it says, then its finish; usage behind."""
+    chunks = []
+    for said in answer.choices:
+        text = replace(said, delta=_with_call_indices(said.delta), finish_reason=None)
+        finish = UpstreamChoice(said.index, {}, None, said.finish_reason or "stop", None, {})
+        chunks += [replace(answer, choices=(piece,), usage=None) for piece in (text, finish)]
+    return [*chunks, replace(answer, choices=(), extra={})]
+
+
+def _with_call_indices(delta: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """A message's tool calls as deltas, which are numbered."""
+    calls = delta.get("tool_calls")
+    if not isinstance(calls, list):
+        return delta
+    numbered: list[JSON] = [
+        {"index": place, **call} if isinstance(call, dict) else call for place, call in enumerate(calls)
+    ]
+    return {**delta, "tool_calls": numbered}

@@ -1,0 +1,94 @@
+"""Another way for a leg that failed before its first event: the same again, or less of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nproxy.choices.commands import Anomaly, Command, Learn, Retried, SetTimer
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.learning import Learning
+from nproxy.choices.leg import Leg
+from nproxy.choices.merge import Merge
+from nproxy.choices.plan import Request, narrower
+from nproxy.choices.remedies import TooWide, Without, remedy
+from nproxy.choices.retry import pause_seconds, retryable
+from nproxy.choices.roster import Roster, Run
+from nproxy.choices.states import LegState, Signal
+
+
+class Recovery:
+    """Recovers legs of one request; it moves them in the roster and says what else is to be done.
+
+    retries_per_leg, budget, jitter: as the conduct has them. retries_spent: a failure that another attempt might have
+    made good was let stand, because the attempts are used up.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        roster: Roster,
+        merge: Merge,
+        *,
+        retries_per_leg: int,
+        budget: Callable[[], bool],
+        jitter: Callable[[], float],
+    ) -> None:
+        self.retries_spent = False
+        self._request = request
+        self._roster = roster
+        self._merge = merge
+        self._learning = Learning()
+        self._retries_per_leg = retries_per_leg
+        self._budget = budget
+        self._jitter = jitter
+
+    @property
+    def omit(self) -> frozenset[str]:
+        """Fields that the upstream refused during this request; no further leg carries them."""
+        return self._learning.omit
+
+    def succeeded(self, leg: Leg) -> list[Command]:
+        """A leg has ended well: give what that teaches of the refusals before."""
+        return [Learn(lesson) for lesson in self._learning.succeeded(leg)]
+
+    def recover(self, run: Run, failure: Failure) -> list[Command] | None:
+        """Find another way for a leg; None where there is none and the failure stands."""
+        if run.state is not LegState.CALLED:
+            return None
+        commands = self._ask_for_less(run, failure)
+        return self._try_again(run, failure) if commands is None else commands
+
+    def _ask_for_less(self, run: Run, failure: Failure) -> list[Command] | None:
+        """Do without what the upstream refused, where that can be done without."""
+        match remedy(self._request, run.leg, failure):
+            case None:
+                return None
+            case Without(field):
+                first = self._learning.field_refused(field)
+                self._roster.again(run)
+                return [Anomaly(f"{field}_refused")] if first else []
+            case TooWide(width):
+                self._roster.move(run, Signal.END)
+                self._merge.drop(run.leg.number)
+                stand_ins = self._roster.add(narrower(run.leg, width))
+                if not self._request.greedy:  # greedy requests are refused by servers that have n
+                    self._learning.width_refused(run.leg.width, width, stand_ins)
+                return [Anomaly("n_refused")]
+
+    def _try_again(self, run: Run, failure: Failure) -> list[Command] | None:
+        """Try the same again, once the pause is over, where that may help and is allowed."""
+        if not retryable(failure):
+            return None
+        retried = Retried(run.leg.number, failure.kind)
+        if failure.kind is FailureKind.STALE and not run.stale:
+            run.stale = True  # nothing reached the upstream: this attempt costs nothing
+            self._roster.again(run)
+            return [retried]
+        if run.retries >= self._retries_per_leg or not self._budget():
+            self.retries_spent |= self._retries_per_leg > 0
+            return None
+        seconds = pause_seconds(failure, run.retries, self._jitter())
+        run.retries += 1
+        run.attempt += 1
+        self._roster.move(run, Signal.PAUSE)
+        return [retried, SetTimer(f"retry:{run.leg.number}", seconds)]

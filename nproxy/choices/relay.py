@@ -1,0 +1,189 @@
+"""Relay: one leg whose bytes pass, watched event by event by the same Merge.
+
+Only the writing differs. An event goes to the client as it came unless a rule needs otherwise; then the event is
+written anew with its keys in their order, and only what the rule names is changed. Where the upstream's wire is exact,
+the output is the one that Merge would write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nproxy.choices.merge import Merge
+from nproxy.choices.plan import Request
+from nproxy.choices.strands import Choice, Strand
+from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
+from nproxy.openai.jsonvalue import JSON, dumps, loads
+from nproxy.openai.usage import Usage
+from nproxy.openai.wire import event
+
+_NULL_USAGE = b',"usage":null'
+
+
+@dataclass(frozen=True, slots=True)
+class _Patch:
+    """A change to an event's bytes that is the same for all plain events of a stream.
+
+    What it looks for cannot stand inside a JSON string, where quotes are escaped; that it does the right thing is
+    checked on a parsed event before it is used on others with the same surroundings.
+    """
+
+    model: tuple[bytes, bytes] | None = None
+    add_usage: bool = False
+    drop_usage: bool = False
+
+    def __call__(self, data: bytes) -> bytes:
+        if self.model is not None:
+            data = data.replace(*self.model, 1)
+        if self.add_usage:
+            return data[:-1] + _NULL_USAGE + b"}"
+        return data.replace(_NULL_USAGE, b"", 1) if self.drop_usage else data
+
+
+class Relay(Merge):
+    """Relays one leg. `shown`: the name to show instead of the upstream's own for the model, None to leave it."""
+
+    def __init__(self, request: Request, id: str, created: int, model: str, *, shown: str | None = None) -> None:
+        super().__init__(request, id, created, model)
+        self._shown = shown
+        self._named = False  # id and created are the upstream's
+        self._roles: set[int] = set()  # choices whose role is out
+        self._patch: _Patch | None = None
+        self._tails: list[bytes] = []
+        self._body: bytes | None = None
+
+    def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
+        if name != "error" and self._patch is not None and self._strands[number].rewriter.swap(data) is not None:
+            return event(self._patch(data))
+        return super().chunk(number, data.replace(b"\n", b" "), name)  # between JSON's tokens a blank will do
+
+    def body(self, number: int, body: bytes) -> bytes:
+        written = super().body(number, body)
+        self._body = body if len(self._strands) == 1 else None
+        return written
+
+    # ---- writing
+
+    def _prelude(self, data: bytes) -> bytes:
+        return b"" if data else super()._prelude(data)
+
+    def _frame(
+        self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
+    ) -> bytes:
+        if not data or not self._request.stream:
+            return super()._frame(strand, data, chunk, position, choice, said)
+        came = loads(data)
+        written = self._role_first(choice, said)
+        wanted = self._wanted(came, came["choices"][position], chunk, choice, said)
+        if wanted is None:
+            return written
+        patched = self._patched(strand, data, chunk, wanted)
+        if wanted == came:
+            return written + event(data)
+        return written + event(dumps(wanted) if patched is None else patched)
+
+    def _without_choices(self, data: bytes, chunk: UpstreamChunk) -> bytes:
+        if not data or not self._request.stream:
+            return b""
+        if chunk.usage is not None:
+            self._tails.append(data)
+            return b""
+        came = loads(data)
+        wanted = self._renamed(came)
+        return event(data if wanted == came else dumps(wanted))
+
+    def _usage_tail(self, usage: Usage) -> bytes:
+        if len(self._tails) != 1 or len(self._strands) != 1:
+            return super()._usage_tail(usage)
+        came = loads(self._tails[0])
+        wanted = self._renamed(came) | {"usage": came["usage"]}
+        return event(self._tails[0] if wanted == came else dumps(wanted))
+
+    def _answer(self, usage: Usage | None) -> bytes:
+        if self._body is None or len(self._strands) != 1:
+            return super()._answer(usage)
+        return self._body if self._shown is None else dumps(loads(self._body) | {"model": self._shown})
+
+    # ---- what a rule needs
+
+    def _role_first(self, choice: Choice, said: UpstreamChoice) -> bytes:
+        """The role chunk of a choice whose first chunk has none."""
+        if not self._chat or choice.index in self._roles or said.role is not None:
+            return b""
+        self._roles.add(choice.index)
+        return self._wire.prelude([choice.index])
+
+    def _wanted(
+        self, came: dict[str, Any], raw: dict[str, Any], chunk: UpstreamChunk, choice: Choice, said: UpstreamChoice
+    ) -> dict[str, Any] | None:
+        """The event as the client is to see it, with one choice; None where nothing is left of it."""
+        wanted = self._renamed(came)
+        wanted["choices"] = [kept := dict(raw)]
+        if raw.get("index", 0) != choice.index:
+            kept["index"] = choice.index
+        if said.logprobs != raw.get("logprobs"):
+            kept["logprobs"] = said.logprobs
+        if chunk.usage is not None and self._request.continuous_usage:
+            total = self._running()
+            wanted["usage"] = came["usage"] if len(self._choices) == 1 or total is None else total.to_json()
+        if not self._chat or not isinstance(raw.get("delta"), dict):
+            return wanted
+        kept["delta"] = delta = raw["delta"] | {key: said.delta[key] for key in ("tool_calls",) if key in said.delta}
+        repeated = said.role is not None and choice.index in self._roles
+        if "role" in delta and (repeated or said.role is None):
+            del delta["role"]
+            if said.bare:
+                return None
+        if said.role is not None:
+            self._roles.add(choice.index)
+        return wanted
+
+    def _renamed(self, came: dict[str, JSON]) -> dict[str, JSON]:
+        """The event with the stream's one id, created and model, and with `usage` as the client asked for it."""
+        if not self._named:
+            self._take_names(came)
+        names: dict[str, JSON] = {"id": self._wire.id, "object": self._wire.dialect.chunk_object}
+        names |= {"created": self._wire.created, "model": self._wire.model}
+        wanted = came | names
+        if self._request.include_usage:
+            wanted["usage"] = None
+        else:
+            wanted.pop("usage", None)
+        return wanted
+
+    def _take_names(self, came: dict[str, JSON]) -> None:
+        """Use the upstream's own id, created and model for what must be written here."""
+        self._named = True
+        id, created, model = came.get("id"), came.get("created"), self._shown or came.get("model")
+        self._wire = replace(
+            self._wire,
+            id=id if isinstance(id, str) and id else self._wire.id,
+            created=created if isinstance(created, int) else self._wire.created,
+            model=model if isinstance(model, str) else self._wire.model,
+        )
+
+    def _patched(self, strand: Strand, data: bytes, chunk: UpstreamChunk, wanted: dict[str, Any]) -> bytes | None:
+        """Make `wanted` of the bytes by a patch, if one does it; plain events like this then need no parsing."""
+        wire = self._wire
+        for patch in [self._patch] if self._patch is not None else self._patches(data):
+            patched = patch(data)
+            if not _says(patched, wanted):
+                continue
+            self._patch = patch
+            strand.rewriter.learn(data, chunk, lambda said: wire.chunk(said.index, said.delta))
+            return patched
+        return None
+
+    def _patches(self, data: bytes) -> list[_Patch]:
+        model = None
+        if self._shown is not None and (sent := loads(data).get("model")) is not None:
+            model = (b'"model":' + dumps(sent), b'"model":' + dumps(self._shown))
+        return [_Patch(model), _Patch(model, add_usage=True), _Patch(model, drop_usage=True)]
+
+
+def _says(data: bytes, wanted: dict[str, Any]) -> bool:
+    try:
+        return bool(loads(data) == wanted)
+    except ValueError:  # the patch met bytes that it is not made for
+        return False

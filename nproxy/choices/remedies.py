@@ -1,0 +1,69 @@
+"""Whether an upstream's refusal is about something that nproxy can do without: `n`, `seed` or `stream_options`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.leg import Leg
+from nproxy.choices.lessons import RefusedField
+from nproxy.choices.plan import Request
+from nproxy.openai.errors import ApiError, wrap_foreign
+
+# As servers word it: "n must be 1 when using greedy sampling", "Field 'n': Value must be between 1 <= value <= 32",
+# "'n' : number must be at most 1", "Only one completion choice is allowed", "Invalid n value (only n = 1 ...)".
+_ABOUT_N = re.compile(
+    r"(?<![\w\\-])n(?![\w-])|one (?:completion )?choice|multiple (?:completions|choices)", re.IGNORECASE
+)
+_WIDEST = re.compile(r"(?:<=|at most|maximum(?: of| is)?|up to|exceeds?(?: the)?(?: limit| maximum)?(?: of)?)\s*(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class TooWide:
+    """The leg asked for too many choices; legs of `width` may do."""
+
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """The leg may do without this field."""
+
+    field: RefusedField
+
+
+def remedy(request: Request, leg: Leg, failure: Failure) -> TooWide | Without | None:
+    """What to change so that the upstream takes the leg, or None where the refusal is the client's to read.
+
+    What the client asked for is not left out behind its back: at one choice its seed, and at any number its own
+    stream_options. At several choices a seed that the upstream does not know costs reproducibility, not the answer.
+    """
+    if failure.kind is not FailureKind.STATUS or failure.status not in (400, 422):
+        return None
+    error = wrap_foreign(failure.status, failure.content_type, failure.body)
+    if leg.width > 1 and _names(error, "n", _ABOUT_N):
+        return TooWide(1 if request.greedy else _named_width(error.message, leg.width))
+    for field in _droppable(request, leg):
+        if _names(error, field, re.compile(rf"\b{field}\b")):
+            return Without(field)
+    return None
+
+
+def _droppable(request: Request, leg: Leg) -> list[RefusedField]:
+    fields: list[RefusedField] = []
+    if leg.seed is not None and request.choices > 1:
+        fields.append("seed")
+    if "stream_options" not in request.body.fields:
+        fields.append("stream_options")
+    return [field for field in fields if field not in leg.omit]
+
+
+def _names(error: ApiError, field: str, wording: re.Pattern[str]) -> bool:
+    return error.param == field or wording.search(error.message) is not None
+
+
+def _named_width(message: str, asked: int) -> int:
+    """The limit that the refusal names, if it is one; otherwise 1."""
+    found = [int(digits) for digits in _WIDEST.findall(message)]
+    return next((width for width in found if 1 <= width < asked), 1)

@@ -1,0 +1,109 @@
+"""The legs of one request: their states, who waits, who is called. The only place where a leg's state changes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from nproxy.choices.leg import Leg
+from nproxy.choices.seeds import seeded
+from nproxy.choices.states import FINAL, HOLDS_A_CALL, LegState, Signal, step
+
+
+@dataclass(slots=True)
+class Run:
+    """A leg and how far it is.
+
+    attempt: the number of its call, counted from 0. retries: those attempts that the budget paid for. stale: it has had
+    its free attempt.
+    """
+
+    leg: Leg
+    state: LegState = LegState.WAITING
+    attempt: int = 0
+    retries: int = 0
+    stale: bool = False
+
+
+class Roster:
+    """All legs of a request, by number. calls: legs that hold a call. unsettled: legs in no final state.
+
+    seed: the client's. draw: gives random seeds, None where the upstream takes none.
+    """
+
+    def __init__(self, legs: Iterable[Leg], *, seed: int | None, draw: Callable[[], int] | None) -> None:
+        self.calls = 0
+        self.unsettled = 0
+        self._seed = seed
+        self._draw = draw
+        self._runs: dict[int, Run] = {}
+        self._queue: list[int] = []  # a heap: of the waiting legs the lowest number is called first
+        self._enlist(legs)
+        self._taken = {run.leg.seed for run in self if run.leg.seed is not None}
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs.values())
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def find(self, number: int) -> Run | None:
+        """The leg of this number, if there is one."""
+        return self._runs.get(number)
+
+    def calling(self, number: int) -> Run | None:
+        """The leg of this number, if it holds a call."""
+        run = self._runs.get(number)
+        if run is None or not (run.state is LegState.SPEAKING or run.state is LegState.CALLED):
+            return None
+        return run
+
+    def callers(self) -> list[Run]:
+        """The legs that hold a call."""
+        return [run for run in self if run.state in HOLDS_A_CALL]
+
+    def move(self, run: Run, signal: Signal) -> None:
+        """Let a leg change its state."""
+        before, run.state = run.state, step(run.state, signal)
+        self.calls += (run.state in HOLDS_A_CALL) - (before in HOLDS_A_CALL)
+        self.unsettled -= run.state in FINAL
+
+    def resume(self, run: Run) -> None:
+        """End a leg's pause: it waits for its turn again."""
+        self.move(run, Signal.RESUME)
+        heapq.heappush(self._queue, run.leg.number)
+
+    def again(self, run: Run) -> None:
+        """Let a leg be called once more, as soon as it is its turn."""
+        run.attempt += 1
+        self.move(run, Signal.PAUSE)
+        self.resume(run)
+
+    def next_waiting(self, parallel: int | None) -> Run | None:
+        """The next leg to call, None where none waits or `parallel` calls are open; the caller opens it."""
+        if not self._queue or (parallel is not None and self.calls >= parallel):
+            return None
+        return self._runs[heapq.heappop(self._queue)]
+
+    def add(self, legs: Sequence[Leg]) -> set[int]:
+        """Number, seed and enlist further legs; gives their numbers."""
+        first = len(self._runs)
+        numbered = [replace(leg, number=first + place, seed=None) for place, leg in enumerate(legs)]
+        if self._draw is not None:
+            numbered = seeded(numbered, self._seed, self._draw, self._taken)
+        self._enlist(numbered)
+        return {leg.number for leg in numbered}
+
+    def drop_idle(self) -> None:
+        """Cancel all legs that wait or pause."""
+        for run in self:
+            if run.state in (LegState.WAITING, LegState.PAUSED):
+                self.move(run, Signal.CANCEL)
+        self._queue.clear()
+
+    def _enlist(self, legs: Iterable[Leg]) -> None:
+        for leg in legs:
+            self._runs[leg.number] = Run(leg)
+            self.unsettled += 1
+            heapq.heappush(self._queue, leg.number)
