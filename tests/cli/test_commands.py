@@ -1,0 +1,133 @@
+"""The command line as a user meets it: real processes, exit codes, one clear line per error."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from nproxy import __version__
+from nproxy.config import Config
+
+CANARY = "canary-91c4"
+
+
+def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`nproxy` with these words and only these NPROXY_ variables."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NPROXY_")}
+    argv = [sys.executable, "-m", "nproxy", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**kept, **environ}, check=False)
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"nproxy {__version__}\n", "")
+
+
+def test_check_prints_a_summary_of_a_good_file(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    fleet = f"{{name: fleet, replicas: ['http://a'], api_key: {CANARY}, models: [m], n: {{native_up_to: 4}}}}"
+    file.write_text(f"listen: {{host: '::1'}}\nupstreams: [{fleet}]\n")
+    done = run("check", str(file))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "listen    http://[::1]:8000",
+        "upstream  fleet: http://a/v1; models m; n up to 4; key own",
+        "limits    n up to 128, 1024 choices in flight",
+    ]
+
+
+def test_check_prints_each_error_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_text(f"listen:\n  port: x\nupstreams:\n- name: a\n  api_key: {CANARY}\nauth: {{}}\n")
+    done = run("check", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"{file}:2: listen.port: must be a whole number",
+        f"{file}:4: upstreams[0].replicas: is required",
+        f"{file}:6: auth: is not available yet",
+    ]
+
+
+def test_check_of_no_file_or_no_yaml_is_2(tmp_path: Path) -> None:
+    missing = run("check", str(tmp_path / "none"))
+    assert (missing.returncode, missing.stderr) == (2, f"{tmp_path}/none: cannot be read: no such file or directory\n")
+    (tmp_path / "bad").write_text("a: [")
+    assert run("check", str(tmp_path / "bad")).returncode == 2
+    assert run("check").returncode == 2
+
+
+def test_check_sees_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_text("{}")
+    done = run("check", str(file), NPROXY_LISTEN__PORT="high")
+    assert (done.returncode, done.stderr) == (2, "NPROXY_LISTEN__PORT: listen.port: must be a whole number\n")
+
+
+def test_config_schema_is_a_json_schema_of_every_section() -> None:
+    done = run("config-schema")
+    schema = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert set(schema["properties"]) == set(Config.model_fields)
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Listen"]["properties"]["port"] == {
+        "default": 8000,
+        "description": "TCP port; 0 takes a free one.",
+        "maximum": 65535,
+        "minimum": 0,
+        "title": "Port",
+        "type": "integer",
+    }
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The only line that was printed, on standard error."""
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_serve_refuses_a_bad_url() -> None:
+    done = run("serve", "--upstream", "127.0.0.1:8000")
+    assert done.returncode == 2
+    assert one_line(done) == "--upstream: upstreams[0].replicas[0]: must begin with http://, https:// or unix:/"
+
+
+def test_serve_refuses_bad_numbers_by_their_option() -> None:
+    done = run("serve", "--port", "http", "--max-n", "0")
+    assert done.returncode == 2
+    assert sorted(done.stderr.splitlines()) == [
+        "--max-n: n_policy.max_n: must be greater than or equal to 1",
+        "--port: listen.port: must be a whole number",
+    ]
+
+
+def test_serve_refuses_an_unknown_model() -> None:
+    done = run("serve", "--model", "gpt-9", "--port", "0")
+    assert done.returncode == 2
+    assert one_line(done).startswith("nproxy: model gpt-9: neither smollm2-135m-instruct, nor a file or folder here")
+
+
+def test_serve_refuses_an_option_that_is_not_built() -> None:
+    done = run("serve", "--workers", "2")
+    assert done.returncode == 2
+    assert "No such option" in done.stderr
+
+
+def test_serve_tells_that_the_port_is_in_use_before_anything_else() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "--port", str(port), "--model", "gpt-9")
+    assert done.returncode == 1
+    assert one_line(done) == f"nproxy: 127.0.0.1:{port} is in use; choose another with --port"
+
+
+def test_serve_tells_that_a_host_is_not_here() -> None:
+    done = run("serve", "--upstream", "http://127.0.0.1:1", "--host", "192.0.2.1", "--port", "0")
+    assert done.returncode == 1
+    assert one_line(done).startswith("nproxy: cannot listen on 192.0.2.1")

@@ -1,0 +1,194 @@
+"""The engine's supervision, with a real child process that behaves like an engine, or does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nproxy.cli import engine_child
+from nproxy.cli.engine_child import EngineFailed, command, private_socket, supervised
+from nproxy.config import Engine
+from nproxy.models import LocalModel
+
+FAKE = Path(__file__).parents[1] / "fakes" / "engine_process.py"
+
+
+@pytest.fixture
+def socket() -> Iterator[Path]:
+    with private_socket() as path:
+        yield path
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Path:
+    """Where the child writes the process ids of its lives."""
+    return tmp_path / "lives"
+
+
+def argv(socket: Path, lives: Path, behaviour: str = "good") -> list[str]:
+    return [sys.executable, str(FAKE), "--uds", str(socket), "--lives", str(lives), "--behaviour", behaviour]
+
+
+def ids(lives: Path) -> list[int]:
+    return [int(line) for line in lives.read_text().split()]
+
+
+def gone(number: int) -> bool:
+    """Whether a process has ended (one that nobody has waited for yet counts as ended)."""
+    try:
+        return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_the_socket_lies_in_a_folder_of_its_own_that_goes_again() -> None:
+    with private_socket() as path:
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert len(os.fsencode(path)) < 100
+    assert not path.parent.exists()
+
+
+def test_a_deep_temporary_folder_does_not_make_the_socket_path_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    with private_socket() as path:
+        assert len(os.fsencode(path)) < 100
+
+
+def test_the_command_leaves_unset_options_to_the_engine() -> None:
+    model = LocalModel("org/name", Path("/models/name"))
+    words = command(Engine(max_model_len=512), model, Path("/s"), "info")
+    assert words == [
+        *(sys.executable, "-P", "-m", "engine", "/models/name", "--uds", "/s", "--served-model-name", "org/name"),
+        *("--dtype", "auto", "--max-model-len", "512", "--log-level", "info", "--exit-with-stdin"),
+    ]
+
+
+def test_a_missing_package_of_the_engine_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine_child.demand_installed()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    with pytest.raises(EngineFailed, match=r"needs torch: pip install 'nproxy\[engine\]'"):
+        engine_child.demand_installed()
+
+
+async def test_the_child_lives_as_long_as_the_body(socket: Path, lives: Path) -> None:
+    ready = asyncio.Event()
+    async with supervised(argv(socket, lives), socket, lambda seconds: ready.set()):
+        await ready.wait()
+        (child,) = ids(lives)
+        assert not gone(child)
+    assert gone(child)
+
+
+async def test_the_child_leads_a_session_of_its_own(socket: Path, lives: Path) -> None:
+    """Ctrl-C on a terminal must reach the gateway alone."""
+    ready = asyncio.Event()
+    async with supervised(argv(socket, lives), socket, lambda seconds: ready.set()):
+        await ready.wait()
+        assert os.getsid(ids(lives)[0]) != os.getsid(0)
+
+
+async def test_a_child_that_dies_is_started_again(
+    socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_child, "FIRST_PAUSE", 0.01)
+    ready: asyncio.Queue[float] = asyncio.Queue()
+    async with supervised(argv(socket, lives), socket, ready.put_nowait):
+        for life in range(3):
+            await ready.get()
+            assert len(ids(lives)) == life + 1
+            os.kill(ids(lives)[-1], signal.SIGKILL)
+        await ready.get()
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"engine was killed by SIGKILL; starting it again in {pause:.1f} s" for pause in (0.01, 0.02, 0.04)]
+
+
+async def test_pauses_grow_to_a_limit(socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_child, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(engine_child, "LONGEST_PAUSE", 0.03)
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(engine_child.asyncio, "sleep", noted)
+    ready: asyncio.Queue[float] = asyncio.Queue()
+    async with supervised(argv(socket, lives), socket, ready.put_nowait):
+        for _ in range(4):
+            await ready.get()
+            os.kill(ids(lives)[-1], signal.SIGKILL)
+        await ready.get()
+    assert pauses == [0.01, 0.02, 0.03, 0.03]
+
+
+async def test_a_child_that_never_was_ready_ends_the_body_with_its_error(socket: Path, lives: Path) -> None:
+    with pytest.raises(EngineFailed, match="the engine ended with 1 before it was ready"):
+        async with supervised(argv(socket, lives, "fail-first"), socket, lambda seconds: None):
+            await asyncio.Event().wait()
+    assert len(ids(lives)) == 1
+
+
+async def test_an_error_of_the_body_comes_out_as_it_is_and_ends_the_child(socket: Path, lives: Path) -> None:
+    ready = asyncio.Event()
+    with pytest.raises(OSError, match="in use"):
+        async with supervised(argv(socket, lives), socket, lambda seconds: ready.set()):
+            await ready.wait()
+            raise OSError("in use")
+    assert gone(ids(lives)[0])
+
+
+async def test_a_deaf_child_is_killed(socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_child, "STOP_SECONDS", 0.2)
+    ready = asyncio.Event()
+    async with supervised(argv(socket, lives, "deaf"), socket, lambda seconds: ready.set()):
+        await ready.wait()
+    assert gone(ids(lives)[0])
+
+
+async def test_what_the_child_started_ends_with_it(socket: Path, lives: Path) -> None:
+    ready = asyncio.Event()
+    async with supervised(argv(socket, lives, "parent"), socket, lambda seconds: ready.set()):
+        await ready.wait()
+    await _until_gone(*ids(lives))
+
+
+GATEWAY = """
+import asyncio, sys
+from pathlib import Path
+from nproxy.cli.engine_child import supervised
+
+async def main():
+    async with supervised(sys.argv[2:], Path(sys.argv[1]), lambda seconds: print("ready", flush=True)):
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_the_child_ends_when_its_supervisor_is_killed(socket: Path, lives: Path) -> None:
+    words = [sys.executable, "-c", GATEWAY, str(socket), *argv(socket, lives)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "ready\n"
+        supervisor.kill()
+    await _until_gone(*ids(lives))
+
+
+async def _until_gone(*numbers: int) -> None:
+    async with asyncio.timeout(5):
+        while not all(map(gone, numbers)):
+            await asyncio.sleep(0.01)

@@ -1,0 +1,66 @@
+"""Options of serve, over the environment, over the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nproxy.cli.options import ServeOptions
+from nproxy.config import Config, ConfigError, load
+
+FILE = "upstreams: [{name: upstream, replicas: ['http://a'], n: {native_up_to: 4}}]\nlisten: {port: 1, host: h}\n"
+
+
+def loaded(file: Path | None, environ: dict[str, str], **given: str | tuple[str, ...]) -> Config:
+    nothing = {"model": None, "dtype": None, "host": None, "port": None, "max_n": None, "n_mode": None, "upstreams": ()}
+    return load(file, environ, ServeOptions.of({**nothing, **given}).lay_over)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "nproxy.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_nothing_means_the_default_model() -> None:
+    assert loaded(None, {}) == Config()
+
+
+def test_options_go_over_the_environment_and_that_over_the_file(file: Path) -> None:
+    config = loaded(file, {"NPROXY_LISTEN__PORT": "2", "NPROXY_LISTEN__HOST": "e"}, port="3")
+    assert (config.listen.port, config.listen.host) == (3, "e")
+
+
+def test_upstreams_alone_run_no_engine() -> None:
+    config = loaded(None, {}, upstreams=("http://a", "http://b"))
+    assert config.engine is None
+    assert [(upstream.name, upstream.replicas[0].url) for upstream in config.upstreams] == [
+        ("upstream", "http://a/v1"),
+        ("upstream-2", "http://b/v1"),
+    ]
+
+
+def test_a_model_beside_upstreams_runs_the_engine_too(file: Path) -> None:
+    config = loaded(file, {}, model="org/name", dtype="float32")
+    assert config.engine is not None
+    assert (config.engine.model, config.engine.dtype) == ("org/name", "float32")
+    assert len(config.upstreams) == 1
+
+
+def test_an_upstream_is_added_to_the_files_under_a_free_name(file: Path) -> None:
+    config = loaded(file, {}, upstreams=("http://b",))
+    assert [upstream.name for upstream in config.upstreams] == ["upstream", "upstream-2"]
+
+
+def test_n_goes_to_every_upstream(file: Path) -> None:
+    config = loaded(file, {}, upstreams=("http://b",), n_mode="fanout", max_n="8")
+    assert [upstream.n for upstream in config.upstreams] == ["fanout", "fanout"]
+    assert config.n_policy.max_n == 8
+
+
+def test_an_error_names_the_option(file: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        loaded(file, {}, max_n="many")
+    assert str(raised.value) == "--max-n: n_policy.max_n: must be a whole number"

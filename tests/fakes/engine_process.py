@@ -1,0 +1,59 @@
+"""A process that behaves as an engine does towards its supervisor, and misbehaves where told to.
+
+It appends its process id to --lives at each start, answers GET /health on the Unix socket, and ends
+with its standard input. `fail-first` ends before it is ready, `deaf` ignores SIGTERM, `parent` has a
+child of its own, whose id it writes to --lives as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socketserver
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, *_: object) -> None:
+        """A log line per request would only be noise."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--uds", required=True)
+    parser.add_argument("--lives", type=Path, required=True)
+    parser.add_argument("--behaviour", choices=("good", "fail-first", "deaf", "parent"), default="good")
+    arguments = parser.parse_args()
+    ids = [os.getpid()]
+    if arguments.behaviour == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if arguments.behaviour == "parent":
+        sleeper = [sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"]
+        ids.append(subprocess.Popen(sleeper, stdin=subprocess.DEVNULL).pid)
+    with arguments.lives.open("a") as lives:
+        lives.writelines(f"{number}\n" for number in ids)
+    if arguments.behaviour == "fail-first":
+        sys.exit("engine: the model is not to my taste")
+    server = socketserver.ThreadingUnixStreamServer(arguments.uds, Health)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    if arguments.behaviour == "deaf":
+        signal.pause()
+    while os.read(0, 4096):
+        pass
+
+
+if __name__ == "__main__":
+    main()
