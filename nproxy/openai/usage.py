@@ -76,13 +76,16 @@ def parse_usage(value: JSON) -> Usage | None:
     )
 
 
-def within_leg(tails: Sequence[Usage], by_choice: Mapping[int, Usage]) -> Usage | None:
+def within_leg(tails: Sequence[Usage], by_choice: Mapping[int, Usage], choices: int | None = None) -> Usage | None:
     """Give one leg's usage from what its stream said.
 
     tails: usages of chunks without choices, in order; more than one means one per choice (llama.cpp), and
     they are summed. by_choice: per choice the last usage that a chunk with that choice carried; it counts
-    only where there is no tail. None where there is neither.
+    only where there is no tail. choices: how many the leg carries, where known; with more tails than that they
+    are running totals, and the last one counts. None where there is no usage.
     """
+    if choices is not None and len(tails) > choices:
+        tails = tails[-1:]
     parts = list(tails) or [by_choice[index] for index in sorted(by_choice)]
     return _siblings(parts) if parts else None
 

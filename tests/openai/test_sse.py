@@ -1,0 +1,221 @@
+"""Server-sent events from bytes: whole, byte by byte, in any split, with what real and odd servers send."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
+from tests.transcripts.recorded import load
+
+PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
+
+
+def decode(*segments: bytes, max_event: int = 1 << 24) -> list[SSEEvent]:
+    decoder = SSEDecoder(max_event)
+    events = [event for segment in segments for event in decoder.feed(segment)]
+    return events + decoder.close()
+
+
+def bytewise(stream: bytes) -> list[SSEEvent]:
+    return decode(*(stream[i : i + 1] for i in range(len(stream))))
+
+
+ONE_EVENT = [
+    pytest.param(b": comment\ndata: x\n\n", id="P1_comment_line"),
+    pytest.param(b": ping\n\n:\n\ndata: x\n\n", id="P1_comment_block"),
+    pytest.param(b"data: x\r\n\r\n", id="P2_crlf"),
+    pytest.param(b"data: x\r\r", id="P2_lone_cr"),
+    pytest.param(b"data: x\r\n\n", id="P2_mixed_1"),
+    pytest.param(b"data: x\n\r\n", id="P2_mixed_2"),
+    pytest.param(b"data: x\n\r", id="P2_mixed_3"),
+    pytest.param(b"\xef\xbb\xbfdata: x\n\n", id="P4_bom"),
+    pytest.param(b"data:x\n\n", id="P7_no_space"),
+    pytest.param(b"id: 1\nretry: 5\ndata: x\n\n", id="P8_id_and_retry"),
+    pytest.param(b"event: lonely\n\nretry: 1\n\ndata: x\n\n", id="P8_fields_without_data"),
+    pytest.param(b"data: x\n", id="P9_no_blank_line"),
+    pytest.param(b"data: x", id="P9_no_line_end"),
+    pytest.param(b"data: x\r", id="P9_cr_only"),
+    pytest.param(b"\n\n\ndata: x\n\n\n\n", id="blank_lines_around"),
+    pytest.param(b"unknown: y\ndata: x\nnocolon\n\n", id="unknown_fields"),
+    pytest.param(b"data\ndata:\n\ndata: x\n\n", id="line_feed_only"),
+]
+
+
+@pytest.mark.parametrize("stream", ONE_EVENT)
+def test_P_one_event_whole_and_bytewise(stream: bytes) -> None:
+    expected = [SSEEvent(b"x")]
+    if stream.startswith(b"data\ndata:"):
+        expected = [SSEEvent(b"\n"), SSEEvent(b"x")]
+    assert decode(stream) == expected
+    assert bytewise(stream) == expected
+
+
+def test_P2_a_lone_cr_ends_its_line_at_once_and_swallows_one_lf() -> None:
+    decoder = SSEDecoder()
+    assert decoder.feed(b"data: x\r") == []
+    assert decoder.feed(b"\r") == [SSEEvent(b"x")]  # not delayed until the next byte is seen
+    assert decoder.feed(b"\ndata: y\n\n") == [SSEEvent(b"y")]
+    # Only one LF belongs to the CR: the second one is a blank line.
+    assert decode(b"data: x\r", b"\n", b"\n", b"data: y\n\n") == [SSEEvent(b"x"), SSEEvent(b"y")]
+
+
+def test_P3_lines_of_data_are_joined() -> None:
+    assert decode(b"data: {\ndata:  1\ndata\ndata: }\n\n") == [SSEEvent(b"{\n 1\n\n}")]
+
+
+def test_P4_only_the_first_bom_is_dropped() -> None:
+    bom = b"\xef\xbb\xbf"
+    assert bytewise(bom + b"data: " + bom + b"\n\n" + bom + b"data: y\n\ndata: z\n\n") == [
+        SSEEvent(bom),
+        SSEEvent(b"z"),
+    ]
+
+
+def test_P5_a_character_split_over_segments() -> None:
+    stream = "data: 日本\n\n".encode()
+    for cut in range(len(stream)):
+        assert decode(stream[:cut], stream[cut:]) == [SSEEvent("日本".encode())]
+
+
+def test_P7_one_space_is_dropped_and_no_more() -> None:
+    assert [decode(b"data:" + spaces + b"x\n\n") for spaces in (b"", b" ", b"  ")] == [
+        [SSEEvent(b"x")],
+        [SSEEvent(b"x")],
+        [SSEEvent(b" x")],
+    ]
+
+
+def test_P8_the_event_name_is_kept_for_its_own_event_only() -> None:
+    assert decode(b"event: error\ndata: 1\n\ndata: 2\n\n") == [SSEEvent(b"1", "error"), SSEEvent(b"2")]
+
+
+def test_P9_close_gives_nothing_twice() -> None:
+    decoder = SSEDecoder()
+    assert decoder.feed(b"data: x\n") == []
+    assert decoder.close() == [SSEEvent(b"x")]
+    assert decoder.close() == []
+
+
+def test_P11_several_events_in_one_segment_and_a_rest() -> None:
+    decoder = SSEDecoder()
+    assert decoder.feed(b"data: 1\n\ndata: 2\n\ndata: 3\n") == [SSEEvent(b"1"), SSEEvent(b"2")]
+    assert decoder.feed(b"\ndata: 4\n\n") == [SSEEvent(b"3"), SSEEvent(b"4")]
+
+
+def test_P_empty_data_is_no_event() -> None:
+    assert decode(b"data: 1\n\ndata: \n\ndata:\n\ndata: 2\n\n") == [SSEEvent(b"1"), SSEEvent(b"2")]
+
+
+def test_R5_a_space_before_the_blank_line_stays_in_the_data() -> None:
+    assert decode(b'data: {"a":1} \n\ndata: [DONE] \n\n') == [SSEEvent(b'{"a":1} '), SSEEvent(b"[DONE] ")]
+
+
+class TestLimit:
+    def test_an_event_of_exactly_the_limit_passes(self) -> None:
+        stream = b"data: " + b"x" * 94 + b"\n\n"
+        assert (
+            decode(stream, max_event=100)
+            == decode(*[bytes([b]) for b in stream], max_event=100)
+            == [SSEEvent(b"x" * 94)]
+        )
+
+    @pytest.mark.parametrize("end", [b"\n\n", b"\n", b""])
+    def test_one_byte_more_is_refused(self, end: bytes) -> None:
+        stream = b"data: " + b"x" * 95 + end
+        with pytest.raises(SSEError):
+            decode(stream, max_event=100)
+        with pytest.raises(SSEError):
+            decode(*[bytes([b]) for b in stream], max_event=100)
+
+    def test_events_before_the_long_one_are_given_first(self) -> None:
+        decoder = SSEDecoder(10)
+        assert decoder.feed(b"data: 1\n\ndata: 23456789\n\ndata: 3\n\n") == [SSEEvent(b"1")]
+        with pytest.raises(SSEError):
+            decoder.feed(b"data: 4\n\n")
+        with pytest.raises(SSEError):
+            decoder.close()
+
+    def test_an_endless_line_is_refused_before_it_is_held(self) -> None:
+        decoder = SSEDecoder(1000)
+        with pytest.raises(SSEError):
+            for _ in range(1001):
+                decoder.feed(b"xx")
+
+    def test_a_large_event_in_small_segments_takes_linear_time(self) -> None:
+        stream = b"data: " + b"x" * 600_000 + b"\n\n"
+        small = [stream[i : i + 7] for i in range(0, len(stream), 7)]  # quadratic work would take minutes
+        assert decode(*small) == [SSEEvent(b"x" * 600_000)]
+
+
+lines = st.one_of(
+    st.sampled_from(
+        [b"data: x", b"data:y", b"data:  z", b"data", b"event: error", b"id: 1", b": c", b"", b"", b"junk"]
+    ),
+    st.binary(max_size=6).filter(lambda line: b"\n" not in line and b"\r" not in line),
+)
+line_ends = st.sampled_from([b"\n", b"\r\n", b"\r"])
+streams = st.builds(
+    lambda bom, parts: bom + b"".join(line + end for line, end in parts),
+    st.sampled_from([b"", b"\xef\xbb\xbf"]),
+    st.lists(st.tuples(lines, line_ends), max_size=14),
+)
+
+
+@PROPERTY
+@given(streams, st.data())
+def test_P6_any_split_gives_the_same_events(stream: bytes, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    segments = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert decode(*segments) == decode(stream) == bytewise(stream) == by_the_letter(stream)
+
+
+@PROPERTY
+@given(streams, st.integers(4, 12), st.data())
+def test_P6_any_split_refuses_the_same_streams(stream: bytes, limit: int, data: st.DataObject) -> None:
+    def outcome(*segments: bytes) -> tuple[list[SSEEvent], bool]:
+        decoder, events = SSEDecoder(limit), []
+        try:
+            for segment in segments:
+                events += decoder.feed(segment)
+            events += decoder.close()
+        except SSEError:
+            return events, False
+        return events, True
+
+    cut = data.draw(st.integers(0, len(stream)))
+    assert outcome(stream) == outcome(stream[:cut], stream[cut:]) == outcome(*(bytes([b]) for b in stream))
+
+
+def by_the_letter(stream: bytes) -> list[SSEEvent]:
+    """The standard's algorithm, line by line, over the whole stream; a last block counts without its blank line."""
+    text = stream.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    events, data, name = [], [], ""
+    for line in [*text.split(b"\n"), b""]:
+        if line == b"":
+            if b"\n".join(data):
+                events.append(SSEEvent(b"\n".join(data), name))
+            data, name = [], ""
+        elif b":" in line:
+            field, value = line.split(b":", 1)
+            value = value[1:] if value[:1] == b" " else value
+            if field == b"data":
+                data.append(value)
+            elif field == b"event":
+                name = value.decode("utf-8", "replace")
+        elif line == b"data":
+            data.append(b"")
+        elif line == b"event":
+            name = ""
+    return events
+
+
+@pytest.mark.parametrize("server", ["vllm", "llamacpp"])
+@pytest.mark.parametrize("name", ["n2_stream_usage", "n2_logprobs_stream", "cmpl_n2_stream"])
+def test_recorded_streams_whole_and_bytewise(server: str, name: str) -> None:
+    stream = load(server, name).body
+    events = decode(stream)
+    assert [event.data for event in events] == [line[6:] for line in stream.splitlines() if line]
+    assert events[-1].data == b"[DONE]"
+    assert bytewise(stream) == events
