@@ -1,0 +1,35 @@
+"""Philox 4x32-10, vectorised in torch: random numbers as a function of a key and a counter, with no state.
+
+Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). 32-bit words are
+held in int64, whose products wrap as unsigned ones do.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_WORD = 0xFFFFFFFF
+_MULTIPLIERS = torch.tensor([[0xD2511F53], [0xCD9E8D57]])
+_WEYL = torch.tensor([[0x9E3779B9], [0xBB67AE85]])
+
+
+def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Four random words of each counter: counter [4, N] and key [2, N], words 0 .. 2^32 - 1 in int64; gives [4, N]."""
+    even, odd = counter[0::2], counter[1::2]  # words 0 and 2, words 1 and 3
+    for _ in range(10):
+        product = even * _MULTIPLIERS
+        high, low = (product >> 32) & _WORD, product & _WORD
+        even, odd = high.flip(0) ^ odd ^ key, low.flip(0)
+        key = (key + _WEYL) & _WORD
+    return torch.stack((even, odd), 1).flatten(0, 1)
+
+
+def uniforms(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """One number in [0, 1) for each (seed, position), both int64 [N]; float64 [N] of 53 random bits.
+
+    The seed is the key, the position the counter; both halves of each are used.
+    """
+    key = torch.stack((seeds & _WORD, (seeds >> 32) & _WORD))
+    none = torch.zeros_like(positions)
+    words = philox(torch.stack((positions & _WORD, (positions >> 32) & _WORD, none, none)), key)
+    return ((words[0] >> 5) * (1 << 26) + (words[1] >> 6)).double() * 2.0**-53

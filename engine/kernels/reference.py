@@ -1,0 +1,123 @@
+"""Every kernel's meaning, in plain torch: slow, without a plan, one loop per thing that is looped over.
+
+The faster roads (engine/attention.py on a CPU, Triton on a GPU) are tested against these. They compute in
+the dtype of what they are given; tests give them float64.
+
+Shapes: R rows, Q query heads, K key heads, D head_dim, S slots of the KV cache (blocks x block size);
+query head h reads key head h // (Q / K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.batch import Item
+
+
+def span_slots(blocks: Sequence[int], lo: int, hi: int, block_size: int) -> torch.Tensor:
+    """Cache slots of key positions lo .. hi - 1, where `blocks` begin at position lo; int64 [hi - lo]."""
+    return torch.tensor([blocks[i // block_size] * block_size + i % block_size for i in range(hi - lo)])
+
+
+def attn_items(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, items: Sequence[Item], block_size: int, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Partial attention of each item's rows over the item's span.
+
+    q [R, Q, D]; keys, values [K, S, D]. Gives partials [slots, Q, D], each normalized over its own span, and
+    the log-sum-exp of its scores [slots, Q].
+    """
+    slots = max((item.slot + len(item.rows) for item in items), default=0)
+    partial = q.new_zeros(slots, *q.shape[1:])
+    lse = q.new_full((slots, q.shape[1]), -torch.inf)
+    group = q.shape[1] // keys.shape[0]
+    for item in items:
+        where = span_slots(item.blocks, item.lo, item.hi, block_size)
+        for offset, row in enumerate(item.rows):
+            for head in range(q.shape[1]):
+                scores = (keys[head // group, where] @ q[row, head]) * scale  # [span]
+                lse[item.slot + offset, head] = scores.logsumexp(0)
+                partial[item.slot + offset, head] = scores.softmax(0) @ values[head // group, where]
+    return partial, lse
+
+
+def merge_parts(partial: torch.Tensor, lse: torch.Tensor, items: Sequence[Item], rows: int) -> torch.Tensor:
+    """Attention of whole rows from their parts, taken in the order of `lo`; gives [rows, Q, D]."""
+    out = partial.new_zeros(rows, *partial.shape[1:])
+    for row in range(rows):
+        mine = [
+            item.slot + item.rows.index(row) for item in sorted(items, key=lambda item: item.lo) if row in item.rows
+        ]
+        weights = lse[mine].softmax(0)  # [parts, Q]
+        for part, weight in zip(mine, weights, strict=True):
+            out[row] += weight.unsqueeze(-1) * partial[part]
+    return out
+
+
+def prefill_attn(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor, start: int, scale: float
+) -> torch.Tensor:
+    """Causal attention of a chunk at positions start .. start + T - 1; slots [start + T] of all its positions.
+
+    q [T, Q, D]; keys, values [K, S, D]; gives [T, Q, D].
+    """
+    out = torch.empty_like(q)
+    group = q.shape[1] // keys.shape[0]
+    for token in range(len(q)):
+        seen = slots[: start + token + 1]
+        for head in range(q.shape[1]):
+            scores = (keys[head // group, seen] @ q[token, head]) * scale
+            out[token, head] = scores.softmax(0) @ values[head // group, seen]
+    return out
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up, where gate is the first half of the last dimension and up the second."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return gate * torch.sigmoid(gate) * up
+
+
+def rope(heads: torch.Tensor, positions: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    """Rotate heads [T, heads, D] in the interleaved order by positions [T] times inverse [D / 2]."""
+    angles = positions.to(heads.dtype)[:, None, None] * inverse.to(heads.dtype)
+    even, odd = heads[..., 0::2], heads[..., 1::2]
+    turned = (even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos())
+    return torch.stack(turned, dim=-1).flatten(-2)
+
+
+def copy_blocks(cache: torch.Tensor, pairs: Sequence[tuple[int, int]], block_size: int) -> None:
+    """Copy whole blocks (source, target) of all layers and heads; cache [..., S, D]. No target is a source."""
+    for source, target in pairs:
+        there = cache[..., source * block_size : (source + 1) * block_size, :]
+        cache[..., target * block_size : (target + 1) * block_size, :] = there
+
+
+def kept_tokens(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+    """Which tokens top-k and then top-p leave, from one row of logits [V]; bool [V].
+
+    top-k keeps every token that scores at least the k-th highest; top-p then keeps the shortest list of the
+    likeliest that holds at least top_p of what is left. Equals at the edge are all kept.
+    """
+    weights = torch.softmax(logits.double() / temperature, -1)
+    kept = torch.ones_like(logits, dtype=torch.bool)
+    if 0 < top_k < len(logits):
+        kept &= logits >= logits.sort(descending=True).values[top_k - 1]
+    if top_p < 1:
+        left = torch.where(kept, weights, 0.0)
+        order = torch.where(kept, logits.double(), -torch.inf).argsort(descending=True, stable=True)
+        needed = int((left[order].cumsum(0) / left.sum() < top_p).sum())
+        kept &= logits >= logits[order[min(needed, int(kept.sum()) - 1)]]
+    return kept
+
+
+def inverse_cdf(weights: torch.Tensor, uniform: float) -> int:
+    """The token at which the running sum of weights [V] first passes uniform times their sum."""
+    sums = weights.double().cumsum(0)
+    return int((sums <= uniform * sums[-1]).sum())

@@ -1,0 +1,138 @@
+"""A GGUF file as a checkpoint: quantized tensors become floats again, a few megabytes at a time.
+
+The layout of the file is read by engine.ggufmeta; the quantization formats are the gguf package's.
+llama.cpp stores the query and key rows of its `llama` architecture in another order (the two halves of
+a head interleaved, for its kind of rotation); reading undoes that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+
+from engine.errors import ModelError
+from engine.ggufmeta import Header, TensorInfo, read_header
+from engine.models.spec import ModelSpec, spec_from_gguf
+
+_PIECE = 1 << 22  # numbers that are dequantized at once: 16 MiB as float32
+
+_WHOLE = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+    "rope_freqs.weight": "rope_freqs.weight",
+}
+_IN_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """One tensor in the file: where its bytes lie, and its shape in torch's order (rows of quantized numbers)."""
+
+    shape: tuple[int, ...]
+    kind: GGMLQuantizationType
+    start: int
+    size: int
+
+
+class _File:
+    """An open GGUF; `data` is the mapped file, byte by byte."""
+
+    def __init__(self, spec: ModelSpec, data: npt.NDArray[np.uint8], stored: dict[str, _Stored]) -> None:
+        self.spec = spec
+        self.names = frozenset(stored)
+        self._data = data
+        self._stored = stored
+
+    def read(self, name: str, out: torch.Tensor) -> None:
+        stored = self._stored.get(name)
+        if stored is None:
+            raise ModelError(f"the checkpoint has no tensor {name}")
+        if stored.shape != tuple(out.shape):
+            raise ModelError(f"tensor {name} has shape {stored.shape}, the metadata ask for {tuple(out.shape)}")
+        columns = stored.shape[-1]
+        target = out.view(-1, columns)
+        rows = self._data[stored.start : stored.start + stored.size].reshape(len(target), -1)
+        step = max(_PIECE // columns, 1)
+        for at in range(0, len(rows), step):
+            try:
+                piece = dequantize(rows[at : at + step], stored.kind)
+                # float32 needs no dequantizing and comes back as a read-only view of the file.
+                piece = piece if piece.flags.writeable else piece.copy()
+            except NotImplementedError as error:
+                raise ModelError(f"tensor {name} is quantized as {stored.kind.name}, which cannot be read") from error
+            target[at : at + step].copy_(torch.from_numpy(piece).view(-1, columns))
+        if self.spec.architecture == "llama" and (role := re.search(r"\.([qk])_proj\.", name)):
+            heads = self.spec.heads if role[1] == "q" else self.spec.kv_heads
+            # [head, pair, half] as stored -> [head, half, pair]
+            out.copy_(out.view(heads, self.spec.head_dim // 2, 2, -1).transpose(1, 2).reshape(out.shape))
+
+
+@contextmanager
+def open_gguf(path: Path) -> Iterator[_File]:
+    """Map the file and check its directory against its size; raises ModelError where one does not fit the other."""
+    header = read_header(path)
+    stored = _directory(header, path.stat().st_size)
+    spec = spec_from_gguf(header.metadata, {info.name: tuple(reversed(info.shape)) for info in header.tensors})
+    yield _File(spec, np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray), stored)
+
+
+def _directory(header: Header, file_size: int) -> dict[str, _Stored]:
+    stored: dict[str, _Stored] = {}
+    for info in header.tensors:
+        name = _hf_name(info.name)
+        if name in stored:
+            raise ModelError(f"the GGUF names tensor {info.name} twice")
+        stored[name] = _place(info, header.data_start, file_size)
+    return stored
+
+
+def _place(info: TensorInfo, data_start: int, file_size: int) -> _Stored:
+    try:
+        kind = GGMLQuantizationType(info.kind)
+    except ValueError as error:
+        raise ModelError(f"GGUF tensor {info.name} is of the unknown type {info.kind}") from error
+    if not info.shape or min(info.shape) < 1:
+        raise ModelError(f"GGUF tensor {info.name} has the impossible shape {info.shape}")
+    per_block, block_bytes = GGML_QUANT_SIZES[kind]
+    if info.shape[0] % per_block:
+        raise ModelError(f"GGUF tensor {info.name}: rows of {info.shape[0]} are no whole {kind.name} blocks")
+    size = block_bytes
+    for extent in (info.shape[0] // per_block, *info.shape[1:]):
+        size *= extent
+    start = data_start + info.offset
+    if start + size > file_size:
+        end = start + size
+        raise ModelError(f"the GGUF is cut short or its directory lies: {info.name} ends at byte {end} of {file_size}")
+    return _Stored(tuple(reversed(info.shape)), kind, start, size)
+
+
+def _hf_name(name: str) -> str:
+    """Hugging Face's name of a tensor; what is not known keeps its own, and the decoder refuses it."""
+    if name in _WHOLE:
+        return _WHOLE[name]
+    match = _BLOCK.fullmatch(name)
+    if match and match[2] in _IN_BLOCK:
+        return f"model.layers.{match[1]}.{_IN_BLOCK[match[2]]}.{match[3]}"
+    return name

@@ -1,0 +1,95 @@
+"""A Hugging Face folder: config.json and safetensors, in one file or in shards named by an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from engine.errors import ModelError
+from engine.models.spec import ModelSpec, spec_from_hf
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+class _Folder:
+    """Open shards; `where` names the shard of each tensor."""
+
+    def __init__(self, spec: ModelSpec, where: Mapping[str, Any]) -> None:
+        self.spec = spec
+        self.names = frozenset(where)
+        self._where = where
+
+    def read(self, name: str, out: torch.Tensor) -> None:
+        shard = self._where.get(name)
+        if shard is None:
+            raise ModelError(f"the checkpoint has no tensor {name}")
+        try:
+            tensor: torch.Tensor = shard.get_tensor(name)
+        except SafetensorError as error:
+            raise ModelError(f"tensor {name} cannot be read: {error}") from error
+        if tensor.shape != out.shape:
+            raise ModelError(f"tensor {name} has shape {tuple(tensor.shape)}, the config asks for {tuple(out.shape)}")
+        if tensor.dtype not in _FLOATS:
+            raise ModelError(f"tensor {name} is of type {tensor.dtype}; only unquantized floats are supported")
+        out.copy_(tensor)
+
+
+@contextmanager
+def open_folder(folder: Path) -> Iterator[_Folder]:
+    """Open all shards; raises ModelError where the folder holds no model that can be run."""
+    config = _json(folder / "config.json")
+    generation = folder / "generation_config.json"
+    eos = _json(generation).get("eos_token_id") if generation.exists() else None
+    spec = spec_from_hf(config, eos)
+    with ExitStack() as stack:
+        shards: dict[str, Any] = {}
+        for file in _shard_files(folder):
+            try:
+                shard = stack.enter_context(safe_open(file, framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise ModelError(f"{file} is damaged or cut short: {error}") from error
+            shards.update(dict.fromkeys(shard.keys(), shard))
+        yield _Folder(spec, shards)
+
+
+def _shard_files(folder: Path) -> list[Path]:
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.exists():
+        named = _json(index).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+            raise ModelError(f"{index} has no weight_map of file names")
+        files = [folder / name for name in sorted(set(named.values()))]
+        for file in files:
+            # A name in the index must stay inside the folder.
+            if file.parent != folder or file.suffix != ".safetensors":
+                raise ModelError(f"{index} names {file.name!r}, which is no safetensors file of this folder")
+            if not file.exists():
+                raise ModelError(f"{file} is missing: {index.name} names it")
+        return files
+    if single.exists():
+        return [single]
+    pickles = sorted(file.name for suffix in ("*.bin", "*.pt", "*.pth") for file in folder.glob(suffix))
+    if pickles:
+        raise ModelError(
+            f"{folder} holds pickles only ({pickles[0]}), which can run any code when opened;"
+            " convert them to safetensors"
+        )
+    raise ModelError(f"{folder} holds no model.safetensors and no model.safetensors.index.json")
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise ModelError(f"{file} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file} does not hold an object")
+    return value

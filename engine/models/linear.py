@@ -1,0 +1,47 @@
+"""Products with a fixed weight matrix, y = x W^T + b, in the form that is fastest on this CPU.
+
+oneDNN packs a weight once into the order in which its kernels read it: measured on two Zen 5 cores this
+halves the time of small batches and of all fp32 products, and prefill does not lose by it. The plain copy
+is dropped. Where torch is built without oneDNN the plain product serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+Linear = Callable[[torch.Tensor], torch.Tensor]
+
+_PACKED_FOR_ROWS = 32  # a hint to oneDNN; one packing serves every batch size equally well
+
+
+def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """Make the product of x [rows, in] with `weight` [out, in], both of one dtype; gives [rows, out].
+
+    In float32 a row's numbers do not depend on how many rows run beside it, as far as oneDNN's kernels
+    keep to that (a test says so): one row alone is run as two, because it would take another kernel.
+    Call outside of inference mode, which cannot pack.
+    """
+    if not _can_pack(weight):
+        return lambda x: F.linear(x, weight, bias)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
+    product = torch.ops.mkldnn._linear_pointwise.default
+    keep_order = weight.dtype == torch.float32
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if keep_order and x.shape[0] == 1:
+            return run(x.repeat(2, 1))[:1]
+        y: torch.Tensor = product(x, packed, bias, "none", [], "")
+        return y
+
+    return run
+
+
+def _can_pack(weight: torch.Tensor) -> bool:
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32

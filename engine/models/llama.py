@@ -1,0 +1,161 @@
+"""One decoder for the Llama family: Llama, SmolLM, Mistral, Qwen2, Qwen3.
+
+Tensors of a step are flat over tokens, whatever sequences they belong to: T tokens run through every
+product together, and attention alone knows who sees whom. Products and keys and values are in the
+model's dtype; the residual stream and the norms are in float32.
+
+Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, I intermediate, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from engine.errors import ModelError
+from engine.models.linear import Linear, linear
+from engine.models.rope import frequencies, interleave, rotate_, rotations
+from engine.models.spec import ModelSpec
+from engine.models.weights import Checkpoint
+
+Attend = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
+"""attend(layer, q [T, Q, D], kv [T, 2K, D]: keys' heads, then values') -> [T, Q * D]; it stores kv as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    attention_norm: torch.Tensor  # [H]
+    qkv: Linear  # [T, H] -> [T, (Q + 2K) * D]: queries, keys, values
+    q_norm: torch.Tensor | None  # [D], interleaved like the heads
+    k_norm: torch.Tensor | None  # [D]
+    output: Linear  # [T, Q * D] -> [T, H]
+    mlp_norm: torch.Tensor  # [H]
+    gate_up: Linear  # [T, H] -> [T, 2 * I]
+    down: Linear  # [T, I] -> [T, H]
+
+
+class Decoder:
+    """A loaded model; holds weights only, so any number of steps may run through it one after the other."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, max_positions: int) -> None:
+        """Read and pack all weights. `max_positions`: the longest sequence that will run, in tokens.
+
+        Raises ModelError where a tensor is missing, has another shape, or is there and unknown.
+        """
+        self.spec = checkpoint.spec
+        self.dtype = dtype
+        reader = _Reader(checkpoint, dtype)
+        spec = self.spec
+        self._embedding = reader.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)  # [V, H]
+        self._layers = [_layer(reader, spec, f"model.layers.{i}.") for i in range(spec.layers)]
+        self._norm = reader.norm("model.norm.weight", spec.hidden)
+        tied = spec.tied or "lm_head.weight" not in checkpoint.names
+        if tied and not spec.tied:
+            raise ModelError("the checkpoint has no lm_head.weight, and its config does not tie it to the embedding")
+        head = self._embedding if tied else reader.matrix("lm_head.weight", spec.vocab, spec.hidden)
+        self._head = linear(head)
+        factors = reader.optional("rope_freqs.weight", spec.head_dim // 2)
+        self._turns = rotations(frequencies(spec, factors), max_positions)  # [positions, D / 2]
+        reader.refuse_unread()
+
+    def run(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """Run tokens [T] at positions [T] (int64) through all layers; gives the residual stream, [T, H] float32."""
+        spec = self.spec
+        turn = self._turns[positions].unsqueeze(1)  # [T, 1, D / 2]
+        x = F.embedding(tokens, self._embedding).float()  # [T, H]
+        for index, layer in enumerate(self._layers):
+            h = F.rms_norm(x, (spec.hidden,), layer.attention_norm, spec.eps).to(self.dtype)
+            qkv = layer.qkv(h).view(len(x), -1, spec.head_dim)  # [T, Q + 2K, D]
+            if layer.q_norm is not None and layer.k_norm is not None:
+                _norm_heads_(qkv[:, : spec.heads], layer.q_norm, spec.eps)
+                _norm_heads_(qkv[:, spec.heads : spec.heads + spec.kv_heads], layer.k_norm, spec.eps)
+            rotate_(qkv[:, : spec.heads + spec.kv_heads], turn)
+            x += layer.output(attend(index, qkv[:, : spec.heads], qkv[:, spec.heads :]))
+            h = F.rms_norm(x, (spec.hidden,), layer.mlp_norm, spec.eps).to(self.dtype)
+            gate, up = layer.gate_up(h).chunk(2, dim=-1)  # [T, I] each
+            x += layer.down(F.silu(gate).mul_(up))
+        return x
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores of the vocabulary after some tokens: x [N, H] of `run` -> [N, V] in the model's dtype."""
+        h = F.rms_norm(x, (self.spec.hidden,), self._norm, self.spec.eps).to(self.dtype)
+        return self._head(h)
+
+
+def _norm_heads_(heads: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+    heads.copy_(F.rms_norm(heads.float(), heads.shape[-1:], weight, eps))
+
+
+def _layer(reader: _Reader, spec: ModelSpec, at: str) -> _Layer:
+    q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    attention, mlp = f"{at}self_attn.", f"{at}mlp."
+    normed = spec.qk_norm
+    qkv = reader.stack([(f"{attention}{p}_proj", rows) for p, rows in (("q", q), ("k", kv), ("v", kv))], spec.hidden)
+    qkv_bias = None
+    if spec.qkv_bias:
+        qkv_bias = reader.stack_bias([(f"{attention}{p}_proj", rows) for p, rows in (("q", q), ("k", kv), ("v", kv))])
+    for fused in (qkv, qkv_bias):
+        if fused is not None:
+            fused[:q] = interleave(fused[:q], spec.heads)
+            fused[q : q + kv] = interleave(fused[q : q + kv], spec.kv_heads)
+    gate_up = [(f"{mlp}gate_proj", spec.intermediate), (f"{mlp}up_proj", spec.intermediate)]
+    return _Layer(
+        attention_norm=reader.norm(f"{at}input_layernorm.weight", spec.hidden),
+        qkv=linear(qkv, qkv_bias),
+        q_norm=interleave(reader.norm(f"{attention}q_norm.weight", spec.head_dim), 1) if normed else None,
+        k_norm=interleave(reader.norm(f"{attention}k_norm.weight", spec.head_dim), 1) if normed else None,
+        output=reader.product(f"{attention}o_proj", spec.hidden, q, bias=spec.output_bias),
+        mlp_norm=reader.norm(f"{at}post_attention_layernorm.weight", spec.hidden),
+        gate_up=linear(reader.stack(gate_up, spec.hidden), reader.stack_bias(gate_up) if spec.mlp_bias else None),
+        down=reader.product(f"{mlp}down_proj", spec.hidden, spec.intermediate, bias=spec.mlp_bias),
+    )
+
+
+class _Reader:
+    """Reads tensors in the shapes that the decoder wants, and remembers which; lives while a model loads."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+        self._checkpoint = checkpoint
+        self._dtype = dtype
+        self._read: set[str] = set()
+
+    def into(self, name: str, out: torch.Tensor) -> torch.Tensor:
+        self._checkpoint.read(name, out)
+        self._read.add(name)
+        return out
+
+    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        return self.into(name, torch.empty(rows, columns, dtype=self._dtype))
+
+    def norm(self, name: str, size: int) -> torch.Tensor:
+        return self.into(name, torch.empty(size, dtype=torch.float32))
+
+    def optional(self, name: str, size: int) -> torch.Tensor | None:
+        return self.norm(name, size) if name in self._checkpoint.names else None
+
+    def stack(self, parts: list[tuple[str, int]], columns: int) -> torch.Tensor:
+        """Weights of several products one above the other, each given as (name, rows)."""
+        fused = torch.empty(sum(rows for _, rows in parts), columns, dtype=self._dtype)
+        for (name, _), part in zip(parts, torch.split(fused, [rows for _, rows in parts]), strict=True):
+            self.into(f"{name}.weight", part)
+        return fused
+
+    def stack_bias(self, parts: list[tuple[str, int]]) -> torch.Tensor:
+        fused = torch.empty(sum(rows for _, rows in parts), dtype=self._dtype)
+        for (name, _), part in zip(parts, torch.split(fused, [rows for _, rows in parts]), strict=True):
+            self.into(f"{name}.bias", part)
+        return fused
+
+    def product(self, name: str, rows: int, columns: int, *, bias: bool) -> Linear:
+        weight = self.matrix(f"{name}.weight", rows, columns)
+        return linear(weight, self.stack_bias([(name, rows)]) if bias else None)
+
+    def refuse_unread(self) -> None:
+        """A tensor that nobody asked for means a model that is more than what runs: refuse it."""
+        known = {"lm_head.weight"} if self._checkpoint.spec.tied else set()
+        left = {name for name in self._checkpoint.names - self._read - known if "rotary_emb" not in name}
+        if left:
+            raise ModelError(f"the checkpoint has {len(left)} tensors that the decoder does not know: {min(left)}")

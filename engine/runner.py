@@ -1,0 +1,141 @@
+"""A loaded model with its KV cache: turns a Batch into tokens, and knows nothing of requests.
+
+One step is one pass: the tokens of all chunks and rows run through the products together, and only the
+rows of the residual stream that somebody draws from become logits.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine import sampler
+from engine.attention import Attention, KvCache
+from engine.batch import Batch, Draw, StepOutput
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.messages import Ready
+from engine.models.llama import Decoder
+from engine.models.weights import open_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs steps, one at a time, on the thread that calls; the cache is the only thing that a step changes."""
+
+    ready: Ready
+    _decoder: Decoder
+    _cache: KvCache
+    _attention: Attention
+
+    @classmethod
+    def load(cls, config: EngineConfig) -> Runner:
+        """Load the model and lay out the cache; sets torch's threads to the cores this process may use.
+
+        Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
+        """
+        torch.set_num_threads(usable_cores())
+        dtype = _dtype(config.dtype)
+        with open_checkpoint(Path(config.model)) as checkpoint:
+            spec = checkpoint.spec
+            length = config.max_model_len or spec.context
+            if length > spec.context:
+                raise ConfigError(f"max_model_len is {length}; the model was made for {spec.context} tokens")
+            decoder = Decoder(checkpoint, dtype, length)
+        token_bytes = spec.kv_values_per_token * dtype.itemsize
+        blocks = config.kv_blocks(token_bytes, _memory())
+        cache = KvCache(spec, blocks, config.block_size, dtype)
+        ready = Ready(
+            vocab_size=spec.vocab,
+            max_model_len=length,
+            blocks=blocks,
+            block_size=config.block_size,
+            kv_bytes_per_token=token_bytes,
+            eos_tokens=spec.eos,
+            device="cpu",
+            dtype=str(dtype).removeprefix("torch."),
+        )
+        return cls(ready, decoder, cache, Attention(spec, cache))
+
+    def run(self, batch: Batch) -> StepOutput:
+        """Carry out copies, then run chunks and rows in one pass, and draw."""
+        with torch.inference_mode():
+            if batch.copies:
+                self._cache.copy_blocks(batch.copies)
+            if not batch.chunks and not batch.rows:
+                return StepOutput()
+            x = self._forward(batch)
+            return self._draw(batch, x)
+
+    def _forward(self, batch: Batch) -> torch.Tensor:
+        """The residual stream [T, H] after the last layer, chunks' tokens first, then the rows'."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        for chunk in batch.chunks:
+            tokens += chunk.tokens
+            positions += range(chunk.start, chunk.start + len(chunk.tokens))
+        tokens += [row.token for row in batch.rows]
+        positions += [row.position for row in batch.rows]
+        plan = self._attention.plan(batch)
+        attention = self._attention
+
+        def attend(layer: int, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+            return attention.run(plan, layer, q, kv)
+
+        return self._decoder.run(torch.tensor(tokens), torch.tensor(positions), attend)
+
+    def _draw(self, batch: Batch, x: torch.Tensor) -> StepOutput:
+        """Logits of the tokens that somebody draws from, and the draws in the order of StepOutput."""
+        sources: list[int] = []  # tokens of the step whose logits are needed
+        rows: list[int] = []  # per draw, which of them
+        draws: list[Draw] = []
+        end = 0
+        for chunk in batch.chunks:
+            end += len(chunk.tokens)
+            if chunk.draws:
+                rows += [len(sources)] * len(chunk.draws)
+                draws += chunk.draws
+                sources.append(end - 1)
+        for row in batch.rows:
+            rows.append(len(sources))
+            draws.append(row.draw)
+            sources.append(end)
+            end += 1
+        if not draws:
+            return StepOutput()
+        logits = self._decoder.logits(x if len(sources) == len(x) else x[torch.tensor(sources)])
+        tokens = sampler.draw(logits, rows, draws)
+        return StepOutput(tuple((d.sequence, token) for d, token in zip(draws, tokens, strict=True)))
+
+
+def usable_cores() -> int:
+    """Threads that torch should take: its own default, but no more than affinity and the cgroup's quota allow."""
+    cores = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(min(cores, round(int(quota) / int(period))), 1)
+
+
+def _memory() -> int:
+    """Bytes of RAM this process may use: the machine's, or the cgroup's limit where that is lower."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return machine
+    return machine if limit == "max" else min(machine, int(limit))
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name == "float32":
+        return torch.float32
+    if name == "bfloat16":
+        return torch.bfloat16
+    # bfloat16 pays where the CPU multiplies it; elsewhere it is emulated and slower than float32.
+    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if fast else torch.float32

@@ -1,0 +1,130 @@
+"""From logits to tokens: temperature, top-k, top-p, then the inverse of the cumulative distribution.
+
+A drawn token is a function of its row of logits, its settings and one uniform number, which is a function
+of (seed, position): no generator state, so neither the order of a batch nor who else is in it can change
+an answer. The distribution is summed in fixed blocks of the vocabulary in float32, the blocks' sums and
+the inside of one block one number after the other in float64.
+
+Draws that share a row and settings (the n choices that leave prefill together) share the distribution.
+
+Shapes: N rows of logits, V vocabulary, P distributions, M draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from engine.batch import Draw
+from engine.kernels.philox import uniforms
+
+_BLOCK = 256  # tokens whose weights are summed as one
+_COLDEST = 1e-5  # temperatures below it are greedy: the division would overflow
+_LIKELIEST = 256  # top-p looks among so many tokens before it sorts a whole row
+
+
+def draw(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int]:
+    """Draw one token for each of `draws`, the i-th from logits[rows[i]]; logits [N, V], any float dtype.
+
+    Temperature below 1e-5 and top_k 1 take the highest score (of equals the lowest id). top-k and top-p keep
+    all equals at their edge; top-p is of what top-k left.
+    """
+    tokens = [0] * len(draws)
+    greedy = [i for i, d in enumerate(draws) if d.temperature < _COLDEST or d.top_k == 1]
+    if greedy:
+        best = logits.argmax(-1).tolist() if len(logits) <= len(greedy) else None
+        picked = [best[rows[i]] for i in greedy] if best is not None else _argmax(logits, [rows[i] for i in greedy])
+        for i, token in zip(greedy, picked, strict=True):
+            tokens[i] = token
+    if len(greedy) < len(draws):
+        drawn = sorted(set(range(len(draws))).difference(greedy))
+        for i, token in zip(drawn, _sample(logits, [rows[i] for i in drawn], [draws[i] for i in drawn]), strict=True):
+            tokens[i] = token
+    return tokens
+
+
+def _argmax(logits: torch.Tensor, rows: Sequence[int]) -> list[int]:
+    picked: list[int] = logits[torch.tensor(rows)].argmax(-1).tolist()
+    return picked
+
+
+def _sample(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int]:
+    kinds: dict[tuple[int, float, int, float], int] = {}  # (row, temperature, top_k, top_p) -> distribution
+    which = [
+        kinds.setdefault((row, d.temperature, d.top_k, d.top_p), len(kinds)) for row, d in zip(rows, draws, strict=True)
+    ]
+    weights = _weights(logits, list(kinds))  # [P, V rounded up to blocks]
+    seeds = torch.tensor([d.seed for d in draws])
+    positions = torch.tensor([d.position for d in draws])
+    tokens: list[int] = _invert(weights, torch.tensor(which), uniforms(seeds, positions)).tolist()
+    return tokens
+
+
+def _weights(logits: torch.Tensor, kinds: Sequence[tuple[int, float, int, float]]) -> torch.Tensor:
+    """exp((score - highest) / temperature) of each distribution, 0 for what top-k and top-p drop; float32."""
+    rows = [row for row, *_ in kinds]
+    scores = logits if rows == list(range(len(logits))) else logits[torch.tensor(rows)]
+    scores = scores.float()
+    weights = scores - scores.amax(-1, keepdim=True)  # [P, V]
+    if any(kind[1] != 1 for kind in kinds):
+        weights /= torch.tensor([kind[1] for kind in kinds], dtype=torch.float32).unsqueeze(1)
+    weights.exp_()
+    cut = [i for i, kind in enumerate(kinds) if kind[2] > 0 or kind[3] < 1]
+    if cut:
+        part = weights if len(cut) == len(kinds) else weights[cut]
+        kept = part >= _lowest_kept(part, [kinds[i][2] for i in cut], [kinds[i][3] for i in cut]).unsqueeze(1)
+        weights[cut] = part * kept
+    short = -weights.shape[1] % _BLOCK
+    return F.pad(weights, (0, short)) if short else weights
+
+
+def _lowest_kept(weights: torch.Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> torch.Tensor:
+    """The lowest weight in each row [P, V] that top-k (0: off) and then top-p (1: off) leave; [P]."""
+    vocabulary = weights.shape[1]
+    looked_at = min(max(*top_k, _LIKELIEST if min(top_p) < 1 else 1), vocabulary)
+    highest = weights.topk(looked_at, dim=-1).values  # [P, looked_at], falling
+    lowest = torch.zeros(len(weights))
+    for_k = torch.tensor([k if 0 < k < vocabulary else 0 for k in top_k])
+    on = for_k > 0
+    lowest[on] = highest[on, for_k[on] - 1]
+    for_p = [i for i, p in enumerate(top_p) if p < 1]
+    if for_p:
+        left = (weights[for_p] * (weights[for_p] >= lowest[for_p].unsqueeze(1))).sum(-1, dtype=torch.float64)
+        needed = left * torch.tensor([top_p[i] for i in for_p], dtype=torch.float64)  # [Pp], of the sum
+        edge = _edge(highest[for_p], needed)
+        for i in (edge < 0).nonzero().flatten().tolist():
+            # A flat distribution: its likeliest few are not enough, so all are sorted.
+            edge[i] = _edge(weights[for_p[i]].sort(descending=True).values[None], needed[i : i + 1]).clamp_(min=0)
+        lowest[for_p] = torch.maximum(lowest[for_p], edge)
+    return lowest
+
+
+def _edge(falling: torch.Tensor, needed: torch.Tensor) -> torch.Tensor:
+    """The weight at which the sums of falling weights [P, M] first reach `needed` [P]; -1 where they do not."""
+    sums = falling.double().cumsum(-1)
+    below = (sums < needed.unsqueeze(1)).sum(-1)  # [P]
+    reached = below < falling.shape[1]
+    at = below.clamp(max=falling.shape[1] - 1).unsqueeze(1)
+    return torch.where(reached, falling.gather(1, at).squeeze(1), -1.0)
+
+
+def _invert(weights: torch.Tensor, which: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Where the running sums of distributions pass some numbers: weights [P, V], which and uniform [M]; gives [M]."""
+    blocks = weights.view(len(weights), -1, _BLOCK)  # [P, V / block, block]
+    sums = blocks.sum(-1).double().cumsum(-1)[which]  # [M, V / block]
+    block, before = _passed(sums, uniform * sums[:, -1])
+    inside = blocks[which, block].double().cumsum(-1)  # [M, block]
+    # The block's float32 sum may exceed its float64 sum: _passed then keeps to the block's last token of any weight.
+    target = uniform * sums[:, -1] - before
+    return block * _BLOCK + _passed(inside, target)[0]
+
+
+def _passed(sums: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first place whose running sum is above the target, at the latest the last that adds; and the sum before."""
+    top = sums[:, -1:]
+    limit = torch.nextafter(top, torch.zeros_like(top))
+    place = (sums <= torch.minimum(target.unsqueeze(1), limit)).sum(-1)  # [M]
+    before = sums.gather(1, (place - 1).clamp_(min=0).unsqueeze(1)).squeeze(1)
+    return place, torch.where(place > 0, before, 0.0)
