@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SkipValidation, ValidationError
+from pydantic_core import CoreSchema, core_schema
 
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
@@ -31,6 +32,14 @@ class Limits:
     max_choices: int = 512
 
 
+class _Opaque:
+    """Marks a type that pydantic takes as it is: it would walk into a dataclass, and never out of recursive JSON."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.is_instance_schema(source)
+
+
 class GenerationRequest(BaseModel):
     """The fields that chat and legacy completions share.
 
@@ -43,7 +52,7 @@ class GenerationRequest(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, arbitrary_types_allowed=True)
     dialect: ClassVar[Dialect]
 
-    body: Body
+    body: Annotated[Body, _Opaque]
     model: str
     n: int = 1
     n_given: bool = False
