@@ -22,7 +22,8 @@ from engine.errors import ModelError
 class TokenBytes:
     """What every token stands for. Special tokens stand for nothing: they are not shown.
 
-    longest: bytes of the longest token; no text of more than `longest` x m bytes fits into m tokens.
+    longest: length of the longest token, special ones included: m tokens hold no text of more than
+    m x longest characters.
     """
 
     __slots__ = ("_bytes", "_texts", "longest")
@@ -43,7 +44,9 @@ class TokenBytes:
         for token, number in vocabulary.items():
             if number not in special:
                 pieces[number] = to_bytes(token)
-        return cls(pieces)
+        table = cls(pieces)
+        table.longest = max(table.longest, max(map(len, vocabulary), default=1))
+        return table
 
     def bytes_of(self, token: int) -> bytes:
         """The token's bytes; a number beyond the vocabulary (padded models have some) stands for nothing."""

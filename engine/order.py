@@ -1,28 +1,22 @@
-"""A request as the engine works on it: parsed once from the wire's types, then only read.
-
-`read_order` takes the fields, `prepare` (in a thread: templates and long texts take their time) turns
-messages and texts into tokens and settles how many may follow.
-"""
+"""A request as the engine works on it: its own fields parsed once, then only read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeGuard, cast
 
 from engine.fields import check_fields
-from engine.messages import Ready, Sampling
-from engine.template import TemplateRejected
-from engine.tokenizer import Tokenizer
-from nproxy.openai.errors import ApiError, invalid_request
+from engine.messages import Sampling
+from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
-from nproxy.openai.requests import ChatRequest, CompletionRequest, GenerationRequest
+from nproxy.openai.refusals import below, wrong_type
+from nproxy.openai.requests import ChatRequest, CompletionRequest
 
 _MOST_STOPS = 16
 _LONGEST_STOP = 256
 _GREEDY_BELOW = 1e-5  # dividing logits by less overflows, and draws the likeliest token anyway
 _ALL_TOKENS = 1 << 30  # more than any vocabulary holds: a top_k beyond it asks for nothing
-_COMPLETION_TOKENS = 16  # OpenAI's default of legacy completions
 _RESERVED_VARIABLES = {"messages", "add_generation_prompt", "tools", "documents"}
 
 Fields = Mapping[str, JSON]
@@ -34,6 +28,7 @@ class Order:
 
     seed: None asks for a random one. max_tokens: None leaves it to the dialect and the context.
     stops: strings that end a choice; stop_tokens: ids that do, beside the model's own unless ignore_eos.
+    messages: of a chat, each with its content as one text. variables: the chat template's own switches.
     """
 
     request: ChatRequest | CompletionRequest
@@ -43,16 +38,8 @@ class Order:
     stops: tuple[str, ...]
     stop_tokens: frozenset[int]
     ignore_eos: bool
-    variables: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One prompt in tokens, how many may follow it, and the text that comes back where echo asks for it."""
-
-    tokens: tuple[int, ...]
-    max_tokens: int
-    echo: str = ""
+    messages: tuple[Mapping[str, JSON], ...]
+    variables: Mapping[str, JSON]
 
 
 def read_order(request: ChatRequest | CompletionRequest) -> Order:
@@ -63,92 +50,26 @@ def read_order(request: ChatRequest | CompletionRequest) -> Order:
         raise invalid_request("'best_of' above 'n' is not supported by this engine.", param="best_of")
     return Order(
         request=request,
-        sampling=_sampling(request, fields),
+        sampling=_sampling(fields),
         seed=None if request.seed == -1 else request.seed,  # -1 asks for a random seed, as with llama.cpp
-        max_tokens=_max_tokens(request, fields),
+        max_tokens=_max_tokens(fields),
         stops=_stops(fields),
         stop_tokens=_stop_tokens(fields),
         ignore_eos=_flag(fields, "ignore_eos"),
+        messages=_messages(fields) if isinstance(request, ChatRequest) else (),
         variables=_variables(fields),
     )
 
 
-def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, ...]:
-    """Turn the request's prompts into tokens; raises ApiError 400 for what the model cannot take."""
-    request = order.request
-    if any(token >= ready.vocab_size for token in order.stop_tokens):
-        raise invalid_request("A stop token is outside the model's vocabulary.", param="stop_token_ids")
-    if isinstance(request, ChatRequest):
-        text = _chat_text(request.body.fields, order.variables, tokenizer)
-        _refuse_endless(text, tokenizer, ready, "messages")
-        return (_prompt(tokenizer.encode_chat(text), "", order, ready),)
-    prompts = []
-    for prompt in request.prompt:
-        if isinstance(prompt, str):
-            _refuse_endless(prompt, tokenizer, ready, "prompt")
-            tokens = tokenizer.encode(prompt)
-        else:
-            tokens = tuple(prompt)
-            if any(not 0 <= token < ready.vocab_size for token in tokens):
-                raise invalid_request("A token is outside the model's vocabulary.", param="prompt")
-        echo = ""
-        if request.echo:
-            echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
-        prompts.append(_prompt(tokens, echo, order, ready, tokenizer.begin))
-    return tuple(prompts)
+def _messages(fields: Fields) -> tuple[Mapping[str, JSON], ...]:
+    listed = cast(list[dict[str, JSON]], fields["messages"])  # a list of objects: the wire's parser has seen to it
+    return tuple(_message(message, f"messages.{number}") for number, message in enumerate(listed))
 
 
-def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begin: int | None = None) -> Prompt:
-    """Settle the length. An empty prompt becomes the token that begins a text, as OpenAI's does."""
-    param = "messages" if isinstance(order.request, ChatRequest) else "prompt"
-    if not tokens and begin is not None:
-        tokens = (begin,)
-    if not tokens:
-        raise invalid_request("The prompt holds no token.", param=param)
-    room = ready.max_model_len - len(tokens)
-    if room < 1 or (order.max_tokens is not None and order.max_tokens > room):
-        asked = "" if order.max_tokens is None else f" and {order.max_tokens} new tokens were asked for"
-        raise _too_long(f"The prompt has {len(tokens)} tokens{asked}.", ready, param)
-    if order.max_tokens is not None:
-        room = order.max_tokens
-    elif isinstance(order.request, CompletionRequest):
-        room = min(room, _COMPLETION_TOKENS)
-    return Prompt(tokens, room, echo)
-
-
-def _refuse_endless(text: str, tokenizer: Tokenizer, ready: Ready, param: str) -> None:
-    """Spare the work on a text that cannot fit, however well its tokens match it."""
-    if len(text) > ready.max_model_len * tokenizer.table.longest:
-        raise _too_long(f"The prompt has {len(text)} characters.", ready, param)
-
-
-def _too_long(what: str, ready: Ready, param: str) -> ApiError:
-    return invalid_request(
-        f"This model's maximum context length is {ready.max_model_len} tokens. {what}",
-        param=param,
-        code="context_length_exceeded",
-    )
-
-
-def _chat_text(fields: Fields, variables: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-    if tokenizer.template is None:
-        raise invalid_request("This model has no chat template; use /v1/completions.", param="messages")
-    messages = fields.get("messages")
-    if not isinstance(messages, list) or not messages:
-        raise invalid_request("'messages' must be a non-empty list.", param="messages")
-    plain = [_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
-    try:
-        return tokenizer.template.render(plain, variables)
-    except TemplateRejected as error:
-        raise invalid_request(str(error), param="messages") from error
-
-
-def _message(message: JSON, where: str) -> dict[str, JSON]:
+def _message(message: Mapping[str, JSON], where: str) -> Mapping[str, JSON]:
     """One message with its content as one text; its other keys go to the template as they are."""
-    if not isinstance(message, dict):
-        raise invalid_request(f"'{where}' must be an object.", param=where)
     if not isinstance(message.get("role"), str):
-        raise invalid_request(f"'{where}.role' must be a string.", param=f"{where}.role")
+        raise wrong_type(f"{where}.role", "a string", message.get("role"))
     for name in ("tool_calls", "function_call", "audio"):
         if message.get(name):
             raise invalid_request(
@@ -166,7 +87,7 @@ def _content(content: JSON, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise invalid_request(f"'{where}' must be a string or a list of parts.", param=where)
+        raise wrong_type(where, "a string or an array of parts", content)
     texts = []
     for part in content:
         text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
@@ -176,7 +97,7 @@ def _content(content: JSON, where: str) -> str:
     return "\n".join(texts)
 
 
-def _sampling(request: GenerationRequest, fields: Fields) -> Sampling:
+def _sampling(fields: Fields) -> Sampling:
     temperature = _number(fields, "temperature", 1.0, 0.0, 2.0)
     top_p = _number(fields, "top_p", 1.0, 0.0, 1.0)
     top_k = _integer(fields, "top_k", 0, -1)
@@ -187,7 +108,7 @@ def _sampling(request: GenerationRequest, fields: Fields) -> Sampling:
     return Sampling(temperature=temperature, top_k=top_k if 0 < top_k < _ALL_TOKENS else 0, top_p=top_p)
 
 
-def _max_tokens(request: GenerationRequest, fields: Fields) -> int | None:
+def _max_tokens(fields: Fields) -> int | None:
     """`max_tokens` and its newer name; OpenAI refuses both together, here they only must not differ."""
     found = {}
     for name in ("max_tokens", "max_completion_tokens"):
@@ -200,41 +121,55 @@ def _max_tokens(request: GenerationRequest, fields: Fields) -> int | None:
 
 def _stops(fields: Fields) -> tuple[str, ...]:
     value = fields.get("stop")
-    stops = [value] if isinstance(value, str) else ([] if value is None else value)
-    texts = tuple(stop for stop in stops if isinstance(stop, str)) if isinstance(stops, list) else ()
-    if not isinstance(stops, list) or len(texts) != len(stops):
-        raise invalid_request("'stop' must be a string or a list of strings.", param="stop", code="invalid_type")
-    if len(texts) > _MOST_STOPS or not all(0 < len(text) <= _LONGEST_STOP for text in texts):
-        raise invalid_request(
-            f"'stop' takes up to {_MOST_STOPS} strings of 1 to {_LONGEST_STOP} characters.", param="stop"
-        )
-    return texts
+    if isinstance(value, str):
+        value = [value]
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise wrong_type("stop", "a string or an array of strings", value)
+    texts = []
+    for number, stop in enumerate(value):
+        if not isinstance(stop, str):
+            raise wrong_type(f"stop.{number}", "a string", stop)
+        if not 0 < len(stop) <= _LONGEST_STOP:
+            raise invalid_request(f"A stop string has 1 to {_LONGEST_STOP} characters.", param="stop")
+        texts.append(stop)
+    if len(texts) > _MOST_STOPS:
+        raise invalid_request(f"'stop' takes up to {_MOST_STOPS} strings.", param="stop")
+    return tuple(texts)
 
 
 def _stop_tokens(fields: Fields) -> frozenset[int]:
     value = fields.get("stop_token_ids")
-    listed = value if isinstance(value, list) else []
-    tokens = [token for token in listed if _is_integer(token) and token >= 0]
-    if value is not None and (not isinstance(value, list) or len(tokens) != len(listed)):
-        raise invalid_request("'stop_token_ids' must be a list of token ids.", param="stop_token_ids")
+    if value is None:
+        return frozenset()
+    if not isinstance(value, list):
+        raise wrong_type("stop_token_ids", "an array of token ids", value)
+    tokens = set()
+    for number, token in enumerate(value):
+        if not _is_integer(token):
+            raise wrong_type(f"stop_token_ids.{number}", "a token id", token)
+        if token < 0:
+            raise below(f"stop_token_ids.{number}", token, 0)
+        tokens.add(token)
     return frozenset(tokens)
 
 
-def _variables(fields: Fields) -> Mapping[str, Any]:
+def _variables(fields: Fields) -> Mapping[str, JSON]:
     value = fields.get("chat_template_kwargs")
     if value is None:
         return {}
-    if not isinstance(value, dict) or value.keys() & _RESERVED_VARIABLES:
-        raise invalid_request(
-            "'chat_template_kwargs' must be an object of the template's own variables.", param="chat_template_kwargs"
-        )
+    if not isinstance(value, dict):
+        raise wrong_type("chat_template_kwargs", "an object", value)
+    if reserved := value.keys() & _RESERVED_VARIABLES:
+        raise invalid_request(f"'{min(reserved)}' is not a template's own variable.", param="chat_template_kwargs")
     return value
 
 
 def _flag(fields: Fields, name: str) -> bool:
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
-        raise invalid_request(f"'{name}' must be true or false.", param=name, code="invalid_type")
+        raise wrong_type(name, "a boolean", value)
     return bool(value)
 
 
@@ -247,11 +182,9 @@ def _integer(fields: Fields, name: str, default: int, least: int) -> int:
     if value is None:
         return default
     if not _is_integer(value):
-        raise invalid_request(f"'{name}' must be an integer.", param=name, code="invalid_type")
+        raise wrong_type(name, "an integer", value)
     if value < least:
-        raise invalid_request(
-            f"'{name}' must be at least {least}, got {value}.", param=name, code="integer_below_min_value"
-        )
+        raise below(name, value, least)
     return value
 
 
@@ -260,8 +193,9 @@ def _number(fields: Fields, name: str, default: float, least: float, most: float
     if value is None:
         return default
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise invalid_request(f"'{name}' must be a number.", param=name, code="invalid_type")
+        raise wrong_type(name, "a number", value)
     if not least <= value <= most:
         code = "decimal_below_min_value" if value < least else "decimal_above_max_value"
-        raise invalid_request(f"'{name}' must lie between {least:g} and {most:g}, got {value}.", param=name, code=code)
+        message = f"Invalid '{name}': expected a value between {least:g} and {most:g}, but got {value:g}."
+        raise invalid_request(message, param=name, code=code)
     return float(value)

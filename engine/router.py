@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from engine.channel import CoreClient
 from engine.messages import Abort, Add, Sampling, TokenDrawn
 from engine.metrics import Metrics
-from engine.order import Prompt
+from engine.prompts import Prompt
 from nproxy.openai.errors import ApiError, invalid_request
 
 _FULL = 65_536  # tokens that may wait for one request: a minute of 32 choices on a fast CPU

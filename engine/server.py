@@ -41,6 +41,7 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
     """Accept connections while the body runs, and give the address; raises OSError when it cannot be bound."""
     app = web.Application(client_max_size=_BODY_BYTES, middlewares=[_errors_in_envelope])
     app[_SERVING] = serving
+    app.on_response_prepare.append(_unnamed)
     app.router.add_post("/v1/chat/completions", partial(_generate, dialect=Dialect.CHAT))
     app.router.add_post("/v1/completions", partial(_generate, dialect=Dialect.COMPLETIONS))
     app.router.add_get("/v1/models", _models)
@@ -88,6 +89,7 @@ class _Connection(web.RequestHandler):
             response = _error(_internal())
         else:
             response = _error(invalid_request("The request is not valid HTTP.", status=status))
+        response.headers[hdrs.SERVER] = "nproxy"
         response.force_close()
         return response
 
@@ -110,6 +112,11 @@ async def _errors_in_envelope(request: web.Request, handler: _Handler) -> web.St
     except Exception:
         log.exception("a request failed")
         return _error(_internal())
+
+
+async def _unnamed(_request: web.Request, response: web.StreamResponse) -> None:
+    """Keep aiohttp from naming itself and its version."""
+    response.headers[hdrs.SERVER] = "nproxy"
 
 
 async def _generate(request: web.Request, dialect: Dialect) -> web.StreamResponse:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 from engine.config import EngineConfig
 from engine.metrics import Metrics
-from engine.order import Order, Prompt, prepare
+from engine.order import Order
+from engine.prompts import Prompt, prepare
 from engine.router import Router
 from engine.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError

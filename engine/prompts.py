@@ -1,0 +1,92 @@
+"""Messages and texts become tokens, and it is settled how many may follow.
+
+Rendering a template and encoding a long text take their time: `prepare` runs in a thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.messages import Ready
+from engine.order import Order
+from engine.template import TemplateRejected
+from engine.tokenizer import Tokenizer
+from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.requests import ChatRequest, CompletionRequest
+
+_COMPLETION_TOKENS = 16  # OpenAI's default of legacy completions
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt in tokens, how many may follow it, and the text that comes back where echo asks for it."""
+
+    tokens: tuple[int, ...]
+    max_tokens: int
+    echo: str = ""
+
+
+def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, ...]:
+    """Turn the request's prompts into tokens; raises ApiError 400 for what the model cannot take."""
+    request = order.request
+    if any(token >= ready.vocab_size for token in order.stop_tokens):
+        raise invalid_request("A stop token is outside the model's vocabulary.", param="stop_token_ids")
+    if isinstance(request, ChatRequest):
+        text = _chat_text(order, tokenizer)
+        _refuse_endless(text, tokenizer, ready, "messages")
+        return (_prompt(tokenizer.encode_chat(text), "", order, ready),)
+    prompts = []
+    for prompt in request.prompt:
+        if isinstance(prompt, str):
+            _refuse_endless(prompt, tokenizer, ready, "prompt")
+            tokens = tokenizer.encode(prompt)
+        else:
+            tokens = tuple(prompt)
+            if any(not 0 <= token < ready.vocab_size for token in tokens):
+                raise invalid_request("A token is outside the model's vocabulary.", param="prompt")
+        echo = ""
+        if request.echo:
+            echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
+        prompts.append(_prompt(tokens, echo, order, ready, tokenizer.begin))
+    return tuple(prompts)
+
+
+def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begin: int | None = None) -> Prompt:
+    """Settle the length. An empty prompt becomes the token that begins a text, as OpenAI's does."""
+    param = "messages" if isinstance(order.request, ChatRequest) else "prompt"
+    if not tokens and begin is not None:
+        tokens = (begin,)
+    if not tokens:
+        raise invalid_request("The prompt holds no token.", param=param)
+    room = ready.max_model_len - len(tokens)
+    if room < 1 or (order.max_tokens is not None and order.max_tokens > room):
+        asked = "" if order.max_tokens is None else f" and {order.max_tokens} new tokens were asked for"
+        raise _too_long(f"The prompt has {len(tokens)} tokens{asked}.", ready, param)
+    if order.max_tokens is not None:
+        room = order.max_tokens
+    elif isinstance(order.request, CompletionRequest):
+        room = min(room, _COMPLETION_TOKENS)
+    return Prompt(tokens, room, echo)
+
+
+def _refuse_endless(text: str, tokenizer: Tokenizer, ready: Ready, param: str) -> None:
+    """Spare the work on a text that cannot fit, however well its tokens match it."""
+    if len(text) > ready.max_model_len * tokenizer.table.longest:
+        raise _too_long(f"The prompt has {len(text)} characters.", ready, param)
+
+
+def _too_long(what: str, ready: Ready, param: str) -> ApiError:
+    return invalid_request(
+        f"This model's maximum context length is {ready.max_model_len} tokens. {what}",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def _chat_text(order: Order, tokenizer: Tokenizer) -> str:
+    if tokenizer.template is None:
+        raise invalid_request("This model has no chat template; use /v1/completions.", param="messages")
+    try:
+        return tokenizer.template.render(order.messages, order.variables)
+    except TemplateRejected as error:
+        raise invalid_request(str(error), param="messages") from error

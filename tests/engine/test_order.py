@@ -1,0 +1,348 @@
+"""Requests read, refused by name, and turned into tokens."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import decoders, pre_tokenizers, processors
+from tokenizers.models import BPE
+
+from engine.detokenizer import TokenBytes
+from engine.messages import Ready, Sampling
+from engine.order import Order, read_order
+from engine.prompts import Prompt, prepare
+from engine.template import ChatTemplate
+from engine.tokenizer import Tokenizer
+from nproxy.openai.body import Body
+from nproxy.openai.errors import ApiError
+from nproxy.openai.requests import Limits, parse_chat, parse_completion
+
+READY = Ready(
+    vocab_size=300,
+    max_model_len=100,
+    blocks=64,
+    block_size=16,
+    kv_bytes_per_token=1,
+    eos_tokens=frozenset({0}),
+    device="cpu",
+    dtype="float32",
+)
+
+
+def letters() -> Tokenizer:
+    """A byte-level tokenizer without merges: a token per byte, and <s> before a prompt that is no chat."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<s>": 0} | {letter: number + 1 for number, letter in enumerate(alphabet)}
+    backend = tokenizers.Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<s>"])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    template = ChatTemplate("{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{{ think }}", {})
+    return Tokenizer(backend, TokenBytes.of(backend), template, begin=0)
+
+
+LETTERS = letters()
+
+
+def chat(**fields: Any) -> Order:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+    return read_order(parse_chat(Body.parse(json.dumps(body).encode()), Limits()))
+
+
+def completion(**fields: Any) -> Order:
+    body = {"model": "m", "prompt": "hi", **fields}
+    return read_order(parse_completion(Body.parse(json.dumps(body).encode()), Limits()))
+
+
+def text_of(prompt: Prompt) -> str:
+    return LETTERS.decode(prompt.tokens)
+
+
+def only(order: Order) -> Prompt:
+    (prompt,) = prepare(order, LETTERS, READY)
+    return prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling"),
+    [
+        ({}, Sampling(1.0, 0, 1.0)),
+        ({"temperature": None, "top_p": None, "top_k": None}, Sampling(1.0, 0, 1.0)),
+        ({"temperature": 0.5, "top_p": 0.9, "top_k": 40}, Sampling(0.5, 40, 0.9)),
+        ({"temperature": 2, "top_k": -1}, Sampling(2.0, 0, 1.0)),
+        ({"temperature": 0, "top_p": 0.1}, Sampling(0.0, 0, 1.0)),
+        ({"temperature": 1e-9}, Sampling(0.0, 0, 1.0)),
+        ({"top_p": 0}, Sampling(1.0, 1, 1.0)),
+        ({"top_k": 10**15}, Sampling(1.0, 0, 1.0)),
+    ],
+)
+def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
+    assert chat(**fields).sampling == sampling
+    assert completion(**fields).sampling == sampling
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 1.01}, "top_p"),
+        ({"top_p": -1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -5}, "max_tokens"),
+        ({"max_tokens": "9"}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": ["a", 1]}, "stop.1"),
+        ({"stop": {"a": 1}}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": "x" * 257}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
+        ({"stop_token_ids": 3}, "stop_token_ids"),
+        ({"stop_token_ids": [True]}, "stop_token_ids.0"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"presence_penalty": 0.1}, "presence_penalty"),
+        ({"frequency_penalty": -1}, "frequency_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"min_p": 0.05}, "min_p"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"repetition_penalty": True}, "repetition_penalty"),  # equal to 1 in Python, and yet not the number
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"min_tokens": 3}, "min_tokens"),
+        ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"nonsense": 0}, "nonsense"),
+        ({"stream": True, "stream_options": {"chunk_size": 4}}, "stream_options"),
+    ],
+)
+def test_refused_by_name_in_both_dialects(fields: dict[str, Any], param: str) -> None:
+    for read in (chat, completion):
+        with pytest.raises(ApiError) as refused:
+            read(**fields)
+        assert (refused.value.status, refused.value.param) == (400, param)
+        assert refused.value.type == "invalid_request_error"
+        assert param.split(".")[0].partition("_")[0] in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 2}, "logprobs"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": 1}, "chat_template_kwargs"),
+        ({"echo": True}, "echo"),
+        ({"prompt": "x"}, "prompt"),
+        ({"add_special_tokens": True}, "add_special_tokens"),
+    ],
+)
+def test_refused_by_name_in_chat(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        chat(**fields)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 0}, "logprobs"),  # the chosen token's own
+        ({"suffix": "the end"}, "suffix"),
+        ({"best_of": 3}, "best_of"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"messages": [{}]}, "messages"),
+    ],
+)
+def test_refused_by_name_in_completions(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        completion(**fields)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+NEUTRAL = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0.0,
+    "logit_bias": {},
+    "min_p": 0,
+    "repetition_penalty": 1.0,
+    "response_format": {"type": "text"},
+    "use_beam_search": False,
+    "suffix": None,
+    "anything": None,
+    "user": "u-1",
+    "metadata": {"k": "v"},
+    "store": False,
+    "service_tier": "auto",
+    "safety_identifier": "s",
+    "prompt_cache_key": "p",
+}
+
+
+def test_what_asks_for_nothing_passes() -> None:
+    assert chat(**NEUTRAL, logprobs=False, tools=[], tool_choice="none", n=2).request.n == 2
+    assert completion(**NEUTRAL, best_of=2, n=2).request.n == 2
+    assert completion(best_of=1).request.n == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "stops"),
+    [({}, ()), ({"stop": None}, ()), ({"stop": []}, ()), ({"stop": "a"}, ("a",)), ({"stop": ["a", "bc"]}, ("a", "bc"))],
+)
+def test_stop(fields: dict[str, Any], stops: tuple[str, ...]) -> None:
+    assert chat(**fields).stops == stops
+
+
+def test_stop_tokens_and_ignore_eos() -> None:
+    order = chat(stop_token_ids=[3, 3, 5], ignore_eos=True)
+    assert (order.stop_tokens, order.ignore_eos) == (frozenset({3, 5}), True)
+    with pytest.raises(ApiError, match="vocabulary"):
+        prepare(chat(stop_token_ids=[300]), LETTERS, READY)
+
+
+@pytest.mark.parametrize(("given", "seed"), [(None, None), (7, 7), (-1, None), (-2, -2), (2**63 - 1, 2**63 - 1)])
+def test_B5_seed(given: int | None, seed: int | None) -> None:
+    assert chat(seed=given).seed == seed
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([{"role": "user", "content": "hi"}], "u:hi;"),
+        ([{"role": "system", "content": "s"}, {"role": "assistant", "content": None}], "s:s;a:;"),
+        ([{"role": "assistant"}], "a:;"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "u:a\nb;"),
+        ([{"role": "user", "content": "x", "name": "n", "tool_calls": []}], "u:x;"),
+    ],
+)
+def test_messages(messages: list[Any], text: str) -> None:
+    prompt = only(chat(messages=messages))
+    assert text_of(prompt) == text
+    assert prompt.tokens[0] != 0  # no <s>: the template writes what it wants
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        (None, "messages"),
+        ([], "messages"),
+        ("hi", "messages"),
+        (["hi"], "messages.0"),
+        ([{"content": "x"}], "messages.0.role"),
+        ([{"role": "user", "content": 5}], "messages.0.content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages.0.content"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content"),
+        ([{"role": "user", "content": ""}, {"role": "assistant", "tool_calls": [{}]}], "messages.1.tool_calls"),
+    ],
+)
+def test_messages_that_cannot_be_read(messages: Any, param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        prepare(chat(messages=messages), LETTERS, READY)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_a_template_that_refuses_is_a_400() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
+    with pytest.raises(ApiError, match="roles must alternate") as refused:
+        prepare(chat(), Tokenizer(LETTERS.backend, LETTERS.table, template, 0), READY)
+    assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
+def test_a_base_model_takes_no_chat() -> None:
+    with pytest.raises(ApiError, match="no chat template"):
+        prepare(chat(), Tokenizer(LETTERS.backend, LETTERS.table, None, 0), READY)
+
+
+def test_the_templates_own_variables() -> None:
+    assert text_of(only(chat(chat_template_kwargs={"think": "no"}))) == "u:hi;no"
+
+
+HI = (0, *LETTERS.encode_chat("hi"))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        ("hi", [HI]),
+        (["hi", "hi"], [HI, HI]),
+        ([5, 6], [(5, 6)]),
+        ([[5], [6, 7]], [(5,), (6, 7)]),
+        ([""], [(0,)]),
+    ],
+)
+def test_J_prompts(prompt: Any, tokens: list[tuple[int, ...]]) -> None:
+    assert [p.tokens for p in prepare(completion(prompt=prompt), LETTERS, READY)] == tokens
+
+
+def test_J5_an_empty_prompt_where_no_token_begins_a_text() -> None:
+    backend = tokenizers.Tokenizer.from_str(LETTERS.backend.to_str())
+    backend.post_processor = processors.Sequence([])
+    with pytest.raises(ApiError, match="no token") as refused:
+        prepare(completion(prompt=""), Tokenizer(backend, LETTERS.table, None, None), READY)
+    assert refused.value.param == "prompt"
+
+
+def test_J_token_ids_outside_the_vocabulary() -> None:
+    with pytest.raises(ApiError) as refused:
+        prepare(completion(prompt=[[5], [300]]), LETTERS, READY)
+    assert (refused.value.status, refused.value.param) == (400, "prompt")
+
+
+def test_J6_echo_gives_the_text_of_texts_and_of_tokens() -> None:
+    spelled = LETTERS.encode_chat("größer")
+    prompts = prepare(completion(prompt="Hé", echo=True), LETTERS, READY)
+    prompts += prepare(completion(prompt=[0, *spelled], echo=True), LETTERS, READY)
+    assert [prompt.echo for prompt in prompts] == ["Hé", "größer"]
+    assert only(completion(prompt="Hé")).echo == ""
+
+
+@pytest.mark.parametrize(
+    ("order", "new"),
+    [
+        (completion(), 16),
+        (completion(prompt=[1] * 90), 10),
+        (completion(max_tokens=97), 97),
+        (chat(), 95),
+        (chat(max_tokens=5), 5),
+        (chat(max_completion_tokens=5), 5),
+        (chat(max_tokens=5, max_completion_tokens=5), 5),
+    ],
+)
+def test_how_many_tokens_may_follow(order: Order, new: int) -> None:
+    assert only(order).max_tokens == new
+
+
+@pytest.mark.parametrize(
+    ("order", "param"),
+    [
+        (completion(prompt=[1] * 100), "prompt"),
+        (completion(prompt=[1] * 90, max_tokens=11), "prompt"),
+        (completion(prompt="x" * 100_000), "prompt"),
+        (chat(max_tokens=96), "messages"),
+        (chat(messages=[{"role": "user", "content": "x" * 98}]), "messages"),
+    ],
+)
+def test_longer_than_the_context(order: Order, param: str) -> None:
+    with pytest.raises(ApiError, match="maximum context length is 100") as refused:
+        prepare(order, LETTERS, READY)
+    error = refused.value
+    assert (error.status, error.code, error.param) == (400, "context_length_exceeded", param)
