@@ -70,6 +70,7 @@ class Body:
             for key, value, start, end in _scan(text):
                 if key in members:
                     repeated = True
+                    del members[key]  # its last value stands where the last one stood
                 fields[key] = value
                 members[key] = start, end
         except json.JSONDecodeError as error:
@@ -151,10 +152,10 @@ def _refuse_lone_surrogates(raw: bytes) -> None:
 
 
 def _byte_spans(text: str, members: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Turn positions in the text into positions in its UTF-8 bytes; members may come in any order."""
+    """Turn positions in the text into positions in its UTF-8 bytes; members come in the text's order."""
     spans: dict[str, tuple[int, int]] = {}
     chars = octets = 0
-    for key, (start, end) in sorted(members.items(), key=lambda member: member[1]):
+    for key, (start, end) in members.items():
         octets += len(text[chars:start].encode("utf-8"))
         length = len(text[start:end].encode("utf-8"))
         spans[key] = octets, octets + length

@@ -1,0 +1,228 @@
+"""A request's body: what is refused, what stays exact, and what upstream calls are spliced from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nproxy.openai.body import Body
+from nproxy.openai.errors import ApiError
+
+PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
+
+
+def refusal(raw: bytes, **options: int) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        Body.parse(raw, **options)
+    error = caught.value
+    assert (error.status, error.type, error.param) == (400, "invalid_request_error", None)
+    assert json.loads(error.envelope())["error"]["message"] == error.message
+    return error
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"}",
+        b'{"a"',
+        b'{"a":',
+        b'{"a":1',
+        b'{"a":1,',
+        b'{"a":1,}',
+        b'{"a" 1}',
+        b'{"a":1 "b":2}',
+        b"{a:1}",
+        b"{'a':1}",
+        b"{1:1}",
+        b'{"a":1}}',
+        b'{"a":1} x',
+        b'{"a":01}',
+        b'{"a":+1}',
+        b'{"a":.5}',
+        b'{"a":tru}',
+        b'{"a":"\n"}',
+        b'{"a":"\\x"}',
+        b'{"a":[1,]}',
+        b'{"a":"\\',
+        b"\x00",
+        b'\xef\xbb\xbf{"a":1}',
+        b'{"a":1}\x00',
+        b"\xa0{}",
+    ],
+)
+def test_A12_not_json(raw: bytes) -> None:
+    refusal(raw)
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"1", b'"x"', b"null", b"true", b" [{}] "])
+def test_A12_root_is_not_an_object(raw: bytes) -> None:
+    assert "object" in refusal(raw).message
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"1" + b"0" * 400 + b".0"])
+def test_A12_no_json_number(number: bytes) -> None:
+    refusal(b'{"a":' + number + b"}")
+    refusal(b'{"a":[{"b":' + number + b"}]}")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "latin-1"])
+def test_A12_only_utf8(encoding: str) -> None:
+    refusal('{"a":"é"}'.encode(encoding))
+
+
+def test_A12_integers_of_thousands_of_digits() -> None:
+    refusal(b'{"seed":' + b"9" * 5000 + b"}")
+    assert Body.parse(b'{"seed":' + b"9" * 4000 + b"}").fields["seed"] == int("9" * 4000)
+
+
+@pytest.mark.parametrize("escape", [r"\ud800", r"\uDFFF", r"x\udc00\ud800", r"\\\ud83d", r"\ud83d\\ude00", r"\ud83dx"])
+def test_A12_lone_surrogates(escape: str) -> None:
+    refusal(b'{"a":"%s"}' % escape.encode())
+    refusal(b'{"%s":1}' % escape.encode())
+    refusal(b'{"a":[{"b":"%s"}]}' % escape.encode())
+
+
+@pytest.mark.parametrize("escape", [r"\ud83d\ude00", r"\\ud800", r"\\\\ud800", r"\u00e9", r"\\\ud83d\ude00"])
+def test_A12_whole_surrogate_pairs_and_escaped_backslashes_pass(escape: str) -> None:
+    raw = b'{"a":"%s"}' % escape.encode()
+    assert Body.parse(raw).fields == json.loads(raw)
+
+
+class TestDepth:
+    def test_A12_the_limit_itself_passes(self) -> None:
+        raw = b'{"a":' + b"[" * 63 + b"]" * 63 + b"}"
+        assert Body.parse(raw).raw == raw
+        assert "64" in refusal(b'{"a":' + b"[" * 64 + b"]" * 64 + b"}").message
+
+    def test_A12_objects_and_arrays_both_count(self) -> None:
+        refusal(b'{"a":[' * 3 + b"1" + b"]}" * 3, max_depth=5)
+        assert Body.parse(b'{"a":[' * 3 + b"1" + b"]}" * 3, max_depth=6).fields["a"]
+
+    @pytest.mark.parametrize("text", ["[[[[[[", '\\"[[[[[[', "\\\\", "]]]]]]", '\\\\\\"{{{{{{', "{[" * 100])
+    def test_A12_brackets_in_strings_do_not_count(self, text: str) -> None:
+        raw = b'{"%s":["%s",{"b":"%s"}],"c":[]}' % ((text.encode(),) * 3)
+        assert Body.parse(raw, max_depth=3).fields == json.loads(raw)
+        refusal(raw, max_depth=2)
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+            b'{"a":' + b"[" * 100_000,
+            b"[" * 100_000,
+            b'{"a":' + b'[{"b":' * 50_000,
+            b'{"a":' + b"[" * 100_000 + b"}" * 100_000 + b"}",
+        ],
+        ids=["arrays", "objects", "unclosed", "no_object", "mixed_unclosed", "mismatched"],
+    )
+    def test_A12_bottomless_nesting_is_a_clean_refusal(self, raw: bytes) -> None:
+        refusal(raw)
+
+    def test_many_shallow_brackets_pass(self) -> None:
+        raw = json.dumps({"a": [[i, {"b": []}] for i in range(10_000)]}).encode()
+        assert Body.parse(raw, max_depth=5).fields == json.loads(raw)
+        refusal(raw, max_depth=4)
+
+
+def test_a_refusal_quotes_nothing_of_the_body() -> None:
+    for raw in (b'{"secret-key":"secret" "x"}', b"secret", b'{"a":"\\ud800 secret"}', b'{"a":secret}'):
+        assert "secret" not in refusal(raw).message
+    assert "secret" not in repr(Body.parse(b'{"a":"secret"}'))
+
+
+def test_untouched_bytes_stay_exact() -> None:
+    text = ' {"x" : 1.50e+01,\t"n":2 ,\n"y":"\\u00e9é", "big":123456789012345678901234567890 , "z" : [ 1 , 2 ] } \n'
+    raw = text.encode()
+    body = Body.parse(raw)
+    assert bytes(body.splice({})) == raw
+    assert bytes(body.splice({}, ["absent"])) == raw
+    spliced = body.splice({"seed": 7}, ["n"])
+    assert bytes(spliced) == (
+        '{"x" : 1.50e+01,"y":"\\u00e9é","big":123456789012345678901234567890,"z" : [ 1 , 2 ],"seed":7}'.encode()
+    )
+    assert len(spliced) == len(bytes(spliced))
+
+
+def test_a_repeated_key_takes_its_last_value_and_only_that_is_sent() -> None:
+    body = Body.parse(b'{"n":1,"m":"\xc3\xa9","n":1000,"o":{"n":3}}')
+    assert body.fields["n"] == 1000
+    assert body.raw == '{"m":"é","n":1000,"o":{"n":3}}'.encode()
+    assert bytes(body.splice({"m": 1})) == b'{"n":1000,"o":{"n":3},"m":1}'
+    # An escaped spelling of a key is that key.
+    assert Body.parse(b'{"n":1,"\\u006e":2}').fields == {"n": 2}
+    assert bytes(Body.parse(b'{"n":1,"\\u006e":2,"a":0}').splice({"n": 3})) == b'{"a":0,"n":3}'
+
+
+def test_legs_that_touch_the_same_keys_share_one_head() -> None:
+    body = Body.parse(json.dumps({"model": "m", "n": 128, "messages": ["x" * 100_000]}).encode())
+    legs = [body.splice({"seed": seed}, ["n"]) for seed in range(128)]
+    assert len({id(leg.head) for leg in legs}) == 1
+    assert sum(len(leg.tail) for leg in legs) < 128 * 20
+    assert body.splice({"seed": 1}).head is not legs[0].head
+    assert bytes(body.splice({}, ["n"])) == legs[0].head + b"}"
+
+
+@pytest.mark.parametrize(
+    ("raw", "fields", "drop", "expected"),
+    [
+        (b"{}", {}, [], b"{}"),
+        (b" { } ", {"a": 1}, [], b'{"a":1}'),
+        (b'{"a":1}', {}, ["a"], b"{}"),
+        (b'{"a":1}', {"a": 2}, [], b'{"a":2}'),
+        (b'{"a":1}', {"a": 2}, ["a"], b'{"a":2}'),
+        (b'{"a":1,"b":2}', {"c": "\u00e9", "a": 1 << 70}, ["b"], '{"c":"é","a":1180591620717411303424}'.encode()),
+    ],
+)
+def test_splice_at_the_edges(raw: bytes, fields: dict[str, Any], drop: list[str], expected: bytes) -> None:
+    assert bytes(Body.parse(raw).splice(fields, drop)) == expected
+
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+keys = st.sampled_from(["n", "seed", "é", "", '"', "\\", "日本"]) | text
+objects = st.dictionaries(keys, values, max_size=6)
+
+
+@PROPERTY
+@given(
+    objects,
+    st.dictionaries(keys, values, max_size=3),
+    st.lists(keys, max_size=3),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+)
+def test_splice_equals_editing_the_dict(
+    sent: dict[str, Any], fields: dict[str, Any], drop: list[str], ascii_only: bool, indent: int | None
+) -> None:
+    body = Body.parse(json.dumps(sent, ensure_ascii=ascii_only, indent=indent).encode())
+    assert body.fields == sent
+    expected = {key: value for key, value in sent.items() if key not in drop} | fields
+    assert json.loads(bytes(body.splice(fields, drop))) == expected
+    assert json.loads(bytes(body.splice(fields, drop))) == expected  # from the kept head
+
+
+@PROPERTY
+@given(st.binary(max_size=40) | st.text(st.sampled_from('{}[]":,\\ntrue1e9-. ud83'), max_size=40).map(str.encode))
+def test_parse_accepts_what_json_accepts_and_raises_nothing_else(raw: bytes) -> None:
+    try:
+        expected = json.loads(raw.decode("utf-8"), parse_constant=lambda _: 1 / 0)
+        json.dumps(expected, allow_nan=False, ensure_ascii=False).encode("utf-8")
+        valid = isinstance(expected, dict)
+    except (ValueError, ZeroDivisionError):
+        valid = False
+    if valid:
+        assert Body.parse(raw).fields == expected
+    else:
+        refusal(raw)
