@@ -57,7 +57,7 @@ class App:
         await self._idle.wait()
 
     async def handle(self, request: BaseRequest, serve: Callable[[App, Exchange], Awaitable[None]]) -> StreamResponse:
-        """Answer one request by `serve`, which writes the answer itself; errors, gauges and the log are seen to here."""
+        """Answer one request by `serve`, which writes the answer itself; errors, gauges and the log are dealt with."""
         exchange = Exchange(
             request,
             request_id(request.headers.get("x-request-id")),

@@ -62,7 +62,6 @@ class _Upload:
 
 async def serve(app: App, exchange: Exchange) -> None:
     """Send the request on and the answer back. Raises ApiError where no answer has begun."""
-    request = exchange.request
     upload, model = await _open_upload(app, exchange)
     upstream, name = await _route(app, model)
     if model is not None and name is not None and name.upstream is not None and upload.rest is None:
@@ -92,7 +91,7 @@ async def _pass(
 ) -> None:
     request = exchange.request
     async with upstream.gate.permit(1) as replica:
-        url = replica.root_url(request.message.path)
+        url = replica.root_url(request.raw_path)
         async with forward(upstream.client, upstream.timeouts, replica, request.method, url, headers, data) as answer:
             await _send_back(exchange, answer)
 

@@ -62,7 +62,7 @@ async def dispatch(app: App, request: BaseRequest) -> StreamResponse:
 
 async def _route(app: App, exchange: Exchange) -> None:
     request = exchange.request
-    target = request.message.path
+    target = request.raw_path
     if request.version < HttpVersion11 and hdrs.TRANSFER_ENCODING in request.headers:
         exchange.closing = True
         raise invalid_request("Transfer-Encoding has no meaning in HTTP/1.0.")

@@ -167,7 +167,7 @@ class FakeUpstream:
 
     async def _handle(self, request: BaseRequest) -> StreamResponse:
         loop = asyncio.get_running_loop()
-        seen = Seen(request.method, request.message.path, request.headers.copy(), b"", loop.time())
+        seen = Seen(request.method, request.raw_path, request.headers.copy(), b"", loop.time())
         self.requests.append(seen)
         try:
             seen.raw = await _whole(request)
@@ -364,10 +364,30 @@ class _Answer:
 
 @asynccontextmanager
 async def raw_server(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> AsyncIterator[str]:
-    """Serve raw connections by `handle`; yields the base URL. For what no HTTP library would send."""
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    """Serve raw connections by `handle`, which are closed when it returns; yields the base URL.
+
+    For what no HTTP library would send.
+    """
+    open_now: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        open_now.add(task)
+        try:
+            await handle(reader, writer)
+        except (ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError):
+            pass  # the other side is gone, or the test is over
+        finally:
+            writer.close()
+            open_now.discard(task)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     finally:
         server.close()
+        for task in open_now:
+            task.cancel()
+        await asyncio.gather(*open_now, return_exceptions=True)
         await server.wait_closed()

@@ -1,0 +1,153 @@
+"""A gateway on loopback in front of a scripted upstream, as one fixture each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from nproxy.config import Config
+from nproxy.gateway.app import App
+from nproxy.gateway.serve import Running, running
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+
+CHAT = "/v1/chat/completions"
+
+
+@dataclass
+class Stream:
+    """A whole streamed answer, read apart."""
+
+    status: int
+    headers: httpx.Headers
+    raw: bytes
+
+    @property
+    def events(self) -> list[bytes]:
+        return [part.removeprefix(b"data: ") for part in self.raw.split(b"\n\n") if part.startswith(b"data: ")]
+
+    @property
+    def chunks(self) -> list[dict[str, Any]]:
+        return [json.loads(event) for event in self.events if event != b"[DONE]"]
+
+    @property
+    def done(self) -> bool:
+        return bool(self.events) and self.events[-1] == b"[DONE]" and self.events.count(b"[DONE]") == 1
+
+    @property
+    def texts(self) -> dict[int, str]:
+        joined: dict[int, str] = {}
+        for chunk in self.chunks:
+            for choice in chunk.get("choices", []):
+                text = choice["delta"].get("content") if "delta" in choice else choice.get("text")
+                joined[choice["index"]] = joined.get(choice["index"], "") + (text or "")
+        return joined
+
+    @property
+    def finishes(self) -> dict[int, list[str]]:
+        reasons: dict[int, list[str]] = {}
+        for chunk in self.chunks:
+            for choice in chunk.get("choices", []):
+                if choice.get("finish_reason"):
+                    reasons.setdefault(choice["index"], []).append(choice["finish_reason"])
+        return reasons
+
+
+class Gateway:
+    """A running gateway and a client for it."""
+
+    def __init__(self, gateway: Running, client: httpx.AsyncClient) -> None:
+        self.app: App = gateway.app
+        self.http = gateway.http
+        self.url = gateway.url
+        self.client = client
+        host, port = gateway.url.removeprefix("http://").rsplit(":", 1)
+        self.address = (host, int(port))
+
+    async def post(self, body: object, path: str = CHAT, **kwargs: Any) -> httpx.Response:
+        """POST a JSON body (bytes go as they are)."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": "application/json", **kwargs.pop("headers", {})}
+        return await self.client.post(path, content=content, headers=headers, **kwargs)
+
+    async def ask(self, path: str = CHAT, **fields: Any) -> httpx.Response:
+        """Ask for a completion; fields go over a small default body."""
+        return await self.post(body(path, **fields), path)
+
+    async def stream(self, path: str = CHAT, *, headers: dict[str, str] | None = None, **fields: Any) -> Stream:
+        """Ask for a stream and read it to its end."""
+        answer = await self.post(body(path, stream=True, **fields), path, headers=headers or {})
+        return Stream(answer.status_code, answer.headers, answer.content)
+
+    async def metric(self, line: str) -> float:
+        """One sample of /metrics, by its name and labels; 0 where it is not there."""
+        text = (await self.client.get("/metrics")).text
+        for sample in text.splitlines():
+            if sample.startswith(line + " "):
+                return float(sample.rsplit(" ", 1)[1])
+        return 0.0
+
+
+def body(path: str = CHAT, **fields: Any) -> dict[str, Any]:
+    """A small request body for an endpoint."""
+    prompt: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]} if path == CHAT else {"prompt": "hi"}
+    return {"model": MODEL, **prompt, **fields}
+
+
+def envelope(answer: httpx.Response) -> dict[str, Any]:
+    """The inside of an error answer, which must be in OpenAI's envelope."""
+    assert answer.headers["content-type"].startswith("application/json"), answer.text
+    document = answer.json()
+    assert list(document) == ["error"]
+    error: dict[str, Any] = document["error"]
+    assert {"message", "type", "param", "code"} <= error.keys()
+    return error
+
+
+@asynccontextmanager
+async def gateway_for(config: dict[str, Any], **kwargs: Any) -> AsyncIterator[Gateway]:
+    """Run a gateway with this configuration on a free port."""
+    parsed = Config.model_validate({"listen": {"port": 0}, **config})
+    async with (
+        running(parsed, **kwargs) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client,
+    ):
+        yield Gateway(gateway, client)
+
+
+def upstream_settings(upstream: FakeUpstream, **settings: Any) -> dict[str, Any]:
+    return {"name": "fake", "replicas": [upstream.url], "n": "fanout", **settings}
+
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[FakeUpstream]:
+    """A scripted upstream that ignores `n`; tests set its `behaviour`."""
+    async with FakeUpstream(Behaviour()) as server:
+        yield server
+
+
+@pytest.fixture
+async def start(upstream: FakeUpstream) -> AsyncIterator[Start]:
+    """Start a gateway in front of `upstream`: keywords are the upstream's settings, `config` further parts."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(*, config: dict[str, Any] | None = None, **settings: Any) -> Gateway:
+            whole = {"upstreams": [upstream_settings(upstream, **settings)], **(config or {})}
+            return await stack.enter_async_context(gateway_for(whole))
+
+        yield begin
+
+
+@pytest.fixture
+async def gateway(start: Start) -> Gateway:
+    """A gateway that fans out to `upstream`."""
+    started: Gateway = await start()
+    return started

@@ -1,0 +1,78 @@
+"""A client of scripted upstreams, without a gateway around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nproxy.choices.events import Event, Failure, LegBody, LegChunk, LegFailed
+from nproxy.config import Timeouts
+from nproxy.config import Upstream as Settings
+from nproxy.openai.body import Spliced
+from nproxy.upstreams.client import Call, Client
+from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.sessions import Sessions
+
+
+def replica_at(url: str) -> Replica:
+    settings = Settings.model_validate({"name": "u", "replicas": [url]})
+    return Replica.from_config(settings.replicas[0])
+
+
+class Caller:
+    """Makes calls and gathers what comes back."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+
+    def client(self, **timeouts: float | None) -> Client:
+        return Client(self.sessions, Timeouts(**timeouts))
+
+    def call(
+        self, *, stream: bool, headers: dict[str, str] | None = None, own_key: bool = False, **fields: Any
+    ) -> Call:
+        body = {"model": "fake-model", "messages": [], "stream": stream, **fields}
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        head, tail = json.dumps(body).encode(), b" "
+        return Call(3, "/chat/completions", sent, Spliced(head, tail), streamed=stream, own_key=own_key)
+
+    async def batches(self, url: str, call: Call, **timeouts: float | None) -> list[list[Event]]:
+        async with aclosing(self.client(**timeouts).call(replica_at(url), call)) as batches:
+            return [batch async for batch in batches]
+
+    async def events(self, url: str, *, stream: bool = True, **timeouts: float | None) -> list[Event]:
+        batches = await self.batches(url, self.call(stream=stream), **timeouts)
+        return [event for batch in batches for event in batch]
+
+    async def failure(self, url: str, *, stream: bool = True, **timeouts: float | None) -> Failure:
+        """The failure that a call ends with."""
+        last = (await self.events(url, stream=stream, **timeouts))[-1]
+        assert isinstance(last, LegFailed), last
+        assert "http" not in last.failure.message and "127.0.0.1" not in last.failure.message
+        return last.failure
+
+
+@pytest.fixture
+async def caller() -> AsyncIterator[Caller]:
+    sessions = Sessions()
+    yield Caller(sessions)
+    await sessions.close()
+
+
+def datas(events: list[Event]) -> list[bytes]:
+    return [event.data for event in events if isinstance(event, LegChunk)]
+
+
+def whole(events: list[Event]) -> Any:
+    (body,) = (event.body for event in events if isinstance(event, LegBody))
+    return json.loads(body)
+
+
+@pytest.fixture
+def socket_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("s") / "u.sock"

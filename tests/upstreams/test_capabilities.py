@@ -1,0 +1,85 @@
+"""What the configuration says and answers teach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nproxy.choices.lessons import FieldRefused, NativeWidth
+from nproxy.config import Upstream
+from nproxy.upstreams.capabilities import FORGET_SECONDS, Capabilities
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def capabilities(clock: Clock | None = None, **settings: Any) -> Capabilities:
+    upstream = Upstream.model_validate({"name": "u", "replicas": ["http://h/v1"], **settings})
+    return Capabilities(upstream, clock or Clock())
+
+
+def test_configured_n() -> None:
+    for n, width in (("native", None), ("fanout", 1), ({"native_up_to": 4}, 4)):
+        told = capabilities(n=n).snapshot("m", None)
+        assert (told.native_width, told.n_untested) == (width, False)
+
+
+def test_auto_is_untested_until_an_answer_teaches() -> None:
+    known = capabilities()
+    assert known.snapshot("m", None).n_untested
+    known.learn("m", NativeWidth(asked=4, got=4))
+    told = known.snapshot("m", None)
+    assert (told.native_width, told.n_untested) == (None, False)
+    assert known.snapshot("other", None).n_untested, "a lesson is about one model"
+
+
+def test_a_short_answer_teaches_the_limit() -> None:
+    known = capabilities()
+    known.learn("m", NativeWidth(asked=4, got=1))
+    assert known.snapshot("m", None).native_width == 1
+    known.learn("m", NativeWidth(asked=8, got=2))
+    assert known.snapshot("m", None).native_width == 2
+
+
+def test_what_is_configured_is_not_unlearned() -> None:
+    known = capabilities(n="native", seed="send")
+    known.learn("m", NativeWidth(asked=4, got=1))
+    known.learn("m", FieldRefused("seed"))
+    told = known.snapshot("m", None)
+    assert (told.native_width, told.seed) == (None, True)
+
+
+def test_refused_fields_are_left_out() -> None:
+    known = capabilities()
+    known.learn("m", FieldRefused("seed"))
+    assert not known.snapshot("m", None).seed
+    assert known.snapshot("m", None).stream_options
+    known.learn("m", FieldRefused("stream_options"))
+    assert not known.snapshot("m", None).stream_options
+    assert not capabilities(seed="omit").snapshot("m", None).seed
+
+
+def test_lessons_are_forgotten() -> None:
+    clock = Clock()
+    known = capabilities(clock)
+    known.learn("m", NativeWidth(asked=4, got=1))
+    known.learn("m", FieldRefused("seed"))
+    assert known.known() == {"m": {"n": 1, "seed": False}}
+    clock.now = FORGET_SECONDS
+    told = known.snapshot("m", None)
+    assert told.n_untested and told.seed
+    assert known.known() == {}
+
+
+def test_parallel_is_per_replica() -> None:
+    upstream = {"replicas": ["http://a/v1", "http://b/v1"], "parallel": 2}
+    assert capabilities(**upstream).snapshot("m", None).parallel == 4
+    assert capabilities().snapshot("m", None).parallel is None
+
+
+def test_alias_and_wire_go_through() -> None:
+    told = capabilities(wire="exact").snapshot("alias", "real")
+    assert (told.model, told.exact) == ("real", True)

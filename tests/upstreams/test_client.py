@@ -1,0 +1,367 @@
+"""One upstream call over real sockets: what comes back as events, and how every failure is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from nproxy.choices.events import FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
+from nproxy.upstreams import client as client_module
+from tests.fakes.upstream import Behaviour, FakeUpstream, raw_server, words
+from tests.upstreams.conftest import Caller, datas, replica_at, whole
+
+
+async def test_stream(caller: Caller) -> None:
+    async with FakeUpstream() as upstream:
+        events = await caller.events(upstream.url)
+    assert events[0] == LegBegan(3, sse=True)
+    assert events[-1] == LegEnded(3)
+    assert datas(events)[-1] == b"[DONE]"
+    text = "".join(json.loads(data)["choices"][0]["delta"].get("content", "") for data in datas(events)[:-1])
+    assert text == "".join(words(0))
+
+
+async def test_json_body(caller: Caller) -> None:
+    async with FakeUpstream() as upstream:
+        events = await caller.events(upstream.url, stream=False)
+    assert [type(event) for event in events] == [LegBegan, LegBody, LegEnded]
+    assert whole(events)["choices"][0]["message"]["content"] == "".join(words(0))
+
+
+async def test_unix_socket(caller: Caller, socket_path: Path) -> None:
+    async with FakeUpstream(unix=str(socket_path)) as upstream:
+        events = await caller.events(upstream.url)
+        assert events[-1] == LegEnded(3)
+        assert upstream.calls[0].path == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+async def test_P6_any_split_gives_the_same_events(caller: Caller, newline: bytes) -> None:
+    async with FakeUpstream() as upstream:
+        expected = datas(await caller.events(upstream.url))
+        upstream.behaviour = Behaviour(segment=1, newline=newline, pings=2)
+        got = datas(await caller.events(upstream.url))
+    strip = [json.loads(data)["choices"] for data in expected[:-1]]
+    assert [json.loads(data)["choices"] for data in got[:-1]] == strip
+    assert got[-1] == b"[DONE]"
+
+
+async def test_P11_events_of_one_segment_are_one_batch(caller: Caller) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = b"".join(b"data: %d\n\n" % number for number in range(5))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body))
+        writer.write(body)
+        await writer.drain()
+
+    async with raw_server(answer) as url:
+        (batch,) = await caller.batches(url, caller.call(stream=True))
+    assert batch == [LegBegan(3, sse=True), *(LegChunk(3, b"%d" % number) for number in range(5)), LegEnded(3)]
+
+
+async def test_the_request_on_the_wire(caller: Caller) -> None:
+    """Nothing of the HTTP library's own: no user agent, no accept, no compression asked for."""
+    async with FakeUpstream() as upstream:
+        await caller.batches(upstream.url, caller.call(stream=False, headers={"X-Mine": "1"}))
+        seen = upstream.calls[0]
+    assert {name.lower() for name in seen.headers} == {"host", "content-type", "content-length", "x-mine"}
+
+
+async def test_a_large_body_arrives_whole(caller: Caller) -> None:
+    text = "é" * 300_000
+    async with FakeUpstream() as upstream:
+        await caller.batches(upstream.url, caller.call(stream=False, pad=text))
+        assert upstream.calls[0].body["pad"] == text
+
+
+async def test_connections_are_reused(caller: Caller) -> None:
+    async with FakeUpstream() as upstream:
+        for stream in (True, False, True):
+            await caller.events(upstream.url, stream=stream)
+        assert upstream.connections == 1
+
+
+async def test_cookies_are_not_kept(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(headers={"Set-Cookie": "tenant=a; Path=/"})) as upstream:
+        await caller.events(upstream.url)
+        await caller.events(upstream.url)
+        assert all("Cookie" not in seen.headers for seen in upstream.calls)
+
+
+async def test_redirects_are_not_followed(caller: Caller) -> None:
+    async with FakeUpstream() as elsewhere, FakeUpstream() as upstream:
+        target = {"Location": f"{elsewhere.url}/chat/completions"}
+        upstream.behaviour = Behaviour(status=307, headers=target, body=b"")
+        failure = await caller.failure(upstream.url)
+        assert failure.kind is FailureKind.MALFORMED
+        assert elsewhere.requests == []
+
+
+async def test_compressed_answers_are_refused(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(headers={"Content-Encoding": "gzip"}, body=b"\x1f\x8b")) as upstream:
+        assert (await caller.failure(upstream.url)).kind is FailureKind.MALFORMED
+
+
+async def test_more_than_a_hundred_calls_at_once(caller: Caller) -> None:
+    held = asyncio.Event()
+    async with FakeUpstream(Behaviour(hold=held)) as upstream, asyncio.TaskGroup() as group:
+        for _ in range(120):
+            group.create_task(caller.events(upstream.url))
+        await upstream.until(lambda: len(upstream.open_calls) == 120)
+        held.set()
+
+
+async def test_nodelay_towards_the_upstream(caller: Caller) -> None:
+    held = asyncio.Event()
+    async with FakeUpstream(Behaviour(hold=held)) as upstream:
+        task = asyncio.create_task(caller.events(upstream.url))
+        await upstream.until(lambda: len(upstream.open_calls) == 1)
+        connector = caller.sessions.of(replica_at(upstream.url)).connector
+        assert connector is not None
+        (protocol,) = connector._acquired
+        assert protocol.transport is not None
+        sock = protocol.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        held.set()
+        await task
+
+
+# How failures are named
+
+
+async def test_status_with_retry_after(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(status=429, headers={"Retry-After": "7"}, body=b'{"e": 1}')) as upstream:
+        failure = await caller.failure(upstream.url)
+    assert (failure.kind, failure.status, failure.retry_after) == (FailureKind.STATUS, 429, 7.0)
+    assert (failure.body, failure.content_type) == (b'{"e": 1}', "application/json")
+    assert not failure.own_key
+
+
+async def test_K15_own_key_is_noted(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(status=401)) as upstream:
+        ((failed,),) = await caller.batches(upstream.url, caller.call(stream=True, own_key=True))
+    assert isinstance(failed, LegFailed)
+    assert failed.failure.own_key
+
+
+async def test_K11_refused(caller: Caller) -> None:
+    async with FakeUpstream() as upstream:
+        url = upstream.url
+    replica = replica_at(url)
+    batches = [batch async for batch in caller.client().call(replica, caller.call(stream=True))]
+    ((failed,),) = batches
+    assert isinstance(failed, LegFailed)
+    assert failed.failure.kind is FailureKind.CONNECT
+    assert replica.up is False
+
+
+async def test_K11_no_such_unix_socket(caller: Caller, socket_path: Path) -> None:
+    assert (await caller.failure(f"unix:{socket_path}")).kind is FailureKind.CONNECT
+
+
+async def test_K11_unresolvable(caller: Caller) -> None:
+    assert (await caller.failure("http://no-such-host.invalid/v1")).kind is FailureKind.CONNECT
+
+
+async def test_K11_untrusted_tls(caller: Caller, tmp_path: Path) -> None:
+    """A plain server where TLS is expected: the handshake fails."""
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 no\r\n\r\n")
+
+    async with raw_server(plain) as url:
+        failure = await caller.failure(url.replace("http:", "https:"))
+    assert failure.kind is FailureKind.CONNECT
+    assert ssl.SSLError.__name__ not in failure.message
+
+
+async def test_reset_and_close_before_the_head(caller: Caller) -> None:
+    async with FakeUpstream() as upstream:
+        for how in ("reset", "close"):
+            upstream.behaviour = Behaviour(before_head=how)  # type: ignore[arg-type]
+            assert (await caller.failure(upstream.url)).kind is FailureKind.RESET
+
+
+async def test_a_stale_socket_is_told_from_a_broken_one(caller: Caller) -> None:
+    async with FakeUpstream() as upstream:
+        upstream.script(Behaviour(), Behaviour(before_head="close"))
+        assert (await caller.events(upstream.url))[-1] == LegEnded(3)
+        assert (await caller.failure(upstream.url)).kind is FailureKind.STALE
+        assert upstream.connections == 1
+
+
+@pytest.mark.parametrize("end", ["reset", "cut"])
+async def test_cut_in_mid_stream(caller: Caller, end: str) -> None:
+    async with FakeUpstream(Behaviour(end_after=2, end=end)) as upstream:  # type: ignore[arg-type]
+        events = await caller.events(upstream.url)
+    assert len(datas(events)) == 2
+    assert isinstance(events[-1], LegFailed)
+    assert events[-1].failure.kind is FailureKind.CUT
+
+
+async def test_clean_close_is_an_end(caller: Caller) -> None:
+    """Whether an end came too early is not for the transport to say."""
+    async with FakeUpstream(Behaviour(end_after=2, end="close")) as upstream:
+        assert (await caller.events(upstream.url))[-1] == LegEnded(3)
+
+
+async def test_not_http(caller: Caller) -> None:
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"SSH-2.0-OpenSSH_9\r\n\r\n")
+        await writer.drain()
+
+    async with raw_server(nonsense) as url:
+        assert (await caller.failure(url)).kind is FailureKind.MALFORMED
+
+
+async def test_header_bomb(caller: Caller) -> None:
+    async def bomb(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 100_000 + b"\r\n\r\n")
+
+    async with raw_server(bomb) as url:
+        assert (await caller.failure(url)).kind is FailureKind.MALFORMED
+
+
+async def test_json_body_over_the_limit(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MAX_BODY", 1000)
+    async with FakeUpstream(Behaviour(body=b" " * 2000)) as upstream:
+        assert (await caller.failure(upstream.url)).kind is FailureKind.OVERSIZE
+
+
+async def test_event_over_the_limit(caller: Caller) -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: ")
+        while True:
+            writer.write(b"a" * 65536)
+            await writer.drain()
+
+    async with raw_server(endless) as url:
+        assert (await caller.failure(url)).kind is FailureKind.OVERSIZE
+
+
+async def test_an_event_of_600_kib_passes(caller: Caller) -> None:
+    long = "x" * 600 * 1024
+    async with FakeUpstream(Behaviour(pieces=lambda seed: [long])) as upstream:
+        events = await caller.events(upstream.url)
+    assert any(long.encode() in data for data in datas(events))
+
+
+# N1: each time of its own
+
+
+async def test_N1_connect(caller: Caller) -> None:
+    """A listener whose backlog is full answers no SYN."""
+    with socket.socket() as listener, socket.socket() as filler:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        filler.connect(listener.getsockname())
+        extra = socket.socket()
+        extra.setblocking(False)
+        extra.connect_ex(listener.getsockname())
+        try:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+            failure = await caller.failure(url, connect=0.1, first_event=None, total=None)
+        finally:
+            extra.close()
+    assert failure.kind is FailureKind.TIMEOUT
+    assert failure.message == "The upstream could not be reached in time."
+
+
+async def test_N1_first_event_before_the_head(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(hold=asyncio.Event())) as upstream:
+        failure = await caller.failure(upstream.url, first_event=0.1)
+    assert (failure.kind, failure.message) == (FailureKind.TIMEOUT, "The upstream's answer did not begin in time.")
+
+
+async def test_N1_comments_do_not_satisfy_first_event(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(pings=1000, ping_pause=0.01)) as upstream:
+        failure = await caller.failure(upstream.url, first_event=0.15)
+        await upstream.until(lambda: not upstream.open_calls)
+    assert (failure.kind, failure.message) == (FailureKind.TIMEOUT, "The upstream's answer did not begin in time.")
+
+
+async def test_N1_idle(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(hold_after=2)) as upstream:
+        events = await caller.events(upstream.url, idle=0.1)
+    assert len(datas(events)) == 2
+    last = events[-1]
+    assert isinstance(last, LegFailed)
+    assert last.failure.message == "The upstream fell silent in the middle of its answer."
+
+
+async def test_N1_idle_is_per_event(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(pause=0.06)) as upstream:
+        assert (await caller.events(upstream.url, idle=0.2, first_event=0.2))[-1] == LegEnded(3)
+
+
+async def test_N1_total(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(pause=0.05)) as upstream:
+        failure = await caller.failure(upstream.url, total=0.15)
+    assert failure.message == "The upstream's answer was not complete in time."
+
+
+async def test_N1_response(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(pause=5)) as upstream:
+        failure = await caller.failure(upstream.url, stream=False, response=0.1, first_event=0.01)
+    assert failure.message == "The upstream's answer did not come in time."
+
+
+async def test_a_stream_left_open_after_done_has_ended(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "AFTER_DONE_SECONDS", 0.05)
+
+    async def lingers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\ndata: [DONE]\n\n")
+        await reader.read()
+
+    async with raw_server(lingers) as url:
+        assert (await caller.events(url))[-1] == LegEnded(3)
+
+
+async def test_a_slow_taker_is_not_the_upstreams_silence(caller: Caller) -> None:
+    async with FakeUpstream() as upstream:
+        taken = []
+        async for batch in caller.client(idle=0.05, first_event=1).call(
+            replica_at(upstream.url), caller.call(stream=True)
+        ):
+            taken += batch
+            await asyncio.sleep(0.1)
+    assert taken[-1] == LegEnded(3)
+
+
+# Cancellation
+
+
+@pytest.mark.parametrize("moment", ["head", "stream", "body"])
+async def test_cancelling_closes_the_socket_at_once(caller: Caller, moment: str) -> None:
+    stream = moment != "body"
+    behaviour = {
+        "head": Behaviour(hold=asyncio.Event()),
+        "stream": Behaviour(hold_after=2),
+        "body": Behaviour(pause=3600),
+    }[moment]
+    async with FakeUpstream(behaviour) as upstream:
+        task = asyncio.create_task(caller.events(upstream.url, stream=stream))
+        await upstream.until(lambda: len(upstream.open_calls) == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await upstream.until(lambda: not upstream.open_calls, 1.0)
+        assert upstream.calls[0].cancelled
+
+
+async def test_closing_the_generator_closes_the_socket(caller: Caller) -> None:
+    async with FakeUpstream(Behaviour(hold_after=2)) as upstream:
+        batches = caller.client().call(replica_at(upstream.url), caller.call(stream=True))
+        await anext(batches)
+        await batches.aclose()
+        await upstream.until(lambda: not upstream.open_calls, 1.0)

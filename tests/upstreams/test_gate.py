@@ -1,0 +1,140 @@
+"""The gate: permits in order, none lost, least loaded first."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from nproxy.upstreams.balancing import least_loaded
+from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.replicas import Replica
+
+
+def replicas(count: int) -> list[Replica]:
+    return [Replica(base=f"http://r{i}/v1", socket=None, label=f"r{i}") for i in range(count)]
+
+
+async def test_no_limit_lets_all_through() -> None:
+    gate = Gate(replicas(1), None)
+    async with gate.permit(1), gate.permit(1), gate.permit(1):
+        assert gate.replicas[0].legs == 3
+    assert gate.replicas[0].legs == 0
+
+
+async def test_one_permit_serves_in_the_order_of_asking() -> None:
+    gate = Gate(replicas(1), 1)
+    order: list[int] = []
+    most = 0
+
+    async def leg(number: int) -> None:
+        nonlocal most
+        async with gate.permit(1) as replica:
+            most = max(most, replica.legs)
+            order.append(number)
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(8):
+            group.create_task(leg(number))
+    assert order == list(range(8))
+    assert most == 1
+    assert gate.waiting == 0
+    assert gate.replicas[0].legs == gate.replicas[0].choices == 0
+
+
+async def test_a_newcomer_does_not_overtake() -> None:
+    gate = Gate(replicas(1), 1)
+    order: list[str] = []
+
+    async def leg(name: str) -> None:
+        async with gate.permit(1):
+            order.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        async with gate.permit(1):
+            group.create_task(leg("waiter"))
+            await asyncio.sleep(0)
+        group.create_task(leg("newcomer"))
+    assert order == ["waiter", "newcomer"]
+
+
+async def test_a_waiter_that_is_cancelled_leaves_no_trace() -> None:
+    gate = Gate(replicas(1), 1)
+
+    async def leg() -> None:
+        async with gate.permit(4):
+            await asyncio.sleep(3600)
+
+    async with gate.permit(1):
+        waiter = asyncio.create_task(leg())
+        await asyncio.sleep(0)
+        assert gate.waiting == 1
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        assert gate.waiting == 0
+    assert gate.replicas[0].choices == 0
+
+
+async def test_a_permit_handed_to_a_leg_in_the_moment_of_its_cancellation_goes_on() -> None:
+    gate = Gate(replicas(1), 1)
+    served: list[str] = []
+
+    async def leg(name: str) -> None:
+        async with gate.permit(1):
+            served.append(name)
+
+    async with gate.permit(1):
+        first = asyncio.create_task(leg("first"))
+        second = asyncio.create_task(leg("second"))
+        await asyncio.sleep(0)
+    first.cancel()  # its future is already set: the permit is its own
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert served == ["second"]
+    assert gate.replicas[0].legs == 0
+
+
+async def test_permits_survive_cancellation_at_random_moments() -> None:
+    rng = random.Random(7)
+    gate = Gate(replicas(2), 2)
+
+    async def leg() -> None:
+        async with gate.permit(1) as replica:
+            assert replica.legs <= 2
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(leg()) for _ in range(300)]
+    while not all(task.done() for task in tasks):
+        rng.choice(tasks).cancel()
+        await asyncio.sleep(0)
+    assert gate.waiting == 0
+    assert [(replica.legs, replica.choices) for replica in gate.replicas] == [(0, 0), (0, 0)]
+
+
+def test_the_least_loaded_is_taken_and_equals_take_turns() -> None:
+    three = replicas(3)
+    assert [least_loaded(three, None, turn) for turn in range(4)] == [three[0], three[1], three[2], three[0]]
+    three[0].choices, three[1].choices, three[2].choices = 4, 1, 2
+    assert least_loaded(three, None, 0) is three[1]
+
+
+def test_a_full_replica_is_passed_over_and_all_full_gives_none() -> None:
+    two = replicas(2)
+    two[0].legs = 1
+    assert least_loaded(two, 1, 0) is two[1]
+    two[1].legs = 1
+    assert least_loaded(two, 1, 0) is None
+
+
+def test_a_replica_that_was_unreachable_comes_last_but_is_not_lost() -> None:
+    two = replicas(2)
+    two[0].unreachable()
+    two[1].choices = 9
+    assert least_loaded(two, None, 0) is two[1]
+    two[1].unreachable()
+    assert least_loaded(two, None, 0) is two[0]
+    two[1].reached()
+    assert least_loaded(two, None, 0) is two[1]

@@ -1,0 +1,74 @@
+"""Which models an upstream takes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nproxy.upstreams.models import FRESH_SECONDS, RECENT_SECONDS, ModelList, ModelName
+
+
+class Source:
+    """A list that counts how often it is read."""
+
+    def __init__(self, body: bytes = b'{"data": [{"id": "a"}, {"id": "b"}]}', status: int = 200) -> None:
+        self.answer: tuple[int, bytes] | None = (status, body)
+        self.reads = 0
+        self.now = 0.0
+
+    async def __call__(self) -> tuple[int, bytes] | None:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return self.answer
+
+    def clock(self) -> float:
+        return self.now
+
+
+async def test_the_list_is_read_once_and_kept() -> None:
+    source = Source()
+    models = ModelList(None, source, source.clock)
+    found = await asyncio.gather(*(models.find("a") for _ in range(5)))
+    assert found == [ModelName("a")] * 5
+    assert source.reads == 1
+    source.now = FRESH_SECONDS
+    await models.find("a")
+    assert source.reads == 2
+
+
+async def test_an_unknown_model_is_looked_for_again_but_not_at_every_request() -> None:
+    source = Source()
+    models = ModelList(None, source, source.clock)
+    assert await models.find("new") is None
+    assert source.reads == 1
+    source.now = RECENT_SECONDS
+    source.answer = (200, b'{"data": [{"id": "new"}]}')
+    assert await models.find("new") == ModelName("new")
+    assert source.reads == 2
+
+
+async def test_Q1_unreadable_lists_take_any_model() -> None:
+    for answer in (None, (500, b"no"), (200, b"<html>"), (200, b"[]"), (200, b'{"data": 3}'), (401, b"{}")):
+        source = Source()
+        source.answer = answer
+        models = ModelList(None, source, source.clock)
+        assert await models.find("x") is None
+        assert models.takes_any()
+        assert not await models.entries()
+
+
+async def test_Q2_aliases_are_looked_up_without_reading() -> None:
+    source = Source()
+    models = ModelList({"alias": "a", "b": "b"}, source, source.clock)
+    assert await models.find("alias") == ModelName("alias", "a")
+    assert await models.find("b") == ModelName("b")
+    assert await models.find("a") is None
+    assert not models.takes_any()
+    assert source.reads == 0
+
+
+async def test_entries_under_the_clients_names() -> None:
+    source = Source(b'{"data": [{"id": "a", "max_model_len": 7}, "odd", {"id": 3}]}')
+    assert await ModelList({"alias": "a", "c": "c"}, source, source.clock).entries() == {
+        "alias": {"id": "a", "max_model_len": 7},
+        "c": {},
+    }
