@@ -1,0 +1,54 @@
+"""The gateway alone: a fresh environment with `pip install .` and no extra."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+
+from nproxy import __version__
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of a new environment in which nproxy is installed from this tree."""
+    folder = tmp_path_factory.mktemp("fresh")
+    venv.create(folder, with_pip=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    constraints = ROOT / "requirements" / "constraints.txt"
+    subprocess.run([*pip, "--constraint", str(constraints), str(ROOT)], check=True, timeout=110)
+    return folder / "bin"
+
+
+def run(*argv: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(argv, capture_output=True, text=True, cwd=folder, env=environment, timeout=60, check=False)
+
+
+def test_it_runs_without_torch(fresh: Path, tmp_path: Path) -> None:
+    done = run(fresh / "nproxy", "--version", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"nproxy {__version__}\n")
+    listed = run(fresh / "python", "-m", "pip", "list", "--format=json", folder=tmp_path)
+    names = {entry["name"].lower() for entry in json.loads(listed.stdout)}
+    assert {"nproxy", "aiohttp"} <= names
+    assert not names & {"torch", "transformers", "numpy"}
+
+
+def test_its_gateway_imports(fresh: Path, tmp_path: Path) -> None:
+    program = "import nproxy.cli.serving, sys; print('torch' in sys.modules)"
+    done = run(fresh / "python", "-c", program, folder=tmp_path)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_the_engine_says_what_is_missing(fresh: Path, tmp_path: Path) -> None:
+    done = run(fresh / "nproxy", "serve", "--port", "0", folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("nproxy: the built-in engine needs torch: pip install 'nproxy[engine]'")
