@@ -83,8 +83,7 @@ class Scheduler:
     def abort(self, group: int, choices: Collection[int] | None = None) -> None:
         """End these choices of a group, all of them for None; what is unknown or over is ignored."""
         if found := self._groups.get(group):
-            # Followers first: a leader that ends before them must be replaced.
-            for sequence in reversed(found.living()):
+            for sequence in found.living():
                 if choices is None or sequence.choice in choices:
                     self._end(sequence)
 

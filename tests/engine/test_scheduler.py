@@ -221,6 +221,56 @@ def test_a_recomputed_choice_shares_the_prompts_full_blocks_with_its_siblings(pr
     assert [answers.tokens[1, choice] for choice in (0, 2)] == [expected(one.prompt, seed, 24) for seed in (0, 2)]
 
 
+@pytest.mark.parametrize("blocks", range(12, 40))
+def test_any_pool_size_serves_a_fork_beside_growing_neighbours(blocks: int) -> None:
+    """The fork comes some steps after its admission, and its copies must be counted exactly then."""
+    engine = engine_of(blocks, tokens=12, sequences=8)
+    adds = [add(1, 3, 2, 30), add(2, 22, 4, 9), add(3, 7, 3, 12)]
+    engine.add(adds[0])
+    answers = Answers(engine)
+    answers.step()
+    answers.step()
+    for one in adds[1:]:
+        engine.add(one)
+    answers.finish_all()
+    for one in adds:
+        assert_right(answers, one)
+
+
+def test_preempted_siblings_compute_their_prompt_once_again_and_not_each() -> None:
+    engine = engine_of(22, tokens=20, sequences=4)
+    old, young = add(1, 4, 1, 70), add(2, 36, 3, 25)
+    engine.add(old)
+    answers = Answers(engine)
+    answers.step()
+    engine.add(young)
+    while any(sequence.group.id == 2 for sequence in engine.scheduler.running) or not answers.tokens[2, 0]:
+        answers.step()
+    preempted = answers.steps[-1].stats
+    assert preempted.preemptions >= 3
+    answers.finish_all()
+    assert_right(answers, old)
+    assert_right(answers, young)
+
+
+def drew(answers: Answers, group: int, choice: int, number: int) -> bool:
+    return any((drawn.group, drawn.choice) == (group, choice) for drawn in answers.steps[number].tokens)
+
+
+def test_a_preempted_sequence_is_not_overtaken() -> None:
+    engine = engine_of(15, sequences=4)
+    old, new = add(1, 16, 3, 24), add(2, 2, 1, 1)
+    answers = until_preempted(engine, old)
+    assert engine.scheduler.pool.free == 3  # enough for the new one, not for the preempted one
+    before = len(answers.steps)
+    engine.add(new)
+    answers.finish_all()
+    later = range(before, len(answers.steps))
+    resumed = next(number for number in later if drew(answers, 1, 2, number))
+    arrived = next(number for number in later if drew(answers, 2, 0, number))
+    assert resumed <= arrived
+
+
 def test_a_group_in_prefill_gives_way_whole() -> None:
     engine = engine_of(13, tokens=8, sequences=4)
     old, young = add(1, 8, 2, 16), add(2, 26, 2, 2)
@@ -249,9 +299,10 @@ def test_decoding_goes_on_beside_a_long_prompt() -> None:
 
 def test_a_prompt_is_let_in_only_with_a_first_block_for_every_choice() -> None:
     engine = engine_of(10, sequences=8)
-    engine.add(add(1, 8, 1, 30))
+    engine.add(add(1, 6, 1, 30))
     answers = Answers(engine)
     answers.step()
+    assert engine.scheduler.pool.free == 8
     engine.add(add(2, 8, 6, 2))  # 2 blocks of prompt and 6 first ones: 8, and one is kept for the other group
     answers.step()
     assert len(engine.scheduler.waiting) == 1

@@ -55,13 +55,13 @@ class HashRunner:
         for source, target in batch.copies:
             self._slots[target * size : target * size + size] = self._slots[source * size : source * size + size]
         written: list[int] = []
-        tokens: list[tuple[int, int]] = []
-        for chunk in batch.chunks:
-            assert len(chunk.blocks) == -(-(chunk.start + len(chunk.tokens)) // size)
-            for offset, token in enumerate(chunk.tokens):
-                written.append(self._write(chunk.blocks, chunk.start + offset, token))
+        drawn: list[list[tuple[int, int]]] = []
+        for chunk in reversed(batch.chunks):  # chunks of one step may run in any order
             last = chunk.start + len(chunk.tokens)
-            tokens += [(draw.sequence, self._draw(draw, chunk.blocks, last)) for draw in chunk.draws]
+            assert len(chunk.blocks) == -(-last // size)
+            written += [self._write(chunk.blocks, chunk.start + i, token) for i, token in enumerate(chunk.tokens)]
+            drawn.append([(draw.sequence, self._draw(draw, chunk.blocks, last)) for draw in chunk.draws])
+        tokens = [pair for pairs in reversed(drawn) for pair in pairs]
         for row in batch.rows:
             written.append(self._write(row.blocks, row.position, row.token))
         for row in batch.rows:
