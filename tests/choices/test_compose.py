@@ -1,0 +1,126 @@
+"""What each leg carries."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.compose import asked_as_stream, compose
+from nproxy.choices.leg import Leg
+from nproxy.choices.plan import Request, make_plan
+from nproxy.openai.body import Body
+from nproxy.openai.requests import Limits, parse_chat
+from tests.choices.tutil import EXACT, FANOUT, MODEL, NATIVE, UNTESTED, chat, completion, drawing
+
+BASE = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def bodies(request: Request, capability: Capability) -> list[Any]:
+    plan = make_plan(request, capability, drawing())
+    return [json.loads(bytes(compose(request, capability, leg))) for leg in plan.legs]
+
+
+@pytest.mark.parametrize("raw", [b'{ "messages" :[{}],"model":"m" , "x":1.50,"x2":10000000000000000000000}'])
+@pytest.mark.parametrize("extra", [b"", b',"n":null', b',"n": 1', b',"n_cmpl":1'])
+def test_A1_A2_one_choice_goes_through_as_sent(raw: bytes, extra: bytes) -> None:
+    raw = raw[:-1] + extra + b"}"
+    request = parse_chat(Body.parse(raw), Limits())
+    (leg,) = make_plan(request, NATIVE, drawing()).legs
+    assert bytes(compose(request, NATIVE, leg)) == raw
+
+
+@pytest.mark.parametrize("n", [None, 1, 2, 5])
+def test_A2_in_fan_out_mode_no_leg_carries_n(n: int | None) -> None:
+    for body in bodies(chat(n=n), FANOUT):
+        assert "n" not in body
+
+
+@pytest.mark.parametrize("field", ["n", "n_cmpl"])
+def test_A17_a_wide_leg_carries_n_by_its_usual_name(field: str) -> None:
+    for capability in (NATIVE, UNTESTED, EXACT):
+        assert bodies(chat(**{field: 4}), capability) == [{**BASE, "n": 4}]
+    widths = [body.get("n") for body in bodies(chat(**{field: 10}), Capability(native_width=4))]
+    assert widths == [4, 4, 2]
+    assert all("n_cmpl" not in body for body in bodies(chat(**{field: 5}), Capability(native_width=4)))
+
+
+def test_best_of_equal_to_n_goes_to_no_leg() -> None:
+    for body in bodies(completion(n=3, best_of=3), FANOUT):
+        assert "best_of" not in body
+
+
+def test_B1_seeds_on_the_wire() -> None:
+    assert [body["seed"] for body in bodies(chat(n=3, seed=42), FANOUT)] == [42, 43, 44]
+    assert [body["seed"] for body in bodies(chat(n=3), FANOUT)] == [1000, 1001, 1002]
+
+
+def test_B6_a_seed_that_is_not_taken_is_left_out() -> None:
+    for body in bodies(chat(n=2, seed=3), Capability(seed=False)):
+        assert "seed" not in body
+    body = bytes(compose(chat(n=2, seed=3), FANOUT, Leg(0, 0, 1, seed=3, omit=frozenset({"seed"}))))
+    assert "seed" not in json.loads(body)
+
+
+def test_E8_streams_are_asked_for_usage() -> None:
+    (body,) = bodies(chat(stream=True), NATIVE)
+    assert body["stream_options"] == {"include_usage": True}
+    (body,) = bodies(chat(stream=True, stream_options={"include_usage": False, "x": 1}), NATIVE)
+    assert body["stream_options"] == {"include_usage": True, "x": 1}
+
+
+def test_stream_options_that_are_not_taken_are_left_out() -> None:
+    request = chat(stream=True, stream_options={"include_usage": True})
+    (body,) = bodies(request, Capability(native_width=None, stream_options=False))
+    assert "stream_options" not in body
+    (body,) = bodies(chat(), NATIVE)
+    assert "stream_options" not in body and "stream" not in body
+
+
+def test_include_usage_goes_through_as_sent() -> None:
+    request = chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    (leg,) = make_plan(request, NATIVE, drawing()).legs
+    assert bytes(compose(request, NATIVE, leg)) == request.body.raw
+
+
+def test_Q2_the_upstreams_own_name_of_the_model() -> None:
+    (body,) = bodies(chat(), Capability(native_width=None, model="org/m-7b"))
+    assert body["model"] == "org/m-7b"
+
+
+def test_R4_a_leg_whose_json_usage_is_wrong_is_asked_for_as_a_stream() -> None:
+    capability = Capability(native_width=None, json_usage=False)
+    (body,) = bodies(chat(n=2), capability)
+    assert body["stream"] is True and body["stream_options"] == {"include_usage": True}
+    assert not asked_as_stream(chat(), capability, Leg(0, 0, 1))
+
+
+@pytest.mark.parametrize("prompt", [["a", "b"], [[1, 2], [3]]])
+def test_J4_one_prompt_per_leg(prompt: list[Any]) -> None:
+    sent = [body["prompt"] for body in bodies(completion(prompt=prompt, n=2), Capability(prompt_lists=False))]
+    assert sent == [prompt[0], prompt[0], prompt[1], prompt[1]]
+
+
+def test_J4_a_list_of_one_prompt_is_sent_as_the_prompt() -> None:
+    (body,) = bodies(completion(prompt=["a"]), Capability(prompt_lists=False))
+    assert body["prompt"] == "a"
+    (body,) = bodies(completion(prompt=["a"]), NATIVE)
+    assert body["prompt"] == ["a"]
+
+
+def test_J3_token_ids_stay_one_prompt() -> None:
+    (body,) = bodies(completion(prompt=[1, 2]), Capability(prompt_lists=False))
+    assert body["prompt"] == [1, 2]
+
+
+def test_J8_I1_other_fields_go_to_every_leg() -> None:
+    for body in bodies(completion(n=2, suffix="s", stop=["x"], logit_bias={"1": -1}), FANOUT):
+        assert (body["suffix"], body["stop"], body["logit_bias"]) == ("s", ["x"], {"1": -1})
+
+
+def test_legs_share_their_bytes() -> None:
+    request = chat(n=128)
+    legs = make_plan(request, FANOUT, drawing()).legs
+    assert len({id(compose(request, FANOUT, leg).head) for leg in legs}) == 1

@@ -1,0 +1,210 @@
+"""D: what a client sees of a merged stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from nproxy.choices.events import LegChunk, LegEnded
+from nproxy.openai.dialect import Dialect
+from tests.choices.tutil import (
+    CREATED,
+    DONE,
+    ID,
+    MODEL,
+    NATIVE,
+    Play,
+    chat,
+    choices_in,
+    chunk,
+    completion,
+    contents,
+    delta,
+    dialect_request,
+    finishes,
+    text,
+)
+
+ROLE = {"role": "assistant", "content": ""}
+
+
+def test_D1_roles_first_in_order_then_the_first_speaker() -> None:
+    play = Play(chat(n=3, stream=True))
+    play.says(2, delta("", role="assistant"), delta("hi"))
+    said = [(choice["index"], choice["delta"]) for choice in choices_in(play.frames)]
+    assert said == [(0, ROLE), (1, ROLE), (2, ROLE), (2, {"content": "hi"})]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        delta("", role="assistant"),
+        delta(role="assistant", content=None),
+        delta(role=None, content=""),
+        chunk([{"index": 0, "delta": {"role": "assistant", "content": None}}]),
+    ],
+)
+def test_D2_the_upstreams_role_chunk_is_not_repeated(first: bytes) -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(0, first, delta("x", role="assistant"), delta("y", role=None))
+    said = [choice["delta"] for choice in choices_in(play.frames)]
+    assert said == [ROLE, ROLE, {"content": "x"}, {"content": "y"}]
+
+
+def test_D3_no_role_from_upstream() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(1, delta("x"))
+    assert [choice["delta"] for choice in choices_in(play.frames)] == [ROLE, ROLE, {"content": "x"}]
+
+
+def test_D4_one_choice_per_chunk() -> None:
+    play = Play(chat(n=3, stream=True), NATIVE)
+    both = [{"index": i, "delta": {"content": str(i)}, "finish_reason": None} for i in (2, 0)]
+    play.says(0, chunk(both))
+    assert all(len(frame["choices"]) == 1 for frame in play.frames)
+    assert contents(play.frames) == {0: "0", 1: "", 2: "2"}
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_D5_one_id_created_model_object(dialect: Dialect) -> None:
+    play = Play(dialect_request(dialect, n=2, stream=True))
+    said = delta("x") if dialect is Dialect.CHAT else text("x")
+    for i in range(6):
+        play.says(i % 2, said.replace(b'"up-1"', b'"up-%d"' % i).replace(b'"created":5', b'"created":%d' % i))
+    shown = {(f["id"], f["created"], f["model"], f["object"]) for f in play.frames}
+    assert shown == {(ID, CREATED, MODEL, dialect.chunk_object)}
+
+
+def test_D6_a_leg_that_ends_early_is_seen_at_once() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(0, delta("x"), delta(finish="stop"))
+    assert finishes(play.frames) == [0]
+    before = play.emitted
+    play.says(0, delta("late"), delta(finish="stop"))
+    assert play.emitted == before
+    play.ends(0)
+    assert not play.over
+    play.streams(1)
+    assert play.finish == "ok"
+
+
+def test_D7_finish_twice_is_once() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(0, delta("x", finish="stop"), delta(finish="length"))
+    play.streams(1)
+    play.ends(0)
+    assert finishes(play.frames) == [0, 1]
+
+
+@pytest.mark.parametrize("mark", [[], [DONE]])
+def test_D8_no_finish_is_a_failure(mark: list[bytes]) -> None:
+    play = Play(chat(n=2, stream=True))
+    play.streams(0)
+    play.says(1, delta("x"), *mark)
+    play.ends(1)
+    assert play.finish == "cut"
+    assert "[DONE]" not in play.frames
+
+
+def test_D9_done_once_and_last() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.streams(0)
+    assert "[DONE]" not in play.frames
+    play.streams(1)
+    assert play.frames.count("[DONE]") == 1
+
+
+def test_D10_no_done_from_upstream_is_fine() -> None:
+    play = Play(chat(n=2, stream=True))
+    for leg in (0, 1):
+        play.streams(leg, delta("x"), delta(finish="stop"))
+    assert play.finish == "ok"
+
+
+def test_an_upstream_that_does_not_close_after_done_holds_nothing_up() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.streams(0)
+    play.says(1, delta("x", finish="stop"), DONE, DONE)
+    assert play.timers["drain"] < 1
+    play.fires("drain")
+    assert play.finish == "ok"
+
+
+def test_D15_a_stalled_leg_delays_no_sibling() -> None:
+    play = Play(chat(n=3, stream=True))
+    play.streams(2)
+    play.streams(0)
+    assert contents(play.frames) == {0: "ab", 1: "", 2: "ab"}
+
+
+def test_what_is_ready_together_leaves_in_one_write() -> None:
+    play = Play(chat(n=8, stream=True))
+    play.gets(*(LegChunk(leg, delta("x")) for leg in range(8)))  # the play checks: at most one Emit per call
+    assert contents(play.frames) == dict.fromkeys(range(8), "x")
+
+
+def test_C5_the_first_speakers_fingerprint() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(1, delta("x", top={"system_fingerprint": "fp_b"}))
+    play.says(0, delta("x", top={"system_fingerprint": "fp_a"}))
+    assert {frame["system_fingerprint"] for frame in play.frames} == {"fp_b"}
+
+
+def test_unknown_keys_ride_along() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(1, delta("x", stop_reason=7, top={"timings": {"a": 1}}))
+    frame = play.frames[-1]
+    assert frame["timings"] == {"a": 1} and frame["choices"][0]["stop_reason"] == 7
+
+
+def test_a_surplus_choice_is_dropped_and_counted() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.streams(0, delta("x"), delta("y", index=1), delta("y", index=-1), delta(finish="stop"))
+    play.streams(1)
+    assert contents(play.frames) == {0: "x", 1: "ab"}
+    assert [a.kind for a in play.anomalies] == ["surplus_choice"]
+
+
+def test_K14_a_body_in_answer_to_a_stream() -> None:
+    play = Play(chat(n=2, stream=True))
+    body = (
+        b'{"id":"u","choices":[{"index":0,"message":{"role":"assistant","content":"hi","tool_calls":[{"id":"c",'
+        b'"type":"function","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}'
+    )
+    play.answers(0, body)
+    play.streams(1)
+    said = [(c["delta"], c["finish_reason"]) for c in choices_in(play.frames) if c["index"] == 0]
+    assert [finish for _, finish in said] == [None, None, "tool_calls"]
+    assert said[0][0] == ROLE
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    assert said[1][0] == {"content": "hi", "tool_calls": [call]}
+    assert said[2][0] == {}
+
+
+def test_R1_R2_roles_with_the_first_token_and_an_id_per_choice() -> None:
+    play = Play(chat(n=2, stream=True), NATIVE)
+    for i in (1, 0):
+        play.says(0, delta("x", index=i, role="assistant").replace(b"up-1", b"up-%d" % i))
+        play.says(0, delta("y", index=i).replace(b"up-1", b"up-%d" % i))
+        play.says(0, delta(index=i, finish="stop").replace(b"up-1", b"up-%d" % i))
+    play.gets(LegEnded(0))
+    assert [c["delta"] for c in choices_in(play.frames)][:2] == [ROLE, ROLE]
+    assert {frame["id"] for frame in play.frames[:-1]} == {ID}
+    assert contents(play.frames) == {0: "xy", 1: "xy"}
+
+
+def test_R5_frames_that_end_in_a_blank_and_tool_indices_that_carry_the_choice() -> None:
+    play = Play(chat(n=2, stream=True), NATIVE)
+    for i in (0, 1):
+        call = {"index": i, "id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": ""}}
+        rest = {"index": i, "function": {"arguments": "{}"}}
+        play.says(0, delta(index=i, tool_calls=[call]) + b" ", delta(index=i, tool_calls=[rest]) + b" ")
+        play.says(0, delta(index=i, finish="tool_calls") + b" ")
+    play.ends(0)
+    calls = [call for c in choices_in(play.frames) for call in c["delta"].get("tool_calls", [])]
+    assert [call["index"] for call in calls] == [0, 0, 0, 0]
+
+
+def test_J_completions_have_no_prelude() -> None:
+    play = Play(completion(n=2, stream=True))
+    play.says(1, text("x"))
+    assert [(c["index"], c["text"]) for c in choices_in(play.frames)] == [(1, "x")]

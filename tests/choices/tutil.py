@@ -1,0 +1,320 @@
+"""Plays a Conduct as a transcript: events go in, commands come out, and what must hold always is checked on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import (
+    Anomaly,
+    Begin,
+    CancelLeg,
+    ChoiceFinished,
+    Command,
+    Emit,
+    Finish,
+    OpenLeg,
+    Respond,
+    SetTimer,
+)
+from nproxy.choices.conduct import Conduct, ConductSettings
+from nproxy.choices.events import (
+    Event,
+    Failure,
+    FailureKind,
+    LegBegan,
+    LegBody,
+    LegChunk,
+    LegEnded,
+    LegFailed,
+    TimerFired,
+)
+from nproxy.choices.plan import Plan, Request, make_plan
+from nproxy.openai.body import Body
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.requests import Limits, parse_chat, parse_completion
+from nproxy.openai.sse import SSEDecoder
+
+T = TypeVar("T")
+
+FANOUT = Capability(native_width=1)
+NATIVE = Capability(native_width=None)
+UNTESTED = Capability(native_width=None, n_untested=True)
+EXACT = Capability(native_width=None, exact=True)
+
+ID, CREATED, MODEL = "chatcmpl-own", 1_700_000_000, "m"
+
+
+def chat(**fields: Any) -> Request:
+    """A chat request as a client would send it."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], **fields}
+    return parse_chat(Body.parse(json.dumps(body).encode()), Limits())
+
+
+def completion(**fields: Any) -> Request:
+    """A legacy completion request as a client would send it."""
+    body = {"model": MODEL, "prompt": "hi", **fields}
+    return parse_completion(Body.parse(json.dumps(body).encode()), Limits())
+
+
+def drawing() -> Callable[[], int]:
+    """Seeds that can be told apart: 1000, 1001, ..."""
+    seeds = count(1000)
+    return lambda: next(seeds)
+
+
+# ---- what upstreams say
+
+
+def delta(content: str | None = None, *, index: int = 0, finish: str | None = None, **more: Any) -> bytes:
+    """A chat chunk as vLLM writes it. Keys of `more`: role, tool_calls, ... go into the delta; `top` beside choices."""
+    top = more.pop("top", {})
+    choice_keys = {key: more.pop(key) for key in ("logprobs", "stop_reason") if key in more}
+    said = {**({} if content is None else {"content": content}), **more}
+    choice = {"index": index, "delta": said, "logprobs": None, "finish_reason": finish, **choice_keys}
+    return chunk([choice], **top)
+
+
+def text(said: str, *, index: int = 0, finish: str | None = None, logprobs: Any = None) -> bytes:
+    """A legacy chunk."""
+    choice = {"index": index, "text": said, "logprobs": logprobs, "finish_reason": finish}
+    return chunk([choice], object="text_completion")
+
+
+def chunk(choices: list[Any], **top: Any) -> bytes:
+    """Any chunk."""
+    head = {"id": "up-1", "object": "chat.completion.chunk", "created": 5, "model": "up"}
+    return json.dumps({**head, "choices": choices, **top}, separators=(",", ":")).encode()
+
+
+def usage_chunk(prompt: int, completion: int, **details: Any) -> bytes:
+    """The chunk behind the last choice."""
+    return chunk([], usage=usage(prompt, completion, **details))
+
+
+def usage(prompt: int, completion: int, **details: Any) -> dict[str, Any]:
+    """A usage object."""
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {**counts, **details}
+
+
+def answer(*contents: str, prompt: int = 10, tokens: int | None = None, finish: str = "stop", **top: Any) -> bytes:
+    """A whole chat answer with these contents; `tokens` None leaves usage out."""
+    choices = [
+        {"index": i, "message": {"role": "assistant", "content": content}, "finish_reason": finish}
+        for i, content in enumerate(contents)
+    ]
+    body = {"id": "up-1", "object": "chat.completion", "created": 5, "model": "up", "choices": choices}
+    if tokens is not None:
+        body["usage"] = usage(prompt, tokens)
+    return json.dumps({**body, **top}).encode()
+
+
+DONE = b"[DONE]"
+
+OK_STREAM = (delta("", role="assistant"), delta("a"), delta("b"), delta(finish="stop"), DONE)
+
+
+def status(code: int, body: bytes = b"", *, retry_after: float | None = None, own_key: bool = False) -> Failure:
+    """An answer with another status than 2xx."""
+    return Failure(
+        FailureKind.STATUS,
+        f"The upstream answered {code}.",
+        status=code,
+        content_type="application/json",
+        body=body or json.dumps({"error": {"message": f"says {code}", "type": "t"}}).encode(),
+        retry_after=retry_after,
+        own_key=own_key,
+    )
+
+
+def failure(kind: FailureKind) -> Failure:
+    """A failure without an answer."""
+    return Failure(kind, f"It failed: {kind}.")
+
+
+# ---- the play
+
+
+@dataclass
+class Play:
+    """One request on stage. Every step returns the commands it brought and checks what must hold after any step."""
+
+    request: Request
+    capability: Capability = FANOUT
+    retries: int = 0
+    budget: Callable[[], bool] = lambda: True
+    plan: Plan | None = None
+    timers: dict[str, float] = field(default_factory=dict)
+    open: dict[int, OpenLeg] = field(default_factory=dict)
+    opened: list[OpenLeg] = field(default_factory=list)
+    everything: list[Command] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        draw = drawing()
+        self.plan = self.plan or make_plan(self.request, self.capability, draw)
+        settings = ConductSettings(ID, CREATED, MODEL, retries_per_leg=self.retries)
+        self.conduct = Conduct(
+            self.request, self.plan, self.capability, settings, budget=self.budget, jitter=lambda: 0.5, draw=draw
+        )
+        self._check(self.conduct.start())
+
+    def gets(self, *events: Event) -> list[Command]:
+        """Hand over events in one call."""
+        for event in events:
+            if isinstance(event, LegEnded | LegFailed):
+                self.open.pop(event.leg, None)
+            if isinstance(event, TimerFired):
+                self.timers.pop(event.name, None)
+        commands = self.conduct.receive(events)
+        self._check(commands)
+        return commands
+
+    def says(self, leg: int, *events: bytes, name: str = "") -> list[Command]:
+        """A leg sends events."""
+        return self.gets(*(LegChunk(leg, data, name) for data in events))
+
+    def ends(self, leg: int) -> list[Command]:
+        """A leg's answer ends cleanly."""
+        return self.gets(LegEnded(leg))
+
+    def streams(self, leg: int, *events: bytes) -> list[Command]:
+        """A leg answers with these events, or a good short stream, and ends."""
+        said = self.gets(LegBegan(leg, sse=True), *(LegChunk(leg, data) for data in events or OK_STREAM))
+        return said + self.ends(leg)
+
+    def answers(self, leg: int, body: bytes) -> list[Command]:
+        """A leg answers with a whole body and ends."""
+        return self.gets(LegBegan(leg, sse=False), LegBody(leg, body), LegEnded(leg))
+
+    def fails(self, leg: int, why: Failure | FailureKind) -> list[Command]:
+        """A leg fails."""
+        return self.gets(LegFailed(leg, why if isinstance(why, Failure) else failure(why)))
+
+    def fires(self, name: str) -> list[Command]:
+        """A timer runs out."""
+        assert name in self.timers, f"{name} was not set: {self.timers}"
+        return self.gets(TimerFired(name))
+
+    # what has happened so far
+
+    @property
+    def over(self) -> bool:
+        return self.finish is not None
+
+    @property
+    def finish(self) -> str | None:
+        return next((command.outcome for command in self.everything if isinstance(command, Finish)), None)
+
+    @property
+    def emitted(self) -> bytes:
+        return b"".join(command.data for command in self.everything if isinstance(command, Emit))
+
+    @property
+    def frames(self) -> list[Any]:
+        """What the client's decoder sees: parsed events, and "[DONE]"."""
+        decoder = SSEDecoder()
+        events = [*decoder.feed(self.emitted), *decoder.close()]
+        return ["[DONE]" if event.data == DONE else json.loads(event.data) for event in events]
+
+    @property
+    def respond(self) -> Respond:
+        (respond,) = self.of(Respond)
+        return respond
+
+    @property
+    def reply(self) -> Any:
+        """The JSON answer."""
+        return json.loads(self.respond.body)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer, stream or not."""
+        (head,) = [command for command in self.everything if isinstance(command, Begin | Respond)]
+        return dict(head.headers)
+
+    @property
+    def anomalies(self) -> list[Anomaly]:
+        return self.of(Anomaly)
+
+    def of(self, kind: type[T]) -> list[T]:
+        """All commands of one kind so far."""
+        return [command for command in self.everything if isinstance(command, kind)]
+
+    def _check(self, commands: Sequence[Command]) -> None:
+        assert not self.over or not commands, f"after Finish: {commands}"
+        for command in commands:
+            match command:
+                case OpenLeg():
+                    assert command.leg.number not in self.open
+                    self.open[command.leg.number] = command
+                    self.opened.append(command)
+                case CancelLeg():
+                    self.open.pop(command.leg, None)
+                case SetTimer():
+                    assert command.name not in self.timers, f"{command.name} is set already"
+                    self.timers[command.name] = command.seconds
+                case _:
+                    pass
+            self.everything.append(command)
+        limit = self.capability.parallel
+        assert limit is None or len(self.open) <= limit
+        kinds = [type(command) for command in self.everything]
+        assert kinds.count(Begin) + kinds.count(Respond) <= 1
+        assert Emit not in kinds or Begin in kinds[: kinds.index(Emit)]
+        assert [type(command) for command in commands].count(Emit) <= 1, "one write per call"
+        if Finish in kinds:
+            assert kinds.count(Finish) == 1 and kinds[-1] is Finish
+            assert not self.open, f"legs are still open: {self.open}"
+            self._check_the_end()
+        finished = [command.index for command in self.everything if isinstance(command, ChoiceFinished)]
+        assert len(finished) == len(set(finished)), "a choice finished twice"
+
+    def _check_the_end(self) -> None:
+        """Exactly n choices or an error; never both, never less."""
+        if self.request.stream and self.of(Begin):
+            assert (self.finish == "ok") == (self.frames[-1] == "[DONE]")
+            assert self.frames.count("[DONE]") <= 1
+            if self.finish == "ok":
+                assert sorted(finishes(self.frames)) == list(range(self.request.choices))
+            else:
+                assert "error" in self.frames[-1]
+        elif self.finish == "ok":
+            assert self.respond.status == 200
+            assert [choice["index"] for choice in self.reply["choices"]] == list(range(self.request.choices))
+        else:
+            assert self.respond.status >= 400
+            assert set(self.reply["error"]) >= {"message", "type", "param", "code"}
+
+
+# ---- the client's side
+
+
+def choices_in(frames: list[Any]) -> Iterator[dict[str, Any]]:
+    """All choices of all chunks, in order."""
+    for frame in frames:
+        if isinstance(frame, dict):
+            yield from frame.get("choices", [])
+
+
+def finishes(frames: list[Any]) -> list[int]:
+    """The indices that finished, in order."""
+    return [choice["index"] for choice in choices_in(frames) if choice["finish_reason"] is not None]
+
+
+def contents(frames: list[Any]) -> dict[int, str]:
+    """Joined text per index, as a client puts it together, for either dialect."""
+    texts: dict[int, str] = {}
+    for choice in choices_in(frames):
+        said = choice["delta"].get("content") if "delta" in choice else choice["text"]
+        texts[choice["index"]] = texts.get(choice["index"], "") + (said or "")
+    return texts
+
+
+def dialect_request(dialect: Dialect, **fields: Any) -> Request:
+    """The same request in either dialect."""
+    return chat(**fields) if dialect is Dialect.CHAT else completion(**fields)
