@@ -1,0 +1,85 @@
+"""Tool calls in deltas, mended for the SDKs that put them together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nproxy.openai.tools import ToolCalls
+
+
+def mend(*deltas: list[Any]) -> list[list[Any]]:
+    calls = ToolCalls()
+    return [calls.mend(delta) for delta in deltas]
+
+
+def part(index: int | None, **fields: Any) -> dict[str, Any]:
+    return ({} if index is None else {"index": index}) | fields
+
+
+def test_G1_what_is_right_stays_as_it_is() -> None:
+    deltas = [
+        [part(0, id="a", type="function", function={"name": "f", "arguments": ""})],
+        [part(0, function={"arguments": '{"x"'})],
+        [part(0, function={"arguments": ":1}"})],
+    ]
+    assert mend(*deltas) == deltas
+
+
+def test_G3_repeated_id_type_and_name_go_out_once() -> None:
+    first = part(0, id="a", type="function", function={"name": "f", "arguments": "1"})
+    again = part(0, id="a", type="function", function={"name": "f", "arguments": "2"})
+    empty = part(0, id=None, type=None, function={"name": None, "arguments": "3"})
+    blank = part(0, id="", function={"name": "", "arguments": "4"})
+    assert mend([first], [again], [empty], [blank]) == [
+        [first],
+        [part(0, function={"arguments": "2"})],
+        [part(0, function={"arguments": "3"})],
+        [part(0, function={"arguments": "4"})],
+    ]
+
+
+def test_G3_a_name_in_pieces_stays_whole() -> None:
+    pieces = [[part(0, id="a", function={"name": "get_"})], [part(0, function={"name": "weather"})]]
+    assert mend(*pieces, [part(0, function={"name": "get_weather", "arguments": "x"})]) == [
+        *pieces,
+        [part(0, function={"arguments": "x"})],
+    ]
+
+
+def test_G5_parallel_calls_keep_their_indices() -> None:
+    deltas = [
+        [part(0, id="a", function={"name": "f"}), part(1, id="b", function={"name": "g"})],
+        [part(1, function={"arguments": "1"}), part(0, function={"arguments": "0"})],
+    ]
+    assert mend(*deltas) == deltas
+
+
+def test_R5_indices_that_carry_the_choice_count_from_zero() -> None:
+    assert mend([part(3, id="a")], [part(3, function={"arguments": "1"})], [part(4, id="b")]) == [
+        [part(0, id="a")],
+        [part(0, function={"arguments": "1"})],
+        [part(1, id="b")],
+    ]
+
+
+def test_G5_another_id_under_the_same_index_is_another_call() -> None:
+    assert mend(
+        [part(0, id="a", function={"name": "f", "arguments": "{}"})],
+        [part(0, id="b", function={"name": "f", "arguments": "{}"})],
+        [part(0, function={"arguments": "x"})],
+    ) == [
+        [part(0, id="a", function={"name": "f", "arguments": "{}"})],
+        [part(1, id="b", function={"name": "f", "arguments": "{}"})],
+        [part(1, function={"arguments": "x"})],
+    ]
+
+
+def test_G1_entries_without_an_index() -> None:
+    assert mend([part(None, id="a", x=1), part(None, id="b")], [part(None, function={"arguments": "1"})]) == [
+        [part(0, id="a", x=1), part(1, id="b")],
+        [part(1, function={"arguments": "1"})],
+    ]
+
+
+def test_what_is_no_call_passes() -> None:
+    assert mend([None, "x", part(0, id="a", function="odd")]) == [[None, "x", part(0, id="a", function="odd")]]
