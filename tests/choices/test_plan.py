@@ -147,7 +147,7 @@ def test_B7_every_prompt_uses_the_same_seeds() -> None:
 
 
 def test_runs() -> None:
-    assert runs([0, 1, 2, 4, 5, 9], 2) == [range(0, 2), range(2, 3), range(4, 6), range(9, 10)]
+    assert runs([0, 1, 2, 4, 5, 9], 2) == [range(2), range(2, 3), range(4, 6), range(9, 10)]
     assert runs([], 3) == []
 
 

@@ -1,0 +1,183 @@
+"""C: what a client sees of a merged whole answer; K14 the other way round."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nproxy.choices.commands import Learn
+from nproxy.choices.lessons import NativeWidth
+from tests.choices.tutil import (
+    CREATED,
+    DONE,
+    ID,
+    MODEL,
+    NATIVE,
+    UNTESTED,
+    Play,
+    answer,
+    chat,
+    completion,
+    delta,
+    usage_chunk,
+)
+
+
+def contents_of(reply: Any) -> list[str]:
+    return [choice["message"]["content"] for choice in reply["choices"]]
+
+
+def test_C1_C2_sorted_whatever_the_order() -> None:
+    play = Play(chat(n=3))
+    for leg in (2, 0, 1):
+        play.answers(leg, answer(f"c{leg}"))
+    assert contents_of(play.reply) == ["c0", "c1", "c2"]
+    assert [choice["index"] for choice in play.reply["choices"]] == [0, 1, 2]
+
+
+def test_C3_one_id_one_created_the_model_as_asked() -> None:
+    play = Play(chat(n=2))
+    for leg in (1, 0):
+        play.answers(leg, answer("x"))
+    reply = play.reply
+    assert (reply["id"], reply["created"], reply["model"]) == (ID, CREATED, MODEL)
+    assert reply["object"] == "chat.completion"
+
+
+def test_C4_unknown_keys() -> None:
+    play = Play(chat(n=2))
+    for leg in (1, 0):
+        body = json.loads(answer("x", service_tier=f"t{leg}", kv={"leg": leg}))
+        body["choices"][0] |= {"stop_reason": leg, "token_ids": [leg]}
+        body["choices"][0]["message"] |= {"annotations": [], "x": leg}
+        play.answers(leg, json.dumps(body).encode())
+    reply = play.reply
+    assert [c["stop_reason"] for c in reply["choices"]] == [0, 1]
+    assert [c["message"]["x"] for c in reply["choices"]] == [0, 1]
+    assert (reply["service_tier"], reply["kv"]) == ("t0", {"leg": 0})
+
+
+def test_C5_leg_0s_fingerprint() -> None:
+    play = Play(chat(n=2))
+    for leg in (1, 0):
+        play.answers(leg, answer("x", system_fingerprint=f"fp{leg}"))
+    assert play.reply["system_fingerprint"] == "fp0"
+
+
+@pytest.mark.parametrize("capability", [NATIVE, UNTESTED])
+def test_C7_a_short_answer_is_topped_up_and_remembered(capability: Any) -> None:
+    play = Play(chat(n=3, seed=5), capability)
+    play.answers(0, answer("first"))
+    assert [(o.leg.number, o.leg.offset, o.leg.width, o.leg.seed) for o in play.opened[1:]] == [
+        (1, 1, 1, 6),
+        (2, 2, 1, 7),
+    ]
+    assert [command.lesson for command in play.of(Learn)] == [NativeWidth(asked=3, got=1)]
+    play.answers(2, answer("third"))
+    play.answers(1, answer("second"))
+    assert contents_of(play.reply) == ["first", "second", "third"]
+    assert play.headers["x-nproxy-legs"] == "3"
+
+
+def test_C7_a_top_up_that_fails_fails_the_request() -> None:
+    play = Play(chat(n=2), NATIVE)
+    play.answers(0, answer("first"))
+    play.answers(1, b'{"error":{"message":"no"}}')
+    play.fires("gather") if not play.over else None
+    assert play.respond.status == 502
+
+
+def test_C7_in_a_stream() -> None:
+    play = Play(chat(n=3, stream=True), NATIVE)
+    play.streams(0, delta("a"), delta(finish="stop"), delta("b", index=2), delta(index=2, finish="stop"), DONE)
+    assert [(o.leg.offset, o.leg.width) for o in play.opened[1:]] == [(1, 1)]
+    play.streams(1)
+    assert play.finish == "ok"
+
+
+def test_Q6_a_full_answer_of_an_untested_upstream_teaches_too() -> None:
+    play = Play(chat(n=2), UNTESTED)
+    play.answers(0, answer("a", "b"))
+    assert [command.lesson for command in play.of(Learn)] == [NativeWidth(2, 2)]
+    play = Play(chat(n=2), NATIVE)
+    play.answers(0, answer("a", "b"))
+    assert play.of(Learn) == []
+
+
+def test_a_server_that_takes_only_the_first_of_a_list_of_prompts() -> None:
+    play = Play(completion(prompt=["a", "b"], n=1))
+    play.answers(0, b'{"choices":[{"index":0,"text":"A","finish_reason":"stop"}]}')
+    assert [(o.leg.prompt, o.leg.width) for o in play.opened[1:]] == [(1, 1)]
+    play.answers(1, b'{"choices":[{"index":0,"text":"B","finish_reason":"stop"}]}')
+    assert [choice["text"] for choice in play.reply["choices"]] == ["A", "B"]
+
+
+def test_C9_no_logprobs_is_null() -> None:
+    play = Play(chat(n=2))
+    for leg in (0, 1):
+        play.answers(leg, answer("x"))
+    assert [choice["logprobs"] for choice in play.reply["choices"]] == [None, None]
+
+
+def test_C10_equal_texts_are_kept() -> None:
+    play = Play(chat(n=3))
+    for leg in range(3):
+        play.answers(leg, answer("same"))
+    assert contents_of(play.reply) == ["same"] * 3
+
+
+def test_choices_without_a_numbering_count_by_their_place() -> None:
+    body = json.loads(answer("a", "b"))
+    for choice in body["choices"]:
+        choice["index"] = 0
+    play = Play(chat(n=2), NATIVE)
+    play.answers(0, json.dumps(body).encode())
+    assert contents_of(play.reply) == ["a", "b"]
+
+
+def test_values_are_kept_exactly() -> None:
+    play = Play(chat(n=2))
+    body = answer("x").replace(
+        b'"finish_reason": "stop"', b'"finish_reason":"stop","big":123456789012345678901234567890'
+    )
+    for leg in (0, 1):
+        play.answers(leg, body)
+    assert play.respond.body.count(b"123456789012345678901234567890") == 2
+
+
+def test_K14_a_stream_in_answer_to_a_plain_request() -> None:
+    play = Play(chat(n=2))
+    play.streams(0, delta("", role="assistant"), delta("he"), delta("y"), delta(finish="stop"), usage_chunk(3, 2), DONE)
+    play.answers(1, answer("ho", prompt=3, tokens=4))
+    assert contents_of(play.reply) == ["hey", "ho"]
+    assert play.reply["choices"][0]["message"] == {"role": "assistant", "content": "hey"}
+    assert play.reply["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+
+
+def test_K14_tool_calls_of_a_stream_in_a_whole_answer() -> None:
+    play = Play(chat(n=1))
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}
+    more = [{"index": 0, "function": {"arguments": piece}} for piece in ('{"a"', ":1}")]
+    play.streams(
+        0,
+        delta(role="assistant", content=None),
+        delta(tool_calls=[call]),
+        *(delta(tool_calls=[piece]) for piece in more),
+        delta(finish="tool_calls"),
+    )
+    (choice,) = play.reply["choices"]
+    whole = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    assert choice["message"] == {"role": "assistant", "content": None, "tool_calls": [whole]}
+    assert choice["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{}", b'{"choices":[]}', b'{"choices":3}', b"<html>"])
+def test_K12_a_body_that_is_no_answer(body: bytes) -> None:
+    play = Play(chat(n=2))
+    play.answers(0, body)
+    play.fires("gather")
+    assert play.respond.status == 502
+    assert play.reply["error"]["code"] == "upstream_error"
+    assert play.finish == "malformed"

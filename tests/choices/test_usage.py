@@ -1,0 +1,164 @@
+"""E: usage, in whole answers and in streams; and what the metrics are told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import Spent
+from tests.choices.tutil import (
+    DONE,
+    FANOUT,
+    NATIVE,
+    Play,
+    answer,
+    chat,
+    chunk,
+    completion,
+    delta,
+    text,
+    usage,
+    usage_chunk,
+)
+
+ASKED = {"include_usage": True}
+
+
+def streamed(leg_usages: list[bytes | None], **fields: Any) -> Play:
+    """A fan-out whose legs each say a word and then this usage chunk."""
+    play = Play(chat(n=len(leg_usages), stream=True, **fields))
+    for leg, tail in enumerate(leg_usages):
+        play.streams(leg, delta("x"), delta(finish="stop"), *([tail] if tail else []), DONE)
+    return play
+
+
+def test_E1_the_prompt_once_completions_summed() -> None:
+    play = Play(chat(n=3))
+    for leg, tokens in enumerate((5, 7, 3)):
+        play.answers(leg, answer("x", prompt=10, tokens=tokens))
+    assert play.reply["usage"] == {"prompt_tokens": 10, "completion_tokens": 15, "total_tokens": 25}
+    assert play.of(Spent) == [Spent(10, 15, 30, 15)]
+
+
+def test_E2_prompt_counts_differ() -> None:
+    play = Play(chat(n=2))
+    play.answers(0, answer("x", prompt=10, tokens=1))
+    play.answers(1, answer("x", prompt=12, tokens=1))
+    assert play.reply["usage"]["prompt_tokens"] == 12
+    assert "prompt_tokens_differ" in [a.kind for a in play.anomalies]
+
+
+def test_E4_E5_H2_details() -> None:
+    play = Play(chat(n=2))
+    for leg in (1, 0):
+        details = {
+            "prompt_tokens_details": {"cached_tokens": 8 * leg},
+            "completion_tokens_details": {"reasoning_tokens": 3 + leg},
+        }
+        play.answers(leg, answer("x", usage=usage(10, 5, **details)))
+    assert play.reply["usage"]["completion_tokens_details"] == {"reasoning_tokens": 7}
+    assert play.reply["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_E6_one_leg_without_usage() -> None:
+    play = Play(chat(n=2))
+    play.answers(0, answer("x", tokens=5))
+    play.answers(1, answer("x"))
+    assert "usage" not in play.reply
+    assert play.of(Spent) == [Spent(None, None, 10, 5)]
+
+
+def test_E6_in_a_stream() -> None:
+    play = streamed([usage_chunk(10, 5), None], stream_options=ASKED)
+    assert all(frame.get("usage") is None for frame in play.frames[:-1])
+
+
+def test_E7_one_usage_chunk_last() -> None:
+    first = delta("x", top={"system_fingerprint": "fp"})
+    play = Play(chat(n=2, stream=True, stream_options=ASKED))
+    for leg in (0, 1):
+        play.streams(leg, first, delta(finish="stop"), usage_chunk(10, 4 + leg), DONE)
+    *before, tail, done = play.frames
+    assert done == "[DONE]"
+    assert tail["choices"] == [] and tail["system_fingerprint"] == "fp"
+    assert tail["usage"] == {"prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 19}
+    assert all(frame["usage"] is None for frame in before)
+
+
+def test_E8_not_asked_for() -> None:
+    play = streamed([usage_chunk(10, 5), usage_chunk(10, 6)])
+    assert b"usage" not in play.emitted
+    assert play.of(Spent) == [Spent(10, 11, 20, 11)]
+
+
+def test_E8_usage_null_from_upstream_is_not_shown() -> None:
+    play = Play(chat(n=2, stream=True))
+    for leg in (0, 1):
+        play.streams(leg, delta("x", top={"usage": None}), delta(finish="stop", top={"usage": usage(3, 1)}), DONE)
+    assert b"usage" not in play.emitted
+    assert play.of(Spent) == [Spent(3, 2, 6, 2)]
+
+
+def test_E11_one_leg_with_two_prompts() -> None:
+    play = Play(completion(prompt=["a", "b"], n=2))
+    said = [{"index": i, "text": "x", "finish_reason": "stop"} for i in range(2)]
+    for leg in (0, 1):
+        play.answers(leg, json.dumps({"choices": said, "usage": usage(7, 4)}).encode())
+    assert play.reply["usage"] == {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
+
+
+def test_E11_a_leg_per_prompt() -> None:
+    play = Play(completion(prompt=["a", "b"], n=2), Capability(prompt_lists=False))
+    said = [{"index": 0, "text": "x", "finish_reason": "stop"}]
+    for leg, prompt_tokens in enumerate((3, 3, 4, 4)):
+        play.answers(leg, json.dumps({"choices": said, "usage": usage(prompt_tokens, 2)}).encode())
+    assert play.reply["usage"] == {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
+
+
+def test_E12_a_running_total_that_never_falls() -> None:
+    play = Play(chat(n=2, stream=True, stream_options={**ASKED, "continuous_usage_stats": True}))
+    for done in range(1, 4):
+        for leg in (1, 0):
+            play.says(leg, delta("x", top={"usage": usage(10, done)}))
+    for leg in (0, 1):
+        play.streams(leg, delta(finish="stop", top={"usage": usage(10, 3)}), usage_chunk(10, 3), DONE)
+    told = [frame["usage"] for frame in play.frames[2:-1]]
+    assert [u["completion_tokens"] for u in told] == [1, 2, 3, 4, 5, 6, 6, 6, 6]
+    assert {u["prompt_tokens"] for u in told} == {10}
+
+
+def test_R3_a_usage_chunk_per_choice() -> None:
+    play = Play(chat(n=2, stream=True, stream_options=ASKED), NATIVE)
+    play.says(0, delta("x", finish="stop", index=1), usage_chunk(10, 4))
+    play.streams(0, delta("x", finish="stop"), usage_chunk(10, 8), DONE)
+    tails = [frame for frame in play.frames if isinstance(frame, dict) and not frame["choices"]]
+    assert [tail["usage"]["completion_tokens"] for tail in tails] == [12]
+    assert tails[0]["usage"]["prompt_tokens"] == 10
+
+
+def test_R3_E11_a_usage_chunk_per_choice_of_two_prompts() -> None:
+    play = Play(completion(prompt=["a", "b"], n=2, stream=True, stream_options=ASKED), NATIVE)
+    for index, prompt_tokens in enumerate((3, 3, 4, 4)):
+        play.says(0, text("x", index=index, finish="stop"), chunk([], usage=usage(prompt_tokens, 2)))
+    play.ends(0)
+    assert play.frames[-2]["usage"] == {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
+
+
+def test_R4_json_usage_of_one_choice_is_avoided_by_asking_for_a_stream() -> None:
+    play = Play(chat(n=2), Capability(native_width=None, json_usage=False))
+    play.says(0, delta("x", finish="stop"), usage_chunk(10, 4), delta("y", index=1, finish="stop"))
+    play.streams(0, usage_chunk(10, 6), DONE)
+    assert play.reply["usage"] == {"prompt_tokens": 10, "completion_tokens": 10, "total_tokens": 20}
+
+
+@pytest.mark.parametrize("capability", [FANOUT, NATIVE])
+def test_what_was_spent_is_told_in_failure_too(capability: Capability) -> None:
+    play = Play(chat(n=2, stream=True), capability)
+    play.says(0, delta("x", top={"usage": usage(3, 1)}), b"{")
+    if not play.over:
+        play.streams(1, delta("x"), delta(finish="stop"), usage_chunk(3, 2))
+    (spent,) = play.of(Spent)
+    assert spent.upstream_completion == (1 if capability is NATIVE else 3)
