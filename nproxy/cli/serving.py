@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
@@ -83,20 +84,22 @@ async def _serve(config: Config, sock: socket.socket, model: models.LocalModel |
     if model is None or config.engine is None:
         await serve(config, sock=sock, ready=lambda url: _greet(url, _named_model(config)))
         return
-    console = Console(stderr=True, highlight=False)
-    loading = console.status(f"loading {model.id}")
-    address: list[str] = []
+    log.info("loading %s", model.id)
+    loading = Console(stderr=True, highlight=False).status(f"loading {model.id}")
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    to_greet = [model.id]
 
     def engine_ready(seconds: float) -> None:
         loading.stop()
         log.info("engine ready with %s after %.1f s", model.id, seconds)
-        if address:
-            _greet(address.pop(), model.id)
+        if to_greet:  # only at its first readiness, and when the gateway listens too
+            name = to_greet.pop()
+            listening.add_done_callback(lambda done: _greet(done.result(), name))
 
     with engine_child.private_socket() as engine_socket, loading:
         argv = engine_child.command(config.engine, model, engine_socket, log_level)
         async with engine_child.supervised(argv, engine_socket, engine_ready):
-            await serve(config, engine_socket=engine_socket, sock=sock, ready=address.append)
+            await serve(config, engine_socket=engine_socket, sock=sock, ready=listening.set_result)
 
 
 def _named_model(config: Config) -> str | None:

@@ -1,0 +1,134 @@
+"""`nproxy serve` from start to end, as its own process: what it says, where it listens, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from nproxy.cli import serving
+from tests.fakes.upstream import MODEL, FakeUpstream
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A running `nproxy serve`, after its greeting."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    call: list[str]
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def serve(*words: str, **environ: str) -> AsyncIterator[Serving]:
+    """`nproxy serve` with these words on a free port; ended at the end of the block if it still runs."""
+    process = await start(*words, **environ)
+    assert process.stderr is not None
+    try:
+        said = ""
+        while not (found := re.search(r"^nproxy listens on (\S+)\ntry: (.+)\n", said, re.MULTILINE)):
+            line = await process.stderr.readline()
+            assert line, f"it ended: {said}"
+            said += line.decode()
+        yield Serving(process, found[1], shlex.split(found[2]))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def start(*words: str, **environ: str) -> asyncio.subprocess.Process:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NPROXY_LI")}
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "nproxy", "serve", "--port", "0", *words),
+        stderr=asyncio.subprocess.PIPE,
+        env={**kept, **environ},
+    )
+
+
+async def test_an_upstream_alone_runs_no_engine_and_no_torch() -> None:
+    async with FakeUpstream() as upstream, serve("--upstream", upstream.url) as running:
+        family = psutil.Process(running.process.pid)
+        assert family.children(recursive=True) == []
+        async with httpx.AsyncClient(base_url=running.url) as client:
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "n": 3}
+            answer = await client.post("/v1/chat/completions", json=body)
+        assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2]
+        assert not [part.path for part in family.memory_maps() if "libtorch" in part.path]
+        assert await running.end() == 0
+
+
+async def test_ctrl_c_ends_it_as_well_as_sigterm() -> None:
+    async with FakeUpstream() as upstream, serve("--upstream", upstream.url) as running:
+        assert await running.end(signal.SIGINT) == 0
+
+
+async def test_the_call_to_try_works(tmp_path: Path) -> None:
+    async with FakeUpstream() as upstream:
+        file = tmp_path / "nproxy.yaml"
+        file.write_text(f"upstreams: [{{name: a, replicas: ['{upstream.url}'], models: [{MODEL}]}}]\n")
+        async with serve("--config", str(file)) as running:
+            call = await asyncio.create_subprocess_exec(*running.call, stdout=asyncio.subprocess.PIPE)
+            out, _ = await call.communicate()
+            assert len(json.loads(out)["choices"]) == 4
+
+
+async def test_an_engine_that_cannot_start_ends_it_with_1_and_no_traceback(tmp_path: Path) -> None:
+    model = tmp_path / "broken.gguf"
+    model.write_bytes(b"GGUF" + b"\xff" * 64)
+    process = await start("--model", str(model))
+    _, said = await process.communicate()
+    lines = said.decode().splitlines()
+    assert process.returncode == 1
+    assert "Traceback" not in said.decode()
+    assert lines[-1] == "nproxy: the engine ended with 2 before it was ready"
+    assert [line for line in lines if line.startswith("engine: ")]
+
+
+@pytest.mark.model
+async def test_alone_it_serves_the_default_model(default_model: Path) -> None:
+    async with serve() as running:
+        assert running.call[0] == "curl"
+        assert json.loads(running.call[-1])["model"] == "smollm2-135m-instruct"
+        async with httpx.AsyncClient(base_url=running.url, timeout=60) as client:
+            listed = (await client.get("/v1/models")).json()["data"]
+            assert [model["id"] for model in listed] == ["smollm2-135m-instruct"]
+            answer = await client.post("/v1/chat/completions", json=json.loads(running.call[-1]))
+        assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2, 3]
+        assert answer.headers["x-nproxy-mode"] == "relay"
+        children = psutil.Process(running.process.pid).children(recursive=True)
+        assert await running.end() == 0
+        assert psutil.wait_procs(children, timeout=5)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("listening", "called"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://0.0.0.0:8000", "http://127.0.0.1:8000"),
+        ("http://[::]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_the_call_to_try_goes_to_an_address_that_can_be_called(
+    listening: str, called: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serving._greet(listening, "m")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"nproxy listens on {listening}\ntry: curl -s {called}/v1/chat/completions ")
