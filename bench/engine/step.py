@@ -1,0 +1,132 @@
+"""Time the engine's model part alone: steps of decoding rows over one shared prompt, prefill, loading, memory.
+
+    python bench/engine/step.py MODEL [--dtype bfloat16] [--rows 1 8 32] [--prompt 509] [--json] [--profile]
+
+A step is Runner.run on a batch as the scheduler plans it, after a fork: the prompt's full blocks shared,
+the rest of each row its own. Prints the least and the median of `--steps` steps, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from engine.batch import Batch, Chunk, Draw, Row, plan_items
+from engine.config import EngineConfig
+from engine.runner import Runner
+
+_NEW = 64  # tokens of room behind the prompt
+
+
+def main() -> None:
+    """Run the measurements and print them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("model")
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--prompt", type=int, default=509)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("--profile", action="store_true", help="print what the widest step's time goes to")
+    options = parser.parse_args()
+
+    begin = time.perf_counter()
+    size = 16
+    blocks = -(-options.prompt // size) + max(options.rows) * (_NEW // size + 2)
+    runner = Runner.load(EngineConfig(options.model, dtype=options.dtype, block_size=size, num_blocks=blocks))
+    loaded = time.perf_counter() - begin
+    after_load = _peak_rss()
+    chance = random.Random(0)
+    prompt = tuple(chance.randrange(runner.ready.vocab_size) for _ in range(options.prompt))
+
+    figures = {"prefill": _timed(lambda: _prefill(runner, prompt), 5)}
+    for rows in options.rows:
+        batches = [_step(prompt, rows, size, new) for new in range(options.steps)]
+        upcoming = iter(batches * 2)
+        figures[f"step, {rows} rows"] = _timed(lambda upcoming=upcoming: runner.run(next(upcoming)), options.steps)
+    report = {
+        "model": Path(options.model).name,
+        "dtype": runner.ready.dtype,
+        "prompt": options.prompt,
+        "threads": torch.get_num_threads(),
+        "cpu": _cpu(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+        "load_seconds": round(loaded, 2),
+        "rss_mib_after_load": after_load,
+        "rss_mib_peak": _peak_rss(),
+        "milliseconds": figures,
+    }
+    if options.json:
+        print(json.dumps(report))
+        return
+    for key, value in report.items():
+        if key != "milliseconds":
+            print(f"{key:20} {value}")
+    for name, (least, median) in figures.items():
+        print(f"{name:20} least {least:8.2f} ms   median {median:8.2f} ms")
+    if options.profile:
+        _profile(runner, _step(prompt, max(options.rows), size, _NEW // 2))
+
+
+def _prefill(runner: Runner, prompt: tuple[int, ...]) -> None:
+    table = tuple(range(-(-len(prompt) // runner.ready.block_size)))
+    draws = (Draw(0, 1, len(prompt), 1.0, 0, 1.0),)
+    runner.run(Batch(chunks=(Chunk(0, prompt, 0, table, draws),)))
+
+
+def _step(prompt: tuple[int, ...], rows: int, size: int, new: int) -> Batch:
+    """The step that writes the new-th token of each row (0: the first after the fork)."""
+    shared = tuple(range(len(prompt) // size))
+    own = _NEW // size + 2
+    at = len(prompt) + new
+    fork = []
+    for row in range(rows):
+        first = -(-len(prompt) // size) + row * own
+        table = shared + tuple(range(first, first + own))
+        fork.append(Row(row, 7 * row + new, at, table, Draw(row, row, at + 1, 1.0, 0, 1.0)))
+    return Batch(rows=tuple(fork), items=plan_items(fork, size, gate=64))
+
+
+def _timed(call: Callable[[], object], times: int) -> tuple[float, float]:
+    call()
+    took = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        call()
+        took.append((time.perf_counter() - begin) * 1000)
+    return round(min(took), 2), round(statistics.median(took), 2)
+
+
+def _profile(runner: Runner, batch: Batch) -> None:
+    with torch.profiler.profile() as profile:
+        for _ in range(5):
+            runner.run(batch)
+    print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=16, max_name_column_width=40))
+
+
+def _peak_rss() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+def _cpu() -> str:
+    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return f"{len(os.sched_getaffinity(0))} x {names[0].partition(':')[2].strip() if names else platform.machine()}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""The CPU's attention against the plain reference: random fork trees, any cut of the past, any order, chunks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from engine.attention import Attention, KvCache
+from engine.batch import Batch, Chunk, Draw, Item, Row, plan_items
+from engine.kernels import reference
+from engine.models.spec import ModelSpec
+
+BLOCK = 4
+DRAW = Draw(0, 0, 0, 0.0, 0, 1.0)
+
+
+def _spec(heads: int, kv_heads: int, head_dim: int = 16) -> ModelSpec:
+    return ModelSpec(
+        architecture="LlamaForCausalLM",
+        vocab=10,
+        hidden=heads * head_dim,
+        layers=2,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate=8,
+        eps=1e-5,
+        rope_theta=10000.0,
+        scaling=None,
+        context=4096,
+        tied=True,
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+        eos=frozenset(),
+    )
+
+
+@dataclass
+class Forest:
+    """Rows whose block tables share what their sequences forked from."""
+
+    rows: list[Row]
+    blocks: int
+
+
+def _forest(chance: random.Random, groups: int, depth: int) -> Forest:
+    """Random trees: each group a root of any length, forked `depth` times, full blocks shared, the rest copied."""
+    used = 0
+
+    def fresh(count: int) -> tuple[int, ...]:
+        nonlocal used
+        used += count
+        return tuple(range(used - count, used))
+
+    rows: list[Row] = []
+
+    def grow(shared: tuple[int, ...], level: int) -> None:
+        length = len(shared) * BLOCK + chance.randrange(1, 40)
+        own = fresh(-(-length // BLOCK) - len(shared))
+        table = shared + own
+        if level == 0:
+            rows.append(Row(len(rows), 1, length - 1, table, DRAW))
+            return
+        for _ in range(chance.randrange(1, 5)):
+            grow(table[: length // BLOCK], level - 1)
+
+    for _ in range(groups):
+        grow((), depth)
+    chance.shuffle(rows)
+    names = list(range(used))
+    chance.shuffle(names)  # tables are not consecutive in memory
+    rows = [replace(row, blocks=tuple(names[block] for block in row.blocks)) for row in rows]
+    return Forest(rows, used)
+
+
+class Case:
+    """A cache full of numbers and queries for some rows, in one dtype."""
+
+    def __init__(self, spec: ModelSpec, blocks: int, rows: int, dtype: torch.dtype = torch.float32) -> None:
+        torch.manual_seed(5)
+        self.spec = spec
+        self.cache = KvCache(spec, blocks, BLOCK, dtype)
+        self.cache.data.copy_(torch.randn(self.cache.data.shape))
+        self.attention = Attention(spec, self.cache)
+        self.q = torch.randn(rows, spec.heads, spec.head_dim).to(dtype) * 2
+        self.kv = torch.randn(rows, 2 * spec.kv_heads, spec.head_dim).to(dtype)
+
+    def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
+        """[T, Q, D]"""
+        plan = self.attention.plan(batch)
+        return self.attention.run(plan, layer, self.q, self.kv).view(self.q.shape)
+
+    def halves(self, layer: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a layer in float64, as the last run left them."""
+        data = self.cache.data[layer].double()
+        return data[: self.spec.kv_heads], data[self.spec.kv_heads :]
+
+    def whole(self, rows: list[Row]) -> torch.Tensor:
+        """Attention of each row over all its past in one piece, [R, Q, D] float64."""
+        keys, values = self.halves()
+        items = [Item((i,), row.blocks, 0, row.position + 1, i) for i, row in enumerate(rows)]
+        scale = self.spec.head_dim**-0.5
+        return reference.attn_items(self.q.double(), keys, values, items, BLOCK, scale)[0]
+
+
+def _any_cut(chance: random.Random, rows: list[Row]) -> tuple[Item, ...]:
+    """Items of one row each, cut at random block boundaries, in random order, slots as they come."""
+    items: list[Item] = []
+    for number, row in enumerate(rows):
+        lo = 0
+        while lo <= row.position:
+            hi = min(lo + BLOCK * chance.randrange(1, 6), row.position + 1)
+            items.append(Item((number,), row.blocks[lo // BLOCK : -(-hi // BLOCK)], lo, hi, 0))
+            lo = hi
+    chance.shuffle(items)
+    return tuple(replace(item, slot=slot) for slot, item in enumerate(items))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_fork_trees_equal_the_reference(seed: int) -> None:
+    chance = random.Random(seed)
+    forest = _forest(chance, groups=chance.randrange(1, 9), depth=chance.randrange(0, 4))
+    kv_heads = chance.randrange(1, 4)
+    spec = _spec(kv_heads * chance.randrange(1, 9), kv_heads)
+    case = Case(spec, forest.blocks, len(forest.rows))
+    items = plan_items(forest.rows, BLOCK, span=chance.choice([8, 16, 512]), gate=chance.choice([0, 20]))
+    out = case.run(Batch(rows=tuple(forest.rows), items=items))
+    keys, values = case.halves()
+    parts = reference.attn_items(case.q.double(), keys, values, items, BLOCK, spec.head_dim**-0.5)
+    merged = reference.merge_parts(*parts, items, len(forest.rows))
+    torch.testing.assert_close(merged, case.whole(forest.rows), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(out.double(), merged, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_cut_of_the_past_gives_the_same(seed: int) -> None:
+    chance = random.Random(100 + seed)
+    forest = _forest(chance, groups=3, depth=1)
+    case = Case(_spec(6, 2), forest.blocks, len(forest.rows))
+    out = case.run(Batch(rows=tuple(forest.rows), items=_any_cut(chance, forest.rows)))
+    torch.testing.assert_close(out.double(), case.whole(forest.rows), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_rows_and_siblings_gives_the_same(seed: int) -> None:
+    chance = random.Random(200 + seed)
+    forest = _forest(chance, groups=2, depth=2)
+    case = Case(_spec(6, 2), forest.blocks, len(forest.rows))
+    first = case.run(Batch(rows=tuple(forest.rows), items=plan_items(forest.rows, BLOCK)))
+    order = list(range(len(forest.rows)))
+    chance.shuffle(order)
+    case.q, case.kv = case.q[order], case.kv[order]
+    rows = [forest.rows[i] for i in order]
+    items = list(plan_items(rows, BLOCK))
+    chance.shuffle(items)
+    second = case.run(Batch(rows=tuple(rows), items=tuple(items)))
+    torch.testing.assert_close(second, first[order], rtol=1e-6, atol=1e-6)
+
+
+def test_alone_and_beside_others_gives_the_same() -> None:
+    chance = random.Random(7)
+    forest = _forest(chance, groups=6, depth=1)
+    case = Case(_spec(9, 3), forest.blocks, len(forest.rows))
+    together = case.run(Batch(rows=tuple(forest.rows), items=plan_items(forest.rows, BLOCK, span=16)))
+    q, kv = case.q, case.kv
+    for i, row in enumerate(forest.rows):
+        case.q, case.kv = q[i : i + 1], kv[i : i + 1]
+        alone = case.run(Batch(rows=(row,), items=plan_items([row], BLOCK, span=16)))
+        torch.testing.assert_close(alone[0], together[i], rtol=1e-6, atol=1e-6)
+
+
+def test_bfloat16_is_as_close_as_bfloat16_can_be() -> None:
+    chance = random.Random(3)
+    forest = _forest(chance, groups=3, depth=2)
+    case = Case(_spec(6, 2), forest.blocks, len(forest.rows), torch.bfloat16)
+    out = case.run(Batch(rows=tuple(forest.rows), items=plan_items(forest.rows, BLOCK)))
+    torch.testing.assert_close(out.double(), case.whole(forest.rows), rtol=0.05, atol=0.05)
+
+
+def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
+    rows = [Row(0, 1, 30, tuple(range(8)), DRAW)]
+    case = Case(_spec(2, 1), 8, 1)
+    case.cache.data *= 60
+    items = tuple(Item((0,), (block,), 4 * block, min(4 * block + 4, 31), block) for block in range(8))
+    out = case.run(Batch(rows=tuple(rows), items=items))
+    assert out.isfinite().all()
+    torch.testing.assert_close(out.double(), case.whole(rows), rtol=1e-4, atol=1e-3)
+
+
+def test_what_lies_beyond_a_span_is_not_read() -> None:
+    # The slots behind the newest token hold another sequence's leavings.
+    rows = [Row(0, 1, 9, (0, 1, 2), DRAW), Row(1, 1, 2, (3,), DRAW)]
+    case = Case(_spec(4, 2), 4, 2)
+    batch = Batch(rows=tuple(rows), items=plan_items(rows, BLOCK))
+    before = case.run(batch)
+    case.cache.data[:, :, 10:12] = 1e4
+    case.cache.data[:, :, 15:] = -1e4
+    assert torch.equal(case.run(batch), before)
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 63, 64, 65, 131])
+@pytest.mark.parametrize("group", [1, 3])
+def test_prefill_equals_the_reference(length: int, group: int) -> None:
+    blocks = tuple(random.Random(1).sample(range(40), 33))
+    spec = _spec(2 * group, 2)
+    case = Case(spec, 40, length)
+    out = case.run(Batch(chunks=(Chunk(0, (1,) * length, 0, blocks),)))
+    keys, values = case.halves()
+    slots = reference.span_slots(blocks, 0, length, BLOCK)
+    expected = reference.prefill_attn(case.q.double(), keys, values, slots, 0, spec.head_dim**-0.5)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cuts", [(0, 100), (0, 40, 100), (0, 4, 64, 68, 100), (0, 13, 77, 100)])
+def test_chunks_of_a_prompt_beside_rows(cuts: tuple[int, ...]) -> None:
+    # Each chunk in its own step, beside another prompt's chunk and two decoding rows.
+    blocks = tuple(random.Random(2).sample(range(25), 25))
+    others = [Row(5, 1, 6, (25, 26), DRAW), Row(6, 1, 3, (27,), DRAW)]
+    case = Case(_spec(6, 2), 40, 103 + 20)
+    q, kv = case.q[:100], case.kv[:100]
+    whole = Case(_spec(6, 2), 40, 100)
+    whole.q, whole.kv = q, kv
+    expected = whole.run(Batch(chunks=(Chunk(0, (1,) * 100, 0, blocks),)))
+    parts = []
+    for start, end in zip(cuts, cuts[1:], strict=False):
+        beside = Chunk(9, (1,) * 20, 0, tuple(range(30, 35)))
+        mine = Case(_spec(6, 2), 40, 0)
+        mine.cache, mine.attention = case.cache, case.attention
+        mine.q = torch.cat((case.q[100:120], q[start:end], case.q[120:122]))
+        mine.kv = torch.cat((case.kv[100:120], kv[start:end], case.kv[120:122]))
+        chunk = Chunk(0, (1,) * (end - start), start, blocks)
+        out = mine.run(Batch(chunks=(beside, chunk), rows=tuple(others), items=plan_items(others, BLOCK)))
+        parts.append(out[20:-2])
+        rows_alone = case.halves()
+        items = [Item((i,), row.blocks, 0, row.position + 1, i) for i, row in enumerate(others)]
+        decoded = reference.attn_items(mine.q[-2:].double(), *rows_alone, items, BLOCK, 0.25)[0]
+        torch.testing.assert_close(out[-2:].double(), decoded, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_copy_blocks() -> None:
+    case = Case(_spec(4, 2), 8, 1)
+    expected = case.cache.data.clone()
+    pairs = [(0, 5), (0, 6), (3, 1)]
+    reference.copy_blocks(expected, pairs, BLOCK)
+    case.cache.copy_blocks(pairs)
+    assert torch.equal(case.cache.data, expected)

@@ -1,0 +1,101 @@
+"""Small models with random weights, written by transformers as real checkpoints are; and a way to score with ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from engine.attention import Attention, KvCache
+from engine.batch import Batch, Chunk
+from engine.models.llama import Decoder
+from engine.models.weights import open_checkpoint
+
+BLOCK = 4
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+_KINDS: dict[str, tuple[Any, Any]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+
+def make(kind: str = "llama", **settings: Any) -> PreTrainedModel:
+    """A model of that family with the same random weights every time, biases and norms included."""
+    config_class, model_class = _KINDS[kind]
+    torch.manual_seed(11)
+    model: PreTrainedModel = model_class(config_class(**(_SIZES | settings))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Larger than transformers' own start, so that attention is sharp and a wrong order shows.
+            parameter.copy_(torch.randn_like(parameter) * 0.15 + (1.0 if parameter.ndim == 1 else 0.0))
+    return model
+
+
+def save(folder: Path, kind: str = "llama", *, shard: str = "1GB", **settings: Any) -> PreTrainedModel:
+    """Write such a model to a folder as safetensors and return it."""
+    model = make(kind, **settings)
+    model.save_pretrained(folder, max_shard_size=shard)
+    return model
+
+
+def reference_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
+    """transformers' logits of every position, [T, V] float32."""
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0].float()
+    return logits
+
+
+class Scorer:
+    """One loaded decoder with a cache: the model part of the engine without sampling."""
+
+    def __init__(self, path: Path, *, dtype: torch.dtype = torch.float32, blocks: int = 64, block_size: int = BLOCK):
+        with open_checkpoint(path) as checkpoint:
+            self.spec = checkpoint.spec
+            self.decoder = Decoder(checkpoint, dtype, self.spec.context)
+        self.cache = KvCache(self.spec, blocks, block_size, dtype)
+        self.attention = Attention(self.spec, self.cache)
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        """Logits of every token of the batch, chunks' tokens first, then the rows'; [T, V] float32."""
+        tokens = [token for chunk in batch.chunks for token in chunk.tokens] + [row.token for row in batch.rows]
+        positions = [p for chunk in batch.chunks for p in range(chunk.start, chunk.start + len(chunk.tokens))]
+        positions += [row.position for row in batch.rows]
+        with torch.inference_mode():
+            plan = self.attention.plan(batch)
+            x = self.decoder.run(
+                torch.tensor(tokens),
+                torch.tensor(positions),
+                lambda layer, q, kv: self.attention.run(plan, layer, q, kv),
+            )
+            return self.decoder.logits(x).float()
+
+    def prompt(self, tokens: list[int], blocks: tuple[int, ...], start: int = 0) -> torch.Tensor:
+        """Logits of a chunk that begins at `start`."""
+        return self.logits(Batch(chunks=(Chunk(0, tuple(tokens), start, blocks),)))
