@@ -62,7 +62,8 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
         "--max-sequences": settings.max_sequences,
         "--max-batch-tokens": settings.max_batch_tokens,
         "--num-blocks": settings.num_blocks,
-        "--log-level": log_level,
+        # at `info` the engine tells of its start, and so do we
+        "--log-level": "warning" if log_level == "info" else log_level,
     }
     given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
     # -P: a folder named engine where the user stands is not the engine

@@ -72,7 +72,7 @@ def test_the_command_leaves_unset_options_to_the_engine() -> None:
     words = command(Engine(max_model_len=512), model, Path("/s"), "info")
     assert words == [
         *(sys.executable, "-P", "-m", "engine", "/models/name", "--uds", "/s", "--served-model-name", "org/name"),
-        *("--dtype", "auto", "--max-model-len", "512", "--log-level", "info", "--exit-with-stdin"),
+        *("--dtype", "auto", "--max-model-len", "512", "--log-level", "warning", "--exit-with-stdin"),
     ]
 
 
