@@ -74,8 +74,8 @@ class Relay(Merge):
         if not data or not self._request.stream:
             return super()._frame(strand, data, chunk, position, choice, said)
         came = loads(data)
-        written = self._role_first(choice, said)
         wanted = self._wanted(came, came["choices"][position], chunk, choice, said)
+        written = self._role_first(choice, said)
         if wanted is None:
             return written
         patched = self._patched(strand, data, chunk, wanted)

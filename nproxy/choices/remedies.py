@@ -14,7 +14,7 @@ from nproxy.openai.errors import ApiError, wrap_foreign
 # As servers word it: "n must be 1 when using greedy sampling", "Field 'n': Value must be between 1 <= value <= 32",
 # "'n' : number must be at most 1", "Only one completion choice is allowed", "Invalid n value (only n = 1 ...)".
 _ABOUT_N = re.compile(
-    r"(?<![\w\\-])n(?![\w-])|one (?:completion )?choice|multiple (?:completions|choices)", re.IGNORECASE
+    r"(?<![\w/\\-])n(?![\w/-])|one (?:completion )?choice|multiple (?:completions|choices)", re.IGNORECASE
 )
 _WIDEST = re.compile(r"(?:<=|at most|maximum(?: of| is)?|up to|exceeds?(?: the)?(?: limit| maximum)?(?: of)?)\s*(\d+)")
 
@@ -60,7 +60,8 @@ def _droppable(request: Request, leg: Leg) -> list[RefusedField]:
 
 
 def _names(error: ApiError, field: str, wording: re.Pattern[str]) -> bool:
-    return error.param == field or wording.search(error.message) is not None
+    """Whether the refusal is about this field: it says so where it names one, and otherwise its wording tells."""
+    return error.param == field if error.param is not None else wording.search(error.message) is not None
 
 
 def _named_width(message: str, asked: int) -> int:

@@ -1,0 +1,247 @@
+"""K5, K13: another attempt. A14, B6, Q6, R7: another way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import Learn, Retried
+from nproxy.choices.events import FailureKind, LegFailed
+from nproxy.choices.lessons import FieldRefused, NativeWidth
+from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, pause_seconds, retryable
+from tests.choices.tutil import NATIVE, UNTESTED, Play, answer, chat, contents, delta, failure, status
+
+RETRYABLE = [
+    failure(FailureKind.CONNECT),
+    failure(FailureKind.RESET),
+    failure(FailureKind.STALE),
+    failure(FailureKind.CUT),
+    *(status(code) for code in (429, 502, 503, 504, 529)),
+]
+FINAL = [
+    *(failure(kind) for kind in (FailureKind.TIMEOUT, FailureKind.MALFORMED, FailureKind.OVERSIZE)),
+    *(status(code) for code in (400, 401, 403, 404, 408, 409, 422, 500, 501)),
+    status(429, retry_after=LONGEST_RETRY_AFTER_SECONDS + 1),
+]
+
+
+@pytest.mark.parametrize("why", RETRYABLE, ids=lambda f: f"{f.kind}-{f.status}")
+def test_what_is_worth_another_attempt(why: Any) -> None:
+    assert retryable(why)
+
+
+@pytest.mark.parametrize("why", FINAL, ids=lambda f: f"{f.kind}-{f.status}")
+def test_what_is_not(why: Any) -> None:
+    assert not retryable(why)
+    play = Play(chat(), retries=1)
+    play.fails(0, why)
+    assert play.over and len(play.opened) == 1
+
+
+def test_the_pause_is_jittered_doubles_and_has_an_end() -> None:
+    why = status(503)
+    assert pause_seconds(why, 0, 0.0) == 0.0
+    assert pause_seconds(why, 0, 1.0) == 0.25
+    assert pause_seconds(why, 2, 1.0) == 1.0
+    assert pause_seconds(why, 30, 1.0) == 4.0
+    assert pause_seconds(status(429, retry_after=3), 0, 1.0) == 3.0
+
+
+def test_K5_B8_tried_again_with_its_seed_while_siblings_stream() -> None:
+    play = Play(chat(n=2, stream=True, seed=5), retries=1)
+    play.says(0, delta("x"))
+    play.fails(1, status(503))
+    assert play.of(Retried) == [Retried(1, "status")]
+    assert play.timers["retry:1"] == 0.125
+    play.fires("retry:1")
+    again = play.opened[-1]
+    assert (again.leg.number, again.leg.seed, again.attempt) == (1, 6, 1)
+    play.streams(1)
+    play.says(0, delta(finish="stop"))
+    play.ends(0)
+    assert contents(play.frames) == {0: "x", 1: "ab"}
+
+
+def test_K5_the_attempts_are_counted() -> None:
+    play = Play(chat(n=2), retries=2)
+    for attempt in (1, 2):
+        play.fails(1, FailureKind.CONNECT)
+        play.fires("retry:1")
+        assert play.opened[-1].attempt == attempt
+    play.fails(1, FailureKind.CONNECT)
+    play.fires("gather")
+    assert play.respond.status == 502
+
+
+def test_K5_not_after_the_first_event() -> None:
+    play = Play(chat(n=2, stream=True), retries=1)
+    play.says(0, delta("", role="assistant"))
+    play.fails(0, FailureKind.CUT)
+    assert play.of(Retried) == []
+
+
+def test_K5_an_empty_answer_is_tried_again() -> None:
+    play = Play(chat(), retries=1)
+    play.ends(0)
+    play.fires("retry:0")
+    play.answers(0, answer("x"))
+    assert play.finish == "ok"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_K13_the_client_need_not_retry_too(stream: bool) -> None:
+    play = Play(chat(n=2, stream=stream), retries=1)
+    play.fails(0, status(503))
+    play.fires("retry:0")
+    play.fails(0, status(503))
+    play.fires("gather")
+    assert play.headers["x-should-retry"] == "false"
+
+
+def test_K13_the_budget_is_spent() -> None:
+    play = Play(chat(n=2), retries=1, budget=lambda: False)
+    play.fails(0, status(503))
+    play.fires("gather")
+    assert play.headers["x-should-retry"] == "false" and len(play.opened) == 2
+
+
+def test_K13_without_retries_the_client_may_try() -> None:
+    play = Play(chat(n=2), retries=0)
+    play.fails(0, status(503))
+    play.fires("gather")
+    assert "x-should-retry" not in play.headers
+
+
+def test_a_stale_socket_is_forgiven_once_and_free() -> None:
+    asked = []
+    play = Play(chat(n=2), retries=1, budget=lambda: not asked.append(1))
+    play.fails(0, FailureKind.STALE)
+    assert play.opened[-1].attempt == 1 and asked == []
+    play.fails(0, FailureKind.STALE)
+    assert "retry:0" in play.timers and asked == [1]
+
+
+def test_no_other_leg_is_tried_again_once_the_request_has_failed() -> None:
+    play = Play(chat(n=3), retries=1)
+    play.fails(0, status(500))
+    play.fails(1, status(503))
+    assert play.of(Retried) == []
+
+
+def test_a_leg_that_pauses_is_dropped_when_another_fails() -> None:
+    play = Play(chat(n=3, stream=True), retries=1)
+    play.says(2, delta("x"))
+    play.fails(0, status(503))
+    play.fails(1, status(400))
+    play.streams(2)
+    assert play.finish == "status"
+    assert len(play.opened) == 3
+
+
+REFUSALS = [
+    (
+        b'{"error":{"code":400,"message":"Field \'n\': Value must be between 1 <= value <= 2, but got 5","type":"t"}}',
+        [2, 2, 1],
+    ),
+    (b'{"error":{"message":"n must be 1","param":"n"}}', [1] * 5),
+    (b'{"error":{"message":"\'n\' : number must be at most 1","type":"t"}}', [1] * 5),
+    (b'{"error":{"message":"Only one completion choice is allowed"}}', [1] * 5),
+    (b'{"detail":"Invalid n value (currently only n = 1 is supported)"}', [1] * 5),
+]
+
+
+@pytest.mark.parametrize(("body", "widths"), REFUSALS)
+def test_R7_a_refused_n_is_split_and_learned(body: bytes, widths: list[int]) -> None:
+    play = Play(chat(n=5, seed=10), UNTESTED)
+    play.fails(0, status(400, body))
+    legs = [opened.leg for opened in play.opened[1:]]
+    assert [leg.width for leg in legs] == widths
+    assert [leg.seed for leg in legs] == [10 + leg.offset for leg in legs]
+    assert play.of(Learn) == []
+    for leg in reversed(legs):
+        play.answers(leg.number, answer(*(f"c{leg.offset + j}" for j in range(leg.width)), tokens=leg.width))
+    assert [choice["message"]["content"] for choice in play.reply["choices"]] == [f"c{i}" for i in range(5)]
+    assert play.reply["usage"]["completion_tokens"] == 5
+    assert NativeWidth(5, widths[0]) in [command.lesson for command in play.of(Learn)]
+
+
+def test_Q6_a_refusal_teaches_nothing_until_the_narrower_legs_succeed() -> None:
+    play = Play(chat(n=2), UNTESTED)
+    play.fails(0, status(400, REFUSALS[1][0]))
+    play.gets(*(LegFailed(leg, status(400)) for leg in (1, 2)))
+    assert play.respond.status == 400 and play.of(Learn) == []
+
+
+def test_A14_greedy_choices_of_a_server_that_refuses_them_together() -> None:
+    play = Play(chat(n=3, temperature=0), NATIVE)
+    play.fails(0, status(400, b'{"error":{"message":"n must be 1 when using greedy sampling, got 3."}}'))
+    assert [opened.leg.width for opened in play.opened[1:]] == [1, 1, 1]
+    for leg in (1, 2, 3):
+        play.answers(leg, answer("x"))
+    assert play.finish == "ok" and play.of(Learn) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        '{"message":"temperature must be non-negative, n/a here"}',
+        '{"message":"max_tokens is too large: maximum is 5"}',
+        '{"message":"best n is bad","param":"logprobs"}',
+    ],
+)
+def test_a_400_about_something_else_is_the_clients(error: str) -> None:
+    play = Play(chat(n=3), UNTESTED)
+    play.fails(0, status(400, f'{{"error":{error}}}'.encode()))
+    assert play.respond.status == 400
+
+
+def test_B6_a_refused_seed_is_left_out() -> None:
+    refused = status(400, b'{"error":{"message":"Unrecognized request argument supplied: seed"}}')
+    play = Play(chat(n=2), retries=0)
+    play.fails(0, refused)
+    assert play.opened[-1].leg.omit == {"seed"} and play.opened[-1].attempt == 1
+    play.fails(1, refused)
+    for leg in (0, 1):
+        play.answers(leg, answer("x"))
+    assert play.finish == "ok"
+    assert [a.kind for a in play.anomalies] == ["seed_refused"]
+    assert play.of(Learn) == [Learn(FieldRefused("seed"))]
+
+
+def test_B6_a_waiting_leg_is_sent_without_it_at_once() -> None:
+    play = Play(chat(n=2), Capability(parallel=1))
+    play.fails(0, status(400, b'{"error":{"message":"bad","param":"seed"}}'))
+    play.answers(0, answer("x"))
+    assert play.opened[-1].leg.number == 1 and play.opened[-1].leg.omit == {"seed"}
+
+
+def test_at_one_choice_the_clients_own_seed_is_not_left_out() -> None:
+    play = Play(chat(seed=4))
+    play.fails(0, status(400, b'{"error":{"message":"no seed here","param":"seed"}}'))
+    assert play.respond.status == 400
+
+
+def test_refused_stream_options_of_our_own_are_left_out() -> None:
+    refused = status(400, b'{"error":{"message":"stream_options is not supported"}}')
+    play = Play(chat(stream=True))
+    play.fails(0, refused)
+    assert play.opened[-1].leg.omit == {"stream_options"}
+    play.streams(0)
+    assert play.of(Learn) == [Learn(FieldRefused("stream_options"))]
+    play = Play(chat(stream=True, stream_options={"include_usage": True}))
+    play.fails(0, refused)
+    assert play.respond.status == 400
+
+
+def test_a_field_is_left_out_once_and_then_the_refusal_stands() -> None:
+    play = Play(chat(n=2))
+    for _ in range(2):
+        play.fails(0, status(400, b'{"error":{"message":"bad seed"}}'))
+    assert play.respond.status == 400
+
+
+def test_seed_omitted_by_configuration_is_counted() -> None:
+    play = Play(chat(n=2, seed=4), Capability(seed=False))
+    assert [a.kind for a in play.anomalies] == ["seed_omitted"]

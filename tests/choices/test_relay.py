@@ -1,0 +1,294 @@
+"""D11: what passes untouched, what a rule changes, and that an exact wire comes out as Merge would write it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import Spent
+from nproxy.choices.leg import Leg
+from nproxy.choices.merge import Merge
+from nproxy.choices.relay import Relay
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.jsonvalue import dumps
+from nproxy.openai.sse import SSEDecoder
+from nproxy.openai.usage import Usage
+from nproxy.openai.wire import DONE as DONE_FRAME
+from nproxy.openai.wire import Wire
+from tests.choices.tutil import (
+    DONE,
+    EXACT,
+    MODEL,
+    NATIVE,
+    Play,
+    answer,
+    chat,
+    choices_in,
+    chunk,
+    completion,
+    contents,
+    delta,
+    dialect_request,
+    finishes,
+    text,
+    usage,
+    usage_chunk,
+)
+
+ASKED = {"include_usage": True}
+# Key order, white space and escapes of their own:
+ODD = [
+    b'{"choices": [{"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}}],"model":"up","id":"u","created":5,"object":"chat.completion.chunk"}',
+    *(
+        b'{"choices": [{"finish_reason":null,"index":0,"delta":{"content":"%s"}}],"model":"up","id":"u","created":5,"object":"chat.completion.chunk"}'
+        % said
+        for said in (b"a", b"\\u00e9\\/", "é".encode(), b"b", b' \\"model\\":\\"up\\" ,\\"usage\\":null', b"c")
+    ),
+    b'{"choices": [{"finish_reason":"stop","index":0,"delta":{}}],"model":"up","id":"u","created":5,"object":"chat.completion.chunk","x":1.50}',
+]
+
+
+def framed(*events: bytes) -> bytes:
+    return b"".join(b"data: " + event + b"\n\n" for event in events)
+
+
+def test_A1_D11_the_bytes_pass() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, *ODD, DONE)
+    assert play.emitted == framed(*ODD, DONE)
+
+
+def test_A1_a_whole_answer_passes() -> None:
+    body = b' {"id":"u", "model":"up","choices":[{"index":0,"message":{"content":"x"},"finish_reason":null}],"x":1.50}'
+    play = Play(chat(), NATIVE)
+    play.answers(0, body)
+    assert play.respond.body == body
+
+
+def test_E8_the_usage_chunk_that_nproxy_asked_for_is_taken_out() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, *ODD, usage_chunk(3, 2), DONE)
+    assert play.emitted == framed(*ODD, DONE)
+    assert play.of(Spent) == [Spent(3, 2, 3, 2)]
+
+
+def test_E8_so_are_the_nulls_before_it() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    nulls = [event[:-1] + b',"usage":null}' for event in ODD]
+    play.streams(0, *nulls, usage_chunk(3, 2), DONE)
+    assert play.emitted == framed(*ODD, DONE)
+
+
+def test_E7_nulls_before_the_usage_that_the_client_asked_for() -> None:
+    play = Play(chat(stream=True, stream_options=ASKED), NATIVE)
+    tail = usage_chunk(3, 2)
+    play.streams(0, *ODD, tail, DONE)
+    assert play.emitted == framed(
+        *(event[:-1] + b',"usage":null}' for event in ODD), tail.replace(b'"up-1"', b'"u"'), DONE
+    )
+
+
+def test_E7_usage_comes_last_whenever_it_came() -> None:
+    play = Play(chat(stream=True, stream_options=ASKED), NATIVE)
+    play.streams(0, usage_chunk(3, 2), delta("x", role="assistant"), delta(finish="stop"), DONE)
+    assert [bool(frame["choices"]) for frame in play.frames[:-1]] == [True, True, False]
+
+
+def test_E12_running_usage_passes_where_asked_for() -> None:
+    options = {**ASKED, "continuous_usage_stats": True}
+    play = Play(chat(stream=True, stream_options=options), NATIVE)
+    events = [
+        delta("x", role="assistant", top={"usage": usage(3, 1)}),
+        delta(finish="stop", top={"usage": usage(3, 1)}),
+    ]
+    play.streams(0, *events, usage_chunk(3, 1), DONE)
+    assert play.emitted == framed(*events, usage_chunk(3, 1), DONE)
+
+
+ALIASED = Capability(native_width=None, model="up")
+
+
+def test_Q2_an_alias_is_shown_as_asked() -> None:
+    play = Play(chat(stream=True), ALIASED)
+    play.streams(0, *ODD, DONE)
+    assert play.emitted == framed(*(event.replace(b'"model":"up"', b'"model":"m"') for event in ODD), DONE)
+    play = Play(chat(), ALIASED)
+    play.answers(0, answer("x"))
+    assert play.reply["model"] == MODEL
+
+
+def test_Q2_without_an_alias_the_upstreams_name_stays() -> None:
+    play = Play(chat(), NATIVE)
+    play.answers(0, answer("x"))
+    assert play.reply["model"] == "up"
+
+
+def test_D2_role_null_and_repeated_roles_go() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.says(
+        0, delta("", role="assistant"), delta("a", role="assistant"), delta("b", role=None), delta("", role="assistant")
+    )
+    assert [c["delta"] for c in choices_in(play.frames)] == [
+        {"content": "", "role": "assistant"},
+        {"content": "a"},
+        {"content": "b"},
+    ]
+
+
+def test_D3_a_missing_role_is_put_first() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.says(0, delta("a"), delta("b"))
+    assert [c["delta"] for c in choices_in(play.frames)] == [
+        {"role": "assistant", "content": ""},
+        {"content": "a"},
+        {"content": "b"},
+    ]
+    assert {frame["id"] for frame in play.frames} == {"up-1"}
+
+
+def test_D5_one_id_though_the_upstream_changes_it() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    for i in range(4):
+        play.says(0, delta("x", role="assistant" if i == 0 else None).replace(b"up-1", b"up-%d" % i))
+    assert {frame["id"] for frame in play.frames} == {"up-0"}
+
+
+def test_D7_D9_one_finish_one_done() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, delta("x", role="assistant"), delta(finish="stop"), delta(finish="stop"), delta("y"), DONE, DONE)
+    assert finishes(play.frames) == [0] and play.frames.count("[DONE]") == 1
+    assert contents(play.frames) == {0: "x"}
+
+
+def test_D8_no_finish() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, *ODD[:-1], DONE)
+    assert play.finish == "cut" and "error" in play.frames[-1]
+
+
+def test_D10_no_done() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, *ODD)
+    assert play.emitted == framed(*ODD, DONE)
+
+
+def test_D4_n1_of_two_prompts() -> None:
+    play = Play(completion(prompt=["a", "b"], stream=True), NATIVE)
+    both = [{"index": i, "text": f"t{i}", "logprobs": None, "finish_reason": "stop"} for i in (1, 0)]
+    play.streams(0, chunk(both, object="text_completion"), DONE)
+    assert [len(frame["choices"]) for frame in play.frames[:-1]] == [1, 1]
+    assert contents(play.frames) == {0: "t0", 1: "t1"}
+
+
+def test_G3_repeated_tool_ids_go() -> None:
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    play = Play(chat(stream=True), NATIVE)
+    play.says(0, delta(role="assistant", tool_calls=[call]), delta(tool_calls=[call]))
+    (first, second) = [c["delta"]["tool_calls"][0] for c in choices_in(play.frames)]
+    assert first == call and "id" not in second
+
+
+def test_K12_malformed() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.says(0, *ODD[:3], b'{"choices":[{"index":0,"delta":{"content":"x}}]}')
+    assert play.finish == "malformed"
+
+
+def test_P3_data_of_several_lines_is_framed_as_one() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, ODD[0].replace(b'"model"', b'\n"model"'), *ODD[1:], DONE)
+    assert play.finish == "ok"
+    assert contents(play.frames)[0].startswith("a")
+
+
+def test_chunks_without_choices_pass() -> None:
+    filters = chunk([], prompt_filter_results=[{"a": 1}])
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, filters, delta("x", role="assistant"), delta(finish="stop"), DONE)
+    assert play.emitted.startswith(framed(filters))
+
+
+def test_K14_both_ways() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.answers(0, answer("hi", tokens=1))
+    assert contents(play.frames) == {0: "hi"} and play.finish == "ok"
+    play = Play(chat(), NATIVE)
+    play.streams(0, delta("a", role="assistant"), delta("b"), delta(finish="stop"), DONE)
+    assert play.reply["choices"][0]["message"]["content"] == "ab"
+
+
+# ---- an exact wire
+
+script = st.lists(
+    st.tuples(st.integers(0, 2), st.text(max_size=4).filter(lambda s: s.isprintable() or "\n" in s)), max_size=12
+)
+
+
+def exact_stream(dialect: Dialect, wire: Wire, said: list[tuple[int, str]], tail: bool) -> list[bytes]:
+    frames = [wire.prelude(range(3))]
+    frames += [wire.text(index, token) for index, token in said if token]
+    frames += [wire.text(index, "", finish_reason="stop") for index in (1, 0, 2)]
+    frames += [wire.usage_tail(Usage(3, 9))] if tail else []
+    events = SSEDecoder().feed(b"".join([*frames, DONE_FRAME]))
+    return [event.data for event in events]
+
+
+def written(merge: Merge, events: list[bytes]) -> bytes:
+    merge.add(Leg(0, 0, 3))
+    out = [merge.chunk(0, data) or b"" for data in events]
+    assert merge.end(0) == []
+    return b"".join([*out, merge.close()])
+
+
+@given(said=script, dialect=st.sampled_from(Dialect), asked=st.booleans(), fingerprint=st.sampled_from([None, "fp"]))
+def test_D11_on_exact_input_relay_and_merge_write_the_same(
+    said: list[tuple[int, str]], dialect: Dialect, asked: bool, fingerprint: str | None
+) -> None:
+    options: dict[str, Any] = {"stream_options": ASKED} if asked else {}
+    request = dialect_request(dialect, n=3, stream=True, **options)
+    wire = Wire(dialect, "id", 7, MODEL, fingerprint, include_usage=asked)
+    events = exact_stream(dialect, wire, said, tail=asked)
+    relayed = written(Relay(request, "own", 1, MODEL), events)
+    assert relayed == framed(*events)
+    assert relayed == written(Merge(request, "id", 7, MODEL), events)
+
+
+@given(
+    said=st.lists(st.text(max_size=6), min_size=2, max_size=8),
+    nulls=st.booleans(),
+    asked=st.booleans(),
+    alias=st.booleans(),
+)
+def test_patched_bytes_say_what_full_writing_would(said: list[str], nulls: bool, asked: bool, alias: bool) -> None:
+    options: dict[str, Any] = {"stream_options": ASKED} if asked else {}
+    top: dict[str, Any] = {"usage": None} if nulls else {}
+    events = [delta("", role="assistant", top=top), *(delta(s, top=top) for s in said), delta(finish="stop", top=top)]
+    play = Play(chat(stream=True, **options), ALIASED if alias else NATIVE)
+    play.streams(0, *events, DONE)
+    for event, frame in zip(events, play.frames, strict=False):
+        wanted = json.loads(event)
+        wanted.pop("usage", None)
+        wanted |= ({"usage": None} if asked else {}) | ({"model": MODEL} if alias else {})
+        assert list(frame) == list(wanted) and frame == wanted
+
+
+def test_an_exact_upstream_is_relayed_at_any_width() -> None:
+    body = dumps(json.loads(answer("a", "b", "c", tokens=3)))
+    play = Play(chat(n=3), EXACT)
+    play.answers(0, body)
+    assert play.respond.body == body and play.headers["x-nproxy-mode"] == "relay"
+
+
+def test_C7_an_exact_upstream_that_is_short_is_topped_up_all_the_same() -> None:
+    play = Play(chat(n=2), EXACT)
+    play.answers(0, answer("a", tokens=1))
+    play.answers(1, answer("b", tokens=1))
+    assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["a", "b"]
+    play = Play(completion(n=2, stream=True), EXACT)
+    play.streams(0, text("a", finish="stop"), DONE)
+    play.streams(1, text("b", finish="stop"), DONE)
+    assert contents(play.frames) == {0: "a", 1: "b"} and len({frame["id"] for frame in play.frames[:-1]}) == 1

@@ -1,0 +1,34 @@
+"""The table of a leg's states."""
+
+from __future__ import annotations
+
+import pytest
+
+from nproxy.choices.states import FINAL, HOLDS_A_CALL, TRANSITIONS, LegState, Signal, step
+
+
+def test_nothing_leaves_a_final_state() -> None:
+    assert not any(state in FINAL for state, _ in TRANSITIONS)
+    with pytest.raises(KeyError):
+        step(LegState.DONE, Signal.FAIL)
+
+
+def test_every_state_that_is_not_final_can_be_cancelled() -> None:
+    for state in set(LegState) - FINAL:
+        assert step(state, Signal.CANCEL) is LegState.CANCELLED
+
+
+def test_every_state_is_reached() -> None:
+    assert set(TRANSITIONS.values()) | {LegState.WAITING} == set(LegState)
+
+
+def test_after_its_first_event_a_leg_is_never_called_again() -> None:
+    reached = {LegState.SPEAKING}
+    while more := {TRANSITIONS[key] for key in TRANSITIONS if key[0] in reached} - reached:
+        reached |= more
+    assert LegState.CALLED not in reached
+
+
+def test_a_call_is_held_only_while_called_or_speaking() -> None:
+    opened = {TRANSITIONS[key] for key in TRANSITIONS if key[1] is Signal.OPEN}
+    assert opened <= HOLDS_A_CALL and not HOLDS_A_CALL & FINAL
