@@ -72,7 +72,8 @@ def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
     value = _object(data)
     if (error := _in_band_error(value)) is not None:
         return error
-    return _chunk(value, value.get("choices") or [], dialect, "delta")
+    choices = value.get("choices")
+    return _chunk(value, [] if choices is None else choices, dialect, "delta")
 
 
 def parse_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:

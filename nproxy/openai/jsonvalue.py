@@ -81,8 +81,21 @@ def dumps(value: object) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:  # an integer beyond 64 bits, or a lone surrogate, which stays an escape
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        text = json.dumps(_finite_only(value), separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:
         return _LONE.sub(lambda lone: f"\\u{ord(lone[0]):04x}", text).encode("utf-8")
+
+
+def _finite_only(value: object) -> object:
+    """Copy a value with null for each float that JSON cannot hold, as the fast writer does."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case list():
+            return [_finite_only(item) for item in value]
+        case dict():
+            return {key: _finite_only(item) for key, item in value.items()}
+        case _:
+            return value

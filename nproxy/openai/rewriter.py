@@ -56,25 +56,24 @@ class Rewriter:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._markers: list[bytes] = []  # what ends the bytes before the string, such as `"content":"`
-        self._templates: dict[bytes, _Template] = {}  # by the bytes before the string
+        self._templates: dict[tuple[bytes, bytes], _Template] = {}  # by the bytes before and behind the string
         self._latest: _Template | None = None  # the one that fitted last: in a leg of one choice the only one
         # By upstream index and the string's key:
         self._seen: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # the surroundings of the last parsed chunk
-        self._made: dict[tuple[int, str], bytes] = {}  # which template is there
+        self._made: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # which template is there
         self._hopeless: set[tuple[int, str]] = set()  # no template can be made
 
     def swap(self, data: bytes) -> tuple[int, bytes] | None:
         """Give the upstream's index and the client's frame, or None if this chunk must be parsed."""
         template = self._latest
-        if template is None or not data.startswith(template.before):
-            template = self._latest = self._find_template(data)
+        if template is None or not (data.startswith(template.before) and data.endswith(template.behind)):
+            template = self._find_template(data)
             if template is None:
                 return None
+            self._latest = template
         before, behind, client_before, client_behind, index = template
         text = data[len(before) : -len(behind)]
-        if not text or not data.endswith(behind):
-            return None
-        if _special(text) is not None and _verbatim(text) is None:
+        if not text or (_special(text) is not None and _verbatim(text) is None):
             return None
         if not text.isascii() and not _is_utf8(text):
             return None
@@ -83,8 +82,10 @@ class Rewriter:
     def _find_template(self, data: bytes) -> _Template | None:
         for marker in self._markers:
             at = data.find(marker)
-            if at >= 0 and (template := self._templates.get(data[: at + len(marker)])) is not None:
-                return template
+            if at >= 0 and (rest := _string_rest(data, at + len(marker))) is not None:
+                around = data[: at + len(marker)], data[rest.end() - 1 :]
+                if (template := self._templates.get(around)) is not None:
+                    return template
         return None
 
     def learn(self, data: bytes, chunk: UpstreamChunk, render: Callable[[UpstreamChoice], bytes]) -> None:
@@ -117,8 +118,8 @@ class Rewriter:
         for place in [place for place in self._seen if index in (None, place[0])]:
             del self._seen[place]
             self._hopeless.discard(place)
-            if (before := self._made.pop(place, None)) is not None:
-                self._templates.pop(before, None)
+            if (around := self._made.pop(place, None)) is not None:
+                self._templates.pop(around, None)
 
     def _make(
         self,
@@ -147,10 +148,11 @@ class Rewriter:
             if len(self._markers) >= _MOST_MARKERS:
                 return False
             self._markers.append(marker)
-        self._templates.pop(self._made.get(place, b""), None)
-        self._templates[before] = _Template(before, behind, frame[0], frame[1], index)
+        if (outdated := self._made.get(place)) is not None:
+            self._templates.pop(outdated, None)
+        self._templates[before, behind] = _Template(before, behind, frame[0], frame[1], index)
+        self._made[place] = before, behind
         self._latest = None
-        self._made[place] = before
         return True
 
 

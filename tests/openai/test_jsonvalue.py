@@ -48,6 +48,7 @@ def test_lone_surrogates_are_kept_as_escapes() -> None:
 
 def test_floats_that_json_cannot_hold_become_null() -> None:
     assert dumps([float("nan"), float("-inf"), 1.5]) == b"[null,null,1.5]"
+    assert dumps({"a": [float("nan"), 2**70, 1.5]}) == b'{"a":[null,%d,1.5]}' % 2**70
 
 
 @pytest.mark.parametrize(("data", "depth"), [(b"1", 0), (b"[]", 1), (b'{"a":[1,{"b":2}]}', 3), (b'["[[[",{}]', 2)])

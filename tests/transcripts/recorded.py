@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def load(server: str, name: str) -> Transcript:
         head, text = text.split(b"\n\n", 1)
         line, request = head.split(b"\n", 1)
         path = line.split()[1].decode()
-    head, body = text.split(b"\n\n", 1)
+    head, body = re.split(rb"\r?\n\r?\n", text, maxsplit=1)
     status, *lines = head.decode().splitlines()
     headers = dict(line.split(":", 1) for line in lines)
     return Transcript(

@@ -1,0 +1,324 @@
+"""Rewriting a chunk on its bytes equals parsing and writing it, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, is_done, parse_chunk
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.rewriter import Rewriter
+from nproxy.openai.sse import SSEDecoder
+from nproxy.openai.wire import Wire
+from tests.transcripts.recorded import load
+
+CHAT, COMPLETIONS = Dialect.CHAT, Dialect.COMPLETIONS
+OFFSET = 40
+
+
+def wire(dialect: Dialect) -> Wire:
+    return Wire(dialect, "chatcmpl-own", 17, "shown", include_usage=True)
+
+
+def renderer(dialect: Dialect, chunk: UpstreamChunk) -> Callable[[UpstreamChoice], bytes]:
+    """What a merge does with a plain chunk: its own index and head, the role left out, all else kept."""
+
+    def render(choice: UpstreamChoice) -> bytes:
+        return wire(dialect).chunk(
+            choice.index + OFFSET,
+            choice.delta,
+            finish_reason=choice.finish_reason,
+            logprobs=choice.logprobs,
+            extra=choice.extra,
+            top=chunk.extra,
+        )
+
+    return render
+
+
+class Road:
+    """Runs chunks over both roads and holds the fast one against the full one."""
+
+    def __init__(self, dialect: Dialect = CHAT) -> None:
+        self.dialect = dialect
+        self.rewriter = Rewriter(dialect)
+        self.hits = 0
+
+    def full(self, data: bytes) -> tuple[int, bytes]:
+        chunk = parse_chunk(data, self.dialect)
+        (choice,) = chunk.choices
+        assert choice.finish_reason is None
+        assert chunk.usage is None
+        return choice.index, renderer(self.dialect, chunk)(choice)
+
+    def send(self, data: bytes) -> bool:
+        """Send one chunk; says whether it took the fast road."""
+        hit = self.rewriter.swap(data)
+        if hit is not None:
+            assert hit == self.full(data)
+            self.hits += 1
+            return True
+        chunk = parse_chunk(data, self.dialect)
+        self.rewriter.learn(data, chunk, renderer(self.dialect, chunk))
+        return False
+
+
+def vllm(text: str, index: int = 0, *, ascii_only: bool = False, key: str = "content", **choice: Any) -> bytes:
+    value = {
+        "id": "chatcmpl-u",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "up",
+        "choices": [{"index": index, "delta": {key: text}, "logprobs": None, "finish_reason": None} | choice],
+    }
+    return json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":")).encode()
+
+
+def taught(**options: Any) -> Road:
+    road = Road()
+    assert not road.send(vllm("a", **options))
+    assert not road.send(vllm("b", **options))  # two alike make a template
+    assert road.send(vllm("c", **options))
+    return road
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        " ",
+        "日本",
+        "😀",
+        "a\nb",
+        '"',
+        "\\",
+        'say \\"hi\\"',
+        "\t\r\b\f",
+        "\x7f",
+        "a" * 10_000,
+        "\u2028",
+        "</s>",
+        "{}",
+    ],
+)
+def test_texts_that_take_the_fast_road(text: str) -> None:
+    assert taught().send(vllm(text))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        vllm(""),
+        vllm("é", ascii_only=True),
+        vllm("\x01"),
+        vllm("/").replace(b'"/"', b'"\\/"'),
+        vllm("x", finish_reason="stop"),
+        vllm("x", logprobs={"content": []}),
+        vllm("x", stop_reason=None),
+        vllm("x", index=1),
+        vllm("x", key="reasoning"),
+        vllm("x").replace(b'"created":1', b'"created":2'),
+        vllm("x").replace(b'"content":"x"', b'"content":"x","role":"assistant"'),
+        vllm("x").replace(b'"content":"x"', b'"content":"x","tool_calls":[]'),
+        vllm("x").replace(b'"content":"x"', b'"content":null'),
+        vllm("x")[:-1] + b',"usage":{"prompt_tokens":1,"completion_tokens":1}}',
+        vllm("x") + b" ",
+        b" " + vllm("x"),
+        b'{"error":{"message":"m"}}',
+    ],
+)
+def test_chunks_that_take_the_full_road(data: bytes) -> None:
+    assert not taught().send(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[DONE]",
+        b"",
+        vllm("x")[:-1],
+        vllm("x").replace(b'"x"', b'"\xff"'),
+        vllm("x").replace(b'"x"', b'"\xe6\x97"'),
+        vllm("x").replace(b'"x"', b'"\n"'),
+        vllm("x").replace(b'"x"', b'"\\"'),
+        vllm("x").replace(b'"x"', b'"x\\\\\\"'),
+        vllm("x").replace(b'"x"', b'"\\q"'),
+        vllm("x").replace(b'"x"', b'"\\u12"'),
+    ],
+)
+def test_K12_what_is_malformed_never_passes(data: bytes) -> None:
+    assert taught().rewriter.swap(data) is None
+
+
+def test_a_string_cannot_break_out_of_its_slot() -> None:
+    road = taught()
+    road.send(vllm("x").replace(b'"x"', b'"x","content":"y"'))
+    road.send(vllm("x").replace(b'"x"', b'"x"},"finish_reason":"stop","y":{"z":"w"'))
+    assert road.hits == 1
+
+
+def test_leg_of_several_choices_and_channels() -> None:
+    road = Road()
+    for text in ("a", "b", "c", "d"):
+        for index in range(12):
+            for key in ("reasoning", "content"):
+                assert road.send(vllm(text, index, key=key)) is (text in "cd")
+    assert road.hits == 48
+
+
+def test_ids_that_change_with_every_chunk_teach_nothing() -> None:
+    road = Road()
+    for i in range(50):
+        assert not road.send(vllm("x").replace(b"chatcmpl-u", b"chatcmpl-%d" % i))
+
+
+def test_a_time_that_changes_now_and_then_is_learned_anew() -> None:
+    road = Road()
+    for second in range(5):
+        for _ in range(10):
+            road.send(vllm("x").replace(b'"created":1', b'"created":%d' % second))
+    assert road.hits == 40
+
+
+def test_D6_forget() -> None:
+    road = Road()
+    for text in "abc":
+        for index in (0, 1):
+            road.send(vllm(text, index))
+    road.rewriter.forget(0)
+    assert road.rewriter.swap(vllm("x", 0)) is None
+    assert road.rewriter.swap(vllm("x", 1)) is not None
+    road.rewriter.forget()
+    assert road.rewriter.swap(vllm("x", 1)) is None
+    road.send(vllm("x", 1))
+    road.send(vllm("x", 1))
+    assert road.send(vllm("x", 1))
+
+
+def test_the_same_key_elsewhere_in_the_chunk() -> None:
+    """A decoy before the string, with the same key and the same text, must not be taken for it."""
+
+    def decoyed(text: str, decoy: str) -> bytes:
+        return vllm(text).replace(b'"id"', b'"x":{"content":"%s"},"id"' % decoy.encode(), 1)
+
+    road = Road()
+    for text, decoy in [("a", "a"), ("a", "a"), ("b", "a"), ("b", "b"), ("c", "b"), ("c", "c"), ("d", "d")]:
+        road.send(decoyed(text, decoy))
+    assert road.hits == 0
+
+
+def test_a_role_in_every_chunk_is_left_out_on_both_roads() -> None:
+    def chunk(text: str) -> bytes:
+        return vllm("x").replace(b'"content":"x"', b'"role":"assistant","content":"%s"' % text.encode())
+
+    road = Road()
+    assert [road.send(chunk(text)) for text in "abcd"] == [False, False, True, True]
+    hit = road.rewriter.swap(chunk("e"))
+    assert hit is not None
+    assert b"role" not in hit[1]
+
+
+def test_R5_a_space_behind_the_chunk() -> None:
+    road = Road()
+    assert [road.send(vllm(text) + b" ") for text in "abcd"] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("server", "name", "dialect", "fast"),
+    [
+        ("vllm", "n2_stream", CHAT, 10),
+        ("vllm", "n2_stream_usage", CHAT, 10),
+        ("vllm", "cmpl_n2_stream", COMPLETIONS, 6),
+        ("llamacpp", "n2_stream", CHAT, 12),
+        ("llamacpp", "cmpl_n2_stream", COMPLETIONS, 4),  # `created` changes in the middle
+        ("vllm", "n2_logprobs_stream", CHAT, 0),
+        ("vllm", "n2_stream_cont_usage", CHAT, 0),
+    ],
+)
+def test_recorded_streams(server: str, name: str, dialect: Dialect, fast: int) -> None:
+    road = Road(dialect)
+    for event in SSEDecoder().feed(load(server, name).body):
+        if not is_done(event.data):
+            chunk = parse_chunk(event.data, dialect)
+            if len(chunk.choices) == 1 and chunk.choices[0].finish_reason is None:
+                road.send(event.data)
+            else:
+                assert road.rewriter.swap(event.data) is None
+    assert road.hits == fast
+
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
+    ["a", "a", '"', "\\", "\n", '","content":"']
+)
+extras = st.sampled_from(
+    [{}, {}, {}, {"role": "assistant"}, {"role": None}, {"refusal": None}, {"reasoning": "r"}, {"x": 1 << 70}]
+)
+shapes = st.fixed_dictionaries(
+    {
+        "indent": st.sampled_from([None, None, 1]),
+        "ascii": st.booleans(),
+        "first": st.booleans(),
+        "key": st.sampled_from(["content", "content", "reasoning_content", "text"]),
+        "dialect": st.sampled_from([CHAT, CHAT, COMPLETIONS]),
+    }
+)
+pieces = st.fixed_dictionaries(
+    {
+        "text": text,
+        "index": st.sampled_from([0, 0, 1, 12]),
+        "extra": extras,
+        "finish": st.sampled_from([None, None, None, None, None, "stop"]),
+        "usage": st.sampled_from([None, None, None, None, {"prompt_tokens": 1, "completion_tokens": 1}]),
+        "repeat": st.integers(1, 3),
+    }
+)
+
+
+def build(shape: dict[str, Any], piece: dict[str, Any]) -> bytes:
+    choice = {"index": piece["index"]}
+    if shape["dialect"] is CHAT:
+        choice["delta"] = {shape["key"]: piece["text"]} | piece["extra"]
+    else:
+        choice |= {"text": piece["text"]} | {key: value for key, value in piece["extra"].items() if key != "role"}
+    choice |= {"logprobs": None, "finish_reason": piece["finish"]}
+    if shape["first"]:
+        choice = dict(reversed(choice.items()))
+    value = {"choices": [choice], "id": "x", "usage": piece["usage"], "model": "m"}
+    return json.dumps(value, ensure_ascii=shape["ascii"], indent=shape["indent"]).encode()
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(shapes, st.lists(pieces, min_size=3, max_size=12))
+def test_rewriting_equals_parsing(shape: dict[str, Any], stream: list[dict[str, Any]]) -> None:
+    road = Road(shape["dialect"])
+    for piece in stream:
+        for _ in range(piece["repeat"]):
+            road.send(build(shape, piece))
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(shapes, text.filter(bool), st.data())
+def test_whatever_passes_is_what_parsing_gives(shape: dict[str, Any], content: str, data: st.DataObject) -> None:
+    """Teach a rewriter, then damage a chunk: what still takes the fast road must be valid and come out the same."""
+    road = Road(shape["dialect"])
+    piece = {"text": content, "index": 0, "extra": {}, "finish": None, "usage": None}
+    chunk = build(shape, piece)
+    for _ in range(3):
+        road.send(chunk)
+    start = data.draw(st.integers(0, len(chunk)))
+    end = min(len(chunk), start + data.draw(st.integers(0, 3)))
+    damage = data.draw(
+        st.binary(max_size=3) | st.sampled_from([b'"', b"\\", b'\\"', b"\xc3", b"\\u00", b"}", b'","', b"\n"])
+    )
+    damaged = chunk[:start] + damage + chunk[end:]
+    hit = road.rewriter.swap(damaged)
+    if hit is not None:
+        try:
+            assert hit == road.full(damaged)
+        except MalformedChunk:
+            pytest.fail(f"a malformed chunk passed: {damaged!r}")
