@@ -115,8 +115,8 @@ class Upstream(Settings):
 class NPolicy(Settings):
     """What nproxy does about `n`."""
 
-    max_n: Annotated[Count, Field(le=1024)] = 128
-    """Widest `n` that a request may ask for."""
+    max_n: Annotated[Count, Field(le=512)] = 128
+    """Widest `n` that a request may ask for; prompts x n never goes beyond 512."""
     greedy: Literal["accept"] = "accept"
     """What happens to n > 1 at temperature 0."""
     on_leg_failure: Literal["fail"] = "fail"

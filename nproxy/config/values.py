@@ -159,6 +159,7 @@ class NativeUpTo(Settings):
     """An upstream that has `n`, but gives at most so many choices in one call."""
 
     native_up_to: Count
+    """Widest `n` of one call; more choices become more calls."""
 
 
 def _n_form(value: object) -> str | None:
