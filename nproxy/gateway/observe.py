@@ -48,7 +48,7 @@ class Observer:
         """Note one batch of a leg; gives the leg's outcome when it failed with it."""
         if isinstance(events[-1], LegFailed):
             return events[-1].failure.kind.value
-        if isinstance(events[-1], LegChunk):
+        if any(isinstance(event, LegChunk) for event in events):
             now = self._clock()
             last = self._last.get(leg)
             if last is not None:

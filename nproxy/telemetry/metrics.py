@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 OTHER = "other"
 ENGINE_PREFIX = b"nproxy_engine_"
@@ -24,6 +31,7 @@ class Metrics:
     """
 
     def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str]) -> None:
+        disable_created_metrics()  # a second series for each counter and histogram, which nobody reads
         self.registry = registry = CollectorRegistry()
         self._models = frozenset(models)
 

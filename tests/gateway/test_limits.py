@@ -1,0 +1,134 @@
+"""Groups M and N over the wire: slow readers, permits, one call at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import psutil
+import pytest
+
+from tests.fakes.upstream import Behaviour, FakeUpstream, words
+from tests.gateway.conftest import Gateway, Start, body, envelope, gateway_for
+from tests.gateway.test_leaving import gauges_return, open_request
+
+
+@pytest.mark.parametrize("n", [1, 4])
+async def test_M1_a_slow_reader_stops_the_upstream(gateway: Gateway, upstream: FakeUpstream, n: int) -> None:
+    """The upstream has 400 MB to say; what is read of it while the client takes nothing is a small part."""
+    piece = "x" * 100_000
+    upstream.behaviour = Behaviour(pieces=lambda seed: [piece] * 1000)
+    before = psutil.Process(os.getpid()).memory_info().rss
+    reader, writer = await open_request(gateway, body(n=n, stream=True))
+    await reader.readexactly(1000)
+    sizes = []
+    for _ in range(4):
+        await asyncio.sleep(0.25)
+        transports = [connection.transport for connection in gateway.http.connections]
+        sizes.append(sum(transport.get_write_buffer_size() for transport in transports if transport is not None))
+    assert max(sizes) < 2 << 20
+    assert psutil.Process(os.getpid()).memory_info().rss - before < 100 << 20
+    assert len(upstream.open_calls) == n, "they wait, and are not cut"
+    writer.close()
+    await upstream.until(lambda: not upstream.open_calls, 1.0)
+    await gauges_return(gateway)
+
+
+async def test_M1_nothing_is_dropped_for_a_slow_reader(gateway: Gateway, upstream: FakeUpstream) -> None:
+    pieces = [f"<{number}>" + "y" * 2000 for number in range(500)]
+    upstream.behaviour = Behaviour(pieces=lambda seed: pieces)
+    reader, writer = await open_request(gateway, body(n=2, stream=True))
+    raw = b""
+    for _ in range(20):
+        raw += await reader.read(4096)
+        await asyncio.sleep(0.01)
+    while not raw.endswith(b"\r\n0\r\n\r\n"):
+        raw += await reader.read(1 << 20)
+    writer.close()
+    for number in range(500):
+        assert raw.count(b"<%d>" % number) == 2
+
+
+async def test_a_reader_that_takes_nothing_is_left(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(config={"limits": {"write_seconds": 0.4}})
+    upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 100_000] * 1000)
+    _, writer = await open_request(gateway, body(n=2, stream=True))
+    await upstream.until(lambda: len(upstream.calls) == 2)
+    await upstream.until(lambda: not upstream.open_calls, 5.0)
+    await gauges_return(gateway)
+    writer.close()
+
+
+async def test_a_reader_that_takes_nothing_of_a_whole_answer(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(config={"limits": {"write_seconds": 0.4}})
+    upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 20_000_000])
+    _, writer = await open_request(gateway, body())
+    await upstream.until(lambda: len(upstream.calls) == 1 and not upstream.open_calls)
+    async with asyncio.timeout(5):
+        await gateway.app.idle()
+    writer.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n_mode", ["fanout", "auto"])
+async def test_N7_one_at_a_time(start: Start, upstream: FakeUpstream, stream: bool, n_mode: str) -> None:
+    """Eight choices from a server with one slot; the legs that wait have no timer running."""
+    gateway = await start(parallel=1, n=n_mode, timeouts={"first_event": 0.5, "response": 0.5})
+    upstream.behaviour = Behaviour(pause=0.15 if not stream else 0.02)
+    expected = {index: "".join(words(index + 1)) for index in range(8)}
+    if stream:
+        answer = await gateway.stream(n=8, seed=1)
+        assert answer.texts == expected
+        assert answer.done
+    else:
+        whole = (await gateway.ask(n=8, seed=1)).json()
+        assert {choice["index"]: choice["message"]["content"] for choice in whole["choices"]} == expected
+    assert upstream.most_at_once == 1
+    await gauges_return(gateway)
+
+
+async def test_N7_across_requests(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(parallel=2)
+    upstream.behaviour = Behaviour(pause=0.01)
+    answers = await asyncio.gather(*(gateway.ask(n=3, seed=1) for _ in range(5)))
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert upstream.most_at_once == 2
+
+
+async def test_N3_permits_are_taken_together_or_not_at_all(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(config={"n_policy": {"max_n": 8}, "limits": {"inflight_choices": 10}})
+    held = asyncio.Event()
+    upstream.behaviour = Behaviour(hold=held)
+    first = asyncio.create_task(gateway.ask(n=8))
+    await upstream.until(lambda: len(upstream.open_calls) == 8)
+    refused = await gateway.ask(n=3)
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    envelope(refused)
+    assert len(upstream.calls) == 8, "not one call of it was made"
+    second = asyncio.create_task(gateway.ask(n=2))
+    await upstream.until(lambda: len(upstream.open_calls) == 10)
+    held.set()
+    assert [(await first).status_code, (await second).status_code] == [200, 200]
+    await gauges_return(gateway)
+
+
+async def test_least_loaded_replica(upstream: FakeUpstream) -> None:
+    async with FakeUpstream() as other:
+        upstreams = [{"name": "fake", "replicas": [upstream.url, other.url], "n": "fanout"}]
+        async with gateway_for({"upstreams": upstreams}) as gateway:
+            answer = await gateway.ask(n=6, seed=1)
+            assert len(answer.json()["choices"]) == 6
+        assert (len(upstream.calls), len(other.calls)) == (3, 3)
+
+
+async def test_a_replica_that_is_down_costs_a_retry_and_no_choice(upstream: FakeUpstream) -> None:
+    async with FakeUpstream() as gone:
+        gone_url = gone.url
+    upstreams = [{"name": "fake", "replicas": [gone_url, upstream.url], "n": "fanout"}]
+    async with gateway_for({"upstreams": upstreams}) as gateway:
+        for _ in range(3):
+            assert len((await gateway.ask(n=4, seed=1)).json()["choices"]) == 4
+        text = (await gateway.client.get("/metrics")).text
+    assert f'nproxy_replica_up{{replica="{gone_url}",upstream="fake"}} 0.0' in text
+    assert f'nproxy_replica_up{{replica="{upstream.url}",upstream="fake"}} 1.0' in text
