@@ -112,7 +112,7 @@ class Merge:
         strand.spoke = strand.done = True
         answer = _in_place(answer, len(strand.choices))
         if self._request.stream:
-            return b"".join([self._taken(strand, b"", piece) for piece in _as_chunks(answer)])
+            return b"".join([self._taken(strand, b"", piece) for piece in _as_chunks(answer, self._chat)])
         self._taken(strand, b"", answer)
         for choice in strand.choices:  # a whole body is not cut, even where it names no reason
             if choice.began and not choice.finished:
@@ -312,12 +312,13 @@ def _in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
     return replace(answer, choices=tuple(replace(said, index=place) for place, said in enumerate(answer.choices)))
 
 
-def _as_chunks(answer: UpstreamChunk) -> list[UpstreamChunk]:
+def _as_chunks(answer: UpstreamChunk, chat: bool) -> list[UpstreamChunk]:
     """A whole answer as a stream would have brought it: per choice what it says, then its finish; usage behind."""
+    nothing: Mapping[str, JSON] = {} if chat else {"text": ""}
     chunks = []
     for said in answer.choices:
         text = replace(said, delta=_with_call_indices(said.delta), finish_reason=None)
-        finish = UpstreamChoice(said.index, {}, None, said.finish_reason or "stop", None, {})
+        finish = UpstreamChoice(said.index, nothing, None, said.finish_reason or "stop", None, {})
         chunks += [replace(answer, choices=(piece,), usage=None) for piece in (text, finish)]
     return [*chunks, replace(answer, choices=(), extra={})]
 

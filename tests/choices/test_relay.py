@@ -40,15 +40,19 @@ from tests.choices.tutil import (
 )
 
 ASKED = {"include_usage": True}
-# Key order, white space and escapes of their own:
+
+
+def odd(choice: bytes, more: bytes = b"") -> bytes:
+    """A chunk with key order and white space of its own."""
+    rest = b'"model":"up","id":"u","created":5,"object":"chat.completion.chunk"'
+    return b'{"choices": [{%s}],%s%s}' % (choice, rest, more)
+
+
+SAID = [b"a", b"\\u00e9\\/", "é".encode(), b"b", b' \\"model\\":\\"up\\" ,\\"usage\\":null', b"c"]
 ODD = [
-    b'{"choices": [{"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}}],"model":"up","id":"u","created":5,"object":"chat.completion.chunk"}',
-    *(
-        b'{"choices": [{"finish_reason":null,"index":0,"delta":{"content":"%s"}}],"model":"up","id":"u","created":5,"object":"chat.completion.chunk"}'
-        % said
-        for said in (b"a", b"\\u00e9\\/", "é".encode(), b"b", b' \\"model\\":\\"up\\" ,\\"usage\\":null', b"c")
-    ),
-    b'{"choices": [{"finish_reason":"stop","index":0,"delta":{}}],"model":"up","id":"u","created":5,"object":"chat.completion.chunk","x":1.50}',
+    odd(b'"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}'),
+    *(odd(b'"finish_reason":null,"index":0,"delta":{"content":"%s"}' % said) for said in SAID),
+    odd(b'"finish_reason":"stop","index":0,"delta":{}', b',"x":1.50'),
 ]
 
 

@@ -1,0 +1,315 @@
+"""What holds whatever the upstreams do, in whatever order, however the bytes are split."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import ChoiceFinished, OpenLeg
+from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed, TimerFired
+from nproxy.choices.leg import Leg
+from nproxy.choices.merge import Merge
+from nproxy.choices.plan import Request
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.sse import SSEDecoder
+from tests.choices.tutil import (
+    CREATED,
+    DONE,
+    ID,
+    MODEL,
+    Play,
+    chunk,
+    contents,
+    delta,
+    dialect_request,
+    failure,
+    finishes,
+    status,
+    text,
+    usage,
+)
+
+Said = list[list[str]]  # per choice its tokens
+
+tokens = st.text(max_size=5)
+texts = st.lists(st.lists(tokens, max_size=5), min_size=1, max_size=5)
+
+
+def choice_chunks(dialect: Dialect, index: int, said: list[str]) -> list[bytes]:
+    """One choice's own events, as an upstream streams them."""
+    if dialect is Dialect.COMPLETIONS:
+        return [*(text(token, index=index) for token in said), text("", index=index, finish="stop")]
+    spoken = [delta(token, index=index) for token in said]
+    return [delta("", index=index, role="assistant"), *spoken, delta(index=index, finish="stop")]
+
+
+def whole_answer(dialect: Dialect, said: Said) -> bytes:
+    choices = []
+    for index, parts in enumerate(said):
+        spoken = "".join(parts)
+        held = {"message": {"content": spoken}} if dialect is Dialect.CHAT else {"text": spoken}
+        choices.append({"index": index, **held, "finish_reason": "stop"})
+    return json.dumps({"choices": choices, "usage": usage(3, len(said))}).encode()
+
+
+def sse(events: list[bytes]) -> bytes:
+    return b"".join(b"data: " + event + b"\r\n\r\n" for event in [*events, DONE])
+
+
+def split(data: st.DataObject, body: bytes) -> list[bytes]:
+    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8).map(sorted))
+    return [body[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(body)], strict=True)]
+
+
+def play_interleaved(data: st.DataObject, play: Play, bodies: list[bytes]) -> None:
+    """Hand over the legs' bytes in drawn pieces and a drawn order, several events of several legs in one call."""
+    pieces = [split(data, body) for body in bodies]
+    decoders = [SSEDecoder() for _ in bodies]
+    batch: list[Event] = []
+    while live := [leg for leg, left in enumerate(pieces) if left]:
+        leg = data.draw(st.sampled_from(live))
+        batch += [LegChunk(leg, event.data, event.name) for event in decoders[leg].feed(pieces[leg].pop(0))]
+        if not pieces[leg]:
+            batch.append(LegEnded(leg))
+        if data.draw(st.booleans()):
+            play.gets(*batch)
+            batch = []
+    play.gets(*batch)
+
+
+@given(data=st.data(), said=texts, dialect=st.sampled_from(Dialect))
+def test_D16_any_interleaving_and_any_split_give_the_same_choices(
+    data: st.DataObject, said: Said, dialect: Dialect
+) -> None:
+    play = Play(dialect_request(dialect, n=len(said), stream=True))
+    play_interleaved(data, play, [sse(choice_chunks(dialect, 0, parts)) for parts in said])
+    assert play.finish == "ok"
+    joined = {index: "".join(parts) for index, parts in enumerate(said)}
+    assert {index: contents(play.frames).get(index, "") for index in joined} == joined
+    assert sorted(finishes(play.frames)) == list(joined)
+
+
+@given(data=st.data(), said=texts, dialect=st.sampled_from(Dialect))
+def test_the_folded_stream_equals_the_whole_answer(data: st.DataObject, said: Said, dialect: Dialect) -> None:
+    """The same choices as a stream folded here, as a stream folded by the client, and as whole bodies: one answer."""
+    n = len(said)
+    bodies = [sse(choice_chunks(dialect, 0, parts)) for parts in said]
+    folded = Play(dialect_request(dialect, n=n))
+    play_interleaved(data, folded, bodies)
+    whole = Play(dialect_request(dialect, n=n))
+    for leg in data.draw(st.permutations(range(n))):
+        whole.answers(leg, whole_answer(dialect, [said[leg]]))
+    assert folded.finish == whole.finish == "ok"
+
+    def said_in(play: Play) -> list[tuple[int, str, str]]:
+        choices = play.reply["choices"]
+        texts = [choice["message"]["content"] if "message" in choice else choice["text"] for choice in choices]
+        return [(c["index"], spoken or "", c["finish_reason"]) for c, spoken in zip(choices, texts, strict=True)]
+
+    assert said_in(folded) == said_in(whole)
+    streamed = Play(dialect_request(dialect, n=n, stream=True))
+    play_interleaved(data, streamed, bodies)
+    assert [(i, contents(streamed.frames).get(i, "")) for i in range(n)] == [row[:2] for row in said_in(whole)]
+
+
+@given(data=st.data(), said=texts, dialect=st.sampled_from(Dialect))
+def test_one_wide_leg_equals_many_narrow_ones(data: st.DataObject, said: Said, dialect: Dialect) -> None:
+    n = len(said)
+    narrow = Play(dialect_request(dialect, n=n, stream=True))
+    play_interleaved(data, narrow, [sse(choice_chunks(dialect, 0, parts)) for parts in said])
+    wide = Play(dialect_request(dialect, n=n, stream=True), Capability(native_width=None))
+    strands = [choice_chunks(dialect, index, parts) for index, parts in enumerate(said)]
+    mixed = []
+    while live := [strand for strand in strands if strand]:
+        mixed.append(data.draw(st.sampled_from(live)).pop(0))
+    play_interleaved(data, wide, [sse(mixed)])
+    shown = [{i: contents(play.frames).get(i, "") for i in range(n)} for play in (narrow, wide)]
+    assert shown[0] == shown[1]
+
+
+# ---- byte rewriting
+
+
+class Forgetful:
+    """A rewriter that never knows a chunk, so that all of them are parsed."""
+
+    def swap(self, data: bytes) -> None:
+        return None
+
+    def learn(self, *_: Any) -> None:
+        pass
+
+    def forget(self, index: int | None = None) -> None:
+        pass
+
+
+piece = st.one_of(
+    st.builds(lambda token, i: (delta(token, index=i), text(token, index=i)), tokens, st.integers(0, 2)),
+    st.builds(
+        lambda token, i, extra: (
+            delta(token, index=i, top={"x": extra}),
+            text(token, index=i, logprobs={"tokens": [token], "text_offset": [0]}),
+        ),
+        tokens,
+        st.integers(0, 2),
+        st.integers(0, 1),
+    ),
+    st.builds(lambda token, i: (delta(index=i, reasoning=token), text(token, index=i)), tokens, st.integers(0, 1)),
+    st.builds(lambda i: (delta(index=i, finish="stop"), text("", index=i, finish="stop")), st.integers(0, 1)),
+    st.just((chunk([], system_fingerprint="fp"), chunk([], system_fingerprint="fp"))),
+    st.just((chunk([], usage=usage(1, 1)), chunk([], usage=usage(1, 1)))),
+    st.builds(
+        lambda i: (delta("q", index=i).replace(b'"q"', b'"\\u00e9\\ud83d\\ude00\\/"'), text("é", index=i)),
+        st.integers(0, 1),
+    ),
+)
+
+
+@given(
+    pieces=st.lists(st.tuples(st.integers(0, 1), piece), max_size=30),
+    dialect=st.sampled_from(Dialect),
+    asked=st.booleans(),
+)
+def test_byte_rewriting_equals_full_parsing(
+    pieces: list[tuple[int, tuple[bytes, bytes]]], dialect: Dialect, asked: bool
+) -> None:
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if asked else {}
+    request = dialect_request(dialect, n=4, stream=True, **options)
+
+    def merged(*, parse_all: bool) -> list[bytes | None]:
+        merge = Merge(request, ID, CREATED, MODEL)
+        for leg in (Leg(0, 0, 2), Leg(1, 2, 2)):
+            merge.add(leg)
+            if parse_all:
+                merge._strands[leg.number].rewriter = Forgetful()  # type: ignore[assignment]
+        column = 0 if dialect is Dialect.CHAT else 1
+        return [merge.chunk(leg, forms[column]) for leg, forms in pieces]
+
+    assert merged(parse_all=False) == merged(parse_all=True)
+
+
+# ---- failures of every kind, at every moment
+
+FAULTS: list[Callable[[int], Event]] = [
+    *(lambda leg, kind=kind: LegFailed(leg, failure(kind)) for kind in FailureKind if kind is not FailureKind.STATUS),
+    *(lambda leg, code=code: LegFailed(leg, status(code)) for code in (400, 401, 403, 429, 500, 503)),
+    lambda leg: LegFailed(leg, status(400, b'{"error":{"message":"n must be 1","param":"n"}}')),
+    lambda leg: LegFailed(leg, status(400, b'{"error":{"message":"unknown seed"}}')),
+    lambda leg: LegChunk(leg, b'{"error":{"message":"in band"}}'),
+    lambda leg: LegChunk(leg, b"oops", "error"),
+    lambda leg: LegChunk(leg, b"{"),
+    lambda leg: LegBody(leg, b"<html>"),
+    lambda leg: LegBody(leg, b'{"choices":[]}'),
+    lambda leg: LegEnded(leg),
+]
+
+
+def call_events(data: st.DataObject, request: Request, opened: OpenLeg, calm: bool) -> Iterator[Event]:
+    """What one call does: it answers as it should, or brings fewer choices, or fails at a drawn moment."""
+    leg, number = opened.leg, opened.leg.number
+    promised = len(leg.client_indices(request.n, request.prompts))
+    brought = promised if calm or data.draw(st.booleans()) else data.draw(st.integers(0, promised))
+    said = [["a", "b"]] * brought
+    as_stream = request.stream if calm else data.draw(st.booleans())
+    events: list[Event] = [LegBegan(number, as_stream)]
+    if as_stream:
+        chunks = [c for i, parts in enumerate(said) for c in choice_chunks(request.dialect, i, parts)]
+        events += [LegChunk(number, c) for c in [*chunks, chunk([], usage=usage(3, brought)), DONE]]
+    else:
+        events.append(LegBody(number, whole_answer(request.dialect, said)))
+    events.append(LegEnded(number))
+    if not calm and data.draw(st.booleans()):
+        events[data.draw(st.integers(0, len(events) - 1)) :] = [data.draw(st.sampled_from(FAULTS))(number)]
+        if not isinstance(events[-1], LegEnded | LegFailed):
+            events.append(LegEnded(number))
+    yield from events
+
+
+def drive(data: st.DataObject, play: Play, calm: Callable[[OpenLeg], bool]) -> None:
+    """A driver that does what it is told, while calls and timers go on in a drawn order, until the request is over."""
+    going: dict[int, tuple[OpenLeg, Iterator[Event]]] = {}
+    for _ in range(3000):
+        if play.over:
+            return
+        for number, opened in play.open.items():
+            if number not in going or going[number][0] is not opened:
+                going[number] = opened, call_events(data, play.request, opened, calm(opened))
+        moves = [number for number in play.open if number in going]
+        timers = [name for name in play.timers if name != "ping" and (name != "headers" or data.draw(st.booleans()))]
+        if timers and (not moves or data.draw(st.integers(0, 9)) == 0):
+            play.gets(TimerFired(data.draw(st.sampled_from(sorted(timers)))))
+            continue
+        assert moves, "nothing is going on, and the request is not over"
+        number = data.draw(st.sampled_from(moves))
+        event = next(going[number][1])
+        play.gets(event)
+    raise AssertionError("it never ends")
+
+
+capabilities = st.builds(
+    Capability,
+    native_width=st.sampled_from([None, 1, 2, 3]),
+    n_untested=st.booleans(),
+    exact=st.booleans(),
+    seed=st.booleans(),
+    prompt_lists=st.booleans(),
+    parallel=st.sampled_from([None, 1, 2]),
+)
+
+
+def any_request(data: st.DataObject) -> Request:
+    dialect = data.draw(st.sampled_from(Dialect))
+    fields: dict[str, Any] = {"n": data.draw(st.integers(1, 5)), "stream": data.draw(st.booleans())}
+    if dialect is Dialect.COMPLETIONS:
+        fields["prompt"] = ["p"] * data.draw(st.integers(1, 2))
+    if fields["stream"] and data.draw(st.booleans()):
+        fields["stream_options"] = {"include_usage": True}
+    return dialect_request(dialect, **fields)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)
+@given(data=st.data(), capability=capabilities, retries=st.integers(0, 2))
+def test_whatever_happens_it_ends_once_with_all_choices_or_an_error(
+    data: st.DataObject, capability: Capability, retries: int
+) -> None:
+    """The play checks after every step: one Finish, last; n choices with success; no call left; `parallel` kept."""
+    play = Play(any_request(data), capability, retries=retries, budget=lambda: data.draw(st.booleans()))
+    drive(data, play, calm=lambda _: False)
+    assert play.over
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)
+@given(data=st.data(), capability=capabilities)
+def test_without_failures_every_choice_finishes_once(data: st.DataObject, capability: Capability) -> None:
+    play = Play(any_request(data), capability)
+    drive(data, play, calm=lambda _: True)
+    assert play.finish == "ok"
+    finished = sorted(command.index for command in play.of(ChoiceFinished))
+    assert finished == list(range(play.request.choices))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)
+@given(data=st.data(), capability=capabilities)
+def test_a_first_attempt_that_fails_is_made_good(data: st.DataObject, capability: Capability) -> None:
+    """Retries granted, every leg's first call refused or reset before its first event: the client sees nothing of it."""
+    play = Play(any_request(data), capability, retries=1)
+    first = [FailureKind.CONNECT, FailureKind.STALE, FailureKind.RESET]
+    refused: set[int] = set()
+    for _ in range(200):
+        if play.over:
+            break
+        fresh = [number for number in play.open if number not in refused]
+        if fresh:
+            refused.add(fresh[0])
+            play.fails(fresh[0], data.draw(st.sampled_from(first)))
+        elif play.open:
+            opened = data.draw(st.sampled_from(list(play.open.values())))
+            play.gets(*call_events(data, play.request, opened, calm=True))
+        else:
+            play.gets(TimerFired(next(name for name in play.timers if name.startswith("retry"))))
+    assert play.finish == "ok"
