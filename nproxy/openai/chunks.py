@@ -109,7 +109,7 @@ def _chunk(value: dict[str, Any], choices: object, dialect: Dialect, holder: str
         parse_usage(value.get("usage")),
         fingerprint if isinstance(fingerprint, str) else None,
         None,
-        {key: member for key, member in value.items() if key not in _OWN},
+        {} if value.keys() <= _OWN else {key: member for key, member in value.items() if key not in _OWN},
     )
 
 

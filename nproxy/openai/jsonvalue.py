@@ -46,8 +46,9 @@ def nested_deeper(data: bytes, limit: int) -> bool:
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
-    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    shape = unescaped.translate(_BRACKETS, _NOT_SHAPE)  # quotes and brackets alone are left
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # escaped quotes end no string
+    shape = data.translate(_BRACKETS, _NOT_SHAPE)  # quotes and brackets alone are left
     shape = b"".join(shape.split(b'"')[::2])  # brackets outside of strings
     for _ in range(limit):  # each round takes away the innermost level
         smaller = shape.replace(b"[]", b"")
@@ -63,7 +64,7 @@ def loads(data: bytes) -> Any:
     Raises ValueError for anything that is not JSON, NaN and 1e999 included, and for nesting beyond MAX_DEPTH.
     A lone surrogate escape, which some servers send when a character is split over two chunks, is kept.
     """
-    if nested_deeper(data, MAX_DEPTH):
+    if len(data) > 2 * MAX_DEPTH and nested_deeper(data, MAX_DEPTH):  # a level takes two brackets
         raise ValueError("nested too deeply")
     if _LONG_NUMBER not in data.translate(_ONE_DIGIT):
         try:
