@@ -22,7 +22,7 @@ class FailureKind(StrEnum):
     CUT = "cut"  # the body ended in an error, or cleanly but without what was promised
     MALFORMED = "malformed"  # what came is not what the protocol says
     IN_BAND = "in_band"  # an error object in a 200 answer or in the stream
-    SHORT = "short"  # fewer choices than asked for, and topping up failed
+    SHORT = "short"  # none of the choices that were asked for; fewer of them are topped up
     OVERSIZE = "oversize"  # an event or a body above the limits
 
 

@@ -129,7 +129,7 @@ class Merge:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer was empty."))
         missing = [choice.index for choice in strand.choices if not choice.began]
         if len(missing) == len(strand.choices):
-            raise LegFault(Failure(FailureKind.CUT, "The upstream's answer holds no choices."))
+            raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer holds no choices."))
         if any(choice.began and not choice.finished for choice in strand.choices):
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
         return missing
@@ -251,8 +251,8 @@ class Merge:
         self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
     ) -> bytes:
         """The client's frame for what a choice said."""
-        if said.bare:  # a role, which the prelude has said, or nothing
-            return b""
+        if said.bare and all(value is None for value in chunk.extra.values()):
+            return b""  # a role, which the prelude has said, or nothing
         usage = self._running() if chunk.usage is not None else None
         wire, top, index = self._wire, chunk.extra, choice.index
 

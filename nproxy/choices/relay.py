@@ -78,8 +78,11 @@ class Relay(Merge):
         written = self._role_first(choice, said)
         if wanted is None:
             return written
+        same = wanted == came
+        if same and (said.logprobs is not None or choice.finished):
+            return written + event(data)  # it teaches nothing
         patched = self._patched(strand, data, chunk, wanted)
-        if wanted == came:
+        if same:
             return written + event(data)
         return written + event(dumps(wanted) if patched is None else patched)
 

@@ -296,7 +296,7 @@ def test_without_failures_every_choice_finishes_once(data: st.DataObject, capabi
 @settings(max_examples=60, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)
 @given(data=st.data(), capability=capabilities)
 def test_a_first_attempt_that_fails_is_made_good(data: st.DataObject, capability: Capability) -> None:
-    """Retries granted, every leg's first call refused or reset before its first event: the client sees nothing of it."""
+    """Retries granted, every leg's first call refused or reset before its first event: no client sees it."""
     play = Play(any_request(data), capability, retries=1)
     first = [FailureKind.CONNECT, FailureKind.STALE, FailureKind.RESET]
     refused: set[int] = set()

@@ -156,6 +156,19 @@ def test_unknown_keys_ride_along() -> None:
     assert frame["timings"] == {"a": 1} and frame["choices"][0]["stop_reason"] == 7
 
 
+def test_what_rides_with_a_role_chunk_is_not_lost() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(1, delta("", role="assistant", top={"prompt_token_ids": [1, 2]}))
+    assert play.frames[-1]["prompt_token_ids"] == [1, 2]
+
+
+def test_a_stream_without_any_choice() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.streams(0, chunk([]), DONE)
+    play.streams(1)
+    assert play.finish == "short"
+
+
 def test_a_surplus_choice_is_dropped_and_counted() -> None:
     play = Play(chat(n=2, stream=True))
     play.streams(0, delta("x"), delta("y", index=1), delta("y", index=-1), delta(finish="stop"))
