@@ -17,9 +17,9 @@ from nproxy.gateway.app import App
 from nproxy.gateway.routes import dispatch
 from nproxy.gateway.server import HEADER_SECONDS, HttpServer
 from nproxy.openai.errors import ApiError
+from nproxy.telemetry.loop_lag import LagProbe
 
 BACKLOG = 1024
-LAG_PROBE_SECONDS = 0.5
 AFTER_DRAIN_SECONDS = 1.0
 """What is left of a request when the drain limit has passed has so long to say its last word."""
 
@@ -83,10 +83,8 @@ async def running(
         else:
             server = await loop.create_server(http, config.listen.host, config.listen.port, backlog=BACKLOG)
         try:
-            async with asyncio.TaskGroup() as background:
-                lag = background.create_task(_measure_lag(app))
+            with LagProbe(app.metrics.loop_lag.set):
                 yield Running(app, http, _url(server))
-                lag.cancel()
         finally:
             server.close()
             http.pre_shutdown()
@@ -115,15 +113,6 @@ async def drain(app: App, seconds: float) -> None:
                 await app.idle()
         except TimeoutError:
             log.warning("requests were cut off", extra={"fields": {"requests": app.inflight}})
-
-
-async def _measure_lag(app: App) -> None:
-    """Tell how late the loop runs its timers, by running one."""
-    clock = asyncio.get_running_loop().time
-    while True:
-        due = clock() + LAG_PROBE_SECONDS
-        await asyncio.sleep(LAG_PROBE_SECONDS)
-        app.metrics.loop_lag.set(max(0.0, clock() - due))
 
 
 def _url(server: asyncio.Server) -> str:

@@ -137,7 +137,7 @@ class FakeUpstream:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        http = web.Server(self._handle, handler_cancellation=True, access_log=None)
+        http = web.Server(self._handle, handler_cancellation=True, access_log=None, auto_decompress=False)
         self._http = http
 
         def connection() -> asyncio.Protocol:
@@ -169,6 +169,7 @@ class FakeUpstream:
         loop = asyncio.get_running_loop()
         seen = Seen(request.method, request.raw_path, request.headers.copy(), b"", loop.time())
         self.requests.append(seen)
+        self._note()
         try:
             seen.raw = await _whole(request)
             self.most_at_once = max(self.most_at_once, len(self.open_calls))

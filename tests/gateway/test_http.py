@@ -1,0 +1,230 @@
+"""Group Q's HTTP rows, on raw sockets: what a well-behaved client library would not send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+
+import pytest
+from aiohttp.web_protocol import RequestHandler
+
+from nproxy.gateway import server
+from nproxy.gateway.serve import running
+from tests.fakes.upstream import Behaviour, FakeUpstream
+from tests.gateway.conftest import CHAT, Gateway, body, envelope, gateway_for, upstream_settings
+
+
+async def exchange(gateway: Gateway, sent: bytes, seconds: float = 5.0) -> bytes:
+    """Send bytes, read until the gateway closes the connection."""
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(seconds):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+def apart(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    head, _, content = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value.strip() for name, value in (line.split(":", 1) for line in lines)}
+    return int(status.split()[1]), headers, content
+
+
+def post(content: bytes, *lines: str, version: str = "1.1") -> bytes:
+    head = [f"POST {CHAT} HTTP/{version}", "Host: h", "Content-Type: application/json", *lines]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + content
+
+
+@pytest.mark.parametrize(("path", "allow"), [(CHAT, "POST"), ("/v1/completions", "POST"), ("/v1/models", "GET, HEAD")])
+async def test_Q10_wrong_method(gateway: Gateway, path: str, allow: str) -> None:
+    method = "DELETE" if allow != "POST" else "GET"
+    answer = await gateway.client.request(method, path)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == allow
+    assert envelope(answer)["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//v1/embeddings",
+        "/v1//embeddings",
+        "/v1/embeddings/../../admin",
+        "/v1/embeddings/%2e%2e/admin",
+        "/v1/embeddings/%2E%2E%2Fadmin",
+        "/v1/embeddings/%252e%252e/admin",
+        "/v1/embeddings/..%5cadmin",
+        "/v1/embeddings/a%00b",
+        "/v1/audio/./x",
+        "/v1/nothing",
+        "/v1",
+        "/admin",
+        "http://169.254.169.254/v1/embeddings",
+    ],
+)
+async def test_Q11_no_path_escapes(gateway: Gateway, upstream: FakeUpstream, path: str) -> None:
+    answer = await exchange(gateway, f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    status, _, content = apart(answer)
+    assert status == 404
+    assert json.loads(content)["error"]["code"] == "unknown_url"
+    assert upstream.requests == []
+
+
+async def test_Q11_what_is_encoded_stays_encoded(gateway: Gateway, upstream: FakeUpstream) -> None:
+    target = "/v1/embeddings/a%2Fb%20c?q=%2e%2e&x=a+b"
+    await exchange(gateway, f"GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    assert [seen.target for seen in upstream.requests] == [target]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_Q13_http_1_0_gets_no_chunks(gateway: Gateway, stream: bool) -> None:
+    content = json.dumps(body(n=2, stream=stream)).encode()
+    answer = await exchange(gateway, post(content, f"Content-Length: {len(content)}", version="1.0"))
+    status, headers, got = apart(answer)
+    assert status == 200
+    assert "transfer-encoding" not in headers
+    if stream:
+        assert got.startswith(b"data: {")
+        assert got.endswith(b"data: [DONE]\n\n")
+    else:
+        assert len(json.loads(got)["choices"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (post(b"0\r\n\r\n", "Transfer-Encoding: chunked", "Content-Length: 5"), 400),
+        (post(b"0\r\n\r\n", "Transfer-Encoding: chunked", version="1.0"), 400),
+        (post(b"{}", "Content-Length: 2", "Content-Length: 3"), 400),
+        (post(b"{}", "Content-Length: +2"), 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n", 400),
+        (b"GET /secret-echo\x00 HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03secret-echo", 400),
+        (b"secret-echo\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 10_000 + b"\r\n\r\n", 431),
+    ],
+    ids=["Q15-both", "Q15-http10", "two-lengths", "plus", "obs-fold", "nul", "tls", "words", "long"],
+)
+async def test_Q15_requests_that_can_be_read_in_two_ways(
+    gateway: Gateway, upstream: FakeUpstream, sent: bytes, status: int
+) -> None:
+    answer = await exchange(gateway, sent)
+    got, headers, content = apart(answer)
+    assert got == status
+    assert headers["content-type"].startswith("application/json")
+    assert headers["server"] == "nproxy"
+    error = json.loads(content)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert b"secret-echo" not in answer
+    assert b"aiohttp" not in answer
+    assert upstream.requests == []
+
+
+async def test_expect_continue(gateway: Gateway) -> None:
+    content = json.dumps(body()).encode()
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(post(b"", f"Content-Length: {len(content)}", "Expect: 100-continue", "Connection: close"))
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(content)
+    status, _, got = apart(await reader.read())
+    writer.close()
+    assert status == 200
+    assert json.loads(got)["choices"]
+
+
+async def test_keep_alive_and_pipelining(gateway: Gateway) -> None:
+    one = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
+    last = b"GET /health HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    answer = await exchange(gateway, one * 100 + last)
+    assert answer.count(b"HTTP/1.1 200 OK") == 101
+
+
+# Time limits of connections
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTT", b"GET /health HTTP/1.1\r\nHost: h\r\nX-A: b\r\n"])
+async def test_a_head_that_does_not_come_is_not_waited_for(upstream: FakeUpstream, sent: bytes) -> None:
+    config = {"upstreams": [upstream_settings(upstream)]}
+    async with gateway_for(config, header_seconds=0.2) as gateway:
+        assert await exchange(gateway, sent, 2.0) == b""
+
+
+async def test_a_dripping_head_is_not_waited_for(upstream: FakeUpstream) -> None:
+    config = {"upstreams": [upstream_settings(upstream)]}
+    async with gateway_for(config, header_seconds=0.3) as gateway:
+        reader, writer = await asyncio.open_connection(*gateway.address)
+        writer.write(b"GET /health HTTP/1.1\r\nX: ")
+        closed = asyncio.create_task(reader.read())
+        async with asyncio.timeout(3):
+            while not closed.done():
+                writer.write(b"G")
+                await asyncio.wait([closed], timeout=0.02)
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            assert await closed == b""
+
+
+async def test_the_second_head_has_its_time_too_and_idle_ones_have_more(upstream: FakeUpstream) -> None:
+    config = {"upstreams": [upstream_settings(upstream)]}
+    async with gateway_for(config, header_seconds=0.2) as gateway:
+        reader, writer = await asyncio.open_connection(*gateway.address)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+        await reader.readuntil(b"}")
+        await asyncio.sleep(0.5)
+        assert not reader.at_eof(), "idle between requests is another limit"
+        writer.write(b"GET /hea")
+        async with asyncio.timeout(2):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_long_answer_is_not_cut_by_the_limit_for_heads(upstream: FakeUpstream) -> None:
+    config = {"upstreams": [upstream_settings(upstream)]}
+    upstream.behaviour = Behaviour(pause=0.4)
+    async with gateway_for(config, header_seconds=0.2) as gateway:
+        assert (await gateway.ask()).status_code == 200
+        assert (await gateway.ask()).status_code == 200
+
+
+async def test_a_body_that_does_not_come(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nproxy.gateway import bodies
+
+    monkeypatch.setattr(bodies.read_body, "__defaults__", (0.2,))
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(post(b'{"model"', "Content-Length: 100", "Connection: close"))
+    async with asyncio.timeout(3):
+        status, _, content = apart(await reader.readuntil(b"}}"))
+    writer.close()
+    assert status == 408
+    assert json.loads(content)["error"]["type"] == "invalid_request_error"
+
+
+async def test_nodelay_towards_the_client(gateway: Gateway) -> None:
+    await gateway.client.get("/health")
+    (connection,) = gateway.http.connections
+    assert connection.transport is not None
+    sock = connection.transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+async def test_a_bound_socket_is_taken_over(upstream: FakeUpstream) -> None:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    from nproxy.config import Config
+
+    config = Config.model_validate({"upstreams": [upstream_settings(upstream)]})
+    async with running(config, sock=sock) as gateway:
+        assert gateway.url == f"http://127.0.0.1:{port}"
+
+
+def test_the_private_attributes_of_aiohttp_that_are_used_exist() -> None:
+    """Connection reads them; a release of aiohttp that renames them must fail here first."""
+    for name in server.PRIVATE:
+        assert name in RequestHandler.__slots__
+    for name in ("force_close", "connection_made", "connection_lost", "data_received", "handle_error"):
+        assert callable(getattr(RequestHandler, name))

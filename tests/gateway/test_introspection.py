@@ -1,0 +1,108 @@
+"""/metrics, /status: what the gateway tells, under which names and labels."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from nproxy.config import Config
+from nproxy.gateway.serve import running
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.gateway.conftest import Gateway, Start
+
+
+async def test_Q19_labels_come_from_the_configuration_only(start: Start, upstream: FakeUpstream) -> None:
+    upstream.list_fails = True
+    upstream.behaviour = Behaviour(finish="invented_reason")
+    gateway = await start()
+    await gateway.ask(model="client-sent-name", n=2)
+    await gateway.client.get("/client-sent-path")
+    text = (await gateway.client.get("/metrics")).text
+    assert "client-sent" not in text
+    assert "invented_reason" not in text
+    assert 'model="other"' in text
+
+
+async def test_Q19_configured_models_have_their_names(start: Start) -> None:
+    gateway = await start(models=[MODEL])
+    await gateway.ask(n=3)
+    ok = f'endpoint="chat/completions",mode="fanout",model="{MODEL}",upstream="fake"'
+    assert await gateway.metric(f'nproxy_requests_total{{code="200",{ok}}}') == 1
+    assert await gateway.metric(f'nproxy_choices_total{{finish_reason="stop",model="{MODEL}",upstream="fake"}}') == 3
+    assert await gateway.metric('nproxy_legs_total{outcome="ok",upstream="fake"}') == 3
+    tokens = f'nproxy_tokens_total{{model="{MODEL}",side="%s",type="%s",upstream="fake"}}'
+    assert await gateway.metric(tokens % ("client", "prompt")) == 5
+    assert await gateway.metric(tokens % ("upstream", "prompt")) == 15
+    assert await gateway.metric(tokens % ("client", "completion")) == 12
+
+
+async def test_inflight_gauges_while_it_runs(gateway: Gateway, upstream: FakeUpstream) -> None:
+    held = asyncio.Event()
+    upstream.behaviour = Behaviour(hold=held)
+    asked = asyncio.create_task(gateway.ask(n=3))
+    await upstream.until(lambda: len(upstream.open_calls) == 3)
+    assert await gateway.metric("nproxy_inflight_choices") == 3
+    assert await gateway.metric("nproxy_inflight_requests") == 2
+    assert await gateway.metric('nproxy_inflight_legs{upstream="fake"}') == 3
+    status = (await gateway.client.get("/status")).json()
+    assert status["inflight"]["choices"] == 3
+    assert status["upstreams"][0]["replicas"][0]["legs"] == 3
+    held.set()
+    await asked
+    assert await gateway.metric("nproxy_inflight_choices") == 0
+
+
+async def test_streams_are_timed(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.behaviour = Behaviour(pause=0.005)
+    await gateway.stream(n=2)
+    assert await gateway.metric('nproxy_time_to_first_token_seconds_count{model="other",upstream="fake"}') == 1
+    assert await gateway.metric('nproxy_inter_token_seconds_count{model="other",upstream="fake"}') >= 6
+    assert await gateway.metric('nproxy_sibling_skew_seconds_count{model="other",upstream="fake"}') == 1
+
+
+async def test_retries_and_failures_are_counted(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.script(Behaviour(status=503))
+    await gateway.ask(n=2)
+    assert await gateway.metric('nproxy_legs_total{outcome="status",upstream="fake"}') == 1
+    text = (await gateway.client.get("/metrics")).text
+    assert 'nproxy_retries_total{reason="' in text
+
+
+async def test_build_info_and_lag(gateway: Gateway) -> None:
+    text = (await gateway.client.get("/metrics")).text
+    assert "nproxy_build_info{version=" in text
+    assert "nproxy_event_loop_lag_seconds" in text
+    assert "_created" not in text
+
+
+async def test_metrics_can_be_switched_off(start: Start) -> None:
+    gateway = await start(config={"telemetry": {"metrics": False}})
+    assert (await gateway.client.get("/metrics")).status_code == 404
+
+
+@pytest.fixture
+def socket_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("s") / "e.sock"
+
+
+async def test_the_engine_is_the_first_upstream_and_its_metrics_stand_behind(socket_path: Path) -> None:
+    import httpx
+
+    async with FakeUpstream(Behaviour(n="native"), unix=str(socket_path)) as engine:
+        config = Config.model_validate({"listen": {"port": 0}, "engine": {"model": MODEL}})
+        async with (
+            running(config, engine_socket=socket_path) as gateway,
+            httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client,
+        ):
+            sent = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "n": 4}
+            answer = await client.post("/v1/chat/completions", json=sent)
+            assert answer.status_code == 200
+            assert answer.headers["x-nproxy-mode"] == "relay"
+            assert answer.headers["x-nproxy-upstream"] == "engine"
+            assert [call.body["n"] for call in engine.calls] == [4]
+            text = (await client.get("/metrics")).text
+            assert "nproxy_engine_sequences 1" in text
+            assert "other_metric" not in text
+            assert f'model="{MODEL}"' in text

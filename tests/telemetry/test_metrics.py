@@ -1,0 +1,54 @@
+"""The names of the metrics are a contract."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from nproxy.telemetry.metrics import Metrics, engine_lines
+
+NAMES = (
+    "requests",
+    "choices",
+    "legs",
+    "leg_width",
+    "retries",
+    "inflight_requests",
+    "inflight_choices",
+    "inflight_legs",
+    "time_to_first_token_seconds",
+    "inter_token_seconds",
+    "request_seconds",
+    "sibling_skew_seconds",
+    "tokens",
+    "anomalies",
+    "replica_up",
+    "event_loop_lag_seconds",
+    "build_info",
+)
+
+
+def metrics() -> Metrics:
+    return Metrics(version="1.2.3", upstreams=["u"], models=["m"])
+
+
+def test_names() -> None:
+    names = {family.name for family in text_string_to_metric_families(metrics().exposition().decode())}
+    assert names == {f"nproxy_{name}" for name in NAMES}
+
+
+def test_two_processes_worth_of_metrics_do_not_meet() -> None:
+    one, two = metrics(), metrics()
+    one.inflight_choices.set(3)
+    assert b"nproxy_inflight_choices 3.0" in one.exposition()
+    assert b"nproxy_inflight_choices 0.0" in two.exposition()
+
+
+def test_unknown_models_are_other() -> None:
+    assert metrics().model_label("m") == "m"
+    assert metrics().model_label("x" * 1000) == "other"
+
+
+def test_only_the_engines_own_lines_are_taken() -> None:
+    text = b"# HELP nproxy_engine_a A.\n# TYPE nproxy_engine_a gauge\nnproxy_engine_a 1\n# HELP b B.\nb 2\n\n"
+    assert engine_lines(text) == b"# HELP nproxy_engine_a A.\n# TYPE nproxy_engine_a gauge\nnproxy_engine_a 1\n"
+    assert engine_lines(b"") == b""
