@@ -210,6 +210,20 @@ def test_the_same_key_elsewhere_in_the_chunk() -> None:
     for text, decoy in [("a", "a"), ("a", "a"), ("b", "a"), ("b", "b"), ("c", "b"), ("c", "c"), ("d", "d")]:
         road.send(decoyed(text, decoy))
     assert road.hits == 0
+    road = Road()
+    for text, decoy in [("a", "a"), ("a", "a"), ("a", "b"), ("a", "c")]:
+        assert not road.send(decoyed(text, decoy))
+
+
+def test_a_key_twice_in_the_delta() -> None:
+    """The last one counts; the first must not be taken for it, though it reads the same."""
+
+    def twice(first: str, last: str) -> bytes:
+        return vllm(last).replace(b'"delta":{', b'"delta":{"content":"%s",' % first.encode())
+
+    road = Road()
+    for first, last in [("a", "a"), ("a", "a"), ("b", "a"), ("b", "b"), ("c", "d")]:
+        assert not road.send(twice(first, last))
 
 
 def test_a_role_in_every_chunk_is_left_out_on_both_roads() -> None:

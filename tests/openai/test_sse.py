@@ -106,6 +106,7 @@ def test_P11_several_events_in_one_segment_and_a_rest() -> None:
 
 def test_P_empty_data_is_no_event() -> None:
     assert decode(b"data: 1\n\ndata: \n\ndata:\n\ndata: 2\n\n") == [SSEEvent(b"1"), SSEEvent(b"2")]
+    assert decode(b"data: 1\n\ndata: \n\ndata: 2\n\n") == [SSEEvent(b"1"), SSEEvent(b"2")]
 
 
 def test_R5_a_space_before_the_blank_line_stays_in_the_data() -> None:
