@@ -69,11 +69,15 @@ class CoreClient:
 
     def add(self, message: Add) -> None:
         """Send a new group; returns at once. Once the core is gone this does nothing: the iteration raises."""
-        self._writer.write(pack(message))
+        self._send(message)
 
     def abort(self, message: Abort) -> None:
         """Send the end of choices; tokens that were already under way may still arrive."""
-        self._writer.write(pack(message))
+        self._send(message)
+
+    def _send(self, message: Add | Abort) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(pack(message))
 
     def __aiter__(self) -> CoreClient:
         return self

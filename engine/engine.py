@@ -56,7 +56,7 @@ class Engine:
         if reason is None:
             self.scheduler.add(message)
         else:
-            self._failed.append(GroupFailed(message.group, reason))
+            self._failed.append(GroupFailed(message.group, reason, refused=True))
 
     def abort(self, message: Abort) -> None:
         """End choices at once: their blocks are free when this returns, and no token of theirs follows."""
@@ -90,7 +90,7 @@ class Engine:
         if self._failures >= _FAILURES_IN_A_ROW:
             raise CoreFailed(f"{self._failures} steps in a row failed, the last with {type(error).__name__}") from error
         message = "the engine failed while computing this answer"
-        self._failed += [GroupFailed(group, message) for group in self.scheduler.abort_batch(batch)]
+        self._failed += [GroupFailed(group, message, refused=False) for group in self.scheduler.abort_batch(batch)]
 
     def stats(self) -> Stats:
         """Counters since start, and gauges as they are now."""

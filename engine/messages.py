@@ -90,10 +90,14 @@ class TokenDrawn:
 
 @dataclass(frozen=True, slots=True)
 class GroupFailed:
-    """The core could not go on with this group (for example it can never fit); the message is for the client."""
+    """The core will not go on with this group; the message is for the client.
+
+    refused: the request can never fit, which is the client's to change; else the engine failed on it.
+    """
 
     group: int
     message: str
+    refused: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from engine.channel import CoreClient
-from engine.messages import Abort, Add, Sampling, TokenDrawn
+from engine.messages import Abort, Add, GroupFailed, Sampling, TokenDrawn
 from engine.metrics import Metrics
 from engine.prompts import Prompt
 from nproxy.openai.errors import ApiError, invalid_request
@@ -75,6 +75,12 @@ class Ticket:
             self._core.abort(Abort(group, tuple(numbers)))
 
 
+def _error(failed: GroupFailed) -> ApiError:
+    if failed.refused:
+        return invalid_request(failed.message, code="request_too_large")
+    return ApiError(500, failed.message, type="server_error", code="engine_error")
+
+
 class Router:
     """Owns the core's client: opens groups for requests and hands out what the steps give."""
 
@@ -98,7 +104,7 @@ class Router:
                         inbox.put(tokens)
                 for failed in step.failed:
                     if (inbox := self._inboxes.get(failed.group)) is not None:
-                        inbox.fail(invalid_request(failed.message, code="request_too_large"))
+                        inbox.fail(_error(failed))
         finally:
             self.fail_all(ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped"))
 
