@@ -57,7 +57,9 @@ class Upstream:
                     yield batch
 
     async def answers(self) -> bool:
-        """Whether any replica answers at all, be it with an error."""
+        """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded."""
+        if self.name == ENGINE_UPSTREAM:
+            return bool(await self.document("/health", LIST_SECONDS))
         for replica in self.gate.replicas:
             try:
                 await self._get_models(replica)
