@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from nproxy import models
+
+# The same examples in every run, however slow the machine is: a failure is the code's and comes again.
+settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fixed")
 
 
 @pytest.fixture(scope="session")

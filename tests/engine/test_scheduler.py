@@ -128,7 +128,6 @@ def test_a_prompt_of_whole_blocks_needs_no_copy() -> None:
 
 
 @given(prompt=st.integers(1, 40), n=st.integers(1, 12), new=st.integers(1, 30), block_size=st.integers(1, 9))
-@settings(deadline=None)
 def test_peak_blocks_stay_within_the_bound(prompt: int, n: int, new: int, block_size: int) -> None:
     engine = engine_of(1000, tokens=30, sequences=12, block_size=block_size)
     one = add(1, prompt, n, new)
@@ -172,7 +171,6 @@ groups = st.lists(
 
 
 @given(wanted=groups, blocks=st.integers(16, 60), stops=st.sampled_from([frozenset(), frozenset(range(60))]))
-@settings(deadline=None)
 def test_traffic_and_preemption_change_no_token(
     wanted: list[tuple[int, int, int, int]], blocks: int, stops: frozenset[int]
 ) -> None:
@@ -515,4 +513,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)
+TestEngine.settings = settings(max_examples=150, stateful_step_count=30)
