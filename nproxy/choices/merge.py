@@ -267,7 +267,7 @@ class Merge:
                 top=top,
             )
 
-        if not choice.finished and usage is None and data:
+        if data:
             strand.rewriter.learn(data, chunk, render)
         return render(said)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -89,14 +89,14 @@ def narrower(leg: Leg, width: int) -> list[Leg]:
     ]
 
 
-def top_up(leg: Leg, missing: Collection[int], n: int, prompts: int, width: int) -> list[Leg]:
-    """Legs of at most `width` for those client indices of `leg` that it did not bring; numbers and seeds are the
-    caller's.
+def top_up(leg: Leg, missing: Sequence[int], n: int, prompts: int, width: int) -> list[Leg]:
+    """Legs of at most `width` for those client indices of `leg`, in rising order, that it did not bring.
 
     Where a leg with all prompts misses the same offsets of each, the new legs carry all prompts too; else one each.
+    Numbers and seeds are the caller's.
     """
     by_prompt: dict[int, list[int]] = {}
-    for index in sorted(missing):
+    for index in missing:
         by_prompt.setdefault(index // n, []).append(index % n)
     rows = list(by_prompt.values())
     if leg.prompt is None and len(rows) == prompts and all(row == rows[0] for row in rows):

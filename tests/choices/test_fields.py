@@ -138,7 +138,8 @@ def test_H1_reasoning_passes_per_choice(key: str) -> None:
     play = Play(chat(n=2, stream=True))
     for i in range(4):
         for leg in (0, 1):
-            play.says(leg, delta(**{key: f"{leg}{i}"}))
+            said_now: dict[str, Any] = {key: f"{leg}{i}"}
+            play.says(leg, delta(**said_now))
     said: dict[int, str] = {0: "", 1: ""}
     for choice in choices_in(play.frames):
         said[choice["index"]] += choice["delta"].get(key, "")

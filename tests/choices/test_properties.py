@@ -170,8 +170,22 @@ piece = st.one_of(
 )
 
 
+# Runs of plain chunks, which is what a rewriter learns from, with anything at all between them.
+plain_run = st.builds(
+    lambda i, words: [(delta(word, index=i), text(word, index=i)) for word in words],
+    st.integers(0, 1),
+    st.lists(tokens, min_size=3, max_size=6),
+)
+runs = st.lists(
+    st.one_of(plain_run, st.lists(piece, max_size=3)).flatmap(
+        lambda forms: st.integers(0, 1).map(lambda leg: [(leg, form) for form in forms])
+    ),
+    max_size=12,
+).map(lambda parts: [event for part in parts for event in part])
+
+
 @given(
-    pieces=st.lists(st.tuples(st.integers(0, 1), piece), max_size=30),
+    pieces=runs,
     dialect=st.sampled_from(Dialect),
     asked=st.booleans(),
 )

@@ -141,6 +141,7 @@ def test_D2_role_null_and_repeated_roles_go() -> None:
         {"content": "a"},
         {"content": "b"},
     ]
+    assert len(play.frames) == 3
 
 
 def test_D3_a_missing_role_is_put_first() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nproxy.choices.events import LegChunk, LegEnded
+from nproxy.choices.capability import Capability
+from nproxy.choices.events import FailureKind, LegChunk, LegEnded
 from nproxy.openai.dialect import Dialect
 from tests.choices.tutil import (
     CREATED,
     DONE,
+    FANOUT,
     ID,
     MODEL,
     NATIVE,
@@ -87,6 +89,22 @@ def test_D6_a_leg_that_ends_early_is_seen_at_once() -> None:
     assert play.finish == "ok"
 
 
+@pytest.mark.parametrize("capability", [FANOUT, NATIVE])
+def test_D6_nothing_after_a_finish_however_usual_the_chunk(capability: Capability) -> None:
+    play = Play(chat(n=2, stream=True), capability)
+    play.says(0, *[delta(word) for word in "abcdef"], delta(finish="stop"), *[delta(word) for word in "ghi"])
+    assert contents(play.frames) == {0: "abcdef", 1: ""}
+
+
+def test_nothing_counts_after_done() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(0, delta("x"), DONE, delta("y"), delta(finish="stop"))
+    assert contents(play.frames) == {0: "x", 1: ""}
+    play.streams(1)
+    play.ends(0)
+    assert play.finish == "cut"
+
+
 def test_D7_finish_twice_is_once() -> None:
     play = Play(chat(n=2, stream=True))
     play.says(0, delta("x", finish="stop"), delta(finish="length"))
@@ -129,6 +147,15 @@ def test_an_upstream_that_does_not_close_after_done_holds_nothing_up() -> None:
     assert play.finish == "ok"
 
 
+def test_nor_does_it_when_legs_that_wait_will_never_be_called() -> None:
+    play = Play(chat(n=3, stream=True), Capability(parallel=2))
+    play.says(0, delta("x"))
+    play.fails(0, FailureKind.CUT)
+    play.says(1, delta("x", finish="stop"), DONE)
+    play.fires("drain")
+    assert play.finish == "cut"
+
+
 def test_D15_a_stalled_leg_delays_no_sibling() -> None:
     play = Play(chat(n=3, stream=True))
     play.streams(2)
@@ -147,6 +174,14 @@ def test_C5_the_first_speakers_fingerprint() -> None:
     play.says(1, delta("x", top={"system_fingerprint": "fp_b"}))
     play.says(0, delta("x", top={"system_fingerprint": "fp_a"}))
     assert {frame["system_fingerprint"] for frame in play.frames} == {"fp_b"}
+
+
+def test_C5_a_fingerprint_that_comes_late_stands_on_every_chunk_from_then_on() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(0, *[delta(word) for word in "abcdef"])
+    play.says(1, delta("x", top={"system_fingerprint": "fp"}))
+    play.says(0, *[delta(word) for word in "ghi"])
+    assert [frame.get("system_fingerprint") for frame in play.frames] == [None] * 8 + ["fp"] * 4
 
 
 def test_unknown_keys_ride_along() -> None:

@@ -1,0 +1,37 @@
+"""Putting together what came in pieces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nproxy.choices.fold import fold
+
+
+def test_texts_are_joined_and_names_said_once() -> None:
+    pieces: list[Any] = [{"audio": {"id": "a", "data": "x"}}, {"audio": {"id": "a", "data": "y"}}, {"content": None}]
+    assert fold(pieces) == {"audio": {"id": "a", "data": "xy"}, "content": None}
+
+
+def test_lists_are_strung_together_and_the_last_of_other_values_counts() -> None:
+    assert fold([{"a": [1], "t": 1}, {"a": [2], "t": 2}, {"t": None}]) == {"a": [1, 2], "t": 2}
+
+
+def test_values_of_several_kinds_do_not_mix() -> None:
+    assert fold([{"a": "x"}, {"a": {"b": 1}}, {"a": 3}]) == {"a": 3}
+
+
+def test_one_piece_is_the_whole() -> None:
+    whole: dict[str, Any] = {"tool_calls": [{"id": "c", "index": 4}], "x": None}
+    assert fold([whole]) == whole
+
+
+def test_tool_calls_by_their_index() -> None:
+    pieces: list[Any] = [
+        {"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{"}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}, {"index": 1, "function": {"arguments": "1"}}]},
+    ]
+    assert fold(pieces)["tool_calls"] == [
+        {"id": "a", "function": {"name": "f", "arguments": "{}"}},
+        {"id": "b", "function": {"name": "g", "arguments": "1"}},
+    ]
