@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -227,7 +228,7 @@ def test_chunks_of_a_prompt_beside_rows(cuts: tuple[int, ...]) -> None:
     whole.q, whole.kv = q, kv
     expected = whole.run(Batch(chunks=(Chunk(0, (1,) * 100, 0, blocks),)))
     parts = []
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         beside = Chunk(9, (1,) * 20, 0, tuple(range(30, 35)))
         mine = Case(_spec(6, 2), 40, 0)
         mine.cache, mine.attention = case.cache, case.attention

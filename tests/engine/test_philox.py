@@ -44,7 +44,8 @@ def test_uniforms_are_uniform() -> None:
     # Neighbouring seeds and neighbouring positions, as n choices use them: 100 cells, 99 degrees of freedom.
     seeds, positions = torch.meshgrid(torch.arange(400), torch.arange(500), indexing="ij")
     drawn = uniforms(seeds.flatten(), positions.flatten())
-    assert 0 <= drawn.min() and drawn.max() < 1
+    assert drawn.min() >= 0
+    assert drawn.max() < 1
     counts = torch.histc(drawn.float(), bins=100, min=0, max=1)
     expected = len(drawn) / 100
     assert ((counts - expected) ** 2 / expected).sum() < 148.2  # 0.1 % of honest draws are above

@@ -1,0 +1,338 @@
+"""Reading checkpoints: every layout that is accepted, and the reason for every one that is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from engine.errors import ModelError
+from engine.models.llama import Decoder
+from engine.models.spec import Llama3Scaling, spec_from_hf
+from engine.models.weights import open_checkpoint
+from tests.fakes.tiny_models import Scorer, make, reference_logits, save
+
+TOKENS = list(range(1, 60, 3))
+TABLE = tuple(range(16))
+
+
+def _load(path: Path) -> None:
+    with open_checkpoint(path) as checkpoint:
+        Decoder(checkpoint, torch.float32, 64)
+
+
+def _edit_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+# ---- Hugging Face folders
+
+
+def test_shards(tmp_path: Path) -> None:
+    model = save(tmp_path, shard="30KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    logits = Scorer(tmp_path).prompt(TOKENS, TABLE)
+    torch.testing.assert_close(logits, reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    save(tmp_path, shard="30KB")
+    gone = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    gone.unlink()
+    with pytest.raises(ModelError, match=f"{gone.name} is missing"):
+        _load(tmp_path)
+
+
+def test_an_index_may_not_leave_the_folder(tmp_path: Path) -> None:
+    save(tmp_path, shard="30KB")
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["model.norm.weight"] = "../other/model.safetensors"
+    index.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="no safetensors file of this folder"):
+        _load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
+def test_pickles_are_refused(tmp_path: Path, name: str) -> None:
+    save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({}, tmp_path / name)
+    with pytest.raises(ModelError, match="can run any code"):
+        _load(tmp_path)
+    with pytest.raises(ModelError, match="can run any code"):
+        _load(tmp_path / name)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 100, -1])
+def test_cut_short_safetensors_are_refused(tmp_path: Path, cut: int) -> None:
+    save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:cut])
+    with pytest.raises(ModelError, match="damaged or cut short"):
+        _load(tmp_path)
+
+
+def test_tensors_must_be_those_of_the_config(tmp_path: Path) -> None:
+    save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    norm = tensors.pop("model.norm.weight")
+    save_file(tensors, file)
+    with pytest.raises(ModelError, match=r"no tensor model\.norm\.weight"):
+        _load(tmp_path)
+    save_file(tensors | {"model.norm.weight": norm[:-1].clone()}, file)
+    with pytest.raises(ModelError, match=r"model\.norm\.weight has shape \(47,\)"):
+        _load(tmp_path)
+    save_file(tensors | {"model.norm.weight": norm, "model.layers.0.adapter.weight": norm.clone()}, file)
+    with pytest.raises(ModelError, match="adapter"):
+        _load(tmp_path)
+    save_file(tensors | {"model.norm.weight": norm.to(torch.int8)}, file)
+    with pytest.raises(ModelError, match="only unquantized floats"):
+        _load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "architecture 'GPT2LMHeadModel' is not supported"),
+        ({"architectures": None}, "architecture None is not supported"),
+        ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized checkpoints"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding-window"),
+        ({"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 64}, "sliding-window"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope scaling 'dynamic'"),
+        ({"partial_rotary_factor": 0.5}, "partial rotary"),
+        ({"num_hidden_layers": "3"}, "num_hidden_layers must be a whole number, not '3'"),
+        ({"num_key_value_heads": 4}, "sizes do not fit"),
+        ({"rms_norm_eps": 0}, "must be above 0"),
+        ({"eos_token_id": "</s>"}, "eos_token_id"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_run_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    save(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    _edit_config(tmp_path, **changes)
+    with pytest.raises(ModelError, match=reason):
+        _load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
+def test_a_broken_config_is_refused(tmp_path: Path, content: bytes) -> None:
+    save(tmp_path)
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        _load(tmp_path)
+
+
+def test_not_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist"):
+        _load(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        _load(tmp_path)
+    (tmp_path / "notes.txt").write_text("no model")
+    with pytest.raises(ModelError, match=r"neither a folder with a model nor a \.gguf file"):
+        _load(tmp_path / "notes.txt")
+
+
+def test_both_ways_of_writing_rope_settings() -> None:
+    sizes = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 9,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    old = spec_from_hf(sizes | {"rope_theta": 500000.0, "rope_scaling": scaling})
+    new = spec_from_hf(sizes | {"rope_parameters": {"rope_theta": 500000.0, **scaling}})
+    assert old == new
+    assert (new.rope_theta, new.scaling) == (500000.0, Llama3Scaling(32.0, 1.0, 4.0, 8192))
+
+
+def test_the_generation_config_names_the_ends(tmp_path: Path) -> None:
+    save(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 9]}')
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.spec.eos == {5, 9}
+
+
+# ---- GGUF
+
+_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def _gguf_name(name: str) -> str:
+    stem, _, ending = name.rpartition(".")
+    if stem.startswith("model.layers."):
+        _, _, number, role = stem.split(".", 3)
+        return f"blk.{number}.{_NAMES[role]}.{ending}"
+    return f"{_NAMES[stem]}.{ending}"
+
+
+def _write_gguf(
+    path: Path,
+    model: PreTrainedModel,
+    arch: str,
+    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    **extra: Any,
+) -> None:
+    """Write a model as llama.cpp's converter does: its names, and for `llama` its order of query and key rows."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_key_length(model.model.layers[0].self_attn.head_dim)
+    writer.add_eos_token_id(2)
+    for key, value in extra.items():
+        if isinstance(value, np.ndarray):
+            writer.add_tensor(key, value)
+        else:
+            writer.add_string(key, value)
+    for name, tensor in model.state_dict().items():
+        values = tensor.numpy()
+        if arch == "llama" and (".q_proj" in name or ".k_proj" in name):
+            heads = config.num_attention_heads if ".q_proj" in name else config.num_key_value_heads
+            halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
+            values = halves.swapaxes(1, 2).reshape(values.shape)
+        if values.ndim == 2 and kind != gguf.GGMLQuantizationType.F32 and values.shape[-1] % 32 == 0:
+            writer.add_tensor(_gguf_name(name), gguf.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(_gguf_name(name), values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("llama", {}), ("llama", {"attention_bias": True}), ("qwen2", {}), ("qwen3", {"head_dim": 16})],
+    ids=str,
+)
+def test_gguf_equals_transformers(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+    model = make(kind, **settings)
+    path = tmp_path / "model.gguf"
+    _write_gguf(path, model, kind)
+    scorer = Scorer(path)
+    assert scorer.spec.eos == {2}
+    torch.testing.assert_close(scorer.prompt(TOKENS, TABLE), reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "Q5_1", "F16", "BF16"])
+def test_quantized_tensors_are_read_whole(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pieces of a few rows, the last one shorter, give what one call of the gguf package gives.
+    monkeypatch.setattr("engine.models.gguf_file._PIECE", 64 * 7)
+    model = make(hidden_size=64, num_attention_heads=4)
+    path = tmp_path / "model.gguf"
+    quantization = gguf.GGMLQuantizationType[kind]
+    _write_gguf(path, model, "llama", quantization)
+    weight = model.state_dict()["model.layers.1.mlp.up_proj.weight"].numpy()
+    expected = gguf.dequantize(gguf.quantize(weight, quantization), quantization)
+    with open_checkpoint(path) as checkpoint:
+        out = torch.empty(weight.shape)
+        checkpoint.read("model.layers.1.mlp.up_proj.weight", out)
+    assert np.array_equal(out.numpy(), expected)
+
+
+def test_rope_freqs_of_a_gguf_are_used(tmp_path: Path) -> None:
+    # llama.cpp stores a llama3 scaling as one divisor per frequency.
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 500.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    model = make(rope_parameters=rope)
+    plain = 1.0 / 500.0 ** (np.arange(0, 8, 2, dtype=np.float32) / 8)
+    factors = plain / model.model.rotary_emb.inv_freq.numpy()
+    assert factors.max() > 1.5
+    path = tmp_path / "model.gguf"
+    _write_gguf(path, model, "llama", **{"rope_freqs.weight": factors.astype(np.float32)})
+    logits = Scorer(path).prompt(TOKENS, TABLE)
+    torch.testing.assert_close(logits, reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.02, 0.5, 0.999])
+def test_a_cut_short_gguf_is_refused(tmp_path: Path, part: float) -> None:
+    path = tmp_path / "model.gguf"
+    _write_gguf(path, make(), "llama")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    with pytest.raises(ModelError, match=r"cut short|damaged|cannot be read"):
+        _load(path)
+
+
+def test_a_gguf_whose_directory_lies_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    _write_gguf(path, make(), "llama")
+    content = path.read_bytes()
+    name = b"blk.2.ffn_down.weight"
+    at = content.index(name) + len(name)
+    # number of dimensions, two sizes, type, offset
+    for place, value, reason in [
+        (at + 4, 1 << 40, "cut short or its directory lies"),
+        (at + 12, 0, "impossible shape"),
+        (at + 20, 77, "unknown type"),
+        (at + 24, 1 << 60, "cut short or its directory lies"),
+    ]:
+        width = 4 if place == at + 20 else 8
+        path.write_bytes(content[:place] + value.to_bytes(width, "little") + content[place + width :])
+        with pytest.raises(ModelError, match=reason):
+            _load(path)
+
+
+@pytest.mark.parametrize(
+    ("arch", "extra", "reason"),
+    [
+        ("gemma", {}, "GGUF architecture 'gemma' is not supported"),
+        ("llama", {"llama.rope.scaling.type": "yarn"}, "rope scaling 'yarn'"),
+        ("llama", {"blk.0.attn_sinks.weight": np.zeros(6, np.float32)}, "does not know"),
+    ],
+    ids=str,
+)
+def test_a_gguf_that_cannot_be_run_is_refused(tmp_path: Path, arch: str, extra: dict[str, Any], reason: str) -> None:
+    path = tmp_path / "model.gguf"
+    _write_gguf(path, make(), arch, **extra)
+    with pytest.raises(ModelError, match=reason):
+        _load(path)
