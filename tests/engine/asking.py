@@ -1,0 +1,120 @@
+"""Asking an engine things, and reading what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.engine.conftest import MODEL
+
+QUESTION = [{"role": "user", "content": "Name a color."}]
+
+
+@dataclass
+class Folded:
+    """A stream put together: per index the text, the finish reasons, and all chunks as they came."""
+
+    texts: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, list[str]] = field(default_factory=dict)
+    chunks: list[dict[str, Any]] = field(default_factory=list)
+    done: bool = False
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    """A small chat request."""
+    return {"model": MODEL, "messages": QUESTION, "max_tokens": 8, **fields}
+
+
+async def answer(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The JSON answer of a request that must succeed."""
+    response = await client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    parsed: dict[str, Any] = response.json()
+    return parsed
+
+
+async def ask(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    """The JSON answer to a small chat request."""
+    return await answer(client, "/v1/chat/completions", chat(**fields))
+
+
+async def complete(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    """The JSON answer to a small legacy completion."""
+    return await answer(client, "/v1/completions", {"model": MODEL, "prompt": "The sky is", "max_tokens": 8, **fields})
+
+
+def texts(answered: dict[str, Any]) -> list[str]:
+    """The choices' texts, whose indices must count from 0."""
+    choices = answered["choices"]
+    assert [choice["index"] for choice in choices] == list(range(len(choices)))
+    return [choice["message"]["content"] if "message" in choice else choice["text"] for choice in choices]
+
+
+async def stream(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Folded:
+    """A stream that must succeed, put together."""
+    async with client.stream("POST", path, json={**body, "stream": True}) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        return folded([line async for line in response.aiter_lines()])
+
+
+async def streamed(client: httpx.AsyncClient, **fields: Any) -> Folded:
+    """The stream of a small chat request, put together."""
+    return await stream(client, "/v1/chat/completions", chat(**fields))
+
+
+def folded(lines: list[str]) -> Folded:
+    """Put the lines of a stream together; nothing may follow `[DONE]`."""
+    whole = Folded()
+    for line in filter(None, lines):
+        assert not whole.done, line
+        data = line.removeprefix("data: ")
+        if data == "[DONE]":
+            whole.done = True
+            continue
+        chunk = json.loads(data)
+        whole.chunks.append(chunk)
+        for choice in chunk.get("choices", []):
+            text = choice["text"] if "text" in choice else choice["delta"].get("content")
+            whole.texts[choice["index"]] = whole.texts.get(choice["index"], "") + (text or "")
+            if choice["finish_reason"] is not None:
+                whole.reasons.setdefault(choice["index"], []).append(choice["finish_reason"])
+    return whole
+
+
+async def refused(client: httpx.AsyncClient, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+    """Status and error of a request that must fail in the envelope."""
+    response = await client.post(path, **({"content": body} if isinstance(body, bytes) else {"json": body}))
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert response.headers["server"] == "nproxy"
+    return response.status_code, error
+
+
+async def raw(port: int, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A plain connection with these bytes sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    await writer.drain()
+    return reader, writer
+
+
+def post(path: str, body: dict[str, Any]) -> bytes:
+    """A request's bytes."""
+    content = json.dumps(body).encode()
+    return f"POST {path} HTTP/1.1\r\nhost: engine\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content
+
+
+async def http_chunks(reader: asyncio.StreamReader) -> list[bytes]:
+    """The chunks of a chunked answer, each as it was written; the head is read and left out."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"transfer-encoding: chunked" in head.lower(), head
+    chunks = []
+    while (size := int(await reader.readuntil(b"\r\n"), 16)) > 0:
+        chunks.append(await reader.readexactly(size))
+        await reader.readexactly(2)
+    return chunks

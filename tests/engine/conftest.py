@@ -1,0 +1,46 @@
+"""The engine as a process of its own, over the real default model; started once for all tests that ask it things."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.real.processes import Server, free_port, server
+
+MODEL = "smollm2"
+
+
+@contextmanager
+def engine(model: Path, *options: str, log: Path) -> Iterator[Server]:
+    """`python -m engine` with the model on a free port, in fp32, once the model is loaded."""
+    port = free_port()
+    argv = [sys.executable, "-m", "engine", str(model), "--port", str(port), "--served-model-name", MODEL]
+    argv += ["--dtype", "float32", *options]
+    # With two threads a step waits at every product for a core that another process holds; alone it never does.
+    with server(argv, port=port, log=log, ready="/health", env={"OMP_NUM_THREADS": "1"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def engine_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what the started processes print."""
+    return tmp_path_factory.mktemp("engine-logs")
+
+
+@pytest.fixture(scope="session")
+def engine_server(default_model: Path, engine_logs: Path) -> Iterator[Server]:
+    """The engine that most tests share. It takes 48 sequences at once, so that wider requests can be refused."""
+    with engine(default_model, "--max-sequences", "48", log=engine_logs / "engine.log") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(engine_server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the shared engine."""
+    async with httpx.AsyncClient(base_url=engine_server.url, timeout=60.0, trust_env=False) as opened:
+        yield opened
