@@ -1,0 +1,136 @@
+"""Scheduler and runner together: an answer does not depend on the company, the pool's size or the chunks."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.batch import Batch, StepOutput
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.messages import Add, Ready, Sampling, Stats
+from engine.runner import Runner
+from tests.fakes.tiny_models import save
+
+SIZE = 4
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    folder = tmp_path_factory.mktemp("tiny")
+    save(folder)
+    return Runner.load(EngineConfig(str(folder), dtype="float32", num_blocks=400, block_size=SIZE))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A runner of which only the first blocks are used."""
+
+    runner: Runner
+    ready: Ready
+
+    def run(self, batch: Batch) -> StepOutput:
+        return self.runner.run(batch)
+
+
+def answers(
+    runner: Runner, adds: list[Add], *, blocks: int | None = None, tokens: int = 256, every: int = 0
+) -> tuple[dict[tuple[int, int], list[int]], Stats]:
+    """Every choice's tokens. `every`: steps between the groups' arrivals (0: all at once)."""
+    config = EngineConfig(
+        "", block_size=runner.ready.block_size, max_batch_tokens=tokens, max_sequences=16, share_gate=16
+    )
+    engine = Engine(config, Part(runner, replace(runner.ready, blocks=blocks or runner.ready.blocks)))
+    drawn: dict[tuple[int, int], list[int]] = defaultdict(list)
+    waiting = list(reversed(adds))
+    while waiting or engine.has_work:
+        if waiting:
+            engine.add(waiting.pop())
+        for _ in range(every or (0 if waiting else 1)):
+            done = engine.step()
+            assert not done.failed
+            for token in done.tokens:
+                drawn[token.group, token.choice].append(token.token)
+    assert engine.stats().blocks_used == 0
+    return drawn, engine.stats()
+
+
+def group(number: int, prompt: int, n: int, new: int, seed: int, vocab: int = 97) -> Add:
+    tokens = tuple(random.Random(number).choices(range(3, vocab), k=prompt))
+    return Add(number, tokens, n, seed, new, Sampling(temperature=0.9), frozenset({2}))
+
+
+def singles(adds: list[Add]) -> dict[tuple[int, int], Add]:
+    """Each choice as a request of its own: seed + i, n = 1."""
+    return {
+        (one.group, choice): replace(one, group=0, n=1, seed=one.seed + choice)
+        for one in adds
+        for choice in range(one.n)
+    }
+
+
+TRAFFIC = [
+    group(1, 37, 4, 30, 100),
+    group(2, 3, 1, 40, 200),
+    group(3, 64, 6, 12, 300),
+    group(4, 18, 2, 25, 400),
+    group(5, 41, 3, 33, 500),
+]
+
+
+@pytest.fixture(scope="module")
+def alone(tiny: Runner) -> dict[tuple[int, int], list[int]]:
+    """What every choice of TRAFFIC is when it is asked for by itself."""
+    return {key: answers(tiny, [one])[0][0, 0] for key, one in singles(TRAFFIC).items()}
+
+
+def test_choices_equal_singles_alone(tiny: Runner, alone: dict[tuple[int, int], list[int]]) -> None:
+    for one in TRAFFIC:
+        together, stats = answers(tiny, [one])
+        assert together == {key: tokens for key, tokens in alone.items() if key[0] == one.group}
+        assert stats.prompt_tokens_computed == len(one.prompt)
+        assert len({tuple(tokens) for tokens in together.values()}) == one.n
+
+
+@pytest.mark.parametrize("tokens", [20, 33, 256])
+@pytest.mark.parametrize("every", [0, 1, 3])
+def test_choices_equal_singles_beside_other_traffic(
+    tiny: Runner, alone: dict[tuple[int, int], list[int]], tokens: int, every: int
+) -> None:
+    together, stats = answers(tiny, TRAFFIC, tokens=tokens, every=every)
+    assert together == alone
+    assert stats.preemptions == 0
+    assert 0 < stats.prefix_kv_bytes_read < stats.kv_bytes_read < stats.kv_bytes_unshared
+
+
+@pytest.mark.parametrize("blocks", [23, 29, 36])
+def test_choices_equal_singles_when_they_are_preempted(
+    tiny: Runner, alone: dict[tuple[int, int], list[int]], blocks: int
+) -> None:
+    together, stats = answers(tiny, TRAFFIC, blocks=blocks, tokens=24, every=1)
+    assert together == alone
+    assert stats.preemptions > 2
+    assert stats.peak_blocks <= blocks
+
+
+@pytest.mark.model
+@pytest.mark.timeout(300)
+def test_the_real_model_under_preemption(default_model: Path) -> None:
+    runner = Runner.load(EngineConfig(str(default_model), dtype="float32", num_blocks=64, block_size=16))
+    traffic = [group(1, 75, 4, 24, 7, vocab=40_000), group(2, 33, 1, 24, 70, vocab=40_000)]
+    together, stats = answers(runner, traffic, blocks=10, tokens=64, every=2)
+    assert stats.preemptions > 0
+    assert together == {key: answers(runner, [one])[0][0, 0] for key, one in singles(traffic).items()}
