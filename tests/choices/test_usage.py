@@ -147,6 +147,15 @@ def test_R3_E11_a_usage_chunk_per_choice_of_two_prompts() -> None:
     assert play.frames[-2]["usage"] == {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
 
 
+def test_E11_usage_that_rides_with_each_choice_of_two_prompts() -> None:
+    play = Play(completion(prompt=["a", "b"], n=2, stream=True, stream_options=ASKED), NATIVE)
+    for index, prompt_tokens in enumerate((3, 3, 4, 4)):
+        said = {"index": index, "text": "x", "logprobs": None, "finish_reason": "stop"}
+        play.says(0, chunk([said], usage=usage(prompt_tokens, 2)))
+    play.ends(0)
+    assert play.frames[-2]["usage"] == {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
+
+
 def test_R4_json_usage_of_one_choice_is_avoided_by_asking_for_a_stream() -> None:
     play = Play(chat(n=2), Capability(native_width=None, json_usage=False))
     play.says(0, delta("x", finish="stop"), usage_chunk(10, 4), delta("y", index=1, finish="stop"))

@@ -74,7 +74,7 @@ def delta(content: str | None = None, *, index: int = 0, finish: str | None = No
     """A chat chunk as vLLM writes it. Keys of `more`: role, tool_calls, ... go into the delta; `top` beside choices."""
     top = more.pop("top", {})
     choice_keys = {key: more.pop(key) for key in ("logprobs", "stop_reason") if key in more}
-    said: dict[str, Any] = {**({} if content is None else {"content": content}), **more}
+    said: dict[str, Any] = more if content is None else {"content": content, **more}
     choice = {"index": index, "delta": said, "logprobs": None, "finish_reason": finish, **choice_keys}
     return chunk([choice], **top)
 
