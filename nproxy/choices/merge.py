@@ -6,9 +6,9 @@ pieces at the end. No IO, no clock, no randomness.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
+from nproxy.choices.bodies import as_chunks, in_place
 from nproxy.choices.commands import Anomaly, ChoiceFinished, Spent
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.fold import fold
@@ -110,9 +110,9 @@ class Merge:
         if not answer.choices:
             raise LegFault(Failure(FailureKind.MALFORMED, "The upstream's answer holds no choices."))
         strand.spoke = strand.done = True
-        answer = _in_place(answer, len(strand.choices))
+        answer = in_place(answer, len(strand.choices))
         if self._request.stream:
-            return b"".join([self._taken(strand, b"", piece) for piece in _as_chunks(answer, self._chat)])
+            return b"".join([self._taken(strand, b"", piece) for piece in as_chunks(answer, chat=self._chat)])
         self._taken(strand, b"", answer)
         for choice in strand.choices:  # a whole body is not cut, even where it names no reason
             if choice.began and not choice.finished:
@@ -183,7 +183,9 @@ class Merge:
 
     def _said(self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk."""
-        said = self._mended(choice, chunk.choices[position])
+        said = chunk.choices[position]
+        if data or self._request.stream:  # the choices of a whole answer stay as they are
+            said = self._mended(choice, said)
         choice.began = True
         if said.finish_reason is not None:
             self._finish(choice, said.finish_reason)
@@ -212,7 +214,8 @@ class Merge:
         if not chunk.choices or strand.done:
             strand.tails.append(usage)
         else:
-            strand.by_choice.update((said.index, usage) for said in chunk.choices)
+            promised = range(len(strand.choices))
+            strand.by_choice.update((said.index, usage) for said in chunk.choices if said.index in promised)
 
     def _note_fingerprint(self, strand: Strand, chunk: UpstreamChunk) -> None:
         """Keep the leg's fingerprint; in a stream the first one that is heard stands on every frame from then on."""
@@ -303,32 +306,3 @@ def in_band(data: bytes) -> Failure:
     return Failure(
         FailureKind.IN_BAND, "The upstream answered with an error.", content_type="application/json", body=data
     )
-
-
-def _in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
-    """Number the choices of a whole answer by their place, where their indices are no numbering of all of them."""
-    if len(answer.choices) != promised or {said.index for said in answer.choices} == set(range(promised)):
-        return answer
-    return replace(answer, choices=tuple(replace(said, index=place) for place, said in enumerate(answer.choices)))
-
-
-def _as_chunks(answer: UpstreamChunk, chat: bool) -> list[UpstreamChunk]:
-    """A whole answer as a stream would have brought it: per choice what it says, then its finish; usage behind."""
-    nothing: Mapping[str, JSON] = {} if chat else {"text": ""}
-    chunks = []
-    for said in answer.choices:
-        text = replace(said, delta=_with_call_indices(said.delta), finish_reason=None)
-        finish = UpstreamChoice(said.index, nothing, None, said.finish_reason or "stop", None, {})
-        chunks += [replace(answer, choices=(piece,), usage=None) for piece in (text, finish)]
-    return [*chunks, replace(answer, choices=(), extra={})]
-
-
-def _with_call_indices(delta: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """A message's tool calls as deltas, which are numbered."""
-    calls = delta.get("tool_calls")
-    if not isinstance(calls, list):
-        return delta
-    numbered: list[JSON] = [
-        {"index": place, **call} if isinstance(call, dict) else call for place, call in enumerate(calls)
-    ]
-    return {**delta, "tool_calls": numbered}

@@ -156,6 +156,15 @@ def test_K14_a_stream_in_answer_to_a_plain_request() -> None:
     assert play.reply["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
 
 
+def test_C4_tool_calls_of_a_whole_answer_are_untouched() -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}] * 2
+    body = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    play = Play(chat(n=2))
+    for leg in (0, 1):
+        play.answers(leg, json.dumps(body).encode())
+    assert [choice["message"]["tool_calls"] for choice in play.reply["choices"]] == [calls, calls]
+
+
 def test_K14_tool_calls_of_a_stream_in_a_whole_answer() -> None:
     play = Play(chat(n=1))
     call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": ""}}

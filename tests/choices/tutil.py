@@ -73,9 +73,9 @@ def drawing() -> Callable[[], int]:
 def delta(content: str | None = None, *, index: int = 0, finish: str | None = None, **more: Any) -> bytes:
     """A chat chunk as vLLM writes it. Keys of `more`: role, tool_calls, ... go into the delta; `top` beside choices."""
     top = more.pop("top", {})
-    choice_keys = {key: more.pop(key) for key in ("logprobs", "stop_reason") if key in more}
+    choice_keys: dict[str, Any] = {key: more.pop(key) for key in ("logprobs", "stop_reason") if key in more}
     said: dict[str, Any] = more if content is None else {"content": content, **more}
-    choice = {"index": index, "delta": said, "logprobs": None, "finish_reason": finish, **choice_keys}
+    choice: dict[str, Any] = {"index": index, "delta": said, "logprobs": None, "finish_reason": finish, **choice_keys}
     return chunk([choice], **top)
 
 

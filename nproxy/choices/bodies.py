@@ -1,0 +1,38 @@
+"""Whole bodies read as what a stream would have brought, so that both forms go one way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
+from nproxy.openai.jsonvalue import JSON
+
+
+def in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
+    """Number the choices of a whole answer by their place, where their indices are no numbering of all of them."""
+    if len(answer.choices) != promised or {said.index for said in answer.choices} == set(range(promised)):
+        return answer
+    return replace(answer, choices=tuple(replace(said, index=place) for place, said in enumerate(answer.choices)))
+
+
+def as_chunks(answer: UpstreamChunk, *, chat: bool) -> list[UpstreamChunk]:
+    """A whole answer as a stream would have brought it: per choice what it says, then its finish; usage behind."""
+    nothing: Mapping[str, JSON] = {} if chat else {"text": ""}
+    chunks = []
+    for said in answer.choices:
+        text = replace(said, delta=_with_call_indices(said.delta), finish_reason=None)
+        finish = UpstreamChoice(said.index, nothing, None, said.finish_reason or "stop", None, {})
+        chunks += [replace(answer, choices=(piece,), usage=None) for piece in (text, finish)]
+    return [*chunks, replace(answer, choices=(), extra={})]
+
+
+def _with_call_indices(delta: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """A message's tool calls as deltas, which are numbered."""
+    calls = delta.get("tool_calls")
+    if not isinstance(calls, list):
+        return delta
+    numbered: list[JSON] = [
+        {"index": place, **call} if isinstance(call, dict) else call for place, call in enumerate(calls)
+    ]
+    return {**delta, "tool_calls": numbered}
