@@ -10,6 +10,7 @@ Shapes: T tokens, R decoding rows, Q query heads, K key (and value) heads, G = Q
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,14 +28,17 @@ class KvCache:
     """Keys and values of all layers: one tensor [layers, 2K, blocks * block_size, D], keys' heads first.
 
     A block is block_size consecutive slots of every head. A head's slots lie together, so that a span's
-    keys, gathered block by block, are one matrix. Begins as zeros, which take no memory until they are
-    written; and what is masked out is multiplied by 0, so it must always be a number.
+    keys, gathered block by block, are one matrix. Begins as zeros, because what is masked out is
+    multiplied by 0 and must be a number; they take no memory until something else is written.
     """
 
     def __init__(self, spec: ModelSpec, blocks: int, block_size: int, dtype: torch.dtype) -> None:
         self.block_size = block_size
         self.heads = spec.kv_heads
-        self.data = torch.zeros(spec.layers, 2 * spec.kv_heads, blocks * block_size, spec.head_dim, dtype=dtype)
+        shape = (spec.layers, 2 * spec.kv_heads, blocks * block_size, spec.head_dim)
+        # Anonymous memory is zero and comes page by page; torch.zeros would write, and so take, all of it at once.
+        memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+        self.data = torch.frombuffer(memory, dtype=dtype).view(shape)
         self._by_block = self.data.view(spec.layers, 2 * spec.kv_heads, blocks, block_size * spec.head_dim)
 
     def store(self, layer: int, kv: torch.Tensor, slots: torch.Tensor) -> None:
