@@ -16,6 +16,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
 _SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 _COUNTERS = {
+    "steps": ("nproxy_engine_steps", "Steps of the core."),
     "forks": ("nproxy_engine_forks", "Sequences forked off a prompt that was computed once."),
     "block_copies": ("nproxy_engine_block_copies", "Blocks copied because a sequence wrote into a shared one."),
     "preemptions": ("nproxy_engine_preemptions", "Sequences put back because blocks ran out."),

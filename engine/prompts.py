@@ -26,6 +26,11 @@ class Prompt:
     echo: str = ""
 
 
+def context_length(ready: Ready) -> int:
+    """Most tokens that a prompt and its answer may have: the model's limit, or the whole pool where that is less."""
+    return min(ready.max_model_len, ready.blocks * ready.block_size)
+
+
 def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, ...]:
     """Turn the request's prompts into tokens; raises ApiError 400 for what the model cannot take."""
     request = order.request
@@ -58,7 +63,7 @@ def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begi
         tokens = (begin,)
     if not tokens:
         raise invalid_request("The prompt holds no token.", param=param)
-    room = ready.max_model_len - len(tokens)
+    room = context_length(ready) - len(tokens)
     if room < 1 or (order.max_tokens is not None and order.max_tokens > room):
         asked = "" if order.max_tokens is None else f" and {order.max_tokens} new tokens were asked for"
         raise _too_long(f"The prompt has {len(tokens)} tokens{asked}.", ready, param)
@@ -71,13 +76,13 @@ def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begi
 
 def _refuse_endless(text: str, tokenizer: Tokenizer, ready: Ready, param: str) -> None:
     """Spare the work on a text that cannot fit, however well its tokens match it."""
-    if len(text) > ready.max_model_len * tokenizer.table.longest:
+    if len(text) > context_length(ready) * tokenizer.table.longest:
         raise _too_long(f"The prompt has {len(text)} characters.", ready, param)
 
 
 def _too_long(what: str, ready: Ready, param: str) -> ApiError:
     return invalid_request(
-        f"This model's maximum context length is {ready.max_model_len} tokens. {what}",
+        f"This model's maximum context length is {context_length(ready)} tokens. {what}",
         param=param,
         code="context_length_exceeded",
     )

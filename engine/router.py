@@ -19,7 +19,8 @@ from engine.metrics import Metrics
 from engine.prompts import Prompt
 from nproxy.openai.errors import ApiError, invalid_request
 
-_FULL = 65_536  # tokens that may wait for one request: a minute of 32 choices on a fast CPU
+FULL = 65_536
+"""Tokens that may wait for one request: a minute of 32 choices on a fast CPU."""
 
 
 class Inbox:
@@ -31,9 +32,11 @@ class Inbox:
         self._filled = asyncio.Event()
 
     def put(self, tokens: Iterable[TokenDrawn]) -> None:
-        """Add what one step drew; a full inbox fails its request instead."""
+        """Add what one step drew; a full inbox fails its request instead, and a failed one takes no more."""
+        if self._error is not None:
+            return
         self._tokens.extend(tokens)
-        if len(self._tokens) > _FULL:
+        if len(self._tokens) > FULL:
             self._tokens.clear()
             self.fail(ApiError(408, "The answer was not read in time.", type="server_error", code="slow_reader"))
         self._filled.set()
@@ -44,7 +47,7 @@ class Inbox:
         self._filled.set()
 
     async def take(self) -> list[TokenDrawn]:
-        """All tokens there are, at least one; raises the error once they are taken."""
+        """All tokens there are, as soon as there are some; raises the error once they are taken."""
         await self._filled.wait()
         if not self._tokens and self._error is not None:
             raise self._error
@@ -107,6 +110,11 @@ class Router:
                         inbox.fail(_error(failed))
         finally:
             self.fail_all(ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped"))
+
+    @property
+    def idle(self) -> bool:
+        """No request has a group in the core."""
+        return not self._inboxes
 
     def fail_all(self, error: ApiError) -> None:
         """End every open request with this error."""

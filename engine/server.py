@@ -17,6 +17,7 @@ from engine import metrics
 from engine.answers import Answer
 from engine.order import read_order
 from engine.output import Output
+from engine.prompts import context_length
 from engine.serving import Serving
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
@@ -180,7 +181,7 @@ async def _model(request: web.Request) -> web.Response:
 
 
 def _model_entry(serving: Serving) -> dict[str, object]:
-    longest = serving.router.ready.max_model_len if serving.ready else None
+    longest = context_length(serving.router.ready) if serving.ready else None
     return {
         "id": serving.model,
         "object": "model",

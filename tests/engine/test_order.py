@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -329,6 +330,13 @@ def test_J6_echo_gives_the_text_of_texts_and_of_tokens() -> None:
 )
 def test_how_many_tokens_may_follow(order: Order, new: int) -> None:
     assert only(order).max_tokens == new
+
+
+def test_a_pool_smaller_than_the_context_is_the_context() -> None:
+    small = replace(READY, blocks=2)
+    assert prepare(chat(), LETTERS, small)[0].max_tokens == 32 - 5
+    with pytest.raises(ApiError, match="maximum context length is 32"):
+        prepare(chat(max_tokens=28), LETTERS, small)
 
 
 @pytest.mark.parametrize(

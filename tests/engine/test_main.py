@@ -1,0 +1,189 @@
+"""How the server process begins and ends: wrong use, loading, SIGTERM, the end of its input, a dead core."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.engine.asking import Folded, chat, folded
+from tests.engine.conftest import MODEL
+from tests.real.metrics import wait_for
+from tests.real.processes import ROOT
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{folder}/none.gguf"], "there is no model at"),
+        (["{folder}/note.txt"], "neither a folder nor a .gguf file"),
+        (["{folder}/empty.gguf"], "no GGUF file"),
+        (["{folder}/cut.gguf"], "no GGUF file"),
+        (["{folder}"], "no tokenizer.json"),
+        (["{folder}", "--block-size", "0"], "block_size must be at least 1"),
+        (["{folder}", "--kv-fraction", "2"], "kv_fraction must lie between 0 and 1"),
+        (["{folder}", "--kv-fraction", "0.5", "--num-blocks", "9"], "not allowed with"),
+        (["{folder}", "--dtype", "int3"], "invalid choice"),
+        ([], "required: MODEL"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_2(tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "note.txt").write_text("hello")
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    argv = [sys.executable, "-m", "engine", *(word.format(folder=tmp_path) for word in words)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, cwd=ROOT)
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]
+    assert said in last
+    assert "Traceback" not in done.stderr
+
+
+@dataclass
+class Life:
+    """A started engine on a Unix socket: its process, with a standard input that stays open, and its log."""
+
+    process: subprocess.Popen[bytes]
+    socket: Path
+    log: Path
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=60.0) as opened:
+            yield opened
+
+    async def health(self) -> httpx.Response | None:
+        """What /health says; None while nobody listens."""
+        try:
+            async with self.client() as client:
+                return await client.get("/health")
+        except httpx.TransportError:
+            return None
+
+    async def until_ready(self) -> None:
+        while (answer := await self.health()) is None or answer.status_code != 200:
+            assert self.process.poll() is None, self.log.read_text()
+            await asyncio.sleep(0.05)  # another process's state: there is no event to wait on
+
+    async def until_running(self, sequences: int) -> None:
+        async with self.client() as client:
+            while f'{{state="running"}} {sequences}.0' not in (await client.get("/metrics")).text:
+                await asyncio.sleep(0.05)  # another process's state again
+
+    async def exit_code(self, seconds: float) -> int:
+        return await asyncio.to_thread(self.process.wait, seconds)
+
+
+@contextmanager
+def started(model: Path, folder: Path) -> Iterator[Life]:
+    socket, log = folder / "engine.sock", folder / "engine.log"
+    argv = [sys.executable, "-m", "engine", str(model), "--uds", str(socket), "--served-model-name", MODEL]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*argv, "--exit-with-stdin"], stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=ROOT, env=env
+        )
+    try:
+        yield Life(process, socket, log)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+async def begun(response: httpx.Response) -> tuple[AsyncIterator[str], list[str]]:
+    """A stream's lines, once the first text is there."""
+    lines = response.aiter_lines()
+    seen: list[str] = []
+    async for line in lines:
+        seen.append(line)
+        if '"content":"' in line and '"content":""' not in line:
+            break
+    return lines, seen
+
+
+async def rest(lines: AsyncIterator[str], seen: list[str]) -> tuple[Folded, dict[str, Any] | None]:
+    """The stream to its end, and the error that ended it, if one did."""
+    whole = folded(seen + [line async for line in lines])
+    return whole, whole.chunks[-1].get("error")
+
+
+def long_chat(tokens: int) -> dict[str, Any]:
+    return chat(n=2, max_tokens=tokens, stream=True, ignore_eos=True)
+
+
+@pytest.mark.model
+async def test_it_refuses_while_loading_and_L5_finishes_on_sigterm(default_model: Path, tmp_path: Path) -> None:
+    with started(default_model, tmp_path) as life:
+        while (first := await life.health()) is None:
+            await asyncio.sleep(0.02)
+        assert first.status_code == 503
+        assert first.json()["error"]["code"] == "engine_unavailable"
+        assert first.headers["retry-after"]
+        await life.until_ready()
+        async with life.client() as client, client.stream("POST", "/v1/chat/completions", json=long_chat(40)) as live:
+            lines, seen = await begun(live)
+            life.process.send_signal(signal.SIGTERM)
+            async with life.client() as late:
+                while (refused := await late.post("/v1/chat/completions", json=chat())).status_code == 200:
+                    pass  # the signal has not been seen yet
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_unavailable")
+            whole, error = await rest(lines, seen)
+        assert (error, whole.done) == (None, True)
+        assert whole.reasons == {0: ["length"], 1: ["length"]}
+        assert await life.exit_code(10.0) == 0
+        assert not life.socket.exists()
+
+
+@pytest.mark.model
+async def test_it_ends_with_its_standard_input(default_model: Path, tmp_path: Path) -> None:
+    with started(default_model, tmp_path) as life:
+        await life.until_ready()
+        children = psutil.Process(life.process.pid).children(recursive=True)
+        assert children
+        async with life.client() as client, client.stream("POST", "/v1/chat/completions", json=long_chat(4000)) as live:
+            lines, seen = await begun(live)
+            assert life.process.stdin is not None
+            life.process.stdin.close()
+            whole, error = await rest(lines, seen)
+        assert error is not None
+        assert not whole.done
+        assert await life.exit_code(5.0) == 0
+        await asyncio.to_thread(
+            wait_for, lambda: not any(child.is_running() for child in children), seconds=5.0, what="no orphan"
+        )
+
+
+@pytest.mark.model
+async def test_a_dead_core_fails_its_requests_and_ends_the_server(default_model: Path, tmp_path: Path) -> None:
+    body = chat(max_tokens=4000, ignore_eos=True)
+    with started(default_model, tmp_path) as life:
+        await life.until_ready()
+        async with life.client() as client, client.stream("POST", "/v1/chat/completions", json=long_chat(4000)) as live:
+            lines, seen = await begun(live)
+            async with asyncio.TaskGroup() as group:
+                whole_answer = group.create_task(client.post("/v1/chat/completions", json=body))
+                await life.until_running(3)
+                for core in psutil.Process(life.process.pid).children():
+                    core.kill()
+            whole, error = await rest(lines, seen)
+        assert error is not None
+        assert error["code"] == "engine_stopped"
+        assert not whole.done
+        assert whole_answer.result().status_code == 503
+        assert whole_answer.result().json()["error"]["code"] == "engine_stopped"
+        assert await life.exit_code(10.0) == 1
+        assert "ended by signal 9" in life.log.read_text()

@@ -1,0 +1,147 @@
+"""The server in this process, before a real core process whose runner is a hash: what must end, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engine import answers, serving
+from engine.channel import CoreClient
+from engine.config import EngineConfig
+from engine.detokenizer import TokenBytes
+from engine.metrics import Metrics
+from engine.router import Router
+from engine.server import listening
+from engine.serving import Serving
+from engine.template import ChatTemplate
+from engine.tokenizer import Tokenizer
+from tests.engine.asking import chat, post, refused, streamed
+from tests.engine.conftest import MODEL
+from tests.engine.test_order import LETTERS
+
+
+@asynccontextmanager
+async def engine(
+    tokenizer: Tokenizer, path: Path, *, runner: str = "hash", block_size: int = 4
+) -> AsyncIterator[Serving]:
+    """The server on a Unix socket; its core takes 512 tokens, in 256 blocks."""
+    config = EngineConfig(runner, max_batch_tokens=64, max_sequences=16, block_size=block_size)
+    core = await CoreClient.start(config, "tests.fakes.runner:load")
+    try:
+        served = Serving(config, MODEL, tokenizer)
+        metrics = Metrics(core.ready)
+        router = Router(core, metrics)
+        served.core_is_ready(router, metrics)
+        async with listening(served, uds=path, host="", port=0), asyncio.TaskGroup() as group:
+            run = group.create_task(router.run())
+            yield served
+            run.cancel()
+        served.close()
+    finally:
+        await core.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "engine.sock"
+
+
+@asynccontextmanager
+async def client_of(path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.AsyncHTTPTransport(uds=str(path))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=20.0) as opened:
+        yield opened
+
+
+async def test_choices_come_through(path: Path) -> None:
+    async with engine(LETTERS, path), client_of(path) as client:
+        live = await streamed(client, n=3, max_tokens=20, ignore_eos=True)
+        assert live.reasons == {0: ["length"], 1: ["length"], 2: ["length"]}
+        assert live.done
+
+
+async def test_a_group_that_can_never_fit_is_a_400(path: Path) -> None:
+    # 256 blocks of one token: a prompt of 245 and sixteen choices find no room, wait as they may.
+    body = {"model": MODEL, "prompt": [5] * 245, "n": 16, "max_tokens": 5}
+    async with engine(LETTERS, path, block_size=1), client_of(path) as client:
+        status, error = await refused(client, "/v1/completions", body)
+        assert (status, error["code"]) == (400, "request_too_large")
+        assert "blocks" in error["message"]
+
+
+async def test_a_step_that_fails_is_a_500_without_a_traceback(path: Path) -> None:
+    async with engine(LETTERS, path, runner="broken"), client_of(path) as client:
+        status, error = await refused(client, "/v1/chat/completions", chat())
+        assert (status, error["type"]) == (500, "server_error")
+
+
+async def test_M1_a_stalled_reader_is_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "_WRITE_SECONDS", 0.3)
+    long_words = Tokenizer(LETTERS.backend, TokenBytes([b"x" * 4000] * 1000), LETTERS.template, 0)
+    body = chat(n=2, max_tokens=400, stream=True, ignore_eos=True)
+    async with engine(long_words, path) as served:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(str(path))
+            link.sendall(post("/v1/chat/completions", body))
+            while served.router.idle:
+                await asyncio.sleep(0)
+            assert await served.idle(15.0)  # although nobody has read a byte
+            assert served.router.idle
+            link.settimeout(5.0)
+            got = await asyncio.to_thread(everything, link)
+        assert b"data: " in got
+        assert b"[DONE]" not in got
+
+
+def everything(link: socket.socket) -> bytes:
+    """All that can still be read."""
+    got = b""
+    while more := link.recv(1 << 16):
+        got += more
+    return got
+
+
+async def test_a_template_that_never_ends_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_PREPARE_SECONDS", 0.2)
+    released = threading.Event()
+
+    class Endless(ChatTemplate):
+        def render(self, messages: object, variables: object) -> str:
+            released.wait(20)
+            return "late"
+
+    slow = Tokenizer(LETTERS.backend, LETTERS.table, Endless("", {}), 0)
+    async with engine(slow, path) as served, client_of(path) as client:
+        try:
+            status, error = await refused(client, "/v1/chat/completions", chat())
+            assert (status, error["code"]) == (503, "overloaded")
+            health = await client.get("/health")  # the event loop was never held up
+            assert health.status_code == 200
+            assert await served.idle(1.0)
+        finally:
+            released.set()
+
+
+async def test_nobody_is_served_on_the_way_out(path: Path) -> None:
+    async with engine(LETTERS, path) as served, client_of(path) as client:
+        served.draining = True
+        status, error = await refused(client, "/v1/chat/completions", chat())
+        assert (status, error["code"]) == (503, "engine_unavailable")
+
+
+async def test_nobody_is_served_before_the_core_is_there(path: Path) -> None:
+    served = Serving(EngineConfig("none"), MODEL, LETTERS)
+    async with listening(served, uds=path, host="", port=0), client_of(path) as client:
+        for call in (client.get("/health"), client.get("/metrics"), client.post("/v1/chat/completions", json=chat())):
+            answered = await call
+            assert (answered.status_code, answered.json()["error"]["code"]) == (503, "engine_unavailable")
+            assert answered.headers["retry-after"] == "1"
+        assert (await client.get("/v1/models")).json()["data"][0]["id"] == MODEL
+    served.close()
