@@ -107,8 +107,8 @@ class App:
             self._idle.set()
         seconds = asyncio.get_running_loop().time() - exchange.started
         labels = (exchange.endpoint, exchange.upstream, exchange.model)
-        self.metrics.requests.labels(*labels, exchange.mode, str(exchange.code)).inc()
-        self.metrics.request_seconds.labels(*labels).observe(seconds)
+        self.metrics.requests(*labels, exchange.mode, str(exchange.code)).inc()
+        self.metrics.request_seconds(*labels).observe(seconds)
         access.info("%s", exchange.endpoint, extra={"fields": _log_fields(exchange, seconds)})
 
 

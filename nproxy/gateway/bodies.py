@@ -50,8 +50,11 @@ async def chunks(request: BaseRequest, limit: int, seconds: float | None = BODY_
     size = 0
     while True:
         try:
-            async with asyncio.timeout(seconds):
+            if seconds is None or request.content.is_eof():
                 data = await request.content.readany()
+            else:
+                async with asyncio.timeout(seconds):
+                    data = await request.content.readany()
         except TimeoutError:
             raise _too_slow() from None
         except (RequestPayloadError, ClientPayloadError, ValueError):

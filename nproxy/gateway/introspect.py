@@ -38,7 +38,7 @@ async def metrics(app: App, exchange: Exchange) -> None:
     for upstream in app.upstreams.all:
         for replica in upstream.gate.replicas:
             if replica.up is not None:
-                app.metrics.replica_up.labels(upstream.name, replica.label).set(replica.up)
+                app.metrics.replica_up(upstream.name, replica.label).set(replica.up)
     await exchange.respond(200, app.metrics.exposition(engine), content_type=CONTENT_TYPE_LATEST)
 
 

@@ -33,16 +33,16 @@ class Observer:
         self._started = started
         self._clock = asyncio.get_running_loop().time
         self._last: dict[int, float] = {}
-        self._gaps = metrics.inter_token.labels(upstream, model)
+        self._gaps = metrics.inter_token(upstream, model)
         self._first_finish = self._last_finish = 0.0
 
     def leg_opened(self, leg: Leg) -> None:
         self._metrics.leg_width.observe(leg.width)
-        self._metrics.inflight_legs.labels(self._upstream).inc()
+        self._metrics.inflight_legs(self._upstream).inc()
 
     def leg_ended(self, outcome: str) -> None:
-        self._metrics.inflight_legs.labels(self._upstream).dec()
-        self._metrics.legs.labels(self._upstream, outcome).inc()
+        self._metrics.inflight_legs(self._upstream).dec()
+        self._metrics.legs(self._upstream, outcome).inc()
 
     def batch(self, leg: int, events: Sequence[Event]) -> str | None:
         """Note one batch of a leg; gives the leg's outcome when it failed with it."""
@@ -54,12 +54,12 @@ class Observer:
             if last is not None:
                 self._gaps.observe(now - last)
             elif not self._last:
-                self._metrics.first_token.labels(self._upstream, self._model).observe(now - self._started)
+                self._metrics.first_token(self._upstream, self._model).observe(now - self._started)
             self._last[leg] = now
         return None
 
     def choice_finished(self, command: ChoiceFinished) -> None:
-        self._metrics.choices.labels(self._upstream, self._model, _known_reason(command.finish_reason)).inc()
+        self._metrics.choices(self._upstream, self._model, _known_reason(command.finish_reason)).inc()
         self._last_finish = self._clock()
         self._first_finish = self._first_finish or self._last_finish
 
@@ -71,18 +71,18 @@ class Observer:
             ("completion", "upstream", spent.upstream_completion),
         ):
             if count:
-                self._metrics.tokens.labels(self._upstream, self._model, kind, side).inc(count)
+                self._metrics.tokens(self._upstream, self._model, kind, side).inc(count)
 
     def anomaly(self, kind: str) -> None:
-        self._metrics.anomalies.labels(self._upstream, kind).inc()
+        self._metrics.anomalies(self._upstream, kind).inc()
 
     def retried(self, reason: str) -> None:
-        self._metrics.retries.labels(self._upstream, reason).inc()
+        self._metrics.retries(self._upstream, reason).inc()
 
     def ended(self, choices: int) -> None:
         """The request is over."""
         if choices > 1 and self._first_finish:
-            self._metrics.skew.labels(self._upstream, self._model).observe(self._last_finish - self._first_finish)
+            self._metrics.skew(self._upstream, self._model).observe(self._last_finish - self._first_finish)
 
 
 _REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error"})

@@ -5,7 +5,8 @@ Label values come from the configuration only; what clients send never becomes o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import cache
 
 from prometheus_client import (
     CollectorRegistry,
@@ -31,26 +32,33 @@ class Metrics:
     """
 
     def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str]) -> None:
-        disable_created_metrics()  # a second series for each counter and histogram, which nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody reads
         self.registry = registry = CollectorRegistry()
         self._models = frozenset(models)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"nproxy_{name}", text, labels, registry=registry)
+        def counter(name: str, text: str, *labels: str) -> Callable[..., Counter]:
+            return cache(Counter(f"nproxy_{name}", text, labels, registry=registry).labels)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"nproxy_{name}", text, labels, registry=registry)
+        def gauge(name: str, text: str, *labels: str) -> Callable[..., Gauge]:
+            return cache(Gauge(f"nproxy_{name}", text, labels, registry=registry).labels)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"nproxy_{name}", text, labels, registry=registry, buckets=buckets)
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
+            return cache(Histogram(f"nproxy_{name}", text, labels, registry=registry, buckets=buckets).labels)
 
+        def single(name: str, text: str) -> Gauge:
+            return Gauge(f"nproxy_{name}", text, registry=registry)
+
+        # A metric with labels is called with their values and gives the one to count in. The lookups are cached: label
+        # values are few, and the library's own lookup takes a lock and joins texts at every request.
         self.requests = counter("requests", "Requests answered.", "endpoint", "upstream", "model", "mode", "code")
         self.choices = counter("choices", "Choices finished.", "upstream", "model", "finish_reason")
         self.legs = counter("legs", "Upstream calls ended.", "upstream", "outcome")
-        self.leg_width = histogram("leg_width", "Choices that one upstream call carries.", _WIDTHS)
+        self.leg_width = Histogram(
+            "nproxy_leg_width", "Choices that one upstream call carries.", registry=registry, buckets=_WIDTHS
+        )
         self.retries = counter("retries", "Upstream calls made again.", "upstream", "reason")
-        self.inflight_requests = gauge("inflight_requests", "Requests in flight.")
-        self.inflight_choices = gauge("inflight_choices", "Choices in flight.")
+        self.inflight_requests = single("inflight_requests", "Requests in flight.")
+        self.inflight_choices = single("inflight_choices", "Choices in flight.")
         self.inflight_legs = gauge("inflight_legs", "Upstream calls opened and not ended.", "upstream")
         self.first_token = histogram(
             "time_to_first_token_seconds", "From the request to its first event.", _LATENCY, "upstream", "model"
@@ -69,10 +77,10 @@ class Metrics:
         )
         self.anomalies = counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
         self.replica_up = gauge("replica_up", "Whether the replica was reachable last.", "upstream", "replica")
-        self.loop_lag = gauge("event_loop_lag_seconds", "How late the event loop ran a timer, last measured.")
-        gauge("build_info", "The version that runs.", "version").labels(version).set(1)
+        self.loop_lag = single("event_loop_lag_seconds", "How late the event loop ran a timer, last measured.")
+        gauge("build_info", "The version that runs.", "version")(version).set(1)
         for upstream in upstreams:
-            self.inflight_legs.labels(upstream).set(0)
+            self.inflight_legs(upstream).set(0)
 
     def model_label(self, model: str) -> str:
         """The model's name if the configuration names it, else `other`."""

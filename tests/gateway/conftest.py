@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvloop
 
 from nproxy.config import Config
 from nproxy.gateway.app import App
@@ -151,3 +153,9 @@ async def gateway(start: Start) -> Gateway:
     """A gateway that fans out to `upstream`."""
     started: Gateway = await start()
     return started
+
+
+
+def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run on the loop that the gateway is served by: its transports differ from asyncio's where it matters here."""
+    return {"uvloop": uvloop.new_event_loop}
