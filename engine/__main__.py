@@ -189,7 +189,7 @@ class _Departure:
         """End what still runs with an error event."""
         self._serving.draining = True
         if self._serving.ready:
-            self._serving.router.fail_all(unavailable("The engine is shutting down."))
+            self._serving.router.end(unavailable("The engine is shutting down."))
         self.begun.set()
 
 
@@ -210,4 +210,7 @@ def _own_name(model: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(status)  # sys.exit would wait for a thread in which a chat template never ends

@@ -92,6 +92,7 @@ class Router:
         self._metrics = metrics
         self._inboxes: dict[int, Inbox] = {}
         self._numbers = itertools.count()
+        self._over: ApiError | None = None
         self.ready = core.ready
 
     async def run(self) -> None:
@@ -109,15 +110,16 @@ class Router:
                     if (inbox := self._inboxes.get(failed.group)) is not None:
                         inbox.fail(_error(failed))
         finally:
-            self.fail_all(ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped"))
+            self.end(ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped"))
 
     @property
     def idle(self) -> bool:
         """No request has a group in the core."""
         return not self._inboxes
 
-    def fail_all(self, error: ApiError) -> None:
-        """End every open request with this error."""
+    def end(self, error: ApiError) -> None:
+        """End every open request with this error, and refuse with it those that come; the first error counts."""
+        self._over = self._over or error
         for inbox in self._inboxes.values():
             inbox.fail(error)
 
@@ -131,7 +133,12 @@ class Router:
         sampling: Sampling,
         stop_tokens: frozenset[int],
     ) -> Iterator[Ticket]:
-        """Add one group per prompt; on leaving, whatever of them still runs is aborted at once."""
+        """Add one group per prompt; on leaving, whatever of them still runs is aborted at once.
+
+        Raises ApiError when the core takes no more.
+        """
+        if self._over is not None:
+            raise self._over
         inbox = Inbox()
         ticket = Ticket(self._core, tuple(next(self._numbers) for _ in prompts), inbox)
         for group, prompt in zip(ticket.groups, prompts, strict=True):

@@ -28,6 +28,7 @@ from nproxy.openai.wire import Wire
 
 _BODY_BYTES = 10 << 20
 _BODY_SECONDS = 30.0
+_KEEPALIVE_SECONDS = 75.0
 _SERVING = web.AppKey("serving", Serving)
 
 log = logging.getLogger("engine.server")
@@ -55,7 +56,9 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
     loop = asyncio.get_running_loop()
     if runner.server is None:
         raise RuntimeError("the runner has no server after its setup")
-    connection = partial(_Connection, runner.server, loop=loop, access_log=_NO_ACCESS_LOG)
+    connection = partial(
+        _Connection, runner.server, loop=loop, access_log=_NO_ACCESS_LOG, keepalive_timeout=_KEEPALIVE_SECONDS
+    )
     try:
         if uds is not None:
             sockets = await loop.create_unix_server(connection, str(uds))

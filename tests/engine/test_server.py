@@ -33,7 +33,7 @@ QUESTION_TOKENS = 34  # "Name a color." in the default model's template, as vLLM
 
 
 async def test_J1_n_choices_of_a_chat(client: httpx.AsyncClient) -> None:
-    answered = await ask(client, n=4, seed=1)
+    answered = await ask(client, n=4, seed=1, ignore_eos=True)
     assert len(set(texts(answered))) == 4
     assert [choice["finish_reason"] for choice in answered["choices"]] == ["length"] * 4
     assert all(choice["message"]["role"] == "assistant" for choice in answered["choices"])
@@ -67,7 +67,7 @@ async def test_D1_D4_D5_the_stream_begins_with_the_roles(client: httpx.AsyncClie
 
 
 async def test_E7_usage_comes_last_and_once(client: httpx.AsyncClient) -> None:
-    live = await streamed(client, n=2, stream_options={"include_usage": True})
+    live = await streamed(client, n=2, ignore_eos=True, stream_options={"include_usage": True})
     *before, last = live.chunks
     assert all(chunk["usage"] is None for chunk in before)
     assert last["choices"] == []
@@ -77,7 +77,7 @@ async def test_E7_usage_comes_last_and_once(client: httpx.AsyncClient) -> None:
 
 async def test_E12_continuous_usage_is_a_running_total(client: httpx.AsyncClient) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    live = await streamed(client, n=3, stream_options=options)
+    live = await streamed(client, n=3, ignore_eos=True, stream_options=options)
     totals = [chunk["usage"]["completion_tokens"] for chunk in live.chunks if chunk["usage"]]
     assert totals == sorted(totals)
     assert (totals[0], totals[-1]) == (3, 24)
@@ -155,7 +155,7 @@ async def test_stop_token_ids(client: httpx.AsyncClient) -> None:
 
 
 async def test_J2_prompts_are_answered_in_order(client: httpx.AsyncClient) -> None:
-    answered = await complete(client, prompt=["The sky is", "Grass is"], n=2, max_tokens=6)
+    answered = await complete(client, prompt=["The sky is", "Grass is"], n=2, max_tokens=6, ignore_eos=True)
     assert len(texts(answered)) == 4
     assert answered["usage"] == {"prompt_tokens": 6, "completion_tokens": 24, "total_tokens": 30}
     assert answered["object"] == "text_completion"

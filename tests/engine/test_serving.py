@@ -19,7 +19,7 @@ from engine.detokenizer import TokenBytes
 from engine.metrics import Metrics
 from engine.router import Router
 from engine.server import listening
-from engine.serving import Serving
+from engine.serving import Serving, unavailable
 from engine.template import ChatTemplate
 from engine.tokenizer import Tokenizer
 from tests.engine.asking import chat, post, refused, streamed
@@ -134,6 +134,14 @@ async def test_nobody_is_served_on_the_way_out(path: Path) -> None:
         served.draining = True
         status, error = await refused(client, "/v1/chat/completions", chat())
         assert (status, error["code"]) == (503, "engine_unavailable")
+
+
+async def test_a_request_that_was_prepared_while_the_core_ended_is_refused(path: Path) -> None:
+    async with engine(LETTERS, path) as served, client_of(path) as client:
+        served.router.end(unavailable("It is over."))
+        status, error = await refused(client, "/v1/chat/completions", chat())
+        assert (status, error["message"]) == (503, "It is over.")
+        assert served.router.idle
 
 
 async def test_nobody_is_served_before_the_core_is_there(path: Path) -> None:
