@@ -55,6 +55,22 @@ async def test_choices_come_back_from_the_core_step_by_step() -> None:
     await client.close()
 
 
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ({"GOMP_SPINCOUNT": "100"}, None)],
+)
+async def test_the_cores_threads_do_not_spin_unless_the_operator_says_so(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], policy: str | None
+) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    client = await CoreClient.start(config(), LOADER)
+    assert psutil.Process(client.pid).environ().get("OMP_WAIT_POLICY") == policy
+    await client.close()
+
+
 async def test_an_abort_is_answered_with_the_counts() -> None:
     client = await CoreClient.start(config(), LOADER)
     client.add(add(1, 4, 400))
