@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from nproxy import models
+
+# Read when torch is first imported: its threads sleep while they wait, as they do in the engine's core process.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The same examples in every run, however slow the machine is: a failure is the code's and comes again.
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
