@@ -62,7 +62,8 @@ def counting_proxy(target: str) -> Iterator[Counts]:
 @asynccontextmanager
 async def _running(target: str, counts: Counts) -> AsyncIterator[None]:
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(target, timeout=timeout, auto_decompress=False) as session:
+    fresh = aiohttp.TCPConnector(force_close=True)  # a kept connection may be closed by the server just as it is used
+    async with aiohttp.ClientSession(target, timeout=timeout, connector=fresh, auto_decompress=False) as session:
 
         async def relay(request: web.Request) -> web.StreamResponse:
             body = await request.read()

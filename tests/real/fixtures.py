@@ -22,8 +22,11 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def engine_road(default_model: Path, logs: Path) -> Iterator[Server]:
-    """`nproxy serve` alone: the built-in engine with the default model."""
-    with nproxy(log=logs / "engine-road.log", seconds=100.0) as running:
+    """`nproxy serve` alone: the built-in engine with the default model, in fp32.
+
+    In fp32 a choice does not depend on what else the batch holds, so that answers can be compared word by word.
+    """
+    with nproxy("--dtype", "float32", log=logs / "engine-road.log", seconds=100.0) as running:
         yield running
 
 

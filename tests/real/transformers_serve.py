@@ -52,7 +52,9 @@ def transformers_serve(folder: Path, *, log: Path) -> Iterator[Server]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(install()), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+    # waiting threads sleep: on a few cores, shared with gateway and tests, spinning makes a step many times slower
+    threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+    return {**os.environ, **threads, "PYTHONPATH": str(install()), "HF_HUB_OFFLINE": "1"}
 
 
 if __name__ == "__main__":
