@@ -22,6 +22,7 @@ from nproxy.openai.errors import ApiError, internal_error, invalid_request
 
 HEADER_SECONDS = 10.0
 KEEPALIVE_SECONDS = 75.0
+LINGER_SECONDS = 5.0
 MOST_HEADERS = 128
 LONGEST_HEADER = 8190
 
@@ -81,12 +82,22 @@ class Connection(RequestHandler):
 
 
 class HttpServer(Server):
-    """Makes a Connection for each accepted socket. The handler's task is cancelled when its client leaves."""
+    """Makes a Connection for each accepted socket. The handler's task is cancelled when its client leaves.
 
-    def __init__(self, handler: Handler, *, header_seconds: float = HEADER_SECONDS) -> None:
+    A closed transport still waits until what was written is taken, and a client that reads nothing never takes it: such
+    connections are broken off after `linger_seconds`, and at once at the shutdown.
+    """
+
+    def __init__(
+        self, handler: Handler, *, header_seconds: float = HEADER_SECONDS, linger_seconds: float = LINGER_SECONDS
+    ) -> None:
         super().__init__(handler, handler_cancellation=True)
         self._header_seconds = header_seconds
+        self._linger_seconds = linger_seconds
         self._running_loop = asyncio.get_running_loop()
+        self._transports: dict[RequestHandler, asyncio.Transport] = {}
+        self._closing: set[asyncio.Transport] = set()
+        self._sweep_timer = self._running_loop.call_later(linger_seconds, self._sweep)
 
     def __call__(self) -> RequestHandler:
         return Connection(
@@ -101,6 +112,28 @@ class HttpServer(Server):
             max_field_size=LONGEST_HEADER,
             max_headers=MOST_HEADERS,
         )
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._transports[handler] = transport
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._transports.pop(handler, None)
+
+    async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's signature
+        """Give handlers so many seconds to end, cancel the rest, break off what then is still open."""
+        await super().shutdown(timeout)
+        self._sweep_timer.cancel()
+        for transport in tuple(self._transports.values()):
+            transport.abort()
+
+    def _sweep(self) -> None:
+        """Break off what was closing at the last sweep already."""
+        for transport in self._closing:
+            transport.abort()
+        self._closing = {transport for transport in self._transports.values() if transport.is_closing()}
+        self._sweep_timer = self._running_loop.call_later(self._linger_seconds, self._sweep)
 
 
 def _parser_error(status: int, exc: BaseException | None) -> ApiError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from aiohttp import ClientResponse, ClientTimeout, hdrs
@@ -22,7 +23,7 @@ from nproxy.upstreams.failures import FOREIGN, after_the_head, before_the_head, 
 from nproxy.upstreams.payload import SLICE_BYTES, SharedPayload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_after import retry_after
-from nproxy.upstreams.sessions import Sessions, connection_was_reused
+from nproxy.upstreams.sessions import Sessions, Used, used_connection
 from nproxy.upstreams.watchdog import Watchdog
 
 MAX_BODY = 64 << 20
@@ -90,7 +91,7 @@ class Client:
             elif not 200 <= response.status < 300:
                 yield [LegFailed(call.leg, await self._status_failure(response, call))]
             elif response.content_type == "text/event-stream":
-                with Watchdog(response.close) as watchdog:
+                with Watchdog(partial(close, response)) as watchdog:
                     events = self._events(response, call.leg, started, watchdog)
                     try:
                         async for batch in events:
@@ -100,22 +101,28 @@ class Client:
             else:
                 yield await self._body(response, call.leg, started)
         finally:
-            response.close()
+            close(response)
 
     async def send(
         self, replica: Replica, method: str, url: URL, headers: Mapping[str, str], data: object, deadline: float
     ) -> ClientResponse | TimeoutError | Failure:
         """Send a request and wait for the response head until `deadline`, in the loop's time; the caller closes it."""
         waiting = asyncio.timeout_at(deadline if deadline < inf else None)
+        used = Used()
+        used_connection.set(used)
         try:
             async with waiting:
                 response = await self._sessions.of(replica).request(
                     method, url, headers=headers, data=data, allow_redirects=False, timeout=self._connect
                 )
+        except asyncio.CancelledError:
+            used.abort()
+            raise
         except FOREIGN as error:
+            used.abort()
             if waiting.expired():
                 return TimeoutError()
-            failure = before_the_head(error, reused=connection_was_reused.get())
+            failure = before_the_head(error, reused=used.reused)
             if failure.kind is FailureKind.CONNECT or failure == timed_out("connect"):
                 replica.unreachable()
             return failure
@@ -211,6 +218,14 @@ class Client:
             at, which = clock() + idle, "idle"
             if total.at < at:
                 at, which = total.at, "total"
+
+
+def close(response: ClientResponse) -> None:
+    """Be done with a response: its connection is reused if the answer was read whole, else closed at once."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 def _refusal(response: ClientResponse) -> Failure | None:

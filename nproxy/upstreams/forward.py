@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from aiohttp import ClientResponse
@@ -14,7 +15,7 @@ from yarl import URL
 
 from nproxy.choices.events import Failure
 from nproxy.config import Timeouts
-from nproxy.upstreams.client import Client
+from nproxy.upstreams.client import Client, close
 from nproxy.upstreams.failures import FOREIGN, after_the_head, timed_out
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.watchdog import Watchdog
@@ -64,13 +65,13 @@ async def forward(
         yield Answer(response.status, response.reason or "", response.headers, chunks)
     finally:
         await chunks.aclose()
-        response.close()
+        close(response)
 
 
 async def _chunks(response: ClientResponse, timeouts: Timeouts) -> AsyncGenerator[bytes]:
     idle = inf if timeouts.idle is None else timeouts.idle
     clock = asyncio.get_running_loop().time
-    with Watchdog(response.close) as watchdog:
+    with Watchdog(partial(close, response)) as watchdog:
         while True:
             watchdog.watch(clock() + idle)
             try:
@@ -106,5 +107,5 @@ async def fetch(
     except FOREIGN as error:
         raise ForwardError(after_the_head(error)) from error
     finally:
-        response.close()
+        close(response)
     return response.status, bytes(body[:limit])

@@ -6,8 +6,10 @@ connections, no decompression, no proxies from the environment, no headers of ai
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,13 +35,28 @@ KEEPALIVE_SECONDS = 4.0
 
 DNS_SECONDS = 10
 
-connection_was_reused: ContextVar[bool] = ContextVar("connection_was_reused", default=False)
-"""Whether the request sent last in this context went out on a connection that had served before."""
+
+@dataclass(slots=True)
+class Used:
+    """The connection that a request goes out on, as far as it has one yet.
+
+    reused: it had served before; only then may a call that got no answer be sent again freely.
+    """
+
+    transport: asyncio.Transport | None = None
+    reused: bool = False
+
+    def abort(self) -> None:
+        """Close the socket at once; a plain close would wait until what was written is taken."""
+        if self.transport is not None:
+            self.transport.abort()
 
 
-class _NotesReuse(BaseConnector):
-    """Notes whether a connection had served before: only then may a call that got no answer be sent again freely."""
+used_connection: ContextVar[Used] = ContextVar("used_connection")
+"""Set by who sends a request; filled in by the connector, which aiohttp calls in the same context."""
 
+
+class _NotesUse(BaseConnector):
     _served: weakref.WeakSet[object]
 
     async def connect(
@@ -48,23 +65,23 @@ class _NotesReuse(BaseConnector):
         traces: list[Trace],
         timeout: ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
     ) -> Connection:
-        connection_was_reused.set(False)
         connection = await super().connect(req, traces, timeout)
+        used = used_connection.get()
+        used.transport = connection.transport
         protocol = connection.protocol
-        if protocol in self._served:
-            connection_was_reused.set(True)
-        else:
+        used.reused = protocol in self._served
+        if not used.reused:
             self._served.add(protocol)
         return connection
 
 
-class _Tcp(_NotesReuse, TCPConnector):
+class _Tcp(_NotesUse, TCPConnector):
     def __init__(self) -> None:
         super().__init__(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, ttl_dns_cache=DNS_SECONDS)
         self._served = weakref.WeakSet()
 
 
-class _Unix(_NotesReuse, UnixConnector):
+class _Unix(_NotesUse, UnixConnector):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
         self._served = weakref.WeakSet()

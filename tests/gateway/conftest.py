@@ -155,7 +155,6 @@ async def gateway(start: Start) -> Gateway:
     return started
 
 
-
 def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run on the loop that the gateway is served by: its transports differ from asyncio's where it matters here."""
     return {"uvloop": uvloop.new_event_loop}

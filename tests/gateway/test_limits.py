@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 
 import psutil
 import pytest
 
 from tests.fakes.upstream import Behaviour, FakeUpstream, words
-from tests.gateway.conftest import Gateway, Start, body, envelope, gateway_for
+from tests.gateway.conftest import Gateway, Start, body, envelope, gateway_for, upstream_settings
 from tests.gateway.test_leaving import gauges_return, open_request
 
 
@@ -26,7 +27,8 @@ async def test_M1_a_slow_reader_stops_the_upstream(gateway: Gateway, upstream: F
         await asyncio.sleep(0.25)
         transports = [connection.transport for connection in gateway.http.connections]
         sizes.append(sum(transport.get_write_buffer_size() for transport in transports if transport is not None))
-    assert max(sizes) < 2 << 20
+    assert max(sizes) < 8 << 20
+    assert sizes[-1] == sizes[-2], "nothing more is read"
     assert psutil.Process(os.getpid()).memory_info().rss - before < 100 << 20
     assert len(upstream.open_calls) == n, "they wait, and are not cut"
     writer.close()
@@ -56,6 +58,31 @@ async def test_a_reader_that_takes_nothing_is_left(start: Start, upstream: FakeU
     await upstream.until(lambda: len(upstream.calls) == 2)
     await upstream.until(lambda: not upstream.open_calls, 5.0)
     await gauges_return(gateway)
+    writer.close()
+
+
+async def test_a_reader_that_takes_nothing_does_not_keep_the_gateway_from_ending(upstream: FakeUpstream) -> None:
+    upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 100_000] * 1000)
+    async with gateway_for({"upstreams": [upstream_settings(upstream)]}) as gateway:
+        _, writer = await open_request(gateway, body(n=2, stream=True))
+        await upstream.until(lambda: len(upstream.calls) == 2)
+    writer.close()
+
+
+async def test_a_closed_connection_that_is_not_read_is_broken_off(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """The answer fits into the buffers, the connection is to be closed, and the client takes nothing of it."""
+    upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 8_000_000])
+    sent = json.dumps(body()).encode()
+    _, writer = await asyncio.open_connection(*gateway.address, limit=1)
+    writer.write(b"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(sent) + sent)
+    await upstream.until(lambda: len(upstream.calls) == 1)
+    gateway.http._linger_seconds = 0.1
+    gateway.http._sweep()
+    async with asyncio.timeout(5):
+        while gateway.http._transports:
+            for transport in tuple(gateway.http._transports.values()):
+                transport.close()
+            await asyncio.sleep(0.05)
     writer.close()
 
 
