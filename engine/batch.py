@@ -15,7 +15,7 @@ class Draw:
     """One token to draw from one row of logits.
 
     sequence: who gets the token. seed: the sequence's own key (request seed + choice, int64).
-    position: where the drawn token will stand in the sequence. The uniform number is a function of
+    position: where the drawn token will stand in the sequence. The random numbers are a function of
     (seed, position) and nothing else. temperature 0 means greedy; top_k 0 and top_p 1 mean off.
     """
 

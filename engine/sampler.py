@@ -1,9 +1,15 @@
-"""From logits to tokens: temperature, top-k, top-p, then the inverse of the cumulative distribution.
+"""From logits to tokens: temperature, top-k, top-p, then two races of exponential variates.
 
-A drawn token is a function of its row of logits, its settings and one uniform number, which is a function
-of (seed, position): no generator state, so neither the order of a batch nor who else is in it can change
-an answer. The distribution is summed in fixed blocks of the vocabulary in float32, the blocks' sums and
-the inside of one block one number after the other in float64.
+A drawn token is a function of its row of logits, its settings and random numbers that are a function of
+(seed, position): no generator state, so neither the order of a batch nor who else is in it can change an
+answer.
+
+Of weights w and standard exponential variates E, the largest w / E falls on each weight with a probability
+proportional to it (the Gumbel-max trick without its logarithms; Maddison, Tarlow and Minka, "A* sampling",
+NeurIPS 2014). It is done twice: among fixed blocks of the vocabulary by their sums, then among the tokens of the block that
+won. So a few hundred random numbers are enough, and rounding in the logits changes the token only where two runners
+finish as good as together. The inverse of the cumulative distribution needs one number, but rounding moves the edges
+of all its tokens, and the many unlikely ones are narrower than that.
 
 Draws that share a row and settings (the n choices that leave prefill together) share the distribution.
 
@@ -18,7 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from engine.batch import Draw
-from engine.kernels.philox import uniforms
+from engine.kernels.philox import exponentials
 
 _BLOCK = 256  # tokens whose weights are summed as one
 _COLDEST = 1e-5  # temperatures below it are greedy: the division would overflow
@@ -58,7 +64,7 @@ def _sample(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) ->
     weights = _weights(logits, list(kinds))  # [P, V rounded up to blocks]
     seeds = torch.tensor([d.seed for d in draws])
     positions = torch.tensor([d.position for d in draws])
-    tokens: list[int] = _invert(weights, torch.tensor(which), uniforms(seeds, positions)).tolist()
+    tokens: list[int] = _race(weights, torch.tensor(which), seeds, positions).tolist()
     return tokens
 
 
@@ -110,21 +116,10 @@ def _edge(falling: torch.Tensor, needed: torch.Tensor) -> torch.Tensor:
     return torch.where(reached, falling.gather(1, at).squeeze(1), -1.0)
 
 
-def _invert(weights: torch.Tensor, which: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Where the running sums of distributions pass some numbers: weights [P, V], which and uniform [M]; gives [M]."""
+def _race(weights: torch.Tensor, which: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Draw from distributions `which` [M] of weights [P, V] by the numbers of seeds and positions [M]; gives [M]."""
     blocks = weights.view(len(weights), -1, _BLOCK)  # [P, V / block, block]
-    sums = blocks.sum(-1).double().cumsum(-1)[which]  # [M, V / block]
-    block, before = _passed(sums, uniform * sums[:, -1])
-    inside = blocks[which, block].double().cumsum(-1)  # [M, block]
-    # The block's float32 sum may exceed its float64 sum: _passed then keeps to the block's last token of any weight.
-    target = uniform * sums[:, -1] - before
-    return block * _BLOCK + _passed(inside, target)[0]
-
-
-def _passed(sums: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first place whose running sum is above the target, at the latest the last that adds; and the sum before."""
-    top = sums[:, -1:]
-    limit = torch.nextafter(top, torch.zeros_like(top))
-    place = (sums <= torch.minimum(target.unsqueeze(1), limit)).sum(-1)  # [M]
-    before = sums.gather(1, (place - 1).clamp_(min=0).unsqueeze(1)).squeeze(1)
-    return place, torch.where(place > 0, before, 0.0)
+    sums = blocks.sum(-1)[which]  # [M, V / block]
+    block = (sums / exponentials(seeds, positions, sums.shape[1], stream=0)).argmax(-1)
+    inside = blocks[which, block]  # [M, block]
+    return block * _BLOCK + (inside / exponentials(seeds, positions, _BLOCK, stream=1)).argmax(-1)

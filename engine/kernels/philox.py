@@ -24,12 +24,24 @@ def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     return torch.stack((even, odd), 1).flatten(0, 1)
 
 
-def uniforms(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """One number in [0, 1) for each (seed, position), both int64 [N]; float64 [N] of 53 random bits.
+def exponentials(seeds: torch.Tensor, positions: torch.Tensor, count: int, stream: int) -> torch.Tensor:
+    """Standard exponential variates of each (seed, position), both int64 [N]; float64 [N, count], above 0.
 
-    The seed is the key, the position the counter; both halves of each are used.
+    The seed is the key, the position half of the counter; the other half counts through the numbers and names
+    the stream (0, 1, ...), so that streams of the same place have nothing in common. A variate is -log(u) of a u in
+    (0, 1) with 32 random bits.
     """
-    key = torch.stack((seeds & _WORD, (seeds >> 32) & _WORD))
-    none = torch.zeros_like(positions)
-    words = philox(torch.stack((positions & _WORD, (positions >> 32) & _WORD, none, none)), key)
-    return ((words[0] >> 5) * (1 << 26) + (words[1] >> 6)).double() * 2.0**-53
+    lanes = torch.arange(-(-count // 4))
+    shape = (len(seeds), len(lanes))
+    counter = torch.stack(
+        (
+            (positions & _WORD).unsqueeze(1).expand(shape),
+            ((positions >> 32) & _WORD).unsqueeze(1).expand(shape),
+            lanes.expand(shape),
+            torch.full(shape, stream),
+        )
+    )  # [4, N, lanes]
+    key = torch.stack((seeds & _WORD, (seeds >> 32) & _WORD)).unsqueeze(2).expand(2, *shape)
+    words = philox(counter.flatten(1), key.flatten(1)).view(4, *shape).permute(1, 2, 0)  # [N, lanes, 4]
+    uniform = (words.reshape(len(seeds), -1)[:, :count].double() + 0.5) * 2.0**-32
+    return uniform.log_().neg_()

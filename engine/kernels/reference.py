@@ -117,7 +117,12 @@ def kept_tokens(logits: torch.Tensor, temperature: float, top_k: int, top_p: flo
     return kept
 
 
-def inverse_cdf(weights: torch.Tensor, uniform: float) -> int:
-    """The token at which the running sum of weights [V] first passes uniform times their sum."""
-    sums = weights.double().cumsum(0)
-    return int((sums <= uniform * sums[-1]).sum())
+def race(weights: torch.Tensor, block: int, among_blocks: torch.Tensor, inside: torch.Tensor) -> int:
+    """The token of weights [V] that wins: first among blocks of `block` tokens by their sums, then inside that block.
+
+    among_blocks [>= V / block] and inside [block]: standard exponential variates.
+    """
+    runs = [run.double() for run in torch.split(weights, block)]
+    quickest = max(range(len(runs)), key=lambda b: float(runs[b].sum() / among_blocks[b]))
+    run = runs[quickest]
+    return quickest * block + max(range(len(run)), key=lambda i: float(run[i] / inside[i]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.kernels.philox import philox, uniforms
+from engine.kernels.philox import exponentials, philox
 
 
 @pytest.mark.parametrize(
@@ -23,31 +23,35 @@ def test_known_answers(counter: str, key: str, words: str) -> None:
     assert [f"{word:08x}" for word in drawn[:, 0].tolist()] == words.split()
 
 
-def test_uniforms_use_every_bit_of_seed_and_position() -> None:
+def test_every_bit_of_seed_and_position_counts() -> None:
     base = torch.tensor([5])
-    here = uniforms(base, base).item()
+    here = exponentials(base, base, 3, 0)
     for bit in (0, 1, 31, 32, 40, 62):
-        assert uniforms(base ^ (1 << bit), base).item() != here
-        assert uniforms(base, base ^ (1 << bit)).item() != here
-    assert uniforms(torch.tensor([-1]), base).item() != uniforms(torch.tensor([2**63 - 1]), base).item()
+        assert not (exponentials(base ^ (1 << bit), base, 3, 0) == here).any()
+        assert not (exponentials(base, base ^ (1 << bit), 3, 0) == here).any()
+    assert not (exponentials(base, base, 3, 1) == here).any()
+    low, high = (exponentials(torch.tensor([seed]), base, 3, 0) for seed in (-1, 2**63 - 1))
+    assert not (low == high).any()
 
 
-def test_uniforms_are_alone_what_they_are_in_a_batch() -> None:
+def test_alone_and_in_a_batch_bit_for_bit() -> None:
     seeds = torch.arange(-50, 50) * 2**40 + 3
     positions = torch.arange(100) * 77
-    together = uniforms(seeds, positions)
-    alone = torch.cat([uniforms(seeds[i : i + 1], positions[i : i + 1]) for i in range(100)])
-    assert torch.equal(together, alone)
+    together = exponentials(seeds, positions, 9, 1)
+    alone = [exponentials(seeds[i : i + 1], positions[i : i + 1], 9, 1) for i in range(100)]
+    assert torch.equal(together, torch.cat(alone))
+    assert torch.equal(together[:, :5], exponentials(seeds, positions, 5, 1))
 
 
-def test_uniforms_are_uniform() -> None:
+def test_the_numbers_are_exponential() -> None:
     # Neighbouring seeds and neighbouring positions, as n choices use them: 100 cells, 99 degrees of freedom.
-    seeds, positions = torch.meshgrid(torch.arange(400), torch.arange(500), indexing="ij")
-    drawn = uniforms(seeds.flatten(), positions.flatten())
-    assert drawn.min() >= 0
-    assert drawn.max() < 1
-    counts = torch.histc(drawn.float(), bins=100, min=0, max=1)
-    expected = len(drawn) / 100
+    seeds, positions = torch.meshgrid(torch.arange(100), torch.arange(100), indexing="ij")
+    drawn = exponentials(seeds.flatten(), positions.flatten(), 20, 0)
+    assert drawn.min() > 0
+    counts = torch.histc((-drawn).exp().float(), bins=100, min=0, max=1)
+    expected = drawn.numel() / 100
     assert ((counts - expected) ** 2 / expected).sum() < 148.2  # 0.1 % of honest draws are above
-    neighbours = torch.corrcoef(torch.stack((drawn[:-1], drawn[1:])))[0, 1]
-    assert abs(neighbours) < 4 / len(drawn) ** 0.5
+    uniform = (-drawn).exp()
+    for one, other in ((uniform[:-1], uniform[1:]), (uniform[:, :-1], uniform[:, 1:])):
+        correlation = torch.corrcoef(torch.stack((one.flatten(), other.flatten())))[0, 1]
+        assert abs(correlation) < 4 / one.numel() ** 0.5

@@ -11,7 +11,7 @@ import torch
 from engine import sampler
 from engine.batch import Draw
 from engine.kernels import reference
-from engine.kernels.philox import uniforms
+from engine.kernels.philox import exponentials
 
 PLAIN = Draw(sequence=0, seed=1, position=1, temperature=1.0, top_k=0, top_p=1.0)
 
@@ -25,11 +25,12 @@ def _rows(count: int, vocabulary: int, spread: float = 3.0, seed: int = 0) -> to
 
 
 def _expected(row: torch.Tensor, draw: Draw) -> int:
-    """The token that the plain reference draws with the same uniform number."""
+    """The token that the plain reference draws with the same random numbers."""
     kept = reference.kept_tokens(row, draw.temperature, draw.top_k, draw.top_p)
     weights = torch.softmax(row.double() / draw.temperature, -1) * kept
-    uniform = uniforms(torch.tensor([draw.seed]), torch.tensor([draw.position])).item()
-    return reference.inverse_cdf(weights, uniform)
+    place = torch.tensor([draw.seed]), torch.tensor([draw.position])
+    among_blocks, inside = exponentials(*place, -(-len(row) // 256), 0)[0], exponentials(*place, 256, 1)[0]
+    return reference.race(weights, 256, among_blocks, inside)
 
 
 SETTINGS = [
@@ -54,7 +55,7 @@ def test_equals_the_reference(settings: dict[str, float], vocabulary: int) -> No
     rows = [i % 6 for i in range(60)]
     drawn = sampler.draw(logits, rows, draws)
     expected = [_expected(logits[row], d) for row, d in zip(rows, draws, strict=True)]
-    # float32 weights move the edge between two tokens by about 1e-7 of the whole, so all 60 agree.
+    # Two runners are as good as together about once in 10 million draws, so all 60 agree.
     assert drawn == expected
 
 
@@ -166,12 +167,16 @@ def test_one_possible_token() -> None:
         assert sampler.draw(logits, [0], _draws(1, **settings)) == [256]
 
 
-def test_the_sum_just_below_a_limit_stays_inside() -> None:
-    # A number as close below 1 as there is must name the last token that can be drawn, not one past the end.
-    weights = torch.zeros(1, 512)
-    weights[0, :300] = 0.1
-    last = math.nextafter(1.0, 0.0)
-    assert sampler._invert(weights, torch.tensor([0]), torch.tensor([last], dtype=torch.float64)).item() == 299
+def test_rounding_in_the_logits_seldom_changes_the_token() -> None:
+    # Flat enough that most of the probability lies on tokens of less than 1e-4; noise as fp32 rounding makes it.
+    generator = torch.Generator().manual_seed(5)
+    logits = _rows(4, 49_152, spread=2.0)
+    noisy = logits + 4e-5 * torch.randn(logits.shape, generator=generator)
+    draws = _draws(8_000)
+    rows = [i % 4 for i in range(8_000)]
+    there, here = sampler.draw(logits, rows, draws), sampler.draw(noisy, rows, draws)
+    # About 2e-5 of the draws are that close; the inverse of the cumulative distribution changes some 50 of these.
+    assert sum(a != b for a, b in zip(there, here, strict=True)) <= 2
 
 
 def test_top_p_of_a_flat_distribution_sorts_it_all() -> None:
