@@ -38,7 +38,8 @@ def main() -> None:
             model=os.environ.get("MODEL", "smollm2-135m-instruct"),
             messages=[{"role": "user", "content": question}],
             n=N,
-            temperature=0.8,
+            temperature=0.7,
+            top_p=0.9,
             max_tokens=60,
             stream=True,
         )
