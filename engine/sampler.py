@@ -6,10 +6,10 @@ answer.
 
 Of weights w and standard exponential variates E, the largest w / E falls on each weight with a probability
 proportional to it (the Gumbel-max trick without its logarithms; Maddison, Tarlow and Minka, "A* sampling",
-NeurIPS 2014). It is done twice: among fixed blocks of the vocabulary by their sums, then among the tokens of the block that
-won. So a few hundred random numbers are enough, and rounding in the logits changes the token only where two runners
-finish as good as together. The inverse of the cumulative distribution needs one number, but rounding moves the edges
-of all its tokens, and the many unlikely ones are narrower than that.
+NeurIPS 2014). It is done twice: among fixed blocks of the vocabulary by their sums, then among the tokens of
+the block that won. So a few hundred random numbers are enough, and rounding in the logits changes the token
+only where two runners finish as good as together. The inverse of the cumulative distribution needs one number,
+but rounding moves the edges of all its tokens, and the many unlikely ones are narrower than that.
 
 Draws that share a row and settings (the n choices that leave prefill together) share the distribution.
 
