@@ -78,7 +78,7 @@ class App:
         finally:
             self._left(exchange)
         if exchange.response is None:
-            raise ConnectionResetError  # nobody is there to answer
+            raise RuntimeError("a handler ended without an answer")
         return exchange.response
 
     async def _answer(self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]]) -> None:

@@ -124,6 +124,24 @@ async def test_Q15_requests_that_can_be_read_in_two_ways(
     assert upstream.requests == []
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/status", "/v1/models", "/v1/models/fake-model"])
+async def test_head_requests(gateway: Gateway, path: str) -> None:
+    got = await gateway.client.get(path)
+    head = await gateway.client.head(path)
+    assert (head.status_code, head.content) == (got.status_code, b"")
+    assert head.headers["content-type"] == got.headers["content-type"]
+
+
+@pytest.mark.parametrize("line", ["CONNECT h:443", "TRACE /v1/chat/completions", "OPTIONS *", "GET h"])
+async def test_methods_and_targets_that_are_not_for_us(gateway: Gateway, upstream: FakeUpstream, line: str) -> None:
+    answer = await exchange(gateway, f"{line} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    status, headers, content = apart(answer)
+    assert status in (400, 404, 405)
+    assert headers["content-type"].startswith("application/json")
+    assert json.loads(content)["error"]["type"] == "invalid_request_error"
+    assert upstream.requests == []
+
+
 async def test_expect_continue(gateway: Gateway) -> None:
     content = json.dumps(body()).encode()
     reader, writer = await asyncio.open_connection(*gateway.address)

@@ -182,3 +182,13 @@ async def test_P2_P6_any_bytes_of_the_upstream(
     assert answer.texts == {index: said(3 + index) for index in range(n)}
     assert answer.done
     assert b"\r" not in answer.raw
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_upstream_connections_are_reused(gateway: Gateway, upstream: FakeUpstream, stream: bool, n: int) -> None:
+    for _ in range(5):
+        assert (await gateway.ask(n=n, stream=stream)).status_code == 200
+    assert upstream.connections <= n
+    assert await gateway.metric('nproxy_legs_total{outcome="ok",upstream="fake"}') == 5 * n
+    assert not any(call.cancelled for call in upstream.calls)
