@@ -40,15 +40,21 @@ class KvCache:
         memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
         self.data = torch.frombuffer(memory, dtype=dtype).view(shape)
         self._by_block = self.data.view(spec.layers, 2 * spec.kv_heads, blocks, block_size * spec.head_dim)
+        self._layers = [(self.data[layer], self._by_block[layer].flatten(0, 1)) for layer in range(spec.layers)]
+        self._first_of_head = torch.arange(2 * spec.kv_heads).unsqueeze(1) * blocks  # [2K, 1], in rows of one block
 
     def store(self, layer: int, kv: torch.Tensor, slots: torch.Tensor) -> None:
         """Write kv [T, 2K, D] to slots [T]."""
-        self.data[layer].index_copy_(1, slots, kv.transpose(0, 1))
+        self._layers[layer][0].index_copy_(1, slots, kv.transpose(0, 1))
 
-    def gather(self, layer: int, blocks: torch.Tensor) -> torch.Tensor:
-        """Copy out blocks [N] one behind the other: [2K, N * block_size, D]."""
-        spread = self._by_block[layer].index_select(1, blocks)
-        return spread.view(2 * self.heads, -1, self.data.shape[-1])
+    def places(self, blocks: Sequence[int]) -> torch.Tensor:
+        """What `gather` takes for these N blocks: where each head has each of them, [2K * N]."""
+        return (self._first_of_head + torch.tensor(blocks)).flatten()
+
+    def gather(self, layer: int, places: torch.Tensor) -> torch.Tensor:
+        """Copy out N blocks one behind the other: [2K, N * block_size, D]."""
+        # As rows of one block and head, which is three times as fast as along the blocks of all heads.
+        return self._layers[layer][1].index_select(0, places).view(2 * self.heads, -1, self.data.shape[-1])
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (source, target) of all layers. Targets are distinct, and no source is a target."""
@@ -63,7 +69,7 @@ class _ChunkPlan:
     begin: int
     end: int
     start: int
-    blocks: torch.Tensor  # [N], those of positions 0 .. start + end - begin - 1
+    places: torch.Tensor  # for KvCache.gather: the blocks of positions 0 .. start + end - begin - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class _Bucket:
     items: int
     width: int
     rows: torch.Tensor | None
-    blocks: torch.Tensor  # [items * span / block_size]
+    places: torch.Tensor  # for KvCache.gather: the items' blocks, items * span / block_size of them
     mask: torch.Tensor | None
     first: int
 
@@ -123,7 +129,7 @@ class Attention:
             begin = len(slots)
             slots += _chunk_slots(chunk, size)
             needed = -(-(chunk.start + len(chunk.tokens)) // size)
-            chunks.append(_ChunkPlan(begin, len(slots), chunk.start, torch.tensor(chunk.blocks[:needed])))
+            chunks.append(_ChunkPlan(begin, len(slots), chunk.start, self._cache.places(chunk.blocks[:needed])))
         prompt_tokens = len(slots)
         slots += [row.blocks[row.position // size] * size + row.position % size for row in batch.rows]
         buckets, parts, places = self._plan_items(batch.rows, batch.items)
@@ -157,7 +163,7 @@ class Attention:
 
         Tiles end at fixed positions of the sequence, wherever the chunk begins.
         """
-        k, v = self._cache.gather(layer, chunk.blocks).chunk(2)  # [K, N * block_size, D] each
+        k, v = self._cache.gather(layer, chunk.places).chunk(2)  # [K, N * block_size, D] each
         k = k.transpose(1, 2)
         q = q.view(len(q), self._kv_heads, self._group, -1)  # [T, K, G, D]
         out = out.view(q.shape)
@@ -183,7 +189,7 @@ class Attention:
     def _attn_items(self, plan: Plan, bucket: _Bucket, layer: int, q: torch.Tensor) -> None:
         """Attend with a bucket's rows over their spans; partials and log-sum-exps go into the plan's buffers."""
         products = self._kv_heads * bucket.items  # B: one per key head and item
-        kv = self._cache.gather(layer, bucket.blocks).view(2 * products, -1, self._head_dim)  # [2B, span, D]
+        kv = self._cache.gather(layer, bucket.places).view(2 * products, -1, self._head_dim)  # [2B, span, D]
         k, v = kv[:products], kv[products:]
         rows = q if bucket.rows is None else q.index_select(1, bucket.rows)
         rows = rows.view(products, bucket.width * self._group, self._head_dim)  # [B, width * G, D]
@@ -233,7 +239,7 @@ class Attention:
                     items=len(group),
                     width=width,
                     rows=None if padded_rows == list(range(len(rows))) else torch.tensor(padded_rows),
-                    blocks=torch.tensor([block for item in group for block in _padded(item.blocks, span)]),
+                    places=self._cache.places([block for item in group for block in _padded(item.blocks, span)]),
                     mask=_mask([item.hi - item.lo for item in group], span * size),
                     first=first,
                 )
