@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 
 import psutil
@@ -61,28 +60,38 @@ async def test_a_reader_that_takes_nothing_is_left(start: Start, upstream: FakeU
     writer.close()
 
 
+async def something_waits_to_be_taken(gateway: Gateway) -> None:
+    """Wait until the sockets take no more of an answer."""
+    async with asyncio.timeout(5):
+        waits: list[int] = []
+        while len(waits) < 2 or waits[-1] == 0 or waits[-1] != waits[-2]:
+            await asyncio.sleep(0.05)
+            transports = [connection.transport for connection in gateway.http.connections]
+            waits.append(sum(one.get_write_buffer_size() for one in transports if one is not None))
+
+
 async def test_a_reader_that_takes_nothing_does_not_keep_the_gateway_from_ending(upstream: FakeUpstream) -> None:
     upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 100_000] * 1000)
-    async with gateway_for({"upstreams": [upstream_settings(upstream)]}) as gateway:
-        _, writer = await open_request(gateway, body(n=2, stream=True))
-        await upstream.until(lambda: len(upstream.calls) == 2)
+    async with asyncio.timeout(10):
+        async with gateway_for({"upstreams": [upstream_settings(upstream)]}) as gateway:
+            _, writer = await open_request(gateway, body(n=2, stream=True))
+            await something_waits_to_be_taken(gateway)
     writer.close()
 
 
 async def test_a_closed_connection_that_is_not_read_is_broken_off(gateway: Gateway, upstream: FakeUpstream) -> None:
-    """The answer fits into the buffers, the connection is to be closed, and the client takes nothing of it."""
-    upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 8_000_000])
-    sent = json.dumps(body()).encode()
-    _, writer = await asyncio.open_connection(*gateway.address, limit=1)
-    writer.write(b"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(sent) + sent)
-    await upstream.until(lambda: len(upstream.calls) == 1)
-    gateway.http._linger_seconds = 0.1
-    gateway.http._sweep()
-    async with asyncio.timeout(5):
+    upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 30_000_000])
+    _, writer = await open_request(gateway, body())
+    await something_waits_to_be_taken(gateway)
+    (transport,) = gateway.http._transports.values()
+    transport.close()
+    for _ in range(2):
+        await asyncio.sleep(0)
+        assert gateway.http._transports, "the client has not taken everything yet"
+        gateway.http._sweep()
+    async with asyncio.timeout(2):
         while gateway.http._transports:
-            for transport in tuple(gateway.http._transports.values()):
-                transport.close()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
     writer.close()
 
 
