@@ -1,4 +1,4 @@
-"""The examples do what they say, as a reader would run them."""
+"""The examples, and what the README gives to paste, do what they say."""
 
 from __future__ import annotations
 
@@ -32,3 +32,21 @@ def test_openai_n(road: Server) -> None:
     shown = run(road, sys.executable, "examples/openai_n.py", "Name an animal.")
     assert re.findall(r"choice \d", shown) == ["choice 0", "choice 1", "choice 2", "choice 3"]
     assert len(re.findall(r"\b(?:stop|length)\b", shown)) >= 4
+
+
+def readme(server: Server, language: str, holding: str) -> str:
+    """The README's block of this language that holds a certain text, with its address changed to the server's."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    [block] = [block for block in blocks if holding in block]
+    assert "http://127.0.0.1:8000" in block
+    return block.replace("http://127.0.0.1:8000", server.url)
+
+
+def test_the_readmes_curl(road: Server) -> None:
+    shown = run(road, "sh", "-c", readme(road, "sh", "curl -s"))
+    assert {"0", "1", "2", "3"} <= set(re.findall(r"^(\d) \S", shown, re.MULTILINE))
+
+
+def test_the_readmes_client(road: Server) -> None:
+    shown = run(road, sys.executable, "-c", readme(road, "python", "from openai import OpenAI"))
+    assert {"0", "1", "2", "3"} <= set(re.findall(r"^(\d) \S", shown, re.MULTILINE))

@@ -5,7 +5,7 @@ import OpenAI from "openai";
 const [form, baseURL, model] = process.argv.slice(2);
 const client = new OpenAI({ baseURL, apiKey: "unused", maxRetries: 0, timeout: 60_000 });
 const messages = [{ role: "user", content: "Write one sentence about the sea." }];
-const asked = { model, messages, n: 4, seed: 21, top_p: 0.9, max_tokens: 16 };
+const asked = { model, messages, n: 4, seed: 21, max_tokens: 16 };
 
 const forms = {
   async create() {
