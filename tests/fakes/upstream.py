@@ -20,50 +20,17 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
-MODEL = "fake-model"
+from tests.fakes.answers import Answer
+from tests.fakes.behaviour import MODEL, Behaviour, words
 
-
-def words(seed: int) -> list[str]:
-    """The pieces of text that a choice with this seed streams."""
-    return [f"seed {seed}", " says", f" {seed * 7 % 101}", "."]
-
-
-@dataclass
-class Behaviour:
-    """How one generation call is answered. The default: one choice whatever `n` says, with usage."""
-
-    n: Literal["ignore", "native", "refuse"] = "ignore"
-    width: int | None = None  # native: at most so many choices
-    refuse: tuple[str, ...] = ()  # body fields answered with a 400 that names them
-    pieces: Callable[[int], list[str]] = words
-    finish: str | None = "stop"  # None: choices end without a finish_reason
-    usage: bool = True
-    role: bool = True  # streams begin with a role chunk
-    done: bool = True
-    hold: asyncio.Event | None = None  # wait for this before the head
-    hold_after: int | None = None  # wait for `go_on` after so many chunks
-    go_on: asyncio.Event = field(default_factory=asyncio.Event)
-    pause: float = 0.0  # seconds before each chunk
-    pings: int = 0  # comments before the first event, `ping_pause` apart
-    ping_pause: float = 0.02
-    end_after: int | None = None  # after so many chunks the answer ends as `end` says
-    end: Literal["reset", "cut", "close", "malformed", "error"] = "cut"
-    before_head: Literal["", "reset", "close"] = ""
-    status: int = 200
-    body: bytes | None = None  # sent as it is, with `content_type`
-    content_type: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    newline: bytes = b"\n"
-    segment: int | None = None  # write streams in pieces of so many bytes
-    json_for_stream: bool = False
-    logprobs: bool = True  # give log probabilities where they are asked for
+__all__ = ["MODEL", "Behaviour", "FakeUpstream", "Seen", "raw_server", "words"]
 
 
 @dataclass
@@ -195,12 +162,8 @@ class FakeUpstream:
         if refused is not None:
             return web.json_response({"error": refused}, status=400)
         if behaviour.body is not None or behaviour.status != 200:
-            return web.Response(
-                status=behaviour.status,
-                body=behaviour.body if behaviour.body is not None else b'{"error": {"message": "scripted"}}',
-                headers={"Content-Type": behaviour.content_type or "application/json", **behaviour.headers},
-            )
-        answer = _Answer(behaviour, seen)
+            return await _verbatim(request, behaviour)
+        answer = Answer(behaviour, seen.body, chat=seen.path.endswith("/chat/completions"), id=f"fake-{id(seen):x}")
         if answer.streamed and not behaviour.json_for_stream:
             return await self._stream(request, behaviour, answer)
         if behaviour.pause:
@@ -212,20 +175,21 @@ class FakeUpstream:
             return self._scripted.pop(0)
         return (self.choose(seen) if self.choose is not None else None) or self.behaviour
 
-    async def _stream(self, request: BaseRequest, behaviour: Behaviour, answer: _Answer) -> StreamResponse:
+    async def _stream(self, request: BaseRequest, behaviour: Behaviour, answer: Answer) -> StreamResponse:
         response = StreamResponse(
             headers={"Content-Type": behaviour.content_type or "text/event-stream", **behaviour.headers}
         )
         await response.prepare(request)
 
-        async def send(data: bytes) -> None:
-            data = data.replace(b"\n", behaviour.newline)
-            step = behaviour.segment or max(1, len(data))
-            for start in range(0, len(data), step):
-                await response.write(data[start : start + step])
-                if behaviour.segment:
-                    await asyncio.sleep(0)
+        kept = bytearray()
 
+        async def send(data: bytes) -> None:
+            if behaviour.one_write:
+                kept.extend(data.replace(b"\n", behaviour.newline))
+            else:
+                await _in_segments(response, data.replace(b"\n", behaviour.newline), behaviour.segment)
+
+        await send(behaviour.preamble)
         for _ in range(behaviour.pings):
             await send(b": keep-alive\n\n")
             await asyncio.sleep(behaviour.ping_pause)
@@ -246,10 +210,10 @@ class FakeUpstream:
                 if behaviour.end == "error":
                     await response.write_eof()
                     return response
-            await send(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+            await send(chunk if isinstance(chunk, bytes) else behaviour.frame(json.dumps(chunk).encode()))
         if behaviour.done:
-            await send(b"data: [DONE]\n\n")
-        await response.write_eof()
+            await send(behaviour.frame(b"[DONE]"))
+        await response.write_eof(bytes(kept))
         return response
 
     async def _other(self, request: BaseRequest, seen: Seen) -> StreamResponse:
@@ -262,6 +226,28 @@ class FakeUpstream:
             return web.Response(text="nproxy_engine_sequences 1\nother_metric 2\n")
         echo = {"method": seen.method, "target": seen.target, "body": seen.raw.decode("latin-1")}
         return web.json_response(echo, headers={"x-from-upstream": "yes", "Set-Cookie": "tenant=a; Path=/"})
+
+
+async def _verbatim(request: BaseRequest, behaviour: Behaviour) -> StreamResponse:
+    """Answer with the scripted status and body."""
+    body = behaviour.body if behaviour.body is not None else b'{"error": {"message": "scripted"}}'
+    headers = {"Content-Type": behaviour.content_type or "application/json", **behaviour.headers}
+    if behaviour.segment is None:
+        return web.Response(status=behaviour.status, body=body, headers=headers)
+    response = StreamResponse(status=behaviour.status, headers=headers)
+    await response.prepare(request)
+    await _in_segments(response, body, behaviour.segment)
+    await response.write_eof()
+    return response
+
+
+async def _in_segments(response: StreamResponse, data: bytes, size: int | None) -> None:
+    """Write in pieces of so many bytes, each of which leaves by itself."""
+    step = size or max(1, len(data))
+    for start in range(0, len(data), step):
+        await response.write(data[start : start + step])
+        if size:
+            await asyncio.sleep(0)
 
 
 _IN_BAND = b'data: {"error": {"message": "ran out of luck", "type": "server_error", "code": 500}}\n\n'
@@ -293,74 +279,6 @@ def _refusal(behaviour: Behaviour, body: Mapping[str, Any]) -> dict[str, Any] | 
             message = f"Unrecognized request argument supplied: {name}"
             return {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return None
-
-
-class _Answer:
-    """The answer to one call, whole or in chunks."""
-
-    def __init__(self, behaviour: Behaviour, seen: Seen) -> None:
-        body = seen.body
-        self.behaviour = behaviour
-        self.chat = seen.path.endswith("/chat/completions")
-        self.streamed = bool(body.get("stream"))
-        self.model = body.get("model", MODEL)
-        self.seed = body.get("seed") or 0
-        asked = body.get("n") or 1
-        width = min(asked, behaviour.width or asked) if behaviour.n == "native" else 1
-        prompt = body.get("prompt")
-        prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
-        self.seeds = [self.seed + j for _ in range(prompts) for j in range(width)]
-        self.want_usage = (body.get("stream_options") or {}).get("include_usage", False)
-        self.logprobs = bool(body.get("logprobs")) and behaviour.logprobs
-        self.top = {"id": f"fake-{id(seen):x}", "created": 1, "model": self.model, "system_fingerprint": "fp"}
-
-    def usage(self) -> dict[str, int]:
-        completion = sum(len(self.behaviour.pieces(seed)) for seed in self.seeds)
-        return {"prompt_tokens": 5, "completion_tokens": completion, "total_tokens": 5 + completion}
-
-    def whole(self) -> dict[str, Any]:
-        choices = []
-        for index, seed in enumerate(self.seeds):
-            text = "".join(self.behaviour.pieces(seed))
-            said = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-            logprobs = self._logprobs(self.behaviour.pieces(seed))
-            choices.append({"index": index, **said, "logprobs": logprobs, "finish_reason": self.behaviour.finish})
-        kind = "chat.completion" if self.chat else "text_completion"
-        answer = {**self.top, "object": kind, "choices": choices}
-        return {**answer, "usage": self.usage()} if self.behaviour.usage else answer
-
-    def chunks(self) -> list[dict[str, Any]]:
-        chunks = []
-        if self.chat and self.behaviour.role:
-            for index in range(len(self.seeds)):
-                chunks.append(self._chunk(index, {"role": "assistant", "content": ""}))
-        pieces = [self.behaviour.pieces(seed) for seed in self.seeds]
-        for at in range(max(map(len, pieces))):
-            for index, texts in enumerate(pieces):
-                if at < len(texts):
-                    chunks.append(self._chunk(index, {"content": texts[at]}))
-        if self.behaviour.finish is not None:
-            for index in range(len(self.seeds)):
-                chunks.append(self._chunk(index, {}, self.behaviour.finish))
-        if self.behaviour.usage and self.want_usage:
-            kind = "chat.completion.chunk" if self.chat else "text_completion"
-            chunks.append({**self.top, "object": kind, "choices": [], "usage": self.usage()})
-        return chunks
-
-    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-        said: dict[str, Any] = {"delta": delta} if self.chat else {"text": delta.get("content", "")}
-        logprobs = self._logprobs([delta["content"]]) if delta.get("content") else None
-        choice = {"index": index, **said, "logprobs": logprobs, "finish_reason": finish}
-        kind = "chat.completion.chunk" if self.chat else "text_completion"
-        return {**self.top, "object": kind, "choices": [choice]}
-
-    def _logprobs(self, pieces: list[str]) -> dict[str, Any] | None:
-        if not self.logprobs:
-            return None
-        if self.chat:
-            entry: dict[str, Any] = {"logprob": -0.5, "bytes": None, "top_logprobs": []}
-            return {"content": [{"token": piece, **entry} for piece in pieces]}
-        return {"tokens": pieces, "token_logprobs": [-0.5] * len(pieces), "top_logprobs": None, "text_offset": []}
 
 
 @asynccontextmanager
