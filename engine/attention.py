@@ -258,22 +258,34 @@ def _chunk_slots(chunk: Chunk, size: int) -> list[int]:
 
 
 def _alike(items: Sequence[Item]) -> list[list[Item]]:
-    """Group items so that padding each to its group's widest and longest costs less than another group would."""
+    """Group items so that padding each to its group's widest and longest, and launching the groups, costs least.
+
+    Shapes are put in order, widest and then longest first, and the order is cut where the sum of costs is
+    lowest: best[i] is the cost of the first i shapes, cut[i] where their last group begins.
+    """
+    by_shape: dict[tuple[int, int], list[Item]] = {}
+    for item in items:
+        by_shape.setdefault((len(item.rows), len(item.blocks)), []).append(item)
+    shapes = sorted(by_shape, reverse=True)
+    keys = [max(item.hi - item.lo for item in by_shape[shape]) for shape in shapes]
+    best, cut = [0], [0]
+    for end in range(1, len(shapes) + 1):
+        longest = count = 0
+        options = []
+        for begin in range(end - 1, -1, -1):
+            longest = max(longest, keys[begin])
+            count += len(by_shape[shapes[begin]])
+            options.append((best[begin] + _LAUNCH + count * _cost(shapes[begin][0], longest), begin))
+        cost, begin = min(options)
+        best.append(cost)
+        cut.append(begin)
     groups: list[list[Item]] = []
-    longest = 0
-    for item in sorted(items, key=lambda item: (len(item.rows), len(item.blocks)), reverse=True):
-        length = item.hi - item.lo
-        if groups:
-            group = groups[-1]
-            width, count = len(group[0].rows), len(group)
-            joined = _cost(width, max(longest, length)) * (count + 1)
-            apart = _cost(width, longest) * count + _cost(len(item.rows), length) + _LAUNCH
-            if joined <= apart and (count + 1) * max(longest, length) <= _BUCKET_KEYS:
-                group.append(item)
-                longest = max(longest, length)
-                continue
-        groups.append([item])
-        longest = length
+    end = len(shapes)
+    while end:
+        group = [item for shape in shapes[cut[end] : end] for item in by_shape[shape]]
+        at_once = max(_BUCKET_KEYS // max(keys[cut[end] : end]), 1)
+        groups += [group[i : i + at_once] for i in range(0, len(group), at_once)]
+        end = cut[end]
     return groups
 
 

@@ -244,6 +244,29 @@ def test_chunks_of_a_prompt_beside_rows(cuts: tuple[int, ...]) -> None:
     torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [2, 8, 32])
+def test_a_fork_is_two_buckets(rows: int) -> None:
+    # The prefix for all, the rest of every row for itself: neither is padded to the other's shape.
+    tables = [(*range(124), *range(124 + 20 * i, 144 + 20 * i)) for i in range(rows)]
+    fork = [Row(i, 1, 496 + 61 + i % 3, tables[i], DRAW) for i in range(rows)]
+    case = Case(_spec(6, 2), 800, rows)
+    plan = case.attention.plan(Batch(rows=tuple(fork), items=plan_items(fork, BLOCK)))
+    assert [(bucket.items, bucket.width) for bucket in plan.buckets] in ([(rows, 1), (1, rows)], [(1, rows), (rows, 1)])
+
+
+def test_buckets_stay_small_enough_to_gather() -> None:
+    rows = [Row(i, 1, 1999, tuple(range(500)), DRAW) for i in range(40)]
+    items = tuple(
+        Item((i,), row.blocks[lo // BLOCK : lo // BLOCK + 125], lo, lo + 500, 4 * i + lo // 500)
+        for i, row in enumerate(rows)
+        for lo in range(0, 2000, 500)
+    )
+    case = Case(_spec(2, 1), 500, 40)
+    plan = case.attention.plan(Batch(rows=tuple(rows), items=items))
+    assert sum(bucket.items for bucket in plan.buckets) == 160
+    assert max(bucket.items for bucket in plan.buckets) * 500 <= 1 << 14
+
+
 def test_copy_blocks() -> None:
     case = Case(_spec(4, 2), 8, 1)
     expected = case.cache.data.clone()
