@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import BinaryIO, NoReturn, assert_never
 
 from engine.config import EngineConfig
@@ -60,12 +61,13 @@ def run(link: socket.socket) -> int:
         link.sendall(pack(message))  # waits when the server does not read: the core runs no further ahead
 
     stream = link.makefile("rb")
-    start = _read(stream)
-    if not isinstance(start, Start):
-        return 0  # the server went away at once
     inbox: Inbox = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(stream, inbox), name="listen", daemon=True).start()
     try:
+        start = _read(stream)
+        if not isinstance(start, Start):
+            return 0  # the server went away at once
+        # Before anything large is imported: who loads must not outlive its server either.
+        threading.Thread(target=_listen, args=(stream, inbox), name="listen", daemon=True).start()
         load: Callable[[EngineConfig], Runner] = pkgutil.resolve_name(start.loader)
         runner = load(start.config)
         # What loading made stays for good: no later collection needs to walk it.
@@ -75,28 +77,35 @@ def run(link: socket.socket) -> int:
         serve(Engine(start.config, runner), inbox, send)
     except (BrokenPipeError, ConnectionResetError):
         return 0  # the server is gone, and nobody is left to be told
-    except EngineError as error:
-        _log.exception("the engine core ends")
-        send(Broken(str(error)))
     except Exception as error:
         _log.exception("the engine core ends")
-        send(Broken(f"{type(error).__name__}: {error}"))
+        last = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        with suppress(OSError):  # gone meanwhile
+            send(Broken(last))
     return 1
 
 
 def _read(stream: BinaryIO) -> Message | None:
-    """The next message; None when the server's end is closed."""
+    """The next message; None when the server's end is closed, be it in the middle of a message."""
     header = stream.read(HEADER)
-    body = stream.read(int.from_bytes(header, "big"))
-    return unpack(body) if body else None
+    size = int.from_bytes(header, "big")
+    if len(header) < HEADER or len(body := stream.read(size)) < size:
+        return None
+    return unpack(body)
 
 
 def _listen(stream: BinaryIO, inbox: Inbox) -> None:
     """Put every message into the inbox; end the process when there can be no more."""
-    while isinstance(message := _read(stream), Add | Abort):
-        inbox.put(message)
-    # Not sys.exit: the main thread may be deep in a step, and nothing is worth saving.
-    os._exit(0)
+    try:
+        while isinstance(message := _read(stream), Add | Abort):
+            inbox.put(message)
+    except ConnectionError:
+        pass  # how the end looks when the server went without having read everything
+    except Exception:
+        _log.exception("the channel from the server is broken")
+    finally:
+        # Not sys.exit: the main thread may be deep in a step, and nothing is worth saving.
+        os._exit(0)
 
 
 def main() -> int:
@@ -109,4 +118,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    # Not sys.exit: taking the interpreter down beside a thread that reads, and a model, takes time and can hang.
+    os._exit(status)

@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
@@ -141,26 +142,60 @@ async def test_a_cancelled_start_leaves_no_process() -> None:
     assert set(psutil.Process().children()) == before
 
 
-@pytest.mark.parametrize("model", ["hash", "slow"])
-def test_the_core_dies_with_its_server(model: str) -> None:
-    """Idle, or in the middle of a step: a server that is killed leaves no core behind."""
-    code = f"""
-import asyncio
+KILLED_SERVER = """
+import asyncio, time
 from tests.engine import test_worker as here
+
 async def main():
-    client = await here.CoreClient.start(here.config({model!r}), here.LOADER)
-    if {model!r} == "slow":
-        client.add(here.add(1, 1, 1))
-    print(client.pid, flush=True)
+    starting = asyncio.ensure_future(here.CoreClient.start(here.config({model!r}), here.LOADER))
+    if {model!r} == "importing":
+        await asyncio.sleep(60)
+    client = await starting
+    {then}
     await asyncio.sleep(60)
+
 asyncio.run(main())
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        core = psutil.Process(int(server.stdout.readline()))
+
+
+@pytest.mark.parametrize(
+    ("model", "then"),
+    [
+        ("hash", "here.say(client.pid)"),
+        ("slow", "client.add(here.add(1, 1, 1)); here.say(client.pid)"),
+        ("importing", ""),
+        # the core waits for work while what it said lies unread
+        ("hash", "client.add(here.add(1, 1, 1)); time.sleep(0.3); here.say(client.pid); time.sleep(60)"),
+        # the core waits for the rest of a message
+        ("hash", "client._writer.write(here.pack(here.add(1, 1, 1))[:-9]); here.say(client.pid)"),
+    ],
+    ids=["idle", "in a step", "importing torch", "with unread answers", "with half a message"],
+)
+def test_the_core_dies_with_its_server(model: str, then: str) -> None:
+    """A server that is killed leaves no core behind, whatever the core is doing."""
+    code = KILLED_SERVER.format(model=model, then=then)
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        core = psutil.Process(int(server.stderr.readline()))
         server.kill()
-        gone, _ = psutil.wait_procs([core], timeout=10)
+        gone, alive = psutil.wait_procs([core], timeout=2)
+        for orphan in alive:
+            orphan.kill()
     assert gone == [core]
+
+
+def say(pid: int) -> None:
+    """Tell the test which process is the core."""
+    print(pid, file=sys.stderr, flush=True)
+
+
+async def test_close_takes_no_time_when_the_core_has_said_what_nobody_read() -> None:
+    client = await CoreClient.start(config("broken"), LOADER)
+    client.add(add(1, 1, 1))
+    time.sleep(0.3)  # on purpose without giving way to the loop, which would read
+    began = time.monotonic()
+    await client.close()
+    assert time.monotonic() - began < 2
 
 
 def test_messages_survive_the_wire() -> None:

@@ -9,6 +9,9 @@ position out of step therefore changes the tokens.
 from __future__ import annotations
 
 import hashlib
+import importlib
+import os
+import sys
 import threading
 
 from engine.batch import Batch, Draw, StepOutput
@@ -115,10 +118,14 @@ def load(config: EngineConfig) -> HashRunner:
     """A loader for the core process. `model` says how it behaves.
 
     "hash": as a runner should; "missing": loading fails; "broken": every step fails; "slow": a step
-    takes longer than any test.
+    takes longer than any test; "importing": says its process id on standard error and imports torch.
     """
     if config.model == "missing":
         raise ModelError("there is no model of this name")
+    if config.model == "importing":
+        print(os.getpid(), file=sys.stderr, flush=True)
+        importlib.import_module("torch")
+        threading.Event().wait()
     runner = HashRunner(ready(block_size=config.block_size))
     runner.failing = config.model == "broken"
     if config.model == "slow":
