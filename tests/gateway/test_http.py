@@ -14,29 +14,7 @@ from nproxy.gateway import server
 from nproxy.gateway.serve import running
 from tests.fakes.upstream import Behaviour, FakeUpstream
 from tests.gateway.conftest import CHAT, Gateway, body, envelope, gateway_for, upstream_settings
-
-
-async def exchange(gateway: Gateway, sent: bytes, seconds: float = 5.0) -> bytes:
-    """Send bytes, read until the gateway closes the connection."""
-    reader, writer = await asyncio.open_connection(*gateway.address)
-    try:
-        writer.write(sent)
-        async with asyncio.timeout(seconds):
-            return await reader.read()
-    finally:
-        writer.close()
-
-
-def apart(answer: bytes) -> tuple[int, dict[str, str], bytes]:
-    head, _, content = answer.partition(b"\r\n\r\n")
-    status, *lines = head.decode().split("\r\n")
-    headers = {name.lower(): value.strip() for name, value in (line.split(":", 1) for line in lines)}
-    return int(status.split()[1]), headers, content
-
-
-def post(content: bytes, *lines: str, version: str = "1.1") -> bytes:
-    head = [f"POST {CHAT} HTTP/{version}", "Host: h", "Content-Type: application/json", *lines]
-    return "\r\n".join(head).encode() + b"\r\n\r\n" + content
+from tests.gateway.raw import apart, exchange, post
 
 
 @pytest.mark.parametrize(("path", "allow"), [(CHAT, "POST"), ("/v1/completions", "POST"), ("/v1/models", "GET, HEAD")])

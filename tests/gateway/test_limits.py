@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.upstream import Behaviour, FakeUpstream, words
 from tests.gateway.conftest import Gateway, Start, body, envelope, gateway_for, upstream_settings
-from tests.gateway.test_leaving import gauges_return, open_request
+from tests.gateway.raw import gauges_return, open_request
 
 
 @pytest.mark.parametrize("n", [1, 4])

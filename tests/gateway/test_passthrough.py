@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.upstream import FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, envelope, gateway_for
-from tests.gateway.test_http import exchange
+from tests.gateway.raw import exchange
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])

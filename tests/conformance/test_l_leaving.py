@@ -3,56 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
-import struct
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from tests.fakes.upstream import Behaviour, FakeUpstream
-from tests.gateway.conftest import CHAT, Gateway, Start, body
-
-WITHIN = 1.0
-
-
-async def open_request(gateway: Gateway, sent: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Send a request on a raw socket and leave the answer unread."""
-    reader, writer = await asyncio.open_connection(*gateway.address)
-    content = json.dumps(sent).encode()
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
-    writer.write(head.encode() + content)
-    await writer.drain()
-    return reader, writer
-
-
-async def leave(writer: asyncio.StreamWriter, how: str) -> None:
-    if how == "reset":
-        sock = writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
-    elif how == "half-close":
-        writer.write_eof()
-    else:
-        writer.close()
-
-
-async def gauges_return(gateway: Gateway) -> None:
-    """All that was taken for the request is back."""
-    async with asyncio.timeout(WITHIN):
-        await gateway.app.idle()
-    assert gateway.app.permits.taken == 0
-    assert gateway.app.drives == set()
-    for upstream in gateway.app.upstreams.all:
-        assert upstream.gate.waiting == 0
-        assert [(replica.legs, replica.choices) for replica in upstream.gate.replicas] == [(0, 0)]
-    assert await gateway.metric("nproxy_inflight_requests") == 1.0, "the scrape itself"
-    assert await gateway.metric("nproxy_inflight_choices") == 0.0
-    assert await gateway.metric('nproxy_inflight_legs{upstream="fake"}') == 0.0
-
+from tests.gateway.conftest import Gateway, Start, body
+from tests.gateway.raw import WITHIN, gauges_return, leave, open_request
 
 BEFORE_HEAD: Callable[[], Behaviour] = lambda: Behaviour(hold=asyncio.Event())  # noqa: E731
 MID_STREAM: Callable[[], Behaviour] = lambda: Behaviour(hold_after=2)  # noqa: E731

@@ -1,0 +1,18 @@
+"""The scene of the suite; settings and strict readers lie beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.scene import Scene
+from tests.conformance.settings import Setting
+from tests.fakes.upstream import FakeUpstream
+from tests.gateway.conftest import Start, gateway, pytest_asyncio_loop_factories, start, upstream
+
+__all__ = ["gateway", "pytest_asyncio_loop_factories", "start", "upstream"]
+
+
+@pytest.fixture
+def scene(setting: Setting, upstream: FakeUpstream, start: Start) -> Scene:
+    """A client, a gateway and a scripted upstream, in the test's setting."""
+    return Scene(setting, upstream, start)

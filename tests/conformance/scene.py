@@ -1,0 +1,134 @@
+"""A client, the gateway and a scripted upstream, all on real sockets, in one of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from tests.conformance.reading import Reading, Whole, read_stream
+from tests.conformance.settings import Setting
+from tests.fakes.behaviour import Behaviour, said
+from tests.fakes.upstream import FakeUpstream, Seen
+from tests.gateway.conftest import CHAT, Gateway, body, envelope
+
+COMPLETIONS = "/v1/completions"
+SEED = 42
+"""Every request carries it: choice i then says `said(SEED + i)`, whichever call brings it."""
+
+
+class Scene:
+    """What a row is played on. The gateway starts with the first request, or with `start`.
+
+    n: the choices that the client asks for. legs: the calls that they take, if all goes well.
+    """
+
+    def __init__(self, setting: Setting, upstream: FakeUpstream, begin: Callable[..., Any]) -> None:
+        self.setting = setting
+        self.upstream = upstream
+        self.n = setting.n
+        self.legs = 1 if setting.native else setting.n
+        self._begin = begin
+        self._gateway: Gateway | None = None
+        self._by_choice: dict[int, Behaviour] = {}
+        self.does()
+
+    async def start(self, *, config: dict[str, Any] | None = None, **settings: Any) -> Gateway:
+        """Start the gateway: keywords are the upstream's settings, `config` further parts."""
+        mode = "native" if self.setting.native else "fanout"
+        self._gateway = await self._begin(config=config, **{"n": mode, **settings})
+        return await self.gateway()
+
+    async def gateway(self) -> Gateway:
+        """The gateway, started if it was not."""
+        return self._gateway or await self.start()
+
+    # ---- the upstream
+
+    def does(self, **fields: Any) -> Behaviour:
+        """Say how all calls are answered."""
+        self.upstream.behaviour = self._behaviour(fields)
+        return self.upstream.behaviour
+
+    def choice_does(self, index: int, **fields: Any) -> Behaviour:
+        """Say how that call is answered which brings this choice; where there is one call only, that one."""
+        index = 0 if self.legs == 1 else index
+        self._by_choice[index] = self._behaviour(fields)
+        self.upstream.choose = self._chosen
+        return self._by_choice[index]
+
+    def first_call_does(self, **fields: Any) -> None:
+        """Say how the next call is answered."""
+        self.upstream.script(self._behaviour(fields))
+
+    def _behaviour(self, fields: dict[str, Any]) -> Behaviour:
+        return Behaviour(**{"n": "native" if self.setting.native else "ignore", **fields})
+
+    def _chosen(self, call: Seen) -> Behaviour | None:
+        return self._by_choice.get(call.body["seed"] - SEED)
+
+    @property
+    def calls(self) -> list[Seen]:
+        return self.upstream.calls
+
+    # ---- the client
+
+    def fields(self, path: str = CHAT, **fields: Any) -> dict[str, Any]:
+        """The body of a request for n choices; `n=None` or `seed=None` leaves it out."""
+        asked = {"seed": SEED, **({} if self.n == 1 else {"n": self.n}), **fields}
+        return body(path, **{name: value for name, value in asked.items() if value is not None})
+
+    async def send(self, path: str = CHAT, *, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+        """Ask, and give what comes back as it is."""
+        gateway = await self.gateway()
+        return await gateway.post(self.fields(path, **fields), path, headers=headers or {})
+
+    async def whole(self, path: str = CHAT, **fields: Any) -> Whole:
+        """Ask for a JSON answer, which must be a good one."""
+        answer = await self.send(path, **fields)
+        assert answer.status_code == 200, answer.text
+        return Whole(answer.content, choices=self._choices(path, fields), chat=path == CHAT)
+
+    async def stream(self, path: str = CHAT, **fields: Any) -> Reading:
+        """Ask for a stream, which must keep all promises; it may end in an error event."""
+        answer = await self.send(path, stream=True, **fields)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        options = fields.get("stream_options") or {}
+        return read_stream(
+            answer.content,
+            choices=self._choices(path, fields),
+            chat=path == CHAT,
+            include_usage=bool(options.get("include_usage")),
+            continuous=bool(options.get("continuous_usage_stats")),
+        )
+
+    async def either(self, stream: bool, path: str = CHAT, **fields: Any) -> Reading | Whole:
+        """Ask in one of the two forms."""
+        return await (self.stream(path, **fields) if stream else self.whole(path, **fields))
+
+    async def refused(self, status: int, path: str = CHAT, **fields: Any) -> dict[str, Any]:
+        """Ask for what is answered with this status; gives the error."""
+        answer = await self.send(path, **fields)
+        assert answer.status_code == status, answer.text
+        return envelope(answer)
+
+    def _choices(self, path: str, fields: dict[str, Any]) -> int:
+        n = fields.get("n", fields.get("n_cmpl", self.n)) or 1
+        prompt = fields.get("prompt") if path == COMPLETIONS else None
+        listed = isinstance(prompt, list) and isinstance(prompt[0], str | list)
+        return int(n) * (len(prompt) if listed and isinstance(prompt, list) else 1)
+
+    @property
+    def said(self) -> dict[int, str]:
+        """What the choices say, if the upstream does nothing special."""
+        return {index: said(SEED + index) for index in range(self.n)}
+
+    @property
+    def stopped(self) -> dict[int, str]:
+        return dict.fromkeys(range(self.n), "stop")
+
+    async def anomalies(self, kind: str) -> float:
+        """How often this oddity was counted."""
+        return await (await self.gateway()).metric(f'nproxy_anomalies_total{{kind="{kind}",upstream="fake"}}')

@@ -1,0 +1,62 @@
+"""The settings in which a row is shown, said beside the test.
+
+    @settings(FANOUT, NATIVE, ONE)
+    async def test_D9_...(scene): ...
+
+A test that leaves one out says why; the page that lists the rows repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What stands behind the gateway, and how many choices the client asks for."""
+
+    name: str
+    n: int
+    native: bool  # the upstream has `n`, and the configuration says so
+
+
+FANOUT = Setting("fanout", 3, native=False)
+NATIVE = Setting("native", 3, native=True)
+ONE = Setting("one", 1, native=False)
+EVERY = (FANOUT, NATIVE, ONE)
+
+
+@dataclass(frozen=True)
+class Applies:
+    """Where a test runs: names of settings, and why not in the others."""
+
+    names: tuple[str, ...]
+    why: str
+
+
+def settings(*which: Setting, why: str = "") -> Callable[[Test], Test]:
+    """Run a test in these settings; none where the row knows no choices. `why` some are left out is required."""
+    if set(which) != set(EVERY) and not why:
+        raise ValueError("a setting is left out, and nobody knows why")
+
+    def decorate(test: Test) -> Test:
+        test.__dict__["applies"] = Applies(tuple(setting.name for setting in which), why)
+        if not which:
+            return test
+        return pytest.mark.parametrize("setting", which, ids=lambda setting: setting.name)(test)
+
+    return decorate
+
+
+everywhere = settings(*EVERY)
+of_several = settings(FANOUT, NATIVE, why="it is about several choices")
+of_legs = settings(FANOUT, why="it is about several calls")
+of_native = settings(NATIVE, why="it is about one call for several choices")
+of_one = settings(ONE, why="it is about one choice")
+of_http = settings(why="it is decided before there are choices")

@@ -1,0 +1,74 @@
+"""Raw connections to a gateway: for what a well-behaved client library would not do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from typing import Any
+
+from tests.gateway.conftest import CHAT, Gateway
+
+WITHIN = 1.0
+"""Seconds in which everything that belongs to a request ends with it."""
+
+
+async def exchange(gateway: Gateway, sent: bytes, seconds: float = 5.0) -> bytes:
+    """Send bytes, read until the gateway closes the connection."""
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(seconds):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+def apart(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and content of an answer."""
+    head, _, content = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value.strip() for name, value in (line.split(":", 1) for line in lines)}
+    return int(status.split()[1]), headers, content
+
+
+def post(content: bytes, *lines: str, version: str = "1.1") -> bytes:
+    """A chat request with further header lines, as bytes."""
+    head = [f"POST {CHAT} HTTP/{version}", "Host: h", "Content-Type: application/json", *lines]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + content
+
+
+async def open_request(gateway: Gateway, sent: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a chat request and leave the answer unread."""
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    content = json.dumps(sent).encode()
+    writer.write(post(content, f"Content-Length: {len(content)}"))
+    await writer.drain()
+    return reader, writer
+
+
+async def leave(writer: asyncio.StreamWriter, how: str) -> None:
+    """Leave by "close", "reset" or "half-close"."""
+    if how == "reset":
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    elif how == "half-close":
+        writer.write_eof()
+    else:
+        writer.close()
+
+
+async def gauges_return(gateway: Gateway) -> None:
+    """All that was taken for requests is back within a second."""
+    async with asyncio.timeout(WITHIN):
+        await gateway.app.idle()
+    assert gateway.app.permits.taken == 0
+    assert gateway.app.drives == set()
+    for upstream in gateway.app.upstreams.all:
+        assert upstream.gate.waiting == 0
+        assert [(replica.legs, replica.choices) for replica in upstream.gate.replicas] == [(0, 0)]
+    assert await gateway.metric("nproxy_inflight_requests") == 1.0, "the scrape itself"
+    assert await gateway.metric("nproxy_inflight_choices") == 0.0
+    assert await gateway.metric('nproxy_inflight_legs{upstream="fake"}') == 0.0
