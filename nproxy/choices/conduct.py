@@ -23,6 +23,7 @@ from nproxy.choices.commands import (
     Respond,
     SetTimer,
 )
+from nproxy.choices.copies import Copies
 from nproxy.choices.events import (
     Event,
     Failure,
@@ -192,7 +193,7 @@ class Conduct:
 
     def _note_width(self, run: Run, missing: Sequence[int]) -> None:
         """Learn how wide the upstream answers, and have other legs bring what is missing."""
-        leg, n, prompts = run.leg, self._request.n, self._request.prompts
+        leg, n, prompts = run.leg, self._plan.n, self._request.prompts
         got = width_brought(leg, missing, n, prompts)
         if leg.width > 1 and (got < leg.width or self._capability.n_untested):
             self._commands.append(Learn(NativeWidth(leg.width, got)))
@@ -333,6 +334,8 @@ class Conduct:
 
 
 def _merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings) -> Merge:
+    if plan.n < request.n:
+        return Copies(request, settings.id, settings.created, settings.shown_model)
     if plan.mode != "relay":
         return Merge(request, settings.id, settings.created, settings.shown_model)
     aliased = capability.model is not None and capability.model != settings.shown_model

@@ -6,6 +6,7 @@ pieces at the end. No IO, no clock, no randomness.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from nproxy.choices.bodies import as_chunks, in_place
@@ -38,21 +39,23 @@ class Merge:
     `close` gives the last bytes once every choice is finished. `notes` collects what the metrics want to know;
     the caller empties it.
 
-    id, created (unix seconds), model: what the client reads.
+    id, created (unix seconds), model: what the client reads. n: choices per prompt that the legs bring, None where
+    that is what the client asked for.
     """
 
-    def __init__(self, request: Request, id: str, created: int, model: str) -> None:
+    def __init__(self, request: Request, id: str, created: int, model: str, *, n: int | None = None) -> None:
         self.notes: list[Anomaly | ChoiceFinished] = []
         self._request = request
         self._chat = request.dialect is Dialect.CHAT
         self._wire = Wire(request.dialect, id, created, model, include_usage=request.stream and request.include_usage)
-        self._choices = [Choice(index) for index in range(request.choices)]
+        self._n = request.n if n is None else n
+        self._choices = [Choice(index) for index in range(request.prompts * self._n)]
         self._strands: dict[int, Strand] = {}
         self._opened = False  # the prelude is out
 
     def add(self, leg: Leg) -> None:
         """Introduce a leg. Choices that another leg failed to bring become this one's."""
-        indices = leg.client_indices(self._request.n, self._request.prompts)
+        indices = leg.client_indices(self._n, self._request.prompts)
         strand = Strand(leg, [self._choices[index] for index in indices], Rewriter(self._request.dialect))
         for choice in strand.choices:
             choice.strand = strand
@@ -144,7 +147,8 @@ class Merge:
 
     def spent(self) -> Spent:
         """The tokens that the client is told, and those that the legs computed as far as they told."""
-        client = merge(strand.usage() for strand in self._strands.values()).usage
+        computed = merge(strand.usage() for strand in self._strands.values()).usage
+        client = None if computed is None else self._told(computed)
         told = [usage for strand in self._strands.values() if (usage := strand.usage().usage) is not None]
         return Spent(
             client.prompt if client else None,
@@ -198,7 +202,7 @@ class Merge:
     def _finish(self, choice: Choice, reason: str | None) -> None:
         choice.finished = True
         choice.finish_reason = reason
-        self.notes.append(ChoiceFinished(choice.index, reason or "none"))
+        self.notes += [ChoiceFinished(index, reason or "none") for index in self._shown_as(choice)]
 
     def _mended(self, choice: Choice, said: UpstreamChoice) -> UpstreamChoice:
         """The same, with tool calls counted from 0 and named once, and text offsets running on."""
@@ -233,13 +237,24 @@ class Merge:
         merged = merge(strand.usage() for strand in self._strands.values())
         if merged.prompts_differ:
             self.notes.append(Anomaly("prompt_tokens_differ"))
-        return merged.usage
+        return None if merged.usage is None else self._told(merged.usage)
 
     def _running(self) -> Usage | None:
         """The total so far, where the client asked to be told all the time."""
         if not self._request.continuous_usage:
             return None
-        return running(strand.usage() for strand in self._strands.values())
+        total = running(strand.usage() for strand in self._strands.values())
+        return None if total is None else self._told(total)
+
+    # ---- what the client sees of what was brought; here, all of it
+
+    def _shown_as(self, choice: Choice) -> Sequence[int]:
+        """The client's indices for a choice."""
+        return (choice.index,)
+
+    def _told(self, usage: Usage) -> Usage:
+        """What the client is told of the usage of all legs."""
+        return usage
 
     # ---- writing; a relay writes otherwise
 
@@ -248,7 +263,7 @@ class Merge:
         if self._opened or not self._request.stream:
             return b""
         self._opened = True
-        return self._wire.prelude(range(len(self._choices)))
+        return self._wire.prelude(range(self._request.choices))
 
     def _frame(
         self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
@@ -257,18 +272,22 @@ class Merge:
         if said.bare and all(value is None for value in chunk.extra.values()):
             return b""  # a role, which the prelude has said, or nothing
         usage = self._running() if chunk.usage is not None else None
-        wire, top, index = self._wire, chunk.extra, choice.index
+        wire, top, indices = self._wire, chunk.extra, self._shown_as(choice)
 
         def render(said: UpstreamChoice) -> bytes:
-            return wire.chunk(
-                index,
-                said.delta,
-                finish_reason=said.finish_reason,
-                logprobs=said.logprobs,
-                extra=said.extra,
-                usage=usage,
-                top=top,
-            )
+            frames = [
+                wire.chunk(
+                    index,
+                    said.delta,
+                    finish_reason=said.finish_reason,
+                    logprobs=said.logprobs,
+                    extra=said.extra,
+                    usage=usage,
+                    top=top,
+                )
+                for index in indices
+            ]
+            return b"".join(frames)
 
         if data:
             strand.rewriter.learn(data, chunk, render)
@@ -283,17 +302,18 @@ class Merge:
 
     def _answer(self, usage: Usage | None) -> bytes:
         """The whole answer; what is told once is told by the leg that brings choice 0."""
-        choices = [self._folded(choice) for choice in self._choices]
+        choices = [self._folded(choice, index) for choice in self._choices for index in self._shown_as(choice)]
         first = self._choices[0].strand
         if first is None:
             return self._wire.answer(choices, usage)
         return self._wire.with_fingerprint(first.fingerprint).answer(choices, usage, first.top)
 
-    def _folded(self, choice: Choice) -> dict[str, JSON]:
+    def _folded(self, choice: Choice, index: int) -> dict[str, JSON]:
+        """A choice of the whole answer, under the client's index."""
         spoken = [said for said in choice.pieces if said.role is None or not said.bare] or choice.pieces
         logprobs = [said.logprobs for said in spoken if isinstance(said.logprobs, dict)]
         return self._wire.choice(
-            choice.index,
+            index,
             fold([said.delta for said in spoken]),
             finish_reason=choice.finish_reason,
             logprobs=fold(logprobs) if logprobs else None,

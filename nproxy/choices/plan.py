@@ -14,46 +14,67 @@ from nproxy.openai.requests import ChatRequest, CompletionRequest
 
 Request = ChatRequest | CompletionRequest
 Mode = Literal["relay", "native", "fanout"]
+Greedy = Literal["accept", "reject", "dedupe"]
+"""What becomes of several choices at temperature 0, where all come out equal: computed, refused, computed once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The legs of one request, in index order; `mode` is what the client reads in `x-nproxy-mode`.
 
-    The legs together answer for every client index from 0 to choices - 1 exactly once.
+    n: choices per prompt that the legs bring: the client's n, or 1 where equal choices are computed once.
+    The legs together answer for every index from 0 to prompts x n - 1 exactly once.
     """
 
     mode: Mode
     legs: tuple[Leg, ...]
+    n: int
 
 
-def make_plan(request: Request, capability: Capability, draw: Callable[[], int]) -> Plan:
+def make_plan(request: Request, capability: Capability, draw: Callable[[], int], greedy: Greedy = "accept") -> Plan:
     """Plan the upstream calls of one request.
 
     draw: returns a random seed from 0 to 2**31 - 1; called only where the client sent no seed and there are several
-    legs.
+    legs. greedy: the policy for several choices that will all be equal.
     Raises ApiError (status 400) where the request asks for what this upstream cannot do and several legs cannot
     imitate.
     """
-    legs = _legs(request, capability)
+    n = _choices_to_bring(request, greedy)
+    legs = _legs(request, capability, n)
     _refuse_the_impossible(request, capability, several_legs=len(legs) > 1)
     if capability.seed and (request.seed is not None or len(legs) > 1):
         legs = seeded(legs, request.seed, draw, set())
     if len(legs) > 1:
-        return Plan("fanout", tuple(legs))
-    exact = request.n == 1 or capability.exact
-    return Plan("relay" if exact else "native", tuple(legs))
+        return Plan("fanout", tuple(legs), n)
+    if n < request.n:
+        return Plan("fanout", tuple(legs), n)  # one call, but the choices are nproxy's work
+    exact = n == 1 or capability.exact
+    return Plan("relay" if exact else "native", tuple(legs), n)
 
 
-def _legs(request: Request, capability: Capability) -> list[Leg]:
+def _choices_to_bring(request: Request, greedy: Greedy) -> int:
+    """How many choices per prompt the legs are to bring. Raises ApiError where the policy takes one only."""
+    if request.n > 1 and request.all_equal:
+        if greedy == "reject":
+            raise invalid_request(
+                "At temperature 0 all choices are equal; this server takes n = 1 only there.",
+                param="n",
+                code="unsupported_value",
+            )
+        if greedy == "dedupe":
+            return 1
+    return request.n
+
+
+def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
     """The legs without their seeds: each as wide as the upstream takes, with all prompts where it takes lists."""
     if capability.exact or capability.n_untested or capability.native_width is None:
-        width = request.n
+        width = n
     else:
         width = capability.native_width
     split_prompts = request.prompts > 1 and not capability.prompt_lists
     carried = range(request.prompts) if split_prompts else (None,)
-    shapes = [(prompt, run) for prompt in carried for run in runs(range(request.n), width)]
+    shapes = [(prompt, run) for prompt in carried for run in runs(range(n), width)]
     return [Leg(number, run.start, len(run), prompt) for number, (prompt, run) in enumerate(shapes)]
 
 

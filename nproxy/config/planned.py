@@ -26,7 +26,6 @@ PLANNED_KEYS: frozenset[str] = frozenset(
 )
 
 PLANNED_VALUES: dict[str, frozenset[str]] = {
-    "n_policy.greedy": frozenset({"reject", "dedupe"}),
     "n_policy.on_leg_failure": frozenset({"partial"}),
 }
 """Values of keys that exist. `listen.workers` stands beside them: every number above 1 is planned."""

@@ -117,8 +117,8 @@ class NPolicy(Settings):
 
     max_n: Annotated[Count, Field(le=512)] = 128
     """Widest `n` that a request may ask for; prompts x n never goes beyond 512."""
-    greedy: Literal["accept"] = "accept"
-    """What happens to n > 1 at temperature 0."""
+    greedy: Literal["accept", "reject", "dedupe"] = "accept"
+    """n > 1 at temperature 0: accept computes all, reject answers 400, dedupe computes one and shows it n times."""
     on_leg_failure: Literal["fail"] = "fail"
     """What the client gets when one leg fails for good."""
 

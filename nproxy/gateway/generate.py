@@ -16,7 +16,7 @@ from nproxy.choices.commands import OpenLeg
 from nproxy.choices.compose import asked_as_stream, compose
 from nproxy.choices.conduct import Conduct, ConductSettings
 from nproxy.choices.events import Event
-from nproxy.choices.plan import Request, make_plan
+from nproxy.choices.plan import Plan, Request, make_plan
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import read_body
 from nproxy.gateway.driver import Drive
@@ -52,8 +52,8 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     upstream, name = await app.upstreams.route(request.model)
     exchange.upstream, exchange.model = upstream.name, app.metrics.model_label(name.shown)
     capability = upstream.capabilities.snapshot(name.shown, name.upstream)
-    plan = make_plan(request, capability, _draw)
-    with app.permits.take(request.choices):
+    plan = make_plan(request, capability, _draw, app.config.n_policy.greedy)
+    with app.permits.take(request.prompts * plan.n):
         exchange.mode, exchange.choices = plan.mode, request.choices
         exchange.headers["x-nproxy-mode"] = plan.mode
         exchange.headers["x-nproxy-legs"] = str(len(plan.legs))
@@ -72,7 +72,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
             exchange,
             conduct,
             observer,
-            open_call=_Legs(exchange, upstream, request, capability).open,
+            open_call=_Legs(exchange, upstream, request, plan, capability).open,
             learn=partial(upstream.capabilities.learn, name.shown),
         )
         app.drives.add(drive)
@@ -86,12 +86,15 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
 class _Legs:
     """The upstream calls of one request: what they share is made once."""
 
-    def __init__(self, exchange: Exchange, upstream: Upstream, request: Request, capability: Capability) -> None:
+    def __init__(
+        self, exchange: Exchange, upstream: Upstream, request: Request, plan: Plan, capability: Capability
+    ) -> None:
         headers = exchange.request.headers
         self._id = exchange.id
         self._idempotency_key = headers.get("idempotency-key")
         self._upstream = upstream
         self._request = request
+        self._n = plan.n
         self._capability = capability
         self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW)
         self._shared["Content-Type"] = "application/json"
@@ -100,7 +103,7 @@ class _Legs:
     def open(self, command: OpenLeg) -> AsyncGenerator[list[Event]]:
         """Start the call of one leg; a retry has another request id and the same idempotency key."""
         leg = command.leg
-        offset = leg.client_index(0, self._request.n)
+        offset = leg.client_index(0, self._n)
         headers = CIMultiDict(self._shared)
         headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
         if self._idempotency_key is not None:

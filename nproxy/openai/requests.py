@@ -73,8 +73,13 @@ class GenerationRequest(BaseModel):
 
     @property
     def greedy(self) -> bool:
-        """Whether the client asked for temperature 0, where all choices come out equal."""
+        """Whether the client asked for temperature 0."""
         return self.temperature == 0
+
+    @property
+    def all_equal(self) -> bool:
+        """Whether all choices of a prompt come out equal; the beams of a search differ at any temperature."""
+        return self.greedy and not self.beam_search
 
 
 class ChatRequest(GenerationRequest):

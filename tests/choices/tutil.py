@@ -33,7 +33,7 @@ from nproxy.choices.events import (
     LegFailed,
     TimerFired,
 )
-from nproxy.choices.plan import Plan, Request, make_plan
+from nproxy.choices.plan import Greedy, Plan, Request, make_plan
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
@@ -149,6 +149,7 @@ class Play:
     retries: int = 0
     budget: Callable[[], bool] = lambda: True
     plan: Plan | None = None
+    greedy: Greedy = "accept"
     timers: dict[str, float] = field(default_factory=dict)
     open: dict[int, OpenLeg] = field(default_factory=dict)
     opened: list[OpenLeg] = field(default_factory=list)
@@ -156,7 +157,7 @@ class Play:
 
     def __post_init__(self) -> None:
         draw = drawing()
-        self.plan = self.plan or make_plan(self.request, self.capability, draw)
+        self.plan = self.plan or make_plan(self.request, self.capability, draw, self.greedy)
         settings = ConductSettings(ID, CREATED, MODEL, retries_per_leg=self.retries)
         self.conduct = Conduct(
             self.request, self.plan, self.capability, settings, budget=self.budget, jitter=lambda: 0.5, draw=draw

@@ -1,0 +1,34 @@
+"""Copies: choices that are equal anyway are computed once and shown n times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nproxy.choices.merge import Merge
+from nproxy.choices.plan import Request
+from nproxy.choices.strands import Choice
+from nproxy.openai.usage import Usage
+
+
+class Copies(Merge):
+    """Shows the one choice that was brought for each prompt as the client's n.
+
+    The client is told the tokens of all n, as delivered; what was computed is in Spent.
+    """
+
+    def __init__(self, request: Request, id: str, created: int, model: str) -> None:
+        super().__init__(request, id, created, model, n=1)
+
+    def _shown_as(self, choice: Choice) -> Sequence[int]:
+        n = self._request.n
+        return range(choice.index * n, (choice.index + 1) * n)
+
+    def _told(self, usage: Usage) -> Usage:
+        n = self._request.n
+        details = usage.completion_details
+        return replace(
+            usage,
+            completion=usage.completion * n,
+            completion_details=None if details is None else {key: count * n for key, count in details.items()},
+        )
