@@ -115,7 +115,7 @@ class Scene:
         return envelope(answer)
 
     def _choices(self, path: str, fields: dict[str, Any]) -> int:
-        n = fields.get("n", fields.get("n_cmpl", self.n)) or 1
+        n = fields.get("n_cmpl") or fields.get("n", self.n) or 1
         prompt = fields.get("prompt") if path == COMPLETIONS else None
         listed = isinstance(prompt, list) and isinstance(prompt[0], str | list)
         return int(n) * (len(prompt) if listed and isinstance(prompt, list) else 1)

@@ -149,6 +149,14 @@ async def test_N3_permits_are_taken_together_or_not_at_all(start: Start, upstrea
     await gauges_return(gateway)
 
 
+async def test_wider_than_all_permits_is_400_not_429(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(config={"n_policy": {"max_n": 4}, "limits": {"inflight_choices": 8}})
+    answer = await gateway.ask("/v1/completions", prompt=["x"] * 3, n=3)
+    assert answer.status_code == 400
+    assert envelope(answer)["param"] == "n"
+    assert upstream.calls == []
+
+
 async def test_least_loaded_replica(upstream: FakeUpstream) -> None:
     async with FakeUpstream() as other:
         upstreams = [{"name": "fake", "replicas": [upstream.url, other.url], "n": "fanout"}]
