@@ -43,7 +43,7 @@ def remedy(request: Request, leg: Leg, failure: Failure) -> TooWide | Without | 
         return None
     error = wrap_foreign(failure.status, failure.content_type, failure.body)
     if leg.width > 1 and _names(error, "n", _ABOUT_N):
-        return TooWide(1 if request.greedy else _named_width(error.message, leg.width))
+        return TooWide(1 if request.greedy else named_width(error.message, leg.width) or 1)
     for field in _droppable(request, leg):
         if _names(error, field, re.compile(rf"\b{field}\b")):
             return Without(field)
@@ -64,7 +64,7 @@ def _names(error: ApiError, field: str, wording: re.Pattern[str]) -> bool:
     return error.param == field if error.param is not None else wording.search(error.message) is not None
 
 
-def _named_width(message: str, asked: int) -> int:
-    """The limit that the refusal names, if it is one; otherwise 1."""
+def named_width(message: str, asked: int) -> int | None:
+    """Give the limit that a refusal of `asked` choices names, if it names one below that."""
     found = [int(digits) for digits in _WIDEST.findall(message)]
-    return next((width for width in found if 1 <= width < asked), 1)
+    return next((width for width in found if 1 <= width < asked), None)
