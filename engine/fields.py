@@ -15,6 +15,7 @@ from nproxy.openai.jsonvalue import JSON
 
 _READ = frozenset(
     {
+        "choice_params",
         "model",
         "n",
         "n_cmpl",

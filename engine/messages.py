@@ -27,7 +27,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the tokens of a group are drawn. temperature 0 means greedy; top_k 0 and top_p 1 mean off."""
+    """How the tokens of a choice are drawn. temperature 0 means greedy; top_k 0 and top_p 1 mean off."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -35,21 +35,41 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
-    """A new group of n choices over one prompt.
+class Choice:
+    """One choice of a group: the key of its random numbers (int64), its new tokens at most, how they are drawn."""
 
-    seed: choice i draws with seed + i (wrapped to int64). stop_tokens: ids that end a choice with
-    reason "stop" (the model's EOS ids included unless the client said to ignore them); the stop token
-    itself is reported and counted but never detokenized. max_tokens: new tokens per choice, at least 1.
+    seed: int
+    max_tokens: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A new group: n choices over one prompt, which is computed once whatever each of them asks for.
+
+    stop_tokens: ids that end a choice with reason "stop" (the model's EOS ids included unless the client
+    said to ignore them); the stop token itself is reported and counted but never detokenized.
     """
 
     group: int
     prompt: tuple[int, ...]
-    n: int
-    seed: int
-    max_tokens: int
-    sampling: Sampling
+    choices: tuple[Choice, ...]
     stop_tokens: frozenset[int]
+
+    @classmethod
+    def alike(
+        cls,
+        group: int,
+        prompt: tuple[int, ...],
+        n: int,
+        seed: int,
+        max_tokens: int,
+        sampling: Sampling,
+        stop_tokens: frozenset[int],
+    ) -> Add:
+        """n choices that differ in their seeds only: choice i draws with seed + i."""
+        choices = tuple([Choice(wrap_seed(seed + i), max_tokens, sampling) for i in range(n)])
+        return cls(group, prompt, choices, stop_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +168,12 @@ class Broken:
 ToCore = Add | Abort
 FromCore = Ready | StepDone | Broken
 Message = Start | ToCore | FromCore
+
+
+def wrap_seed(seed: int) -> int:
+    """Wrap an integer to int64, as two's complement does."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
 
 HEADER = 4  # bytes of a message's length, big-endian
 

@@ -34,17 +34,18 @@ class Taken:
 class Output:
     """All choices of a request: `n` for each of its groups, one group per prompt, in the prompts' order.
 
-    echo: one text per group, shown at the beginning of each of its choices.
+    stops: what ends each of a group's choices. echo: one text per group, shown at the beginning of each of its choices.
     completion_tokens: tokens that belong to the answer so far, stop tokens included. A choice that a stop
     string ended counts up to the token that completed the string; what the core drew beyond is not the
     client's.
     """
 
     def __init__(
-        self, groups: Sequence[int], n: int, table: TokenBytes, stops: tuple[str, ...], echo: Sequence[str]
+        self, groups: Sequence[int], table: TokenBytes, stops: Sequence[tuple[str, ...]], echo: Sequence[str]
     ) -> None:
-        self._first = {group: number * n for number, group in enumerate(groups)}
-        self._choices = [_Choice(table, stops, text) for text in echo for _ in range(n)]
+        """`stops` has one entry for each of the n choices, `echo` one for each group."""
+        self._first = {group: number * len(stops) for number, group in enumerate(groups)}
+        self._choices = [_Choice(table, mine, text) for text in echo for mine in stops]
         self._running = set(range(len(self._choices)))
         self.completion_tokens = 0
 

@@ -19,10 +19,10 @@ _COMPLETION_TOKENS = 16  # OpenAI's default of legacy completions
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt in tokens, how many may follow it, and the text that comes back where echo asks for it."""
+    """One prompt in tokens, how many may follow it in each choice, and the text that comes back where echo asks."""
 
     tokens: tuple[int, ...]
-    max_tokens: int
+    limits: tuple[int, ...]
     echo: str = ""
 
 
@@ -57,21 +57,19 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
 
 
 def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begin: int | None = None) -> Prompt:
-    """Settle the length. An empty prompt becomes the token that begins a text, as OpenAI's does."""
+    """Settle the lengths. An empty prompt becomes the token that begins a text, as OpenAI's does."""
     param = "messages" if isinstance(order.request, ChatRequest) else "prompt"
     if not tokens and begin is not None:
         tokens = (begin,)
     if not tokens:
         raise invalid_request("The prompt holds no token.", param=param)
     room = context_length(ready) - len(tokens)
-    if room < 1 or (order.max_tokens is not None and order.max_tokens > room):
-        asked = "" if order.max_tokens is None else f" and {order.max_tokens} new tokens were asked for"
+    most = max([wish.max_tokens or 0 for wish in order.wishes])
+    if room < max(most, 1):
+        asked = f" and {most} new tokens were asked for" if most else ""
         raise _too_long(f"The prompt has {len(tokens)} tokens{asked}.", ready, param)
-    if order.max_tokens is not None:
-        room = order.max_tokens
-    elif isinstance(order.request, CompletionRequest):
-        room = min(room, _COMPLETION_TOKENS)
-    return Prompt(tokens, room, echo)
+    unasked = min(room, _COMPLETION_TOKENS) if isinstance(order.request, CompletionRequest) else room
+    return Prompt(tokens, tuple([wish.max_tokens or unasked for wish in order.wishes]), echo)
 
 
 def _refuse_endless(text: str, tokenizer: Tokenizer, ready: Ready, param: str) -> None:

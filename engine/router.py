@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from engine.channel import CoreClient
-from engine.messages import Abort, Add, GroupFailed, Sampling, TokenDrawn
+from engine.messages import Abort, Add, Choice, GroupFailed, TokenDrawn
 from engine.metrics import Metrics
-from engine.prompts import Prompt
 from nproxy.openai.errors import ApiError, invalid_request
 
 FULL = 65_536
@@ -125,15 +124,9 @@ class Router:
 
     @contextmanager
     def submit(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        n: int,
-        seeds: Iterator[int],
-        sampling: Sampling,
-        stop_tokens: frozenset[int],
+        self, prompts: Sequence[tuple[tuple[int, ...], tuple[Choice, ...]]], stop_tokens: frozenset[int]
     ) -> Iterator[Ticket]:
-        """Add one group per prompt; on leaving, whatever of them still runs is aborted at once.
+        """Add one group per prompt, given as its tokens and its choices; on leaving, what still runs is aborted.
 
         Raises ApiError when the core takes no more.
         """
@@ -141,9 +134,9 @@ class Router:
             raise self._over
         inbox = Inbox()
         ticket = Ticket(self._core, tuple(next(self._numbers) for _ in prompts), inbox)
-        for group, prompt in zip(ticket.groups, prompts, strict=True):
+        for group, (tokens, choices) in zip(ticket.groups, prompts, strict=True):
             self._inboxes[group] = inbox
-            self._core.add(Add(group, prompt.tokens, n, next(seeds), prompt.max_tokens, sampling, stop_tokens))
+            self._core.add(Add(group, tokens, choices, stop_tokens))
         try:
             yield ticket
         finally:

@@ -15,7 +15,7 @@ from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_items
 from engine.blocks import BlockPool, BlockTable
 from engine.config import EngineConfig
 from engine.messages import Add, Ready, TokenDrawn
-from engine.sequence import Finish, Sequence, SequenceGroup, State, wrap_seed
+from engine.sequence import Finish, Sequence, SequenceGroup, State
 
 _by_age = attrgetter("order")
 _LOOK_AHEAD = 16  # waiting sequences that are looked at per admission
@@ -52,29 +52,30 @@ class Scheduler:
 
     def refusal(self, add: Add) -> str | None:
         """Why a group can never run here, as a sentence for the client; None if it can."""
-        prompt, size = len(add.prompt), self.pool.block_size
-        if prompt == 0 or add.n < 1 or add.max_tokens < 1:
+        prompt, n, size = len(add.prompt), len(add.choices), self.pool.block_size
+        if prompt == 0 or n < 1 or min([choice.max_tokens for choice in add.choices]) < 1:
             return "a request needs a prompt of at least one token, one choice and one new token"
-        if add.n > self._config.max_sequences:
-            return f"n={add.n} is more than the {self._config.max_sequences} sequences that this engine runs at once"
+        if n > self._config.max_sequences:
+            return f"n={n} is more than the {self._config.max_sequences} sequences that this engine runs at once"
         if prompt >= self._max_model_len:
             return f"the prompt has {prompt} tokens; the model takes {self._max_model_len} with the answer"
         # All n leave prefill together, each with a block to write to; later the oldest goes on alone if it must.
-        longest = prompt + min(add.max_tokens, self._max_model_len - prompt)
-        blocks = max(prompt // size + add.n, -(-longest // size))
+        longest = min(prompt + max([choice.max_tokens for choice in add.choices]), self._max_model_len)
+        blocks = max(prompt // size + n, -(-longest // size))
         if blocks > self.pool.size:
             return f"the request needs {blocks} blocks of {size} tokens of KV cache; there are {self.pool.size}"
         return None
 
     def add(self, add: Add) -> None:
         """Queue a group for which `refusal` is None, its first choice as leader."""
-        limit = min(add.max_tokens, self._max_model_len - len(add.prompt))
-        group = SequenceGroup(add.group, self._arrivals, add.prompt, limit, add.sampling, add.stop_tokens)
+        group = SequenceGroup(add.group, self._arrivals, add.prompt, add.stop_tokens)
+        room = self._max_model_len - len(add.prompt)
         self._arrivals += 1
         self._groups[group.id] = group
-        for choice in range(add.n):
-            state = State.FOLLOWING if choice else State.WAITING
-            sequence = Sequence(self._numbered, group, choice, wrap_seed(add.seed + choice), state)
+        for number, choice in enumerate(add.choices):
+            state = State.FOLLOWING if number else State.WAITING
+            limit = min(choice.max_tokens, room)
+            sequence = Sequence(self._numbered, group, number, choice.seed, limit, choice.sampling, state)
             self._numbered += 1
             self._sequences[sequence.id] = sequence
             group.sequences.append(sequence)
@@ -169,7 +170,7 @@ class Scheduler:
         finish: Finish | None = None
         if token in group.stop_tokens:
             finish = "stop"
-        elif len(sequence.output) >= group.limit:
+        elif len(sequence.output) >= sequence.limit:
             finish = "length"
         if finish is not None:
             self._end(sequence)
@@ -294,5 +295,5 @@ def _width(sequence: Sequence) -> int:
 
 
 def _draw(sequence: Sequence) -> Draw:
-    sampling = sequence.group.sampling
+    sampling = sequence.sampling
     return Draw(sequence.id, sequence.seed, sequence.length, sampling.temperature, sampling.top_k, sampling.top_p)

@@ -45,15 +45,12 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 class SequenceGroup:
     """One request: what its sequences have in common.
 
-    number: its place in the order of arrival. limit: new tokens per sequence at most (max_tokens, or what
-    the model's length leaves). overtaken: sequences that were admitted past it while it waited.
+    number: its place in the order of arrival. overtaken: sequences that were admitted past it while it waited.
     """
 
     id: int
     number: int
     prompt: tuple[int, ...]
-    limit: int
-    sampling: Sampling
     stop_tokens: frozenset[int]
     sequences: list[Sequence] = field(default_factory=list)
     overtaken: int = 0
@@ -67,15 +64,18 @@ class SequenceGroup:
 class Sequence:
     """One choice. Changed by the scheduler alone.
 
-    id: unique in this engine. seed: its own key, int64. output: its tokens so far. blocks: its block
-    table, replaced and never changed in place, so that siblings share one tuple until they part.
-    computed: how many of its tokens have keys and values, while in PREFILL.
+    id: unique in this engine. seed: its own key, int64. limit: its new tokens at most (what was asked for, or
+    what the model's length leaves). output: its tokens so far. blocks: its block table, replaced and never
+    changed in place, so that siblings share one tuple until they part. computed: how many of its tokens have
+    keys and values, while in PREFILL.
     """
 
     id: int
     group: SequenceGroup
     choice: int
     seed: int
+    limit: int
+    sampling: Sampling
     state: State
     output: list[int] = field(default_factory=list)
     blocks: tuple[int, ...] = ()
@@ -101,8 +101,3 @@ class Sequence:
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"sequence {self.id} cannot go from {self.state.name} to {state.name}")
         self.state = state
-
-
-def wrap_seed(seed: int) -> int:
-    """Wrap an integer to int64, as two's complement does."""
-    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)

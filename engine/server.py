@@ -135,14 +135,13 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
         router = serving.router
         prompts = await serving.prepare(order)
         stop_tokens = order.stop_tokens if order.ignore_eos else order.stop_tokens | router.ready.eos_tokens
-        with router.submit(
-            prompts, n=asked.n, seeds=serving.seeds(order.seed), sampling=order.sampling, stop_tokens=stop_tokens
-        ) as ticket:
-            table = serving.tokenizer.table
+        groups = [(prompt.tokens, serving.choices(order, prompt)) for prompt in prompts]
+        with router.submit(groups, stop_tokens) as ticket:
+            table, stops = serving.tokenizer.table, [wish.stops for wish in order.wishes]
             answer = Answer(
                 wire=_wire(serving, dialect, include_usage=asked.stream and asked.include_usage),
                 ticket=ticket,
-                output=Output(ticket.groups, asked.n, table, order.stops, [prompt.echo for prompt in prompts]),
+                output=Output(ticket.groups, table, stops, [prompt.echo for prompt in prompts]),
                 choices=asked.choices,
                 prompt_tokens=sum(len(prompt.tokens) for prompt in prompts),
             )

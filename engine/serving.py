@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
 import random
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from engine.config import EngineConfig
+from engine.messages import Choice, wrap_seed
 from engine.metrics import Metrics
 from engine.order import Order
 from engine.prompts import Prompt, prepare
@@ -113,9 +113,24 @@ class Serving:
         """Let the threads go; one that is still busy is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def seeds(self, asked: int | None) -> Iterator[int]:
-        """One seed per prompt: the client's for each of them, or a random one of 31 bits."""
-        return itertools.repeat(asked) if asked is not None else iter(lambda: self._random.getrandbits(31), None)
+    def choices(self, order: Order, prompt: Prompt) -> tuple[Choice, ...]:
+        """The choices of one prompt as the core takes them.
+
+        Choice i has the seed that it names itself, or the client's seed + i (the same for each prompt), or a
+        random number of 31 bits + i.
+        """
+        first = self._random.getrandbits(31) if order.seed is None else order.seed
+        return tuple(
+            [
+                Choice(self._seed(wish.seed, first + number), limit, wish.sampling)
+                for number, (wish, limit) in enumerate(zip(order.wishes, prompt.limits, strict=True))
+            ]
+        )
+
+    def _seed(self, own: int | None, otherwise: int) -> int:
+        if own == -1:
+            return self._random.getrandbits(31)
+        return wrap_seed(otherwise) if own is None else own
 
 
 def unavailable(message: str) -> ApiError:

@@ -10,7 +10,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import ConfigError, CoreFailed
-from engine.messages import Abort, Add, Sampling
+from engine.messages import Abort, Add, Choice, Sampling
 from tests.fakes.runner import HashRunner, expected, ready
 
 PROMPT = (5, 6, 7, 8, 9, 10)
@@ -23,7 +23,7 @@ def make() -> tuple[Engine, HashRunner]:
 
 
 def add(group: int, n: int = 2, new: int = 3) -> Add:
-    return Add(group, PROMPT, n, 0, new, Sampling(), frozenset())
+    return Add.alike(group, PROMPT, n, 0, new, Sampling(), frozenset())
 
 
 def test_a_step_without_work_runs_nothing() -> None:
@@ -53,12 +53,36 @@ def test_a_step_tells_what_it_did() -> None:
 
 def test_sampling_reaches_every_draw() -> None:
     engine, runner = make()
-    engine.add(Add(1, PROMPT, 2, 40, 3, Sampling(0.5, 7, 0.9), frozenset()))
+    engine.add(Add.alike(1, PROMPT, 2, 40, 3, Sampling(0.5, 7, 0.9), frozenset()))
     engine.step()
     engine.step()
     draws = [*runner.batches[0].chunks[0].draws, *(row.draw for row in runner.batches[1].rows)]
     assert [(draw.seed, draw.position) for draw in draws] == [(40, 6), (41, 6), (40, 7), (41, 7)]
     assert {(draw.temperature, draw.top_k, draw.top_p) for draw in draws} == {(0.5, 7, 0.9)}
+
+
+def test_every_choice_is_drawn_as_it_asks_and_ends_at_its_own_limit() -> None:
+    engine, runner = make()
+    choices = (Choice(40, 2, Sampling(0.0)), Choice(7, 1, Sampling(0.5)), Choice(9, 4, Sampling(1.0, 5, 0.9)))
+    engine.add(Add(1, PROMPT, choices, frozenset()))
+    tokens: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    ends = {}
+    while engine.has_work:
+        for drawn in engine.step().tokens:
+            tokens[drawn.choice].append(drawn.token)
+            if drawn.finish:
+                ends[drawn.choice] = drawn.finish
+    assert tokens == {number: expected(PROMPT, choice.seed, choice.max_tokens) for number, choice in enumerate(choices)}
+    assert ends == {0: "length", 1: "length", 2: "length"}
+    assert engine.stats().prompt_tokens_computed == len(PROMPT)
+    draws = [*runner.batches[0].chunks[0].draws, *(row.draw for row in runner.batches[1].rows)]
+    assert [(draw.seed, draw.temperature, draw.top_k, draw.top_p) for draw in draws] == [
+        (40, 0.0, 0, 1.0),
+        (7, 0.5, 0, 1.0),
+        (9, 1.0, 5, 0.9),
+        (40, 0.0, 0, 1.0),
+        (9, 1.0, 5, 0.9),
+    ]
 
 
 def test_a_step_that_cannot_be_run_ends_its_groups_and_no_others() -> None:

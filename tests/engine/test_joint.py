@@ -70,15 +70,15 @@ def answers(
 
 def group(number: int, prompt: int, n: int, new: int, seed: int, vocab: int = 97) -> Add:
     tokens = tuple(random.Random(number).choices(range(3, vocab), k=prompt))
-    return Add(number, tokens, n, seed, new, Sampling(temperature=0.9), frozenset({2}))
+    return Add.alike(number, tokens, n, seed, new, Sampling(temperature=0.9), frozenset({2}))
 
 
 def singles(adds: list[Add]) -> dict[tuple[int, int], Add]:
     """Each choice as a request of its own: seed + i, n = 1."""
     return {
-        (one.group, choice): replace(one, group=0, n=1, seed=one.seed + choice)
+        (one.group, number): replace(one, group=0, choices=(choice,))
         for one in adds
-        for choice in range(one.n)
+        for number, choice in enumerate(one.choices)
     }
 
 
@@ -102,7 +102,7 @@ def test_choices_equal_singles_alone(tiny: Runner, alone: dict[tuple[int, int], 
         together, stats = answers(tiny, [one])
         assert together == {key: tokens for key, tokens in alone.items() if key[0] == one.group}
         assert stats.prompt_tokens_computed == len(one.prompt)
-        assert len({tuple(tokens) for tokens in together.values()}) == one.n
+        assert len({tuple(tokens) for tokens in together.values()}) == len(one.choices)
 
 
 @pytest.mark.parametrize("tokens", [20, 33, 256])

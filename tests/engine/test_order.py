@@ -82,8 +82,8 @@ def only(order: Order) -> Prompt:
     ],
 )
 def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
-    assert chat(**fields).sampling == sampling
-    assert completion(**fields).sampling == sampling
+    assert chat(**fields).wishes[0].sampling == sampling
+    assert completion(**fields).wishes[0].sampling == sampling
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_asks_for_nothing_passes() -> None:
     [({}, ()), ({"stop": None}, ()), ({"stop": []}, ()), ({"stop": "a"}, ("a",)), ({"stop": ["a", "bc"]}, ("a", "bc"))],
 )
 def test_stop(fields: dict[str, Any], stops: tuple[str, ...]) -> None:
-    assert chat(**fields).stops == stops
+    assert chat(**fields).wishes[0].stops == stops
 
 
 def test_stop_tokens_and_ignore_eos() -> None:
@@ -329,12 +329,12 @@ def test_J6_echo_gives_the_text_of_texts_and_of_tokens() -> None:
     ],
 )
 def test_how_many_tokens_may_follow(order: Order, new: int) -> None:
-    assert only(order).max_tokens == new
+    assert only(order).limits == (new,)
 
 
 def test_a_pool_smaller_than_the_context_is_the_context() -> None:
     small = replace(READY, blocks=2)
-    assert prepare(chat(), LETTERS, small)[0].max_tokens == 32 - 5
+    assert prepare(chat(), LETTERS, small)[0].limits == (32 - 5,)
     with pytest.raises(ApiError, match="maximum context length is 32"):
         prepare(chat(max_tokens=28), LETTERS, small)
 

@@ -16,7 +16,7 @@ TABLE = TokenBytes(WORDS)
 
 
 def output(n: int = 1, groups: tuple[int, ...] = (7,), stops: tuple[str, ...] = (), echo: str = "") -> Output:
-    return Output(groups, n, TABLE, stops, [echo] * len(groups))
+    return Output(groups, TABLE, [stops] * n, [echo] * len(groups))
 
 
 def drawn(choice: int, token: int, finish: str | None = None, group: int = 7) -> TokenDrawn:

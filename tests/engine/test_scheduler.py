@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ def engine_of(
 
 def add(group: int, prompt: int, n: int, new: int, *, seed: int = 0, stops: frozenset[int] = frozenset()) -> Add:
     tokens = tuple((group * 31 + position * 7) % 1000 for position in range(prompt))
-    return Add(group, tokens, n, seed, new, Sampling(), stops)
+    return Add.alike(group, tokens, n, seed, new, Sampling(), stops)
 
 
 def check(engine: Engine) -> None:
@@ -79,11 +80,11 @@ def run(engine: Engine, *adds: Add) -> Answers:
 
 
 def assert_right(answers: Answers, one: Add, new: int | None = None) -> None:
-    for choice in range(one.n):
+    for choice, asked in enumerate(one.choices):
         tokens = answers.tokens[one.group, choice]
-        assert tokens == expected(one.prompt, one.seed + choice, len(tokens))
+        assert tokens == expected(one.prompt, asked.seed, len(tokens))
         if answers.finish[one.group, choice] == "length":
-            assert len(tokens) == (new or one.max_tokens)
+            assert len(tokens) == (new or asked.max_tokens)
             assert not one.stop_tokens & set(tokens[:-1])
         else:
             assert tokens[-1] in one.stop_tokens
@@ -152,7 +153,7 @@ def test_peak_of_32_choices_over_509_tokens() -> None:
 def test_n_choices_equal_n_singles_with_following_seeds() -> None:
     together = run(engine_of(), add(1, 17, 4, 20, seed=5))
     prompt = add(1, 17, 4, 20).prompt
-    singles = run(engine_of(), *(Add(9 + i, prompt, 1, 5 + i, 20, Sampling(), frozenset()) for i in range(4)))
+    singles = run(engine_of(), *(Add.alike(9 + i, prompt, 1, 5 + i, 20, Sampling(), frozenset()) for i in range(4)))
     assert [together.tokens[1, i] for i in range(4)] == [singles.tokens[9 + i, 0] for i in range(4)]
     assert len({tuple(tokens) for tokens in together.tokens.values()}) == 4
 
@@ -476,9 +477,15 @@ class EngineMachine(RuleBasedStateMachine):
         self.adds: dict[int, Add] = {}
         self.aborted: set[tuple[int, int]] = set()
 
-    @rule(prompt=st.integers(1, 40), n=st.integers(1, 6), new=st.integers(1, 40), seed=st.integers(0, 9))
-    def add(self, prompt: int, n: int, new: int, seed: int) -> None:
-        one = add(len(self.adds), prompt, n, new, seed=seed, stops=frozenset(range(20)))
+    @rule(
+        prompt=st.integers(1, 40),
+        new=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+        seed=st.integers(0, 9),
+    )
+    def add(self, prompt: int, new: list[int], seed: int) -> None:
+        alike = add(len(self.adds), prompt, len(new), 1, seed=seed, stops=frozenset(range(20)))
+        choices = [replace(choice, max_tokens=most) for choice, most in zip(alike.choices, new, strict=True)]
+        one = replace(alike, choices=tuple(choices))
         self.adds[one.group] = one
         self.engine.add(one)
 
@@ -486,9 +493,9 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         one = data.draw(st.sampled_from(list(self.adds.values())))
-        choices = data.draw(st.none() | st.sets(st.integers(0, one.n - 1)).map(tuple))
+        choices = data.draw(st.none() | st.sets(st.integers(0, len(one.choices) - 1)).map(tuple))
         self.engine.abort(Abort(one.group, choices))
-        self.aborted |= {(one.group, choice) for choice in (range(one.n) if choices is None else choices)}
+        self.aborted |= {(one.group, choice) for choice in (range(len(one.choices)) if choices is None else choices)}
 
     @rule(steps=st.integers(1, 12))
     def step(self, steps: int) -> None:
@@ -505,9 +512,9 @@ class EngineMachine(RuleBasedStateMachine):
         assert (stats.blocks_used, stats.blocks_shared, stats.running, stats.waiting) == (0, 0, 0, 0)
         assert stats.blocks_free == 24
         for one in self.adds.values():
-            for choice in range(one.n):
+            for choice, asked in enumerate(one.choices):
                 tokens = self.answers.tokens[one.group, choice]
-                assert tokens == expected(one.prompt, one.seed + choice, len(tokens))
+                assert tokens == expected(one.prompt, asked.seed, len(tokens))
                 ended = (one.group, choice) in self.answers.finish
                 assert ended or (one.group, choice) in self.aborted or one.group in self.answers.failed
 

@@ -105,6 +105,18 @@ async def test_A14_greedy_choices_are_equal(client: httpx.AsyncClient) -> None:
     assert len(set(texts(await ask(client, n=3, temperature=0)))) == 1
 
 
+async def test_choice_params_mix_greedy_and_sampled_choices(client: httpx.AsyncClient) -> None:
+    own = [{"temperature": 0}, {}, {"temperature": 0.5, "top_p": 0.9}, {"seed": 77, "max_tokens": 5}]
+    common = {"seed": 30, "max_tokens": 24, "ignore_eos": True}
+    asked = [{"temperature": 0}, {"seed": 31}, {"seed": 32, "temperature": 0.5, "top_p": 0.9}]
+    asked.append({"seed": 77, "max_tokens": 5})
+    alone = [texts(await ask(client, **{**common, **one}))[0] for one in asked]
+    assert texts(await ask(client, n=4, choice_params=own, **common)) == alone
+    live = await streamed(client, n=4, choice_params=own, **common)
+    assert [live.texts[index] for index in range(4)] == alone
+    assert len(set(alone)) == 4
+
+
 async def test_I1_a_stop_string_over_token_borders(client: httpx.AsyncClient) -> None:
     fields = {"seed": 3, "max_tokens": 30, "ignore_eos": True}
     plain = await streamed(client, **fields)

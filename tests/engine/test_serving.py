@@ -22,7 +22,7 @@ from engine.server import listening
 from engine.serving import Serving, unavailable
 from engine.template import ChatTemplate
 from engine.tokenizer import Tokenizer
-from tests.engine.asking import chat, post, refused, streamed
+from tests.engine.asking import answer, ask, chat, post, refused, streamed, texts
 from tests.engine.conftest import MODEL
 from tests.engine.test_order import LETTERS
 
@@ -65,6 +65,51 @@ async def test_choices_come_through(path: Path) -> None:
         live = await streamed(client, n=3, max_tokens=20, ignore_eos=True)
         assert live.reasons == {0: ["length"], 1: ["length"], 2: ["length"]}
         assert live.done
+
+
+OWN = [{}, {"max_tokens": 3}, {"stop": [*"abcdefghijklmnop"], "max_tokens": 300}, {"seed": 100}]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_choice_params_end_and_draw_each_choice_by_itself(path: Path, streaming: bool) -> None:
+    """The runner draws by hashes of the seed, one token in four a letter: one of sixteen letters comes in time."""
+    common = {"seed": 5, "max_tokens": 20, "ignore_eos": True}
+    async with engine(LETTERS, path), client_of(path) as client:
+        plain = [
+            texts(await ask(client, **{**common, **own, "seed": seed}))[0]
+            for own, seed in ((OWN[0], 5), (OWN[1], 6), (OWN[2], 7), (OWN[0], 100))
+        ]
+        if streaming:
+            options = {"include_usage": True}
+            live = await streamed(client, n=4, choice_params=OWN, stream_options=options, **common)
+            got, reasons = [live.texts[index] for index in range(4)], live.reasons
+            usage = live.chunks[-1]["usage"]
+        else:
+            answered = await ask(client, n=4, choice_params=OWN, **common)
+            got = texts(answered)
+            reasons = {choice["index"]: [choice["finish_reason"]] for choice in answered["choices"]}
+            usage = answered["usage"]
+    assert got == plain
+    assert reasons == {0: ["length"], 1: ["length"], 2: ["stop"], 3: ["length"]}
+    assert 20 + 3 + 20 < usage["completion_tokens"] < 20 + 3 + 20 + 300
+
+
+async def test_choice_params_hold_for_every_prompt(path: Path) -> None:
+    own = [{"max_tokens": 2}, {"seed": 9}]
+    body = {"model": MODEL, "prompt": [[5, 6], [7]], "n": 2, "max_tokens": 6, "seed": 1, "choice_params": own}
+    async with engine(LETTERS, path), client_of(path) as client:
+        both = await answer(client, "/v1/completions", {**body, "ignore_eos": True})
+        for number, prompt in enumerate([[5, 6], [7]]):
+            alone = await answer(client, "/v1/completions", {**body, "prompt": prompt, "ignore_eos": True})
+            assert texts(both)[2 * number : 2 * number + 2] == texts(alone)
+        assert both["usage"]["completion_tokens"] == 2 * (2 + 6)
+
+
+async def test_choice_params_of_another_length_are_a_400(path: Path) -> None:
+    async with engine(LETTERS, path), client_of(path) as client:
+        status, error = await refused(client, "/v1/chat/completions", chat(n=3, choice_params=[{}]))
+        assert (status, error["param"], error["code"]) == (400, "choice_params", "invalid_length")
+        assert "1 entries" in error["message"]
 
 
 async def test_a_group_that_can_never_fit_is_a_400(path: Path) -> None:

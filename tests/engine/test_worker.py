@@ -28,7 +28,7 @@ def config(model: str = "hash") -> EngineConfig:
 
 
 def add(group: int, n: int, new: int) -> Add:
-    return Add(group, PROMPT, n, 3, new, Sampling(), frozenset())
+    return Add.alike(group, PROMPT, n, 3, new, Sampling(), frozenset())
 
 
 async def until_idle(client: CoreClient) -> list[StepDone]:

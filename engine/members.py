@@ -1,0 +1,70 @@
+"""Members of a JSON object, each read as what it must be or refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from nproxy.openai.errors import invalid_request
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.refusals import above, below, wrong_type
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """An object that a client sent. `where`: what stands before its members' names in a refusal, such as "a.0.".
+
+    Null is as good as absent. What has another type, or lies outside its bounds, raises ApiError 400.
+    """
+
+    values: Mapping[str, JSON]
+    where: str = ""
+
+    def get(self, name: str) -> JSON:
+        """The member as it came; None where it is absent."""
+        return self.values.get(name)
+
+    def called(self, name: str) -> str:
+        """The member's name for the client."""
+        return self.where + name
+
+    def flag(self, name: str) -> bool:
+        """A boolean, false where absent."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise wrong_type(self.called(name), "a boolean", value)
+        return bool(value)
+
+    def integer(self, name: str, least: int, most: int | None = None) -> int | None:
+        """An integer from `least` on, up to `most` where that is given."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not is_integer(value):
+            raise wrong_type(self.called(name), "an integer", value)
+        if value < least:
+            raise below(self.called(name), value, least)
+        if most is not None and value > most:
+            raise above(self.called(name), value, most)
+        return value
+
+    def number(self, name: str, default: float, least: float, most: float) -> float:
+        """A number between `least` and `most`."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise wrong_type(self.called(name), "a number", value)
+        if not least <= value <= most:
+            code = "decimal_below_min_value" if value < least else "decimal_above_max_value"
+            message = (
+                f"Invalid '{self.called(name)}': expected a value between {least:g} and {most:g}, but got {value:g}."
+            )
+            raise invalid_request(message, param=self.called(name), code=code)
+        return float(value)
+
+
+def is_integer(value: JSON) -> TypeGuard[int]:
+    """Whether a JSON value is an integer; in Python, True is one too."""
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,124 @@
+"""What a client wants of each choice: the request's own fields, and what `choice_params` changes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.members import Members
+from engine.messages import Sampling
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import invalid_request, shorten
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.refusals import wrong_type
+from nproxy.openai.requests import ChatRequest, CompletionRequest
+
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_OWN = frozenset({"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"})
+_OWN_BY = {Dialect.CHAT: _OWN | {"max_completion_tokens"}, Dialect.COMPLETIONS: _OWN}
+
+_MOST_STOPS = 16
+_LONGEST_STOP = 256
+_GREEDY_BELOW = 1e-5  # dividing logits by less overflows, and draws the likeliest token anyway
+_ALL_TOKENS = 1 << 30  # more than any vocabulary holds: a top_k beyond it asks for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one choice is to be.
+
+    seed: its own, where it has one apart from the request's; -1 asks for a random one. max_tokens: None leaves it
+    to the dialect and the context. stops: strings that end it.
+    """
+
+    sampling: Sampling
+    seed: int | None
+    max_tokens: int | None
+    stops: tuple[str, ...]
+
+
+def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
+    """Read the wishes of choices 0 .. n - 1, the same for every prompt; raises ApiError 400 naming the field at fault.
+
+    `choice_params` is a list of n objects. What one of them names stands for its choice in place of the
+    request's; null and what it does not name leave the request's.
+    """
+    fields = request.body.fields
+    common = _wish(Members({**fields, "seed": None}))
+    listed = fields.get("choice_params")
+    if listed is None:
+        return (common,) * request.n
+    if not isinstance(listed, list):
+        raise wrong_type("choice_params", "an array of objects", listed)
+    if len(listed) != request.n:
+        message = f"Invalid 'choice_params': it has {len(listed)} entries, and 'n' is {request.n}."
+        raise invalid_request(message, param="choice_params", code="invalid_length")
+    return tuple(
+        _overridden(fields, own, f"choice_params.{number}", common, _OWN_BY[request.dialect])
+        for number, own in enumerate(listed)
+    )
+
+
+def _overridden(fields: Mapping[str, JSON], own: JSON, where: str, common: Wish, known: frozenset[str]) -> Wish:
+    if not isinstance(own, dict):
+        raise wrong_type(where, "an object", own)
+    for name in own:
+        if name not in known:
+            param = f"{where}.{shorten(name)}"
+            raise invalid_request(f"Unrecognized request argument: '{param}'.", param=param, code="unknown_parameter")
+    given = {name: value for name, value in own.items() if value is not None}
+    if not given:
+        return common
+    base = {name: value for name, value in fields.items() if name in known and name != "seed"}
+    if any(name in given for name in _LIMITS):
+        base = {name: value for name, value in base.items() if name not in _LIMITS}
+    return _wish(Members({**base, **given}, where + "."))
+
+
+def _wish(members: Members) -> Wish:
+    return Wish(
+        sampling=_sampling(members),
+        seed=members.integer("seed", -(2**63), 2**63 - 1),
+        max_tokens=_max_tokens(members),
+        stops=_stops(members),
+    )
+
+
+def _sampling(members: Members) -> Sampling:
+    temperature = members.number("temperature", 1.0, 0.0, 2.0)
+    top_p = members.number("top_p", 1.0, 0.0, 1.0)
+    top_k = members.integer("top_k", -1) or 0
+    if temperature < _GREEDY_BELOW:
+        return Sampling(temperature=0.0)
+    if top_p == 0:  # the smallest set of tokens is the likeliest one alone
+        return Sampling(temperature=temperature, top_k=1)
+    return Sampling(temperature=temperature, top_k=top_k if 0 < top_k < _ALL_TOKENS else 0, top_p=top_p)
+
+
+def _max_tokens(members: Members) -> int | None:
+    """`max_tokens` and its newer name; OpenAI refuses both together, here they only must not differ."""
+    found = {value for name in _LIMITS if (value := members.integer(name, 1)) is not None}
+    if len(found) > 1:
+        names = " and ".join(f"'{members.called(name)}'" for name in _LIMITS)
+        raise invalid_request(f"{names} differ.", param=members.called("max_tokens"))
+    return next(iter(found), None)
+
+
+def _stops(members: Members) -> tuple[str, ...]:
+    value, name = members.get("stop"), members.called("stop")
+    if isinstance(value, str):
+        value = [value]
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise wrong_type(name, "a string or an array of strings", value)
+    texts = []
+    for number, stop in enumerate(value):
+        if not isinstance(stop, str):
+            raise wrong_type(f"{name}.{number}", "a string", stop)
+        if not 0 < len(stop) <= _LONGEST_STOP:
+            raise invalid_request(f"A stop string has 1 to {_LONGEST_STOP} characters.", param=name)
+        texts.append(stop)
+    if len(texts) > _MOST_STOPS:
+        raise invalid_request(f"'stop' takes up to {_MOST_STOPS} strings.", param=name)
+    return tuple(texts)
