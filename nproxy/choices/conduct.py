@@ -56,7 +56,8 @@ class ConductSettings:
     id, created (unix seconds), shown_model (as the client asked): what the client reads in every chunk.
     retries_per_leg: attempts after the first, each before the leg's first event. ping_seconds: no longer silence than
     this in a stream that has begun. headers_after_seconds: a stream without any event by then begins all the same.
-    gather_seconds: failures so shortly after the first are weighed together.
+    gather_seconds: failures so shortly after the first are weighed together. partial: where some choices are finished
+    and others are lost, the client gets those that are.
     """
 
     id: str
@@ -66,6 +67,7 @@ class ConductSettings:
     ping_seconds: float = 15.0
     headers_after_seconds: float = 30.0
     gather_seconds: float = 0.05
+    partial: bool = False
 
 
 class Conduct:
@@ -101,7 +103,7 @@ class Conduct:
             jitter=jitter,
         )
 
-        self._failures: list[Failure] = []  # once there is one, the request can only fail
+        self._failures: list[Failure] = []
         self._gathering = self._gathered = self._draining = False
         self._begun = False  # the head of a stream is out
         self._emitted = False  # something was written since the last tick of the ping timer
@@ -177,7 +179,7 @@ class Conduct:
 
     def _spoke(self, run: Run) -> None:
         self._roster.move(run, Signal.SPEAK)
-        if self._request.stream and not self._begun and not self._failures:
+        if self._request.stream and not self._begun and not self._doomed:
             self._begin()
 
     def _ended(self, run: Run) -> None:
@@ -197,7 +199,7 @@ class Conduct:
         got = width_brought(leg, missing, n, prompts)
         if leg.width > 1 and (got < leg.width or self._capability.n_untested):
             self._commands.append(Learn(NativeWidth(leg.width, got)))
-        if missing and not self._failures:
+        if missing and not self._doomed:
             self._commands.append(Anomaly("short_answer"))
             self._roster.add(top_up(leg, missing, n, prompts, got))
 
@@ -211,10 +213,12 @@ class Conduct:
             self._commands.append(Anomaly("cut_after_finish"))
             self._roster.move(run, Signal.END)
             return
-        another_way = None if self._failures else self._recovery.recover(run, failure)
+        another_way = None if self._doomed else self._recovery.recover(run, failure)
         if another_way is None:
             self._roster.move(run, Signal.FAIL)
             self._failures.append(failure)
+            if self._settings.partial:
+                self._merge.give_up(run.leg.number, as_error([failure], retries_spent=False))
         else:
             self._commands += another_way
 
@@ -229,7 +233,7 @@ class Conduct:
         elif kind == "gather":
             self._gathered = True
         elif kind == "headers":
-            if not self._begun and not self._failures:
+            if not self._begun and not self._doomed:
                 self._begin()
                 self._writes.append(PING)
         elif kind == "ping":
@@ -258,12 +262,12 @@ class Conduct:
     def _decided(self) -> list[Command]:
         """Open what may be opened, end what is at its end, and hand over the commands."""
         if not self._over:
-            if self._failures:
-                self._wind_up()
-            else:
+            if not self._doomed:
                 self._open_waiting()
-                if self._roster.unsettled == 0:
-                    self._succeed()
+            if self._doomed:
+                self._wind_up()
+            elif self._roster.unsettled == 0:
+                self._succeed()
             self._flush()
         commands, self._commands = self._commands, []
         return commands
@@ -295,12 +299,23 @@ class Conduct:
 
     # ---- the end
 
+    @property
+    def _doomed(self) -> bool:
+        """Whether the request can only fail: with its first failure, or where a part will do, when nothing is left."""
+        if not self._failures or not self._settings.partial:
+            return bool(self._failures)
+        return self._roster.unsettled == 0 and not self._merge.delivered
+
     def _succeed(self) -> None:
+        """Every choice is finished, or, where a part will do, some are."""
+        headers = self._headers()
+        if self._failures:
+            headers += (("x-nproxy-partial", f"{self._merge.delivered}/{self._request.choices}"),)
         if self._request.stream:
             self._writes.append(self._merge.close())
         else:
-            self._commands.append(Respond(200, self._merge.close(), self._headers()))
-        self._finish("ok")
+            self._commands.append(Respond(200, self._merge.close(), headers))
+        self._finish("partial" if self._failures else "ok")
 
     def _wind_up(self) -> None:
         """The request has failed, and nothing new is begun.

@@ -6,7 +6,7 @@ pieces at the end. No IO, no clock, no randomness.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nproxy.choices.bodies import as_chunks, in_place
@@ -18,10 +18,14 @@ from nproxy.choices.plan import Request
 from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, is_done, parse_answer, parse_chunk
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.errors import ApiError
+from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.rewriter import Rewriter
-from nproxy.openai.usage import Usage, merge, running
+from nproxy.openai.usage import LegUsage, Usage, merge, running
 from nproxy.openai.wire import DONE, Wire
+
+LOST = "error"
+"""The finish_reason of a choice that was lost while its siblings were not."""
 
 
 class LegFault(Exception):
@@ -137,17 +141,34 @@ class Merge:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
         return missing
 
+    def give_up(self, number: int, error: ApiError) -> None:
+        """The leg is over, and the choices that it did not finish are lost."""
+        for choice in self._strands[number].choices:
+            if not choice.finished:
+                choice.lost = error
+                self.notes += [ChoiceFinished(index, LOST) for index in self._shown_as(choice)]
+
+    @property
+    def delivered(self) -> int:
+        """How many of the client's choices are finished."""
+        return sum(len(self._shown_as(choice)) for choice in self._choices if choice.finished)
+
     def close(self) -> bytes:
-        """Every choice is finished: give the end of the stream, or the whole answer."""
+        """Every choice is finished or lost: give the end of the stream, or the whole answer.
+
+        A whole answer leaves out the choices that are lost. In a stream they finish here, with `error` as their reason
+        and the error beside it: their role is out, and clients wait for a reason.
+        """
         usage = self._usage()
         if not self._request.stream:
             return self._answer(usage)
+        lost = b"".join(self._lost(choice, choice.lost) for choice in self._choices if choice.lost is not None)
         tail = self._usage_tail(usage) if usage is not None and self._request.include_usage else b""
-        return tail + DONE
+        return lost + tail + DONE
 
     def spent(self) -> Spent:
         """The tokens that the client is told, and those that the legs computed as far as they told."""
-        computed = merge(strand.usage() for strand in self._strands.values()).usage
+        computed = merge(self._usages()).usage
         client = None if computed is None else self._told(computed)
         told = [usage for strand in self._strands.values() if (usage := strand.usage().usage) is not None]
         return Spent(
@@ -234,16 +255,21 @@ class Merge:
 
     def _usage(self) -> Usage | None:
         """The request's usage; notes it where legs counted one prompt differently."""
-        merged = merge(strand.usage() for strand in self._strands.values())
+        merged = merge(self._usages())
         if merged.prompts_differ:
             self.notes.append(Anomaly("prompt_tokens_differ"))
         return None if merged.usage is None else self._told(merged.usage)
+
+    def _usages(self) -> list[LegUsage]:
+        """The usage of each leg that counts; one that was lost does so as far as it told."""
+        told = [(strand, strand.usage()) for strand in self._strands.values()]
+        return [usage for strand, usage in told if usage.usage is not None or not strand.lost]
 
     def _running(self) -> Usage | None:
         """The total so far, where the client asked to be told all the time."""
         if not self._request.continuous_usage:
             return None
-        total = running(strand.usage() for strand in self._strands.values())
+        total = running(self._usages())
         return None if total is None else self._told(total)
 
     # ---- what the client sees of what was brought; here, all of it
@@ -293,6 +319,18 @@ class Merge:
             strand.rewriter.learn(data, chunk, render)
         return render(said)
 
+    def _lost(self, choice: Choice, error: ApiError) -> bytes:
+        """The finish of a choice that is lost."""
+        nothing: Mapping[str, JSON] = {} if self._chat else {"text": ""}
+        why = {"error": loads(error.envelope())["error"]}
+        return self._role(choice) + b"".join(
+            self._wire.chunk(index, nothing, finish_reason=LOST, extra=why) for index in self._shown_as(choice)
+        )
+
+    def _role(self, choice: Choice) -> bytes:
+        """The role of a choice, where it is not out yet."""
+        return self._prelude(b"")
+
     def _without_choices(self, data: bytes, chunk: UpstreamChunk) -> bytes:
         """The client's frame for a chunk without choices: usage is written at the end, and the rest says nothing."""
         return b""
@@ -301,9 +339,10 @@ class Merge:
         return self._wire.usage_tail(usage)
 
     def _answer(self, usage: Usage | None) -> bytes:
-        """The whole answer; what is told once is told by the leg that brings choice 0."""
-        choices = [self._folded(choice, index) for choice in self._choices for index in self._shown_as(choice)]
-        first = self._choices[0].strand
+        """The whole answer; what is told once is told by the leg that brings its first choice."""
+        finished = [choice for choice in self._choices if choice.finished]
+        choices = [self._folded(choice, index) for choice in finished for index in self._shown_as(choice)]
+        first = finished[0].strand
         if first is None:
             return self._wire.answer(choices, usage)
         return self._wire.with_fingerprint(first.fingerprint).answer(choices, usage, first.top)

@@ -112,7 +112,10 @@ class Relay(Merge):
 
     def _role_first(self, choice: Choice, said: UpstreamChoice) -> bytes:
         """The role chunk of a choice whose first chunk has none."""
-        if not self._chat or choice.index in self._roles or said.role is not None:
+        return b"" if said.role is not None else self._role(choice)
+
+    def _role(self, choice: Choice) -> bytes:
+        if not self._chat or self._opened or choice.index in self._roles:
             return b""
         self._roles.add(choice.index)
         return self._wire.prelude([choice.index])

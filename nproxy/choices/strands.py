@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from nproxy.choices.leg import Leg
 from nproxy.choices.offsets import TextOffsets
 from nproxy.openai.chunks import UpstreamChoice
+from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.rewriter import Rewriter
 from nproxy.openai.tools import ToolCalls
@@ -18,14 +19,16 @@ from nproxy.openai.usage import LegUsage, Usage, merge, within_leg
 class Choice:
     """One choice of the client's answer, however many legs it takes to bring it.
 
-    began: something of it has come. finish_reason: set once; nothing of this index is taken afterwards.
-    pieces: what a whole answer is folded from; empty in a stream. strand: the leg that brings it.
+    began: something of it has come. finish_reason: set once; nothing of this index is taken afterwards. lost: why it
+    will never finish, where the client gets the others all the same. pieces: what a whole answer is folded from; empty
+    in a stream. strand: the leg that brings it.
     """
 
     index: int
     began: bool = False
     finished: bool = False
     finish_reason: str | None = None
+    lost: ApiError | None = None
     tools: ToolCalls = field(default_factory=ToolCalls)
     offsets: TextOffsets = field(default_factory=TextOffsets)
     pieces: list[UpstreamChoice] = field(default_factory=list)
@@ -55,6 +58,11 @@ class Strand:
     def whole(self) -> bool:
         """Whether every choice that this leg answers for is finished."""
         return all(choice.finished for choice in self.choices)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing of this leg reaches the client as a choice."""
+        return all(choice.lost is not None for choice in self.choices)
 
     def usage(self) -> LegUsage:
         """This leg's tokens, as far as it has told; where it carries several prompts, those of all of them."""

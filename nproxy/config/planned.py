@@ -25,11 +25,6 @@ PLANNED_KEYS: frozenset[str] = frozenset(
     }
 )
 
-PLANNED_VALUES: dict[str, frozenset[str]] = {
-    "n_policy.on_leg_failure": frozenset({"partial"}),
-}
-"""Values of keys that exist. `listen.workers` stands beside them: every number above 1 is planned."""
-
 
 def _pattern(path: Path) -> str:
     return "".join("[]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
@@ -42,7 +37,4 @@ def is_planned_key(path: Path) -> bool:
 
 def is_planned_value(path: Path, value: object) -> bool:
     """Whether a value is promised for later, at a key that exists."""
-    pattern = _pattern(path)
-    if pattern == "listen.workers":
-        return str(value).isdigit() and int(str(value)) > 1
-    return isinstance(value, str) and value in PLANNED_VALUES.get(pattern, ())
+    return _pattern(path) == "listen.workers" and str(value).isdigit() and int(str(value)) > 1

@@ -119,8 +119,8 @@ class NPolicy(Settings):
     """Widest `n` that a request may ask for; prompts x n never goes beyond 512."""
     greedy: Literal["accept", "reject", "dedupe"] = "accept"
     """n > 1 at temperature 0: accept computes all, reject answers 400, dedupe computes one and shows it n times."""
-    on_leg_failure: Literal["fail"] = "fail"
-    """What the client gets when one leg fails for good."""
+    on_leg_failure: Literal["fail", "partial"] = "fail"
+    """When a leg fails for good: fail answers with an error, partial with the choices that came."""
 
 
 class Passthrough(Settings):

@@ -127,6 +127,7 @@ def _settings(app: App, upstream: Upstream, request: Request) -> ConductSettings
         shown_model=request.model,
         retries_per_leg=upstream.settings.retries.per_leg,
         ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
+        partial=app.config.n_policy.on_leg_failure == "partial",
         headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
     )
 

@@ -223,10 +223,11 @@ FAULTS: list[Callable[[int], Event]] = [
 ]
 
 
-def call_events(data: st.DataObject, request: Request, opened: OpenLeg, calm: bool) -> Iterator[Event]:
+def call_events(data: st.DataObject, play: Play, opened: OpenLeg, calm: bool) -> Iterator[Event]:
     """What one call does: it answers as it should, or brings fewer choices, or fails at a drawn moment."""
-    leg, number = opened.leg, opened.leg.number
-    promised = len(leg.client_indices(request.n, request.prompts))
+    assert play.plan is not None
+    request, leg, number = play.request, opened.leg, opened.leg.number
+    promised = len(leg.client_indices(play.plan.n, request.prompts))
     brought = promised if calm or data.draw(st.booleans()) else data.draw(st.integers(0, promised))
     said = [["a", "b"]] * brought
     as_stream = request.stream if calm else data.draw(st.booleans())
@@ -252,7 +253,7 @@ def drive(data: st.DataObject, play: Play, calm: Callable[[OpenLeg], bool]) -> N
             return
         for number, opened in play.open.items():
             if number not in going or going[number][0] is not opened:
-                going[number] = opened, call_events(data, play.request, opened, calm(opened))
+                going[number] = opened, call_events(data, play, opened, calm(opened))
         moves = [number for number in play.open if number in going]
         timers = [name for name in play.timers if name != "ping" and (name != "headers" or data.draw(st.booleans()))]
         if timers and (not moves or data.draw(st.integers(0, 9)) == 0):
@@ -283,6 +284,8 @@ def any_request(data: st.DataObject) -> Request:
         fields["prompt"] = ["p"] * data.draw(st.integers(1, 2))
     if fields["stream"] and data.draw(st.booleans()):
         fields["stream_options"] = {"include_usage": True}
+    if data.draw(st.booleans()):
+        fields["temperature"] = 0
     return dialect_request(dialect, **fields)
 
 
@@ -292,7 +295,14 @@ def test_whatever_happens_it_ends_once_with_all_choices_or_an_error(
     data: st.DataObject, capability: Capability, retries: int
 ) -> None:
     """The play checks after every step: one Finish, last; n choices with success; no call left; `parallel` kept."""
-    play = Play(any_request(data), capability, retries=retries, budget=lambda: data.draw(st.booleans()))
+    play = Play(
+        any_request(data),
+        capability,
+        retries=retries,
+        budget=lambda: data.draw(st.booleans()),
+        greedy=data.draw(st.sampled_from(["accept", "dedupe"])),
+        partial=data.draw(st.booleans()),
+    )
     drive(data, play, calm=lambda _: False)
     assert play.over
 
@@ -300,7 +310,7 @@ def test_whatever_happens_it_ends_once_with_all_choices_or_an_error(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.data_too_large, HealthCheck.too_slow], deadline=None)
 @given(data=st.data(), capability=capabilities)
 def test_without_failures_every_choice_finishes_once(data: st.DataObject, capability: Capability) -> None:
-    play = Play(any_request(data), capability)
+    play = Play(any_request(data), capability, greedy=data.draw(st.sampled_from(["accept", "dedupe"])))
     drive(data, play, calm=lambda _: True)
     assert play.finish == "ok"
     finished = sorted(command.index for command in play.of(ChoiceFinished))
@@ -323,7 +333,7 @@ def test_a_first_attempt_that_fails_is_made_good(data: st.DataObject, capability
             play.fails(fresh[0], data.draw(st.sampled_from(first)))
         elif play.open:
             opened = data.draw(st.sampled_from(list(play.open.values())))
-            play.gets(*call_events(data, play.request, opened, calm=True))
+            play.gets(*call_events(data, play, opened, calm=True))
         else:
             play.gets(TimerFired(next(name for name in play.timers if name.startswith("retry"))))
     assert play.finish == "ok"

@@ -41,6 +41,8 @@ from nproxy.openai.sse import SSEDecoder
 
 T = TypeVar("T")
 
+GOOD = ("ok", "partial")
+
 FANOUT = Capability(native_width=1)
 NATIVE = Capability(native_width=None)
 UNTESTED = Capability(native_width=None, n_untested=True)
@@ -150,6 +152,7 @@ class Play:
     budget: Callable[[], bool] = lambda: True
     plan: Plan | None = None
     greedy: Greedy = "accept"
+    partial: bool = False
     timers: dict[str, float] = field(default_factory=dict)
     open: dict[int, OpenLeg] = field(default_factory=dict)
     opened: list[OpenLeg] = field(default_factory=list)
@@ -158,7 +161,7 @@ class Play:
     def __post_init__(self) -> None:
         draw = drawing()
         self.plan = self.plan or make_plan(self.request, self.capability, draw, self.greedy)
-        settings = ConductSettings(ID, CREATED, MODEL, retries_per_leg=self.retries)
+        settings = ConductSettings(ID, CREATED, MODEL, retries_per_leg=self.retries, partial=self.partial)
         self.conduct = Conduct(
             self.request, self.plan, self.capability, settings, budget=self.budget, jitter=lambda: 0.5, draw=draw
         )
@@ -278,15 +281,20 @@ class Play:
     def _check_the_end(self) -> None:
         """Exactly n choices or an error; never both, never less."""
         if self.request.stream and self.of(Begin):
-            assert (self.finish == "ok") == (self.frames[-1] == "[DONE]")
+            assert (self.finish in GOOD) == (self.frames[-1] == "[DONE]")
             assert self.frames.count("[DONE]") <= 1
-            if self.finish == "ok":
+            if self.finish in GOOD:
                 assert sorted(finishes(self.frames)) == list(range(self.request.choices))
             else:
                 assert "error" in self.frames[-1]
         elif self.finish == "ok":
             assert self.respond.status == 200
             assert [choice["index"] for choice in self.reply["choices"]] == list(range(self.request.choices))
+        elif self.finish == "partial":
+            assert self.partial and self.respond.status == 200
+            indices = [choice["index"] for choice in self.reply["choices"]]
+            assert indices == sorted(set(indices)) and 0 < len(indices) < self.request.choices
+            assert self.headers["x-nproxy-partial"] == f"{len(indices)}/{self.request.choices}"
         else:
             assert self.respond.status >= 400
             assert set(self.reply["error"]) >= {"message", "type", "param", "code"}

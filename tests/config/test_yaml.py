@@ -111,7 +111,6 @@ def test_an_error_names_line_key_and_reason(tmp_path: Path, text: str, expected:
 NOT_YET = [
     ("listen: {workers: 2}", "listen.workers: 2 is not available yet"),
     ("engine: {quantization: int8}", "engine.quantization: is not available yet"),
-    ("n_policy: {on_leg_failure: partial}", "n_policy.on_leg_failure: partial is not available yet"),
     ("limits: {per_key_choices: 5}", "limits.per_key_choices: is not available yet"),
     ("limits: {queue_choices: 5}", "limits.queue_choices: is not available yet"),
     ("limits: {queue_seconds: 5}", "limits.queue_seconds: is not available yet"),
