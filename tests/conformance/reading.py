@@ -112,8 +112,8 @@ class Reading:
             raise Misread(f"usage is there where it was not asked for, or the other way round: {chunk}")
         usage = chunk.get("usage")
         if not chunk["choices"]:
-            if usage is None:
-                raise Misread(f"a chunk that says nothing: {chunk}")
+            if usage is None and len(self.voices) > 1:
+                raise Misread(f"a chunk that says nothing: {chunk}")  # at one choice the server's own may pass
             self.usage = usage
         elif usage is not None and not self.continuous:
             raise Misread(f"usage before its time: {chunk}")

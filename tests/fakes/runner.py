@@ -34,7 +34,7 @@ class HashRunner:
     """Deterministic: a drawn token depends on the sequence's tokens, its seed and the position only.
 
     batches: everything that was run, in order. failing: every step raises, as a model out of memory
-    would. pause: a step waits until it is set.
+    would. pause: a step waits until it is set, the first `free_steps` of them apart.
     """
 
     def __init__(self, about: Ready) -> None:
@@ -42,6 +42,7 @@ class HashRunner:
         self.batches: list[Batch] = []
         self.failing = False
         self.pause: threading.Event | None = None
+        self.free_steps = 0
         self._slots: list[int | None] = [None] * (about.blocks * about.block_size)
 
     def run(self, batch: Batch) -> StepOutput:
@@ -49,7 +50,7 @@ class HashRunner:
         self.batches.append(batch)
         if self.failing:
             raise MemoryError("no memory left on the device")
-        if self.pause is not None:
+        if self.pause is not None and len(self.batches) > self.free_steps:
             self.pause.wait()
         size = self.ready.block_size
         sources, targets = {source for source, _ in batch.copies}, [target for _, target in batch.copies]
@@ -118,7 +119,7 @@ def load(config: EngineConfig) -> HashRunner:
     """A loader for the core process. `model` says how it behaves.
 
     "hash": as a runner should; "missing": loading fails; "broken": every step fails; "slow": a step
-    takes longer than any test; "importing": says its process id on standard error and imports torch.
+    takes longer than any test; "stuck": the third step does; "importing": says its process id on standard error and imports torch.
     """
     if config.model == "missing":
         raise ModelError("there is no model of this name")
@@ -128,6 +129,7 @@ def load(config: EngineConfig) -> HashRunner:
         threading.Event().wait()
     runner = HashRunner(ready(block_size=config.block_size))
     runner.failing = config.model == "broken"
-    if config.model == "slow":
+    if config.model in ("slow", "stuck"):
         runner.pause = threading.Event()
+        runner.free_steps = 2 if config.model == "stuck" else 0
     return runner

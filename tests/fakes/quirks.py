@@ -1,0 +1,258 @@
+"""What servers do to streams: each changes the chunks of one answer. They may be composed in any order.
+
+None of them changes what is said, so that a client must read the same with any of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.fakes.behaviour import Quirk
+
+Chunk = dict[str, Any]
+
+
+def each(change: Callable[[Chunk], Chunk | None]) -> Quirk:
+    """Change every chunk by itself; None drops it. What is bytes already stays."""
+
+    def changed(chunks: list[Any]) -> list[Any]:
+        new = [chunk if isinstance(chunk, bytes) else change(chunk) for chunk in chunks]
+        return [chunk for chunk in new if chunk is not None]
+
+    return changed
+
+
+def composed(*quirks: Quirk) -> Quirk:
+    """One after the other."""
+
+    def all_of_them(chunks: list[Any]) -> list[Any]:
+        for quirk in quirks:
+            chunks = quirk(chunks)
+        return chunks
+
+    return all_of_them
+
+
+def with_choice(chunk: Chunk, **changes: Any) -> Chunk:
+    """The chunk with other keys in its one choice."""
+    return {**chunk, "choices": [{**chunk["choices"][0], **changes}]}
+
+
+def delta_of(chunk: Any) -> dict[str, Any] | None:
+    """The delta of a chat chunk with one choice."""
+    if isinstance(chunk, bytes) or len(chunk["choices"]) != 1:
+        return None
+    delta: dict[str, Any] | None = chunk["choices"][0].get("delta")
+    return delta
+
+
+# ---- roles
+
+
+def role_repeated(chunks: list[Any]) -> list[Any]:
+    """Every delta names the role."""
+    return each(lambda c: c if delta_of(c) is None else with_choice(c, delta={"role": "assistant", **c_delta(c)}))(
+        chunks
+    )
+
+
+def role_null(chunks: list[Any]) -> list[Any]:
+    """Every delta but the first names no role, in words."""
+    return each(
+        lambda c: (
+            c if delta_of(c) is None or "role" in c_delta(c) else with_choice(c, delta={**c_delta(c), "role": None})
+        )
+    )(chunks)
+
+
+def role_missing(chunks: list[Any]) -> list[Any]:
+    """There is no role chunk."""
+    return each(lambda c: None if "role" in (delta_of(c) or {}) and not c_delta(c).get("content") else c)(chunks)
+
+
+def role_with_the_first_token(chunks: list[Any]) -> list[Any]:
+    """SGLang: no role chunk, and the role stands beside the first text."""
+    seen: set[int] = set()
+
+    def change(chunk: Chunk) -> Chunk:
+        delta = delta_of(chunk)
+        index = chunk["choices"][0]["index"] if chunk["choices"] else -1
+        if delta is None or index in seen:
+            return chunk
+        seen.add(index)
+        return with_choice(chunk, delta={"role": "assistant", **delta})
+
+    return each(change)(role_missing(chunks))
+
+
+def c_delta(chunk: Chunk) -> dict[str, Any]:
+    delta: dict[str, Any] = chunk["choices"][0]["delta"]
+    return delta
+
+
+# ---- heads
+
+
+def id_per_choice(chunks: list[Any]) -> list[Any]:
+    """SGLang: every choice has an id of its own."""
+    return each(lambda c: {**c, "id": f"{c['id']}-{c['choices'][0]['index'] if c['choices'] else 0}"})(chunks)
+
+
+def created_per_chunk(chunks: list[Any]) -> list[Any]:
+    """The time goes on from chunk to chunk."""
+    return [c if isinstance(c, bytes) else {**c, "created": at} for at, c in enumerate(chunks, 1)]
+
+
+def late_fingerprint(chunks: list[Any]) -> list[Any]:
+    """The fingerprint comes with the third chunk."""
+    return [
+        c if isinstance(c, bytes) or at > 2 else {k: v for k, v in c.items() if k != "system_fingerprint"}
+        for at, c in enumerate(chunks)
+    ]
+
+
+# ---- finishes
+
+
+def finish_twice(chunks: list[Any]) -> list[Any]:
+    """Every finish chunk comes again."""
+    return [again for c in chunks for again in ([c, c] if _finishes(c) else [c])]
+
+
+def finish_with_the_last_text(chunks: list[Any]) -> list[Any]:
+    """llama-cpp-python and others: no chunk of its own for the finish."""
+    kept: list[Any] = []
+    for chunk in chunks:
+        if _finishes(chunk):
+            index = chunk["choices"][0]["index"]
+            at = max(i for i, c in enumerate(kept) if not isinstance(c, bytes) and _index(c) == index)
+            kept[at] = with_choice(kept[at], finish_reason=chunk["choices"][0]["finish_reason"])
+        else:
+            kept.append(chunk)
+    return kept
+
+
+def empty_finish(chunks: list[Any]) -> list[Any]:
+    """ "" where others say null."""
+    return each(lambda c: c if _finishes(c) or not c["choices"] else with_choice(c, finish_reason=""))(chunks)
+
+
+def after_the_finish(chunks: list[Any]) -> list[Any]:
+    """More text behind a choice's finish."""
+    return [more for c in chunks for more in ([c, _more(c)] if _finishes(c) else [c])]
+
+
+def _more(chunk: Chunk) -> Chunk:
+    said = {"delta": {"content": "LATE"}} if "delta" in chunk["choices"][0] else {"text": "LATE"}
+    return with_choice(chunk, finish_reason=None, **said)
+
+
+def _finishes(chunk: Any) -> bool:
+    return not isinstance(chunk, bytes) and bool(chunk["choices"]) and bool(chunk["choices"][0]["finish_reason"])
+
+
+def _index(chunk: Chunk) -> int | None:
+    return chunk["choices"][0]["index"] if chunk["choices"] else None
+
+
+# ---- usage
+
+
+def usage_null(chunks: list[Any]) -> list[Any]:
+    """Every chunk with a choice says `usage: null`, asked or not."""
+    return each(lambda c: {**c, "usage": None} if c["choices"] else c)(chunks)
+
+
+def usage_per_choice(chunks: list[Any]) -> list[Any]:
+    """llama.cpp: a usage chunk for every choice, each with the prompt and its own tokens."""
+    texts: dict[int, int] = {}
+    for c in chunks:
+        if not isinstance(c, bytes) and c["choices"] and not _finishes(c) and "role" not in (delta_of(c) or {}):
+            texts[c["choices"][0]["index"]] = texts.get(c["choices"][0]["index"], 0) + 1
+    new: list[Any] = []
+    for c in chunks:
+        if isinstance(c, bytes) or c["choices"] or not c.get("usage"):
+            new.append(c)
+            continue
+        prompt = c["usage"]["prompt_tokens"]
+        for index in sorted(texts):
+            counts = {"prompt_tokens": prompt, "completion_tokens": texts[index], "total_tokens": prompt + texts[index]}
+            new.append({**c, "usage": counts})
+    return new
+
+
+# ---- frames
+
+
+def together(chunks: list[Any]) -> list[Any]:
+    """Neighbours of different choices travel in one chunk."""
+    joined: list[Any] = []
+    for c in chunks:
+        last = joined[-1] if joined else None
+        if (
+            isinstance(c, dict)
+            and isinstance(last, dict)
+            and c["choices"]
+            and last["choices"]
+            and c["choices"][0]["index"] not in {choice["index"] for choice in last["choices"]}
+        ):
+            joined[-1] = {**last, "choices": last["choices"] + c["choices"]}
+        else:
+            joined.append(c)
+    return joined
+
+
+def empty_chunks(chunks: list[Any]) -> list[Any]:
+    """Azure, vLLM and others: chunks without choices or without anything to say."""
+    new: list[Any] = []
+    for c in chunks:
+        if isinstance(c, dict) and len(c["choices"]) == 1:
+            new.append({key: value for key, value in {**c, "choices": []}.items() if key != "usage"})
+            if "delta" in c["choices"][0] and not _finishes(c):
+                new.append(with_choice(c, delta={}, logprobs=None))
+        new.append(c)
+    return new
+
+
+def surplus_choice(chunks: list[Any]) -> list[Any]:
+    """A choice that nobody asked for speaks too."""
+    return [more for c in chunks for more in ([c, with_choice(c, index=77)] if _one(c) else [c])]
+
+
+def _one(chunk: Any) -> bool:
+    return isinstance(chunk, dict) and len(chunk["choices"]) == 1
+
+
+def unknown_keys(chunks: list[Any]) -> list[Any]:
+    """Keys that no specification names."""
+    return each(lambda c: {**(with_choice(c, token_ids=None) if _one(c) else c), "p": "x" * (len(json.dumps(c)) % 7)})(
+        chunks
+    )
+
+
+def comments(chunks: list[Any]) -> list[Any]:
+    """Comments between the events."""
+    return [more for c in chunks for more in (b": OPENROUTER PROCESSING\n\n", c)]
+
+
+HARMLESS: tuple[Quirk, ...] = (
+    role_repeated,
+    role_null,
+    role_missing,
+    role_with_the_first_token,
+    id_per_choice,
+    created_per_chunk,
+    late_fingerprint,
+    finish_twice,
+    finish_with_the_last_text,
+    empty_finish,
+    after_the_finish,
+    usage_null,
+    usage_per_choice,
+    empty_chunks,
+    surplus_choice,
+    comments,
+)
+"""All that take and give one choice per chunk, but for `together`, which comes last where it comes."""
