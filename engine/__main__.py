@@ -25,7 +25,7 @@ from engine.errors import ConfigError, CoreFailed, ModelError
 from engine.metrics import Metrics
 from engine.router import Router
 from engine.server import listening
-from engine.serving import Serving, unavailable
+from engine.serving import STALL_SECONDS, Serving, unavailable
 from engine.tokenizer import Tokenizer, load_tokenizer
 
 _DRAIN_SECONDS = 8.0  # the supervisor waits ten before it kills
@@ -42,6 +42,7 @@ class Options:
     host: str
     port: int
     exit_with_stdin: bool
+    stall_seconds: float
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=arguments.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
     )
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would take cores from the model
-    options = Options(arguments.uds, arguments.host, arguments.port, arguments.exit_with_stdin)
+    options = Options(arguments.uds, arguments.host, arguments.port, arguments.exit_with_stdin, arguments.stall_seconds)
     try:
         config = _config(arguments)
         tokenizer = load_tokenizer(Path(config.model))
@@ -89,8 +90,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-batch-tokens", type=int, metavar="N", help="tokens that one step may run")
     parser.add_argument("--seed", type=int, metavar="N", help="base of the seeds of requests without one")
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when standard input does")
+    parser.add_argument(
+        "--stall-seconds",
+        type=_seconds,
+        default=STALL_SECONDS,
+        metavar="S",
+        help="without a step for so long, though there is work, /health answers 503 (default: %(default)g)",
+    )
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return seconds
 
 
 def _config(arguments: argparse.Namespace) -> EngineConfig:
@@ -119,7 +134,8 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
 
 
 async def _serve(config: EngineConfig, options: Options, tokenizer: Tokenizer) -> int:
-    serving = Serving(config, config.served_model_name or _own_name(config.model), tokenizer)
+    name = config.served_model_name or _own_name(config.model)
+    serving = Serving(config, name, tokenizer, options.stall_seconds)
     loop = asyncio.get_running_loop()
     departure = _Departure(serving)
     for number in (signal.SIGTERM, signal.SIGINT):

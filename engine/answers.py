@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from aiohttp import web
 
-from engine.output import Output, Taken
+from engine.output import Output, Piece
 from engine.router import Ticket
+from nproxy.openai import request_id
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import DONE, Wire, error_event
+from nproxy.openai.wire import DONE, PING, Wire, error_event
 
 _WRITE_SECONDS = 60.0
+_HEADERS_AFTER_SECONDS = 30.0  # a stream without any event by then begins all the same, with a ping
+_PING_SECONDS = 15.0  # no longer silence than this in a stream that has begun
 _STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -40,7 +44,7 @@ class Answer:
         texts: list[list[str]] = [[] for _ in range(self._choices)]
         reasons: list[str | None] = [None] * self._choices
         while not self._output.finished:
-            for piece in (await self._next()).pieces:
+            for piece in await self._next():
                 texts[piece.index].append(piece.text)
                 reasons[piece.index] = piece.finish
         choices = [
@@ -52,31 +56,44 @@ class Answer:
     async def stream(self, request: web.Request, *, include_usage: bool, continuous: bool) -> web.StreamResponse:
         """Send events as they come, each step's in one write.
 
-        The status goes out with the first tokens; until then ApiError is raised and has a status of its own,
-        and after that an error is the stream's last event.
+        The status goes out with the first tokens, or after half a minute without; until then ApiError is raised
+        and has a status of its own, and after that an error is the stream's last event.
         """
-        taken = await self._next()
+        pieces = await self._next_by(_now() + _HEADERS_AFTER_SECONDS)
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         await response.prepare(request)
         try:
-            await self._events(response, taken, include_usage=include_usage, continuous=continuous)
+            await self._events(response, pieces, include_usage=include_usage, continuous=continuous)
         except Exception as error:  # the status is out: all that is left is to break off
             if not isinstance(error, (TimeoutError, ConnectionError)):  # a reader that stalled, or has left
-                log.exception("a stream failed")
+                log.exception("stream %s failed", response.headers[request_id.HEADER])
             if request.transport is not None:
                 request.transport.abort()
         return response
 
     async def _events(
-        self, response: web.StreamResponse, taken: Taken, *, include_usage: bool, continuous: bool
+        self,
+        response: web.StreamResponse,
+        pieces: Sequence[Piece] | None,
+        *,
+        include_usage: bool,
+        continuous: bool,
     ) -> None:
-        data = self._wire.prelude(range(self._choices))
+        """Write the stream from `pieces` on; None stands for a silence that was long enough for a ping."""
+        prelude = self._wire.prelude(range(self._choices))
+        written = _now()
         try:
             while not self._output.finished:
-                await _write(response, data + self._frames(taken, continuous))
-                data = b""
-                taken = await self._next()
-            data += self._frames(taken, continuous)
+                if pieces is None:
+                    data = PING
+                else:
+                    data, prelude = prelude + self._frames(pieces, continuous), b""
+                if data:
+                    async with asyncio.timeout(_WRITE_SECONDS):
+                        await response.write(data)
+                    written = _now()
+                pieces = await self._next_by(written + _PING_SECONDS)
+            data = prelude + self._frames(pieces or (), continuous)
             if include_usage:
                 data += self._wire.usage_tail(self._usage())
             data += DONE
@@ -86,18 +103,27 @@ class Answer:
         async with asyncio.timeout(_WRITE_SECONDS):
             await response.write_eof(data)
 
-    async def _next(self) -> Taken:
+    async def _next(self) -> Sequence[Piece]:
+        """What the tokens that are there come to, once there are some; may be nothing that can be shown yet."""
         taken = self._output.take(await self._ticket.inbox.take())
         self._ticket.cut(taken.cut)
         self._ticket.over = self._output.finished
-        return taken
+        return taken.pieces
 
-    def _frames(self, taken: Taken, continuous: bool) -> bytes:
+    async def _next_by(self, deadline: float) -> Sequence[Piece] | None:
+        """The same; None when no token has come by then (on the loop's clock)."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._next()
+        except TimeoutError:
+            return None
+
+    def _frames(self, pieces: Sequence[Piece], continuous: bool) -> bytes:
         if not continuous:
-            return b"".join(self._wire.text(p.index, p.text, finish_reason=p.finish) for p in taken.pieces)
+            return b"".join(self._wire.text(p.index, p.text, finish_reason=p.finish) for p in pieces)
         usage = self._usage()
         return b"".join(
-            self._wire.chunk(p.index, self._delta(p.text), finish_reason=p.finish, usage=usage) for p in taken.pieces
+            self._wire.chunk(p.index, self._delta(p.text), finish_reason=p.finish, usage=usage) for p in pieces
         )
 
     def _delta(self, text: str) -> dict[str, JSON]:
@@ -107,7 +133,5 @@ class Answer:
         return Usage(prompt=self._prompt_tokens, completion=self._output.completion_tokens)
 
 
-async def _write(response: web.StreamResponse, data: bytes) -> None:
-    if data:
-        async with asyncio.timeout(_WRITE_SECONDS):
-            await response.write(data)
+def _now() -> float:
+    return asyncio.get_running_loop().time()

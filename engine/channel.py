@@ -7,6 +7,7 @@ import os
 import site
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +37,8 @@ class CoreClient:
         self._reader = reader
         self._writer = writer
         self._closed = False
+        self._sent = 0
+        self._owing_since: float | None = None
 
     @classmethod
     async def start(cls, config: EngineConfig, loader: str = _LOADER) -> CoreClient:
@@ -67,6 +70,11 @@ class CoreClient:
             raise
         return client
 
+    @property
+    def silence(self) -> float:
+        """Seconds for which the core has owed a step: it has work, or messages to take in. 0 while it owes none."""
+        return 0.0 if self._owing_since is None else time.monotonic() - self._owing_since
+
     def add(self, message: Add) -> None:
         """Send a new group; returns at once. Once the core is gone this does nothing: the iteration raises."""
         self._send(message)
@@ -78,6 +86,9 @@ class CoreClient:
     def _send(self, message: Add | Abort) -> None:
         if not self._writer.is_closing():
             self._writer.write(pack(message))
+            self._sent += 1
+            if self._owing_since is None:
+                self._owing_since = time.monotonic()
 
     def __aiter__(self) -> CoreClient:
         return self
@@ -85,11 +96,14 @@ class CoreClient:
     async def __anext__(self) -> StepDone:
         """The next step's outcome, in the order of the steps."""
         try:
-            return await self._receive(StepDone)
+            done = await self._receive(StepDone)
         except CoreFailed:
             if self._closed:
                 raise StopAsyncIteration from None
             raise
+        owes = done.taken < self._sent or done.stats.running + done.stats.waiting > 0
+        self._owing_since = time.monotonic() if owes else None
+        return done
 
     async def close(self) -> None:
         """End the core process and wait until it is gone; may be called twice."""

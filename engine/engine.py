@@ -41,6 +41,7 @@ class Engine:
         self._runner = runner
         self._failed: list[GroupFailed] = []
         self._changed = False  # something ended outside a step: the counts are to be told
+        self._taken = 0
         self._failures = 0
         self._steps = 0
         self._reads = Reads()
@@ -52,6 +53,7 @@ class Engine:
 
     def add(self, message: Add) -> None:
         """Queue a group; one that can never run here fails in the next step's outcome."""
+        self._taken += 1
         reason = self.scheduler.refusal(message)
         if reason is None:
             self.scheduler.add(message)
@@ -60,6 +62,7 @@ class Engine:
 
     def abort(self, message: Abort) -> None:
         """End choices at once: their blocks are free when this returns, and no token of theirs follows."""
+        self._taken += 1
         self.scheduler.abort(message.group, message.choices)
         self._changed = True
 
@@ -70,7 +73,7 @@ class Engine:
         tokens = self._run(batch) if batch.rows or batch.chunks else ()
         failed, self._failed, self._changed = tuple(self._failed), [], False
         seconds = time.perf_counter() - began
-        return StepDone(tokens, failed, seconds, len(batch.rows) + len(batch.chunks), self.stats())
+        return StepDone(tokens, failed, seconds, len(batch.rows) + len(batch.chunks), self.stats(), self._taken)
 
     def _run(self, batch: Batch) -> tuple[TokenDrawn, ...]:
         try:

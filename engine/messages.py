@@ -1,8 +1,8 @@
 """The channel between the server process and the core process: plain frozen types, no torch.
 
 The server sends one Start, then Add and Abort; the core answers with one Ready, then a StepDone after
-every step, and with Broken when it cannot go on. A group is one request, a choice one of its sequences
-(0 .. n-1).
+every step, and with Broken when it cannot go on. Every Add and Abort leads to a step, though it may have
+nothing to run. A group is one request, a choice one of its sequences (0 .. n-1).
 
 On the socket a message is its pickle behind its length. Pickle is right here and nowhere else: both ends
 are the same code of one installation, and the socket pair between them is theirs alone.
@@ -149,13 +149,17 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """What one step gave: all tokens drawn in it, groups that failed, its duration, and the stats after it."""
+    """What one step gave: all tokens drawn in it, groups that failed, its duration, and the stats after it.
+
+    taken: how many messages the core has taken in since its start, this step's included.
+    """
 
     tokens: tuple[TokenDrawn, ...]
     failed: tuple[GroupFailed, ...]
     seconds: float
     batch_sequences: int
     stats: Stats
+    taken: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,11 @@ class Router:
             self.end(ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped"))
 
     @property
+    def silence(self) -> float:
+        """Seconds for which the core has owed a step."""
+        return self._core.silence
+
+    @property
     def idle(self) -> bool:
         """No request has a group in the core."""
         return not self._inboxes

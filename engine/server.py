@@ -19,6 +19,7 @@ from engine.order import read_order
 from engine.output import Output
 from engine.prompts import context_length
 from engine.serving import Serving
+from nproxy.openai import request_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError, body_too_large, invalid_request, model_not_found
@@ -30,6 +31,7 @@ _BODY_BYTES = 10 << 20
 _BODY_SECONDS = 30.0
 _KEEPALIVE_SECONDS = 75.0
 _SERVING = web.AppKey("serving", Serving)
+_ID = web.RequestKey("id", str)
 
 log = logging.getLogger("engine.server")
 _NO_ACCESS_LOG = logging.getLogger("engine.access")
@@ -43,7 +45,7 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
     """Accept connections while the body runs, and give the address; raises OSError when it cannot be bound."""
     app = web.Application(client_max_size=_BODY_BYTES, middlewares=[_errors_in_envelope])
     app[_SERVING] = serving
-    app.on_response_prepare.append(_unnamed)
+    app.on_response_prepare.append(_signed)
     app.router.add_post("/v1/chat/completions", partial(_generate, dialect=Dialect.CHAT))
     app.router.add_post("/v1/completions", partial(_generate, dialect=Dialect.COMPLETIONS))
     app.router.add_get("/v1/models", _models)
@@ -94,12 +96,14 @@ class _Connection(web.RequestHandler):
         else:
             response = _error(invalid_request("The request is not valid HTTP.", status=status))
         response.headers[hdrs.SERVER] = "nproxy"
+        response.headers[request_id.HEADER] = _id(request.headers.get(request_id.HEADER))
         response.force_close()
         return response
 
 
 @web.middleware
 async def _errors_in_envelope(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    request[_ID] = _id(request.headers.get(request_id.HEADER))
     try:
         return await handler(request)
     except ApiError as error:
@@ -114,13 +118,18 @@ async def _errors_in_envelope(request: web.Request, handler: _Handler) -> web.St
     except web.HTTPException as error:
         return _error(invalid_request("There is nothing at this address.", status=error.status))
     except Exception:
-        log.exception("a request failed")
+        log.exception("request %s failed", request[_ID])
         return _error(_internal())
 
 
-async def _unnamed(_request: web.Request, response: web.StreamResponse) -> None:
-    """Keep aiohttp from naming itself and its version."""
+async def _signed(request: web.Request, response: web.StreamResponse) -> None:
+    """Give every answer the request's id, and keep aiohttp from naming itself and its version."""
+    response.headers[request_id.HEADER] = request[_ID]
     response.headers[hdrs.SERVER] = "nproxy"
+
+
+def _id(given: str | None) -> str:
+    return request_id.usable(given) or f"req-{uuid.uuid4().hex}"
 
 
 async def _generate(request: web.Request, dialect: Dialect) -> web.StreamResponse:
@@ -194,7 +203,7 @@ def _model_entry(serving: Serving) -> dict[str, object]:
 
 
 async def _health(request: web.Request) -> web.Response:
-    _ = request.app[_SERVING].router  # an ApiError while there is no core
+    request.app[_SERVING].check()
     return _json({"status": "ok"})
 
 

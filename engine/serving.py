@@ -20,6 +20,9 @@ from engine.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits
 
+STALL_SECONDS = 60.0
+"""The longest step that is believed in, unless the operator says otherwise."""
+
 _PREPARE_SECONDS = 10.0
 _MOST_CHOICES = 128
 
@@ -28,13 +31,17 @@ class Serving:
     """One engine's state in the server process; owned by its event loop.
 
     model: the id on the wire. started: seconds since 1970. limits: widest n, and choices per request.
+    stall_seconds: a core that has work and gives no step for so long counts as hung.
     """
 
-    def __init__(self, config: EngineConfig, model: str, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, config: EngineConfig, model: str, tokenizer: Tokenizer, stall_seconds: float = STALL_SECONDS
+    ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.started = int(time.time())
         self.limits = Limits(max_n=min(_MOST_CHOICES, config.max_sequences))
+        self.stall_seconds = stall_seconds
         self.draining = False
         self.fingerprint: str | None = None
         self._core: tuple[Router, Metrics] | None = None
@@ -74,6 +81,13 @@ class Serving:
         if self._core is None:
             raise unavailable("The engine is loading its model.")
         return self._core
+
+    def check(self) -> None:
+        """Raise ApiError 503 unless there is a core and it works, as far as can be seen from here."""
+        if self.router.silence > self.stall_seconds:
+            raise ApiError(
+                503, "The engine has work and makes no progress.", type="server_error", code="engine_stalled"
+            )
 
     @contextmanager
     def request(self) -> Iterator[None]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 
-_GIVEN = re.compile(r"[A-Za-z0-9._-]{1,128}")
+from nproxy.openai.request_id import usable
 
 
 def request_id(given: str | None) -> str:
     """The client's `x-request-id` where it is one that can stand in a header and a log line, else a new one."""
-    if given is not None and _GIVEN.fullmatch(given):
-        return given
-    return f"req-{uuid.uuid4().hex}"
+    return usable(given) or f"req-{uuid.uuid4().hex}"
 
 
 def leg_id(id: str, offset: int, attempt: int) -> str:

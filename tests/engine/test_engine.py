@@ -123,6 +123,14 @@ def test_the_counts_are_told_after_an_abort_that_leaves_nothing_to_do() -> None:
     assert not engine.has_work
 
 
+def test_a_step_tells_how_many_messages_it_knows() -> None:
+    engine, _ = make()
+    assert engine.step().taken == 0
+    engine.add(add(1))
+    engine.abort(Abort(7))  # of nobody
+    assert engine.step().taken == 2
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

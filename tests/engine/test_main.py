@@ -35,6 +35,8 @@ from tests.real.processes import ROOT
         (["{folder}", "--kv-fraction", "2"], "kv_fraction must lie between 0 and 1"),
         (["{folder}", "--kv-fraction", "0.5", "--num-blocks", "9"], "not allowed with"),
         (["{folder}", "--dtype", "int3"], "invalid choice"),
+        (["{folder}", "--stall-seconds", "0"], "must be above 0, not 0"),
+        (["{folder}", "--stall-seconds", "soon"], "invalid _seconds value"),
         ([], "required: MODEL"),
     ],
 )

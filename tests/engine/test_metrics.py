@@ -39,7 +39,7 @@ def test_before_the_first_step_all_blocks_are_free() -> None:
 
 def test_every_count_of_the_core_is_there() -> None:
     metrics = Metrics(READY)
-    metrics.observe(StepDone(tokens=(), failed=(), seconds=0.02, batch_sequences=3, stats=STATS))
+    metrics.observe(StepDone(tokens=(), failed=(), seconds=0.02, batch_sequences=3, stats=STATS, taken=1))
     found = samples(metrics)
     by_name = {
         "blocks_used": ("blocks", "used"),
@@ -69,13 +69,13 @@ def test_every_count_of_the_core_is_there() -> None:
 def test_counts_are_set_and_not_added_up() -> None:
     metrics = Metrics(READY)
     for _ in range(3):
-        metrics.observe(StepDone(tokens=(), failed=(), seconds=0.02, batch_sequences=3, stats=STATS))
+        metrics.observe(StepDone(tokens=(), failed=(), seconds=0.02, batch_sequences=3, stats=STATS, taken=1))
     assert samples(metrics)["forks_total", ""] == STATS.forks
 
 
 def test_a_step_that_ran_nothing_brings_counts_only() -> None:
     metrics = Metrics(READY)
-    metrics.observe(StepDone(tokens=(), failed=(), seconds=0.0, batch_sequences=0, stats=STATS))
+    metrics.observe(StepDone(tokens=(), failed=(), seconds=0.0, batch_sequences=0, stats=STATS, taken=1))
     found = samples(metrics)
     assert found["step_seconds_count", ""] == 0
     assert found["blocks_shared", ""] == STATS.blocks_shared

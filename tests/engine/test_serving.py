@@ -22,20 +22,20 @@ from engine.server import listening
 from engine.serving import Serving, unavailable
 from engine.template import ChatTemplate
 from engine.tokenizer import Tokenizer
-from tests.engine.asking import answer, ask, chat, post, refused, streamed, texts
+from tests.engine.asking import answer, ask, chat, folded, post, refused, streamed, texts
 from tests.engine.conftest import MODEL
 from tests.engine.test_order import LETTERS
 
 
 @asynccontextmanager
 async def engine(
-    tokenizer: Tokenizer, path: Path, *, runner: str = "hash", block_size: int = 4
+    tokenizer: Tokenizer, path: Path, *, runner: str = "hash", block_size: int = 4, stall: float = 60.0
 ) -> AsyncIterator[Serving]:
     """The server on a Unix socket; its core takes 512 tokens, in 256 blocks."""
     config = EngineConfig(runner, max_batch_tokens=64, max_sequences=16, block_size=block_size)
     core = await CoreClient.start(config, "tests.fakes.runner:load")
     try:
-        served = Serving(config, MODEL, tokenizer)
+        served = Serving(config, MODEL, tokenizer, stall)
         metrics = Metrics(core.ready)
         router = Router(core, metrics)
         served.core_is_ready(router, metrics)
@@ -125,6 +125,113 @@ async def test_a_step_that_fails_is_a_500_without_a_traceback(path: Path) -> Non
     async with engine(LETTERS, path, runner="broken"), client_of(path) as client:
         status, error = await refused(client, "/v1/chat/completions", chat())
         assert (status, error["type"]) == (500, "server_error")
+
+
+@pytest.mark.parametrize(("given", "taken"), [("a-B.9_" * 21, True), ("x" * 129, False), ("a b", False), ("", False)])
+async def test_O2_the_request_id_comes_back(path: Path, given: str, taken: bool) -> None:
+    async with engine(LETTERS, path), client_of(path) as client:
+        for call, status in (
+            (client.post("/v1/chat/completions", json=chat(), headers={"x-request-id": given}), 200),
+            (client.post("/v1/chat/completions", json=chat(stream=True), headers={"x-request-id": given}), 200),
+            (client.post("/v1/chat/completions", json=chat(n=0), headers={"x-request-id": given}), 400),
+            (client.get("/v1/nothing", headers={"x-request-id": given}), 404),
+            (client.get("/health", headers={"x-request-id": given}), 200),
+        ):
+            answered = await call
+            assert answered.status_code == status
+            said = answered.headers["x-request-id"]
+            assert (said == given) if taken else said.startswith("req-"), said
+
+
+async def test_O2_every_request_without_an_id_gets_its_own(path: Path) -> None:
+    async with engine(LETTERS, path), client_of(path) as client:
+        made = [(await client.get("/health")).headers["x-request-id"] for _ in range(3)]
+        assert len(set(made)) == 3
+
+
+async def first_bytes(reader: asyncio.StreamReader, end: bytes) -> bytes:
+    async with asyncio.timeout(10):
+        return await reader.readuntil(end)
+
+
+@asynccontextmanager
+async def streaming_from(path: Path, **fields: object) -> AsyncIterator[asyncio.StreamReader]:
+    """A plain connection that has asked for a stream."""
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(post("/v1/chat/completions", chat(stream=True, ignore_eos=True, **fields)))
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def test_P14_a_stream_that_waits_pings(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "_PING_SECONDS", 0.05)
+    async with engine(LETTERS, path, runner="stuck"), streaming_from(path, n=2, max_tokens=9) as reader:
+        head = await first_bytes(reader, b"\r\n\r\n")
+        assert b" 200 " in head
+        got = await first_bytes(reader, b": ping\n\n\r\n8\r\n: ping\n\n")
+        assert got.index(b"data: ") < got.index(b": ping")
+
+
+async def test_P14_no_ping_before_the_headers_are_decided(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing at all comes before the time for headers; then the stream begins with a ping, and an end is an event."""
+    monkeypatch.setattr(answers, "_PING_SECONDS", 0.05)
+    monkeypatch.setattr(answers, "_HEADERS_AFTER_SECONDS", 0.4)
+    async with engine(LETTERS, path, runner="slow") as served, streaming_from(path, max_tokens=9) as reader:
+        asked = asyncio.get_running_loop().time()
+        head = await first_bytes(reader, b"\r\n\r\n")
+        assert asyncio.get_running_loop().time() - asked >= 0.4
+        assert b" 200 " in head
+        assert await first_bytes(reader, b"\n\n") == b"8\r\n: ping\n\n"
+        served.router.end(unavailable("It is over."))
+        rest = await first_bytes(reader, b"0\r\n\r\n")
+        assert b"It is over." in rest
+        assert b"[DONE]" not in rest
+
+
+async def test_a_failure_before_the_headers_has_its_status(path: Path) -> None:
+    async with engine(LETTERS, path, runner="slow") as served, streaming_from(path, max_tokens=9) as reader:
+        while served.router.idle:
+            await asyncio.sleep(0)
+        served.router.end(unavailable("It is over."))
+        assert b" 503 " in await first_bytes(reader, b"\r\n\r\n")
+
+
+async def test_L5_an_end_invents_no_finish_reason(path: Path) -> None:
+    """The choice that ended has its reason; the one that is cut off has none, and the stream ends in an error."""
+    own = [{"max_tokens": 1}, {"max_tokens": 9}]
+    async with engine(LETTERS, path, runner="stuck") as served, client_of(path) as client:
+        body = chat(n=2, choice_params=own, stream=True, ignore_eos=True)
+        async with client.stream("POST", "/v1/chat/completions", json=body) as live:
+            lines = live.aiter_lines()
+            seen = []
+            async for line in lines:
+                seen.append(line)
+                if '"finish_reason":"length"' in line:
+                    break
+            served.router.end(unavailable("It is over."))
+            whole = folded(seen + [line async for line in lines])
+        assert whole.reasons == {0: ["length"]}
+        assert whole.chunks[-1]["error"]["message"] == "It is over."
+        assert not whole.done
+
+
+async def test_health_tells_a_core_that_owes_a_step(path: Path) -> None:
+    """Whether it waits in its first step or a later one; a core without work owes nothing, however long."""
+    async with engine(LETTERS, path, runner="stuck", stall=0.2) as served, client_of(path) as client:
+        await asyncio.sleep(0.3)
+        assert (await client.get("/health")).status_code == 200
+        await ask(client, max_tokens=1)  # its first step
+        await asyncio.sleep(0.3)
+        assert (await client.get("/health")).status_code == 200
+        async with streaming_from(path, max_tokens=9) as reader:
+            await first_bytes(reader, b"data: ")  # its second step; the third never ends
+            assert (await client.get("/health")).status_code == 200
+            while served.router.silence <= 0.2:
+                await asyncio.sleep(0.02)
+            said = await client.get("/health")
+            assert (said.status_code, said.json()["error"]["code"]) == (503, "engine_stalled")
 
 
 async def test_M1_a_stalled_reader_is_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

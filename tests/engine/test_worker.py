@@ -100,6 +100,34 @@ async def test_close_ends_the_process_in_the_middle_of_a_step() -> None:
     assert not psutil.pid_exists(client.pid)
 
 
+async def test_silence_is_the_time_since_the_core_owes_a_step() -> None:
+    client = await CoreClient.start(config("stuck"), LOADER)
+    assert client.silence == 0
+    client.add(add(1, 1, 9))
+    await anext(client)
+    await anext(client)  # two steps, and more to come
+    began = time.monotonic()
+    while client.silence < 0.1:
+        assert time.monotonic() - began < 5
+        await asyncio.sleep(0.01)
+    before = client.silence
+    client.abort(Abort(1))
+    assert client.silence >= before  # asking for more does not make it shorter
+    await client.close()
+
+
+async def test_a_core_that_has_done_everything_owes_nothing() -> None:
+    client = await CoreClient.start(config(), LOADER)
+    client.add(add(1, 2, 5))
+    await until_idle(client)
+    assert client.silence == 0
+    client.abort(Abort(1))  # of nobody any more, and answered all the same
+    assert client.silence > 0
+    assert (await anext(client)).taken == 2
+    assert client.silence == 0
+    await client.close()
+
+
 async def test_a_model_that_does_not_load_is_told() -> None:
     with pytest.raises(CoreFailed, match="there is no model of this name"):
         await CoreClient.start(config("missing"), LOADER)
