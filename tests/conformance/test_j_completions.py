@@ -1,0 +1,81 @@
+"""Group J: legacy completions, prompt by prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.scene import COMPLETIONS, SEED, Scene
+from tests.conformance.settings import FANOUT, NATIVE, everywhere, of_several, settings
+from tests.fakes.behaviour import said
+from tests.gateway.conftest import body
+
+before_the_plan = settings(FANOUT, NATIVE, why="it is refused before there is a plan")
+
+
+@everywhere
+@pytest.mark.parametrize("stream", [False, True])
+async def test_J1_one_prompt(scene: Scene, stream: bool) -> None:
+    answer = await scene.either(stream, COMPLETIONS, prompt="x")
+    assert answer.texts == scene.said
+    assert answer.finishes == scene.stopped
+
+
+@of_several
+@pytest.mark.parametrize("stream", [False, True])
+async def test_J2_two_prompts_prompt_major(scene: Scene, stream: bool) -> None:
+    answer = await scene.either(stream, COMPLETIONS, prompt=["a", "b"], n=2, echo=True)
+    own = {index: ("a" if index < 2 else "b") + said(SEED + index % 2) for index in range(4)}
+    assert answer.texts == own
+
+
+PROMPTS: list[tuple[Any, int]] = [
+    ([1, 2, 3], 1),
+    ([[1, 2], [3]], 2),
+    (["a", "b", "c"], 3),
+    (["a"], 1),
+    ([""], 1),
+    ("", 1),
+]
+
+
+@everywhere
+@pytest.mark.parametrize(("prompt", "prompts"), PROMPTS, ids=str)
+async def test_J3_J5_what_is_one_prompt(scene: Scene, prompt: Any, prompts: int) -> None:
+    answer = await scene.send(COMPLETIONS, prompt=prompt)
+    assert len(answer.json()["choices"]) == prompts * scene.n
+    assert all(call.body["prompt"] == prompt for call in scene.calls)
+
+
+@before_the_plan
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        pytest.param(["a", 1], id="J3-text-and-token"),
+        pytest.param([[1], 2], id="J3-list-and-token"),
+        pytest.param([1, True], id="J3-bool"),
+        pytest.param([["a"]], id="J3-nested-text"),
+        pytest.param([], id="J5-empty"),
+        pytest.param([[]], id="J5-empty-inside"),
+        pytest.param(7, id="J3-number"),
+    ],
+)
+async def test_J3_J5_what_is_no_prompt(scene: Scene, prompt: Any) -> None:
+    answer = await (await scene.gateway()).post(body(COMPLETIONS, prompt=prompt, n=2), COMPLETIONS)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+    assert scene.calls == []
+
+
+@everywhere
+@pytest.mark.parametrize("stream", [False, True])
+async def test_J6_echo_comes_once_per_choice(scene: Scene, stream: bool) -> None:
+    answer = await scene.either(stream, COMPLETIONS, prompt="Once", echo=True)
+    assert answer.texts == {index: "Once" + text for index, text in scene.said.items()}
+
+
+@everywhere
+async def test_J8_suffix_goes_on(scene: Scene) -> None:
+    await scene.whole(COMPLETIONS, suffix="the end")
+    assert [call.body["suffix"] for call in scene.calls] == ["the end"] * scene.legs
