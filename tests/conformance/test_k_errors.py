@@ -1,4 +1,4 @@
-"""Group K over the wire: failures of upstreams, as clients see them."""
+"""Group K: failures of upstreams, as clients see them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.upstream import Behaviour, FakeUpstream, words
-from tests.gateway.conftest import CHAT, Gateway, Start, body, envelope, gateway_for
+from tests.conformance.scene import SEED, Scene
+from tests.conformance.settings import EVERY, everywhere, of_legs, of_several, settings
+from tests.fakes.behaviour import said
+from tests.fakes.upstream import FakeUpstream
+from tests.gateway.conftest import envelope, gateway_for
 
-
-def said(seed: int) -> str:
-    return "".join(words(seed))
+FORMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
 def scripted(message: str, **fields: Any) -> bytes:
@@ -21,191 +22,305 @@ def scripted(message: str, **fields: Any) -> bytes:
     return json.dumps({"error": error}).encode()
 
 
-@pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_K1_all_legs_refused_alike(gateway: Gateway, upstream: FakeUpstream, n: int, stream: bool) -> None:
-    upstream.behaviour = Behaviour(status=400, body=scripted("context too long", param="messages"))
-    answer = await gateway.ask(n=n, stream=stream)
-    assert answer.status_code == 400
-    error = envelope(answer)
-    assert (error["message"], error["param"]) == ("context too long", "messages")
-    assert len(upstream.calls) <= n, "a 400 is not tried again"
+@everywhere
+@FORMS
+async def test_K1_all_calls_refused_alike(scene: Scene, stream: bool) -> None:
+    scene.does(status=400, body=scripted("context too long", param="messages", code="context_length_exceeded"))
+    error = await scene.refused(400, stream=stream)
+    assert (error["message"], error["param"], error["code"]) == (
+        "context too long",
+        "messages",
+        "context_length_exceeded",
+    )
+    assert len(scene.calls) <= scene.legs, "a 400 is not tried again"
 
 
-async def test_K2_one_leg_429(start: Start, upstream: FakeUpstream) -> None:
-    gateway = await start(retries={"per_leg": 0})
-    busy = Behaviour(status=429, headers={"Retry-After": "7"})
-    upstream.choose = lambda call: busy if call.body["seed"] == 2 else Behaviour(pause=30)
-    answer = await gateway.ask(n=3, seed=1)
+@of_legs
+async def test_K2_one_429_ends_its_siblings(scene: Scene) -> None:
+    await scene.start(retries={"per_leg": 0})
+    scene.does(pause=30)
+    scene.choice_does(1, status=429, headers={"Retry-After": "7"})
+    answer = await scene.send()
     assert answer.status_code == 429
     assert float(answer.headers["retry-after"]) == 7
-    await upstream.until(lambda: not upstream.open_calls, 1.0)
+    await scene.upstream.until(lambda: not scene.upstream.open_calls, 1.0)
 
 
-async def test_K4_the_weightiest_failure_wins(start: Start, upstream: FakeUpstream) -> None:
-    gateway = await start(retries={"per_leg": 0})
-    statuses = {1: 500, 2: 400, 3: 429}
-    upstream.choose = lambda call: Behaviour(status=statuses[call.body["seed"]], body=scripted("x"))
-    assert (await gateway.ask(n=3, seed=1)).status_code == 400
+@of_legs
+async def test_K2_the_longest_wait_known(scene: Scene) -> None:
+    """Failures of the next 50 ms are gathered."""
+    await scene.start(retries={"per_leg": 0})
+    held = asyncio.Event()
+    scene.does(status=429, headers={"Retry-After": "3"})
+    scene.choice_does(1, status=429, headers={"Retry-After": "9"}, hold=held)
+    asked = asyncio.create_task(scene.send())
+    await scene.upstream.until(lambda: len(scene.calls) == 3 and len(scene.upstream.open_calls) == 1)
+    held.set()
+    assert float((await asked).headers["retry-after"]) == 9
 
 
-@pytest.mark.parametrize("status", [502, 503, 504, 529])
-@pytest.mark.parametrize("n", [1, 3])
-async def test_K5_a_leg_is_tried_again_with_its_seed(
-    gateway: Gateway, upstream: FakeUpstream, n: int, status: int
-) -> None:
-    upstream.script(Behaviour(status=status))
-    answer = await gateway.ask(n=n, seed=1)
-    assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [said(s) for s in range(1, n + 1)]
-    assert len(upstream.calls) == n + 1
-    first, again = upstream.calls[0], upstream.calls[-1]
-    assert first.body["seed"] == again.body["seed"]
-    assert again.headers["x-request-id"] == first.headers["x-request-id"] + "-r1"
+@settings(*EVERY[1:], why="of several calls the others come into it")
+@FORMS
+async def test_K2_a_429_keeps_its_status_and_wait(scene: Scene, stream: bool) -> None:
+    await scene.start(retries={"per_leg": 0})
+    scene.does(status=429, headers={"Retry-After": "7"})
+    answer = await scene.send(stream=stream)
+    assert (answer.status_code, float(answer.headers["retry-after"])) == (429, 7)
 
 
-@pytest.mark.parametrize("how", ["reset", "close"])
-async def test_K5_also_while_siblings_stream(gateway: Gateway, upstream: FakeUpstream, how: Any) -> None:
-    upstream.script(Behaviour(before_head=how))
-    answer = await gateway.stream(n=3, seed=1)
-    assert answer.texts == {0: said(1), 1: said(2), 2: said(3)}
-    assert answer.done
+MOST_TELLING = [[400, 403, 429], [401, 429, 500], [429, 500, 504], [500, 504, 504], [422, 401, 503]]
 
 
-async def test_K5_retries_end(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.behaviour = Behaviour(status=503, body=scripted("overloaded"))
-    answer = await gateway.ask(n=1)
-    assert answer.status_code == 503
-    assert len(upstream.calls) == 2
+@of_legs
+@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("statuses", MOST_TELLING, ids=str)
+async def test_K4_the_most_telling_failure(scene: Scene, statuses: list[int], turn: int) -> None:
+    """The first of each row wins, whichever call has it and whoever is first."""
+    await scene.start(retries={"per_leg": 0})
+    ready = asyncio.Event()
+    for place in range(3):
+        scene.choice_does((place + turn) % 3, status=statuses[place], body=scripted("x"), hold=ready)
+    asked = asyncio.create_task(scene.refused(statuses[0]))
+    await scene.upstream.until(lambda: len(scene.upstream.open_calls) == 3)
+    ready.set()
+    await asked
 
 
-@pytest.mark.parametrize("end", ["reset", "cut", "close", "malformed", "error"])
-@pytest.mark.parametrize("n", [1, 3])
-async def test_K6_K12_P13_a_leg_that_fails_in_mid_stream(
-    gateway: Gateway, upstream: FakeUpstream, end: Any, n: int
-) -> None:
-    upstream.choose = lambda call: Behaviour(end_after=2, end=end) if call.body["seed"] == 1 else None
-    answer = await gateway.stream(n=n, seed=1)
-    assert answer.status == 200
-    assert "error" in answer.chunks[-1], "the error is the last event"
-    assert b"[DONE]" not in answer.raw
-    assert answer.finishes == {index: ["stop"] for index in range(1, n)}, "siblings ran to their end"
-    assert {index: text for index, text in answer.texts.items() if index} == {i: said(i + 1) for i in range(1, n)}
-
-
-@pytest.mark.parametrize("sent", [b"", b'{"choices": [{"ind', b"[]", b"<html></html>", b'{"choices": []}'])
-@pytest.mark.parametrize("n", [1, 3])
-async def test_K6_not_streaming(gateway: Gateway, upstream: FakeUpstream, sent: bytes, n: int) -> None:
-    upstream.choose = lambda call: Behaviour(body=sent) if call.body["seed"] == 1 else None
-    answer = await gateway.ask(n=n, seed=1)
-    assert answer.status_code == 502
-    envelope(answer)
-
-
-@pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_K8_an_error_in_a_200(gateway: Gateway, upstream: FakeUpstream, n: int, stream: bool) -> None:
-    upstream.behaviour = Behaviour(body=scripted("no"))
-    answer = await gateway.ask(n=n, stream=stream)
-    assert answer.status_code == 502
-    envelope(answer)
-
-
+@everywhere
+@FORMS
 @pytest.mark.parametrize(
-    ("sent", "content_type", "message"),
-    [
-        (b'{"error": "plain words"}', "application/json", "plain words"),
-        (b'{"detail": "not allowed"}', "application/json", "not allowed"),
-        (b"<html><body><h1>Bad Gateway</h1></body></html>", "text/html", None),
-        (b"", "text/plain", None),
-    ],
+    "first",
+    [{"status": 502}, {"status": 503}, {"status": 504}, {"status": 529}, {"before_head": "reset"}, {"end_after": 0}],
+    ids=str,
 )
-async def test_K9_foreign_errors_are_wrapped(
-    gateway: Gateway, upstream: FakeUpstream, sent: bytes, content_type: str, message: str | None
+async def test_K5_before_its_first_event_a_call_is_made_again(
+    scene: Scene, first: dict[str, Any], stream: bool
 ) -> None:
-    upstream.behaviour = Behaviour(status=403, body=sent, content_type=content_type)
-    answer = await gateway.ask(n=2)
-    assert answer.status_code == 403
-    error = envelope(answer)
+    if "end_after" in first and not stream:
+        first = {"before_head": "close"}
+    scene.first_call_does(**first)
+    assert (await scene.either(stream)).texts == scene.said
+    assert len(scene.calls) == scene.legs + 1
+    failed, again = scene.calls[0], scene.calls[-1]
+    assert failed.body["seed"] == again.body["seed"]
+    assert again.headers["x-request-id"] == failed.headers["x-request-id"] + "-r1"
+
+
+@of_legs
+async def test_K5_also_while_siblings_stream(scene: Scene) -> None:
+    """The sibling has spoken when the first call fails."""
+    spoke, held = asyncio.Event(), asyncio.Event()
+    sibling = scene.choice_does(1, hold_after=3)
+    failing = scene.choice_does(0, hold=held, status=503)
+    gateway = await scene.gateway()
+    raw = b""
+    async with gateway.client.stream("POST", "/v1/chat/completions", json=scene.fields(stream=True)) as answer:
+        async for data in answer.aiter_raw():
+            raw += data
+            if f"seed {SEED + 1}".encode() in raw and not spoke.is_set():
+                spoke.set()
+                scene.choice_does(0)  # the next time it goes well
+                held.set()
+                await scene.upstream.until(lambda: len(scene.calls) == 4)
+                sibling.go_on.set()
+    assert failing.status == 503
+    assert raw.endswith(b"data: [DONE]\n\n")
+    assert said(SEED).split()[0].encode() in raw
+    assert raw.count(b'"finish_reason":"stop"') == 3
+
+
+@everywhere
+@FORMS
+async def test_K5_the_attempts_end(scene: Scene, stream: bool) -> None:
+    scene.does(status=503, body=scripted("overloaded"))
+    assert (await scene.refused(503, stream=stream))["message"] == "overloaded"
+    assert scene.legs < len(scene.calls) <= 2 * scene.legs
+
+
+ENDS = ["reset", "cut", "close", "malformed", "error"]
+
+
+@everywhere
+@pytest.mark.parametrize("asked", [{}, {"stream_options": {"include_usage": True}}], ids=["", "usage"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(end, id=f"{'K12' if end == 'malformed' else 'K6'}-{end}") for end in ENDS]
+)
+async def test_K6_K12_after_its_first_event_a_call_fails(scene: Scene, end: Any, asked: dict[str, Any]) -> None:
+    """The reader takes nothing behind the error event."""
+    scene.choice_does(1, end_after=2, end=end)
+    answer = await scene.stream(**asked)
+    assert answer.error is not None
+    siblings = {index: text for index, text in scene.said.items() if index != 1} if scene.legs > 1 else {}
+    assert answer.finishes == dict.fromkeys(siblings, "stop"), "siblings ran to their end"
+    assert {index: answer.texts[index] for index in siblings} == siblings
+    assert len(scene.calls) == scene.legs, "nobody is asked again"
+
+
+@everywhere
+@pytest.mark.parametrize("frame", [b"event: error\ndata: %b\n\n", b"event: error\ndata: it broke\n\n", b"data: %b\n\n"])
+async def test_P13_an_event_named_error(scene: Scene, frame: bytes) -> None:
+    event = frame % scripted("it broke") if b"%b" in frame else frame
+    scene.choice_does(1, quirk=lambda chunks: [*chunks[:2], event], done=False)
+    answer = await scene.stream()
+    assert answer.error is not None
+    assert answer.error["message"] == "it broke"
+
+
+NO_ANSWERS = [b"", b'{"choices": [{"ind', b"[]", b"<html></html>", b'{"choices": []}', b'{"choices": {}}', b"null"]
+
+
+@everywhere
+@pytest.mark.parametrize("sent", NO_ANSWERS)
+async def test_K6_what_is_no_answer(scene: Scene, sent: bytes) -> None:
+    scene.choice_does(1, body=sent)
+    assert (await scene.refused(502))["type"] == "server_error"
+
+
+@of_legs
+async def test_K6_in_json_form_siblings_are_ended(scene: Scene) -> None:
+    scene.does(pause=30)
+    scene.choice_does(1, body=b"{")
+    await scene.refused(502)
+    await scene.upstream.until(lambda: not scene.upstream.open_calls, 1.0)
+
+
+@everywhere
+@FORMS
+@pytest.mark.parametrize("error", [scripted("no"), b'{"error": "no"}', b'{"object": "error", "message": "no"}'])
+async def test_K8_an_error_in_a_200(scene: Scene, stream: bool, error: bytes) -> None:
+    scene.does(body=error)
+    assert (await scene.refused(502, stream=stream))["message"] == "no"
+
+
+FOREIGN = [
+    (b'{"error": "plain words"}', "application/json", "plain words"),
+    (b'{"detail": "not allowed"}', "application/json", "not allowed"),
+    (b'{"detail": [{"msg": "too long", "loc": ["body", "x"]}]}', "application/json", "x: too long"),
+    (b"plain words", "text/plain", "plain words"),
+    (b"<html><body><h1>Bad Gateway</h1></body></html>", "text/html", None),
+    (b"<html><body><h1>Bad Gateway</h1></body></html>", "application/json", None),
+    (b"", "text/plain", None),
+]
+
+
+@everywhere
+@FORMS
+@pytest.mark.parametrize(("sent", "content_type", "message"), FOREIGN)
+async def test_K9_foreign_errors_are_wrapped(
+    scene: Scene, sent: bytes, content_type: str, message: str | None, stream: bool
+) -> None:
+    scene.does(status=403, body=sent, content_type=content_type)
+    error = await scene.refused(403, stream=stream)
     assert "<" not in error["message"]
     if message is not None:
-        assert message in error["message"]
+        assert error["message"] == message
 
 
-async def test_K10_a_failure_before_the_first_event_has_its_status(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.behaviour = Behaviour(status=404, body=scripted("no such model"))
-    answer = await gateway.stream(n=3)
-    assert answer.status == 404
+@everywhere
+async def test_K10_a_failure_before_the_first_event_has_its_status(scene: Scene) -> None:
+    scene.does(status=404, body=scripted("no such model"))
+    await scene.refused(404, stream=True)
 
 
-async def test_K10_P14_after_a_while_the_head_goes_out_with_pings(start: Start, upstream: FakeUpstream) -> None:
-    gateway = await start(config={"stream": {"headers_after_seconds": 0.05, "ping_seconds": 0.05}})
+@everywhere
+async def test_K10_the_head_goes_out_with_the_first_event(scene: Scene) -> None:
+    """One call speaks, the others keep silent; the client has its status."""
+    scene.does(hold_after=2)
+    scene.choice_does(1, hold_after=2)
+    gateway = await scene.gateway()
+    sent = scene.fields(stream=True)
+    async with asyncio.timeout(5), gateway.client.stream("POST", "/v1/chat/completions", json=sent) as answer:
+        assert answer.status_code == 200
+
+
+@everywhere
+async def test_K10_P14_after_a_while_the_head_goes_out_with_pings(scene: Scene) -> None:
+    gateway = await scene.start(config={"stream": {"headers_after_seconds": 0.05, "ping_seconds": 0.05}})
     held = asyncio.Event()
-    upstream.behaviour = Behaviour(hold=held, status=400, body=scripted("late"))
-    asked = asyncio.create_task(gateway.stream(n=2))
-    await upstream.until(lambda: len(upstream.open_calls) == 2)
-    await asyncio.sleep(0.3)
-    held.set()
-    answer = await asked
-    assert answer.status == 200
-    head, _, _ = answer.raw.partition(b"data: ")
-    assert head.count(b": ping\n\n") >= 2
-    assert head.replace(b": ping\n\n", b"") == b""
-    assert answer.chunks[-1]["error"]["message"] == "late"
+    scene.does(hold=held, status=400, body=scripted("late"))
+    raw = b""
+    async with gateway.client.stream("POST", "/v1/chat/completions", json=scene.fields(stream=True)) as answer:
+        assert answer.status_code == 200
+        async for data in answer.aiter_raw():
+            raw += data
+            if raw.count(b": ping\n\n") == 3:
+                held.set()
+    assert raw.replace(b": ping\n\n", b"").startswith(b"data: {"), "nothing but pings before the error"
+    assert json.loads(raw.rsplit(b"data: ", 1)[1])["error"]["message"] == "late"
 
 
-async def test_K11_an_upstream_that_is_down(upstream: FakeUpstream) -> None:
-    async with FakeUpstream() as gone:
-        url = gone.url
-    config = {"upstreams": [{"name": "gone", "replicas": [url], "api_key": "sk-secret"}]}
-    async with gateway_for(config) as gateway:
-        for stream in (False, True):
-            answer = await gateway.ask(n=2, stream=stream)
-            assert answer.status_code == 502
-            error = envelope(answer)
-            assert error["code"] == "upstream_unavailable"
-            assert "127.0.0.1" not in answer.text
-            assert "sk-secret" not in answer.text
-        assert (await gateway.client.get("/ready")).status_code == 503
-        assert (await gateway.client.get("/health")).status_code == 200
+@everywhere
+async def test_P14_no_ping_before_the_head(scene: Scene) -> None:
+    await scene.start(config={"stream": {"headers_after_seconds": None, "ping_seconds": 0.02}})
+    scene.does(pings=5, ping_pause=0.02)
+    answer = await scene.stream()
+    assert answer.pings == 0
+    scene.does(pause=0.05)
+    assert (await scene.stream()).pings >= 2, "silence in a stream that has begun"
 
 
+@settings(why="no call comes about")
 @pytest.mark.parametrize("n", [1, 2])
-async def test_K14_a_json_body_in_answer_to_a_stream(gateway: Gateway, upstream: FakeUpstream, n: int) -> None:
-    upstream.behaviour = Behaviour(json_for_stream=True)
-    answer = await gateway.stream(n=n, seed=1)
-    assert answer.texts == {index: said(index + 1) for index in range(n)}
-    assert answer.finishes == {index: ["stop"] for index in range(n)}
-    assert answer.done
+@FORMS
+@pytest.mark.parametrize("address", ["refused", "unresolvable", "not TLS"])
+async def test_K11_an_upstream_that_cannot_be_reached(address: str, stream: bool, n: int) -> None:
+    async with FakeUpstream() as gone:
+        refused = gone.url
+    async with FakeUpstream() as there:
+        urls = {"refused": refused, "not TLS": there.url.replace("http:", "https:")}
+        url = urls.get(address, "http://no-such-host.invalid/v1")
+        async with gateway_for({"upstreams": [{"name": "gone", "replicas": [url], "api_key": "sk-secret"}]}) as gateway:
+            answer = await gateway.ask(n=n, stream=stream)
+            assert answer.status_code == 502
+            assert envelope(answer)["code"] == "upstream_unavailable"
+            for secret in ("127.0.0.1", "sk-secret", "no-such-host"):
+                assert secret not in answer.text
+            assert (await gateway.client.get("/ready")).status_code == 503
+            assert (await gateway.client.get("/health")).status_code == 200
 
 
+@everywhere
+@FORMS
+async def test_K13_the_client_need_not_try_again_too(scene: Scene, stream: bool) -> None:
+    scene.does(status=503)
+    answer = await scene.send(stream=stream)
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (503, "false")
+
+
+@everywhere
+async def test_K13_without_attempts_of_ours_it_may(scene: Scene) -> None:
+    await scene.start(retries={"per_leg": 0})
+    scene.does(status=503)
+    assert "x-should-retry" not in (await scene.send()).headers
+
+
+@everywhere
+@pytest.mark.parametrize("asked", [{}, {"stream_options": {"include_usage": True}}], ids=["", "usage"])
+async def test_K14_a_json_body_in_answer_to_a_stream(scene: Scene, asked: dict[str, Any]) -> None:
+    scene.does(json_for_stream=True)
+    answer = await scene.stream(**asked)
+    assert answer.texts == scene.said
+    assert answer.finishes == scene.stopped
+    assert (answer.usage is not None) == bool(asked)
+    assert [voice.deltas[0] for voice in answer.voices] == [{"role": "assistant", "content": ""}] * scene.n
+
+
+@everywhere
+@FORMS
 @pytest.mark.parametrize("status", [401, 403])
-async def test_K15_whose_key_it_was(start: Start, upstream: FakeUpstream, status: int) -> None:
-    upstream.behaviour = Behaviour(status=status, body=scripted("bad key"))
-    own = await (await start(api_key="sk-own")).ask(n=2)
-    assert own.status_code == 502
-    assert envelope(own)["code"] == "upstream_auth"
-    clients = await (await start()).ask(n=2)
-    assert clients.status_code == status
+async def test_K15_whose_key_it_was(scene: Scene, status: int, stream: bool) -> None:
+    scene.does(status=status, body=scripted("bad key"))
+    assert (await scene.refused(status, stream=stream))["message"] == "bad key"
+    await scene.start(api_key="sk-own")
+    error = await scene.refused(502, stream=stream)
+    assert error["code"] == "upstream_auth"
+    assert "bad key" not in error["message"]
 
 
-async def test_N2_a_leg_that_times_out(start: Start, upstream: FakeUpstream) -> None:
-    gateway = await start(timeouts={"first_event": 0.1, "response": 0.1}, retries={"per_leg": 0})
-    upstream.behaviour = Behaviour(hold=asyncio.Event())
+@of_several
+async def test_N2_a_call_that_is_too_late(scene: Scene) -> None:
+    await scene.start(timeouts={"first_event": 0.1, "response": 0.1}, retries={"per_leg": 0})
+    scene.does(hold=asyncio.Event())
     for stream in (False, True):
-        answer = await gateway.ask(n=2, stream=stream)
-        assert answer.status_code == 504
-        envelope(answer)
-    await upstream.until(lambda: not upstream.open_calls, 1.0)
-
-
-async def test_a_fault_of_our_own_tells_nothing(
-    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def broken(model: str) -> Any:
-        raise KeyError("inner secret")
-
-    monkeypatch.setattr(gateway.app.upstreams, "route", broken)
-    answer = await gateway.post(body(), CHAT)
-    assert answer.status_code == 500
-    assert "inner secret" not in answer.text
-    assert envelope(answer)["code"] == "internal_error"
+        await scene.refused(504, stream=stream)
+    await scene.upstream.until(lambda: not scene.upstream.open_calls, 1.0)
