@@ -1,4 +1,4 @@
-"""The built-in engine as a supervised child: started, watched, started again when it dies, taken down with the gateway.
+"""The built-in engine as a supervised child: started, watched, started again when it dies or hangs, and ended with us.
 
 nproxy never imports the engine. It starts `python -m engine`, which serves the OpenAI wire on a Unix
 socket in a folder that only this user can enter, and treats it as one more upstream.
@@ -34,6 +34,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a restart: the first, and where doubling ends."""
 STEADY_SECONDS = 60.0
 """A child that has lived so long starts the pauses anew when it dies."""
+HEALTH_SECONDS, HEALTH_LIMIT, HEALTH_FAILURES = 5.0, 10.0, 3
+"""Seconds between two looks at the health of a child that was ready, seconds that an answer may take, and how many
+looks in a row must fail before it counts as hung. Counted and not timed: after a pause of the whole machine it has
+as many chances as ever."""
 
 _STANDARD_ERROR = 2
 _NEEDED = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "jinja2", "numpy")
@@ -62,6 +66,7 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
         "--max-sequences": settings.max_sequences,
         "--max-batch-tokens": settings.max_batch_tokens,
         "--num-blocks": settings.num_blocks,
+        "--stall-seconds": f"{settings.stall_seconds:g}",
         # at `info` the engine tells of its start, and so do we
         "--log-level": "warning" if log_level == "info" else log_level,
     }
@@ -85,8 +90,8 @@ async def supervised(argv: Sequence[str], socket: Path, ready: Callable[[float],
     """Keep the engine running while the body runs, and end it afterwards.
 
     ready: called at each readiness with the seconds that the start took. Raises EngineFailed, and
-    cancels the body, when the engine ends before it was ready for the first time; later deaths lead
-    to restarts with growing pauses.
+    cancels the body, when the engine ends before it was ready for the first time. Later it is started
+    again, with growing pauses, when it dies, and when its health fails for long.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -105,12 +110,13 @@ async def _supervise(argv: Sequence[str], socket: Path, ready: Callable[[float],
     while True:
         socket.unlink(missing_ok=True)  # noqa: ASYNC240 - one name in a local folder
         began = clock()
-        async with _process(argv) as child:
-            if await _answers(child, socket):
+        hung = False
+        async with _process(argv) as child, _session(socket) as session:
+            if await _becomes_ready(child, session):
                 started_once = True
                 ready(clock() - began)
-                await child.wait()
-        how = _how_it_ended(child.returncode)
+                hung = await _hangs(child, session)
+        how = "hangs" if hung else _how_it_ended(child.returncode)
         if not started_once:
             raise EngineFailed(f"the engine {how} before it was ready")
         if clock() - began > STEADY_SECONDS:
@@ -152,18 +158,48 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     await child.wait()
 
 
-async def _answers(child: asyncio.subprocess.Process, socket: Path) -> bool:
-    """Wait until GET /health answers 200 (true) or the child has ended (false)."""
-    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(socket))) as session:
-        while child.returncode is None:
-            with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-                async with session.get("http://engine/health", timeout=aiohttp.ClientTimeout(total=5)) as answer:
-                    if answer.status == 200:
-                        return True
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await child.wait()
+def _session(socket: Path) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(socket)))
+
+
+async def _becomes_ready(child: asyncio.subprocess.Process, session: aiohttp.ClientSession) -> bool:
+    """Wait until the child is well (true) or has ended (false)."""
+    while child.returncode is None:
+        if await _illness(session) is None:
+            return True
+        await _ends_within(child, 0.1)
     return False
+
+
+async def _hangs(child: asyncio.subprocess.Process, session: aiohttp.ClientSession) -> bool:
+    """Wait until the child has ended (false), or has been found unwell too often in a row (true)."""
+    failures = 0
+    while failures < HEALTH_FAILURES:
+        if await _ends_within(child, HEALTH_SECONDS):
+            return False
+        illness = await _illness(session)
+        failures = 0 if illness is None else failures + 1
+        if illness is not None and child.returncode is None:
+            log.warning("engine is not well (%d of %d): %s", failures, HEALTH_FAILURES, illness)
+    return True
+
+
+async def _illness(session: aiohttp.ClientSession) -> str | None:
+    """What is wrong with the child, as GET /health tells; None when it is well."""
+    try:
+        async with session.get("http://engine/health", timeout=aiohttp.ClientTimeout(total=HEALTH_LIMIT)) as answer:
+            return None if answer.status == 200 else f"{answer.status} {(await answer.text())[:200]}"
+    except TimeoutError:
+        return f"no answer within {HEALTH_LIMIT:g} s"
+    except (aiohttp.ClientError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+async def _ends_within(child: asyncio.subprocess.Process, seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await child.wait()
+    return child.returncode is not None
 
 
 def _how_it_ended(code: int | None) -> str:

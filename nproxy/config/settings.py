@@ -61,6 +61,8 @@ class Engine(Settings):
     """Most tokens computed in one step; null: the engine's own default."""
     num_blocks: Count | None = None
     """Blocks of the KV cache; null: from the memory that is free."""
+    stall_seconds: Seconds = 60
+    """An engine that has work and gives no token for so long counts as hung and is started again."""
 
 
 class Timeouts(Settings):

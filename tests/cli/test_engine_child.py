@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import psutil
 import pytest
 
@@ -72,7 +73,8 @@ def test_the_command_leaves_unset_options_to_the_engine() -> None:
     words = command(Engine(max_model_len=512), model, Path("/s"), "info")
     assert words == [
         *(sys.executable, "-P", "-m", "engine", "/models/name", "--uds", "/s", "--served-model-name", "org/name"),
-        *("--dtype", "auto", "--max-model-len", "512", "--log-level", "warning", "--exit-with-stdin"),
+        *("--dtype", "auto", "--max-model-len", "512", "--stall-seconds", "60"),
+        *("--log-level", "warning", "--exit-with-stdin"),
     ]
 
 
@@ -113,6 +115,103 @@ async def test_a_child_that_dies_is_started_again(
         await ready.get()
     told = [record.getMessage() for record in caplog.records]
     assert told == [f"engine was killed by SIGKILL; starting it again in {pause:.1f} s" for pause in (0.01, 0.02, 0.04)]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor for which all times are short."""
+    for name, seconds in {
+        "FIRST_PAUSE": 0.01,
+        "STOP_SECONDS": 0.5,
+        "HEALTH_SECONDS": 0.05,
+        "HEALTH_LIMIT": 0.5,
+    }.items():
+        monkeypatch.setattr(engine_child, name, seconds)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_child_that_says_it_is_ill_is_started_again(
+    socket: Path, lives: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ready: asyncio.Queue[float] = asyncio.Queue()
+    async with supervised(argv(socket, lives, "ill"), socket, ready.put_nowait):
+        await ready.get()
+        await ready.get()
+        first, second = ids(lives)
+        assert gone(first)
+        assert not gone(second)
+        told = [record.getMessage() for record in caplog.records]
+        assert told == [
+            *(f"engine is not well ({number} of 3): 503 " for number in (1, 2, 3)),
+            "engine hangs; starting it again in 0.0 s",
+        ]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_child_that_does_not_answer_is_started_again(socket: Path, lives: Path) -> None:
+    ready: asyncio.Queue[float] = asyncio.Queue()
+    async with supervised(argv(socket, lives), socket, ready.put_nowait):
+        await ready.get()
+        os.kill(ids(lives)[0], signal.SIGSTOP)
+        await ready.get()
+        first, second = ids(lives)
+        assert gone(first)
+        assert not gone(second)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_child_that_recovers_is_left_alone(
+    socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_child, "HEALTH_FAILURES", 4)
+    unwell = asyncio.Event()
+    well = asyncio.Event()
+    look = engine_child._illness
+
+    async def noted(session: aiohttp.ClientSession) -> str | None:
+        illness = await look(session)
+        (well if illness is None else unwell).set()
+        return illness
+
+    monkeypatch.setattr(engine_child, "_illness", noted)
+    ready = asyncio.Event()
+    async with supervised(argv(socket, lives), socket, lambda seconds: ready.set()):
+        await ready.wait()
+        (child,) = ids(lives)
+        for _ in range(2):
+            os.kill(child, signal.SIGSTOP)
+            unwell.clear()
+            await unwell.wait()
+            os.kill(child, signal.SIGCONT)
+            well.clear()
+            await well.wait()
+        assert ids(lives) == [child]
+        assert "engine is not well (1 of 4): no answer within 0.5 s" in caplog.text
+
+
+@pytest.mark.model
+@pytest.mark.usefixtures("impatient")
+async def test_an_engine_whose_core_hangs_is_started_again(
+    socket: Path, default_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = command(Engine(stall_seconds=2), LocalModel("m", default_model), socket, "info")
+    ready: asyncio.Queue[float] = asyncio.Queue()
+    async with supervised(words, socket, ready.put_nowait):
+        await ready.get()
+        (server,) = psutil.Process().children()
+        (core,) = server.children()
+        core.suspend()
+        body = {"model": "m", "prompt": "The sky is", "max_tokens": 4}
+        connector = aiohttp.UnixConnector(str(socket))
+        async with aiohttp.ClientSession("http://engine", connector=connector) as session:
+            async with session.post("/v1/completions", json=body) as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (503, "engine_unavailable")
+            await ready.get()
+            async with session.post("/v1/completions", json=body) as answer:
+                assert answer.status == 200
+        assert gone(server.pid)
+        assert gone(core.pid)
+        assert "engine hangs; starting it again" in caplog.text
 
 
 async def test_pauses_grow_to_a_limit(socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch) -> None:

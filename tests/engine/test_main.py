@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.engine.asking import Folded, chat, folded
+from tests.engine.asking import Folded, chat, folded, post
 from tests.engine.conftest import MODEL
 from tests.real.metrics import wait_for
 from tests.real.processes import ROOT
@@ -189,3 +189,25 @@ async def test_a_dead_core_fails_its_requests_and_ends_the_server(default_model:
         assert whole_answer.result().json()["error"]["code"] == "engine_stopped"
         assert await life.exit_code(10.0) == 1
         assert "ended by signal 9" in life.log.read_text()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("loading", [True, False])
+async def test_no_core_outlives_a_server_that_is_killed(default_model: Path, tmp_path: Path, loading: bool) -> None:
+    """While the model loads, or in the middle of an answer that nobody reads."""
+    with started(default_model, tmp_path) as life:
+        while await life.health() is None:
+            await asyncio.sleep(0.02)
+        (core,) = psutil.Process(life.process.pid).children()
+        if loading:
+            assert (answer := await life.health()) is not None
+            assert answer.status_code == 503
+        else:
+            await life.until_ready()
+            _, writer = await asyncio.open_unix_connection(str(life.socket))
+            writer.write(post("/v1/chat/completions", long_chat(4000)))
+            await life.until_running(2)
+        life.process.kill()
+        await asyncio.to_thread(wait_for, lambda: not core.is_running(), seconds=2.0, what="no orphan")
+        if not loading:
+            writer.close()

@@ -2,27 +2,33 @@
 
 It appends its process id to --lives at each start, answers GET /health on the Unix socket, and ends
 with its standard input. `fail-first` ends before it is ready, `deaf` ignores SIGTERM, `parent` has a
-child of its own, whose id it writes to --lives as well.
+child of its own, whose id it writes to --lives as well. `ill` answers 200 once, then 503 in its first life.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import os
 import signal
 import socketserver
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 
 class Health(BaseHTTPRequestHandler):
+    statuses: Iterator[int] = itertools.repeat(200)
+
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/health" else 404)
+        self.send_response(next(self.statuses) if self.path == "/health" else 404)
         self.send_header("content-length", "0")
-        self.end_headers()
+        with contextlib.suppress(BrokenPipeError):  # who asked has not waited
+            self.end_headers()
 
     def address_string(self) -> str:
         return "unix"
@@ -35,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--uds", required=True)
     parser.add_argument("--lives", type=Path, required=True)
-    parser.add_argument("--behaviour", choices=("good", "fail-first", "deaf", "parent"), default="good")
+    parser.add_argument("--behaviour", choices=("good", "fail-first", "deaf", "parent", "ill"), default="good")
     arguments = parser.parse_args()
     ids = [os.getpid()]
     if arguments.behaviour == "deaf":
@@ -47,6 +53,8 @@ def main() -> None:
         lives.writelines(f"{number}\n" for number in ids)
     if arguments.behaviour == "fail-first":
         sys.exit("engine: the model is not to my taste")
+    if arguments.behaviour == "ill" and len(arguments.lives.read_text().split()) == 1:
+        Health.statuses = itertools.chain([200], itertools.repeat(503))
     server = socketserver.ThreadingUnixStreamServer(arguments.uds, Health)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     if arguments.behaviour == "deaf":

@@ -119,7 +119,8 @@ def load(config: EngineConfig) -> HashRunner:
     """A loader for the core process. `model` says how it behaves.
 
     "hash": as a runner should; "missing": loading fails; "broken": every step fails; "slow": a step
-    takes longer than any test; "stuck": the third step does; "importing": says its process id on standard error and imports torch.
+    takes longer than any test; "stuck": the third step does; "importing": says its process id on standard
+    error and imports torch.
     """
     if config.model == "missing":
         raise ModelError("there is no model of this name")
