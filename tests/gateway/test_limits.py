@@ -1,53 +1,12 @@
-"""Groups M and N over the wire: slow readers, permits, one call at a time."""
+"""Readers that take nothing, permits, and replicas."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 
-import psutil
-import pytest
-
-from tests.fakes.upstream import Behaviour, FakeUpstream, words
+from tests.fakes.upstream import Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, Start, body, envelope, gateway_for, upstream_settings
 from tests.gateway.raw import gauges_return, open_request
-
-
-@pytest.mark.parametrize("n", [1, 4])
-async def test_M1_a_slow_reader_stops_the_upstream(gateway: Gateway, upstream: FakeUpstream, n: int) -> None:
-    """The upstream has 400 MB to say; what is read of it while the client takes nothing is a small part."""
-    piece = "x" * 100_000
-    upstream.behaviour = Behaviour(pieces=lambda seed: [piece] * 1000)
-    before = psutil.Process(os.getpid()).memory_info().rss
-    reader, writer = await open_request(gateway, body(n=n, stream=True))
-    await reader.readexactly(1000)
-    sizes = []
-    for _ in range(4):
-        await asyncio.sleep(0.25)
-        transports = [connection.transport for connection in gateway.http.connections]
-        sizes.append(sum(transport.get_write_buffer_size() for transport in transports if transport is not None))
-    assert max(sizes) < 8 << 20
-    assert sizes[-1] == sizes[-2], "nothing more is read"
-    assert psutil.Process(os.getpid()).memory_info().rss - before < 100 << 20
-    assert len(upstream.open_calls) == n, "they wait, and are not cut"
-    writer.close()
-    await upstream.until(lambda: not upstream.open_calls, 1.0)
-    await gauges_return(gateway)
-
-
-async def test_M1_nothing_is_dropped_for_a_slow_reader(gateway: Gateway, upstream: FakeUpstream) -> None:
-    pieces = [f"<{number}>" + "y" * 2000 for number in range(500)]
-    upstream.behaviour = Behaviour(pieces=lambda seed: pieces)
-    reader, writer = await open_request(gateway, body(n=2, stream=True))
-    raw = b""
-    for _ in range(20):
-        raw += await reader.read(4096)
-        await asyncio.sleep(0.01)
-    while not raw.endswith(b"\r\n0\r\n\r\n"):
-        raw += await reader.read(1 << 20)
-    writer.close()
-    for number in range(500):
-        assert raw.count(b"<%d>" % number) == 2
 
 
 async def test_a_reader_that_takes_nothing_is_left(start: Start, upstream: FakeUpstream) -> None:
@@ -103,32 +62,6 @@ async def test_a_reader_that_takes_nothing_of_a_whole_answer(start: Start, upstr
     async with asyncio.timeout(5):
         await gateway.app.idle()
     writer.close()
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("n_mode", ["fanout", "auto"])
-async def test_N7_one_at_a_time(start: Start, upstream: FakeUpstream, stream: bool, n_mode: str) -> None:
-    """Eight choices from a server with one slot; the legs that wait have no timer running."""
-    gateway = await start(parallel=1, n=n_mode, timeouts={"first_event": 0.5, "response": 0.5})
-    upstream.behaviour = Behaviour(pause=0.15 if not stream else 0.02)
-    expected = {index: "".join(words(index + 1)) for index in range(8)}
-    if stream:
-        answer = await gateway.stream(n=8, seed=1)
-        assert answer.texts == expected
-        assert answer.done
-    else:
-        whole = (await gateway.ask(n=8, seed=1)).json()
-        assert {choice["index"]: choice["message"]["content"] for choice in whole["choices"]} == expected
-    assert upstream.most_at_once == 1
-    await gauges_return(gateway)
-
-
-async def test_N7_across_requests(start: Start, upstream: FakeUpstream) -> None:
-    gateway = await start(parallel=2)
-    upstream.behaviour = Behaviour(pause=0.01)
-    answers = await asyncio.gather(*(gateway.ask(n=3, seed=1) for _ in range(5)))
-    assert [answer.status_code for answer in answers] == [200] * 5
-    assert upstream.most_at_once == 2
 
 
 async def test_N3_permits_are_taken_together_or_not_at_all(start: Start, upstream: FakeUpstream) -> None:
