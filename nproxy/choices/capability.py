@@ -15,6 +15,7 @@ class Capability:
     seed: a `seed` field may be sent. stream_options: `stream_options` may be sent.
     prompt_lists: legacy completions take a list of prompts in one call.
     token_prompts: legacy completions take token ids. parallel: calls at once, None for no limit.
+    logprobs: answers bring log probabilities where they are asked for.
     json_usage: usage in a JSON answer counts all choices; False has such legs asked for as streams and folded.
     model: the upstream's own name for the model, None where it is the one the client asks for.
     """
@@ -27,5 +28,6 @@ class Capability:
     prompt_lists: bool = True
     token_prompts: bool = True
     parallel: int | None = None
+    logprobs: bool = True
     json_usage: bool = True
     model: str | None = None

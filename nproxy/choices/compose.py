@@ -6,6 +6,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
 from nproxy.choices.plan import Request
 from nproxy.openai.body import Spliced
+from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import CompletionRequest
 
@@ -21,6 +22,8 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
     _width(request, capability, leg, put, drop)
     _seed(request, capability, leg, put, drop)
     _stream(request, capability, leg, put, drop)
+    if leg.scored and not request.logprobs_asked:
+        put["logprobs"] = True if request.dialect is Dialect.CHAT else 1
     one_prompt = leg.prompt is not None or not capability.prompt_lists
     if isinstance(request, CompletionRequest) and request.listed and one_prompt:
         prompt = request.prompt[leg.prompt or 0]
@@ -40,9 +43,9 @@ def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
 
 def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
     knows_n = capability.exact or capability.n_untested or capability.native_width != 1
-    if request.n == 1 and knows_n:
+    if request.n == request.drawn == 1 and knows_n:
         return
-    # best_of equals n here: asking for each choice once is what it means.
+    # Choosing the best is nproxy's work.
     drop.update(("n_cmpl", "best_of"))
     if leg.width == 1:
         drop.add("n")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from nproxy.choices.best_of import BestOf
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import (
     Anomaly,
@@ -41,6 +42,7 @@ from nproxy.choices.merge import LegFault, Merge
 from nproxy.choices.plan import Plan, Request, top_up
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.relay import Relay
+from nproxy.choices.remedies import unscored
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.states import LegState, Signal
 from nproxy.openai.errors import ApiError
@@ -103,6 +105,7 @@ class Conduct:
             jitter=jitter,
         )
 
+        self._partial = settings.partial and plan.n <= request.n  # of fewer, the best are not the best
         self._failures: list[Failure] = []
         self._gathering = self._gathered = self._draining = False
         self._begun = False  # the head of a stream is out
@@ -187,7 +190,7 @@ class Conduct:
         try:
             missing = self._merge.end(run.leg.number)
         except LegFault as fault:
-            self._failed(run, fault.failure)
+            self._lost(run, fault.failure)
             return
         self._roster.move(run, Signal.END)
         self._note_width(run, missing)
@@ -212,12 +215,16 @@ class Conduct:
         if self._merge.whole(run.leg.number):
             self._commands.append(Anomaly("cut_after_finish"))
             self._roster.move(run, Signal.END)
-            return
+        else:
+            self._lost(run, failure)
+
+    def _lost(self, run: Run, failure: Failure) -> None:
+        """The leg's choices are not all there: find another way to them, or take the failure."""
         another_way = None if self._doomed else self._recovery.recover(run, failure)
         if another_way is None:
             self._roster.move(run, Signal.FAIL)
-            self._failures.append(failure)
-            if self._settings.partial:
+            self._failures.append(unscored(self._request, run.leg, failure))
+            if self._partial:
                 self._merge.give_up(run.leg.number, as_error([failure], retries_spent=False))
         else:
             self._commands += another_way
@@ -302,7 +309,7 @@ class Conduct:
     @property
     def _doomed(self) -> bool:
         """Whether the request can only fail: with its first failure, or where a part will do, when nothing is left."""
-        if not self._failures or not self._settings.partial:
+        if not self._failures or not self._partial:
             return bool(self._failures)
         return self._roster.unsettled == 0 and not self._merge.delivered
 
@@ -349,7 +356,9 @@ class Conduct:
 
 
 def _merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings) -> Merge:
-    if plan.n < request.n:
+    if plan.n > request.n:
+        return BestOf(request, settings.id, settings.created, settings.shown_model)
+    if plan.n < request.drawn:
         return Copies(request, settings.id, settings.created, settings.shown_model)
     if plan.mode != "relay":
         return Merge(request, settings.id, settings.created, settings.shown_model)

@@ -14,7 +14,8 @@ from nproxy.openai.usage import Usage
 class Copies(Merge):
     """Shows the one choice that was brought for each prompt as the client's n.
 
-    The client is told the tokens of all n, as delivered; what was computed is in Spent.
+    The client is told the tokens of all n, as delivered, or of all that `best_of` has chosen from; what was computed is
+    in Spent.
     """
 
     def __init__(self, request: Request, id: str, created: int, model: str) -> None:
@@ -25,7 +26,7 @@ class Copies(Merge):
         return range(choice.index * n, (choice.index + 1) * n)
 
     def _told(self, usage: Usage) -> Usage:
-        n = self._request.n
+        n = self._request.drawn
         details = usage.completion_details
         return replace(
             usage,

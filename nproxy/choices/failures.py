@@ -9,6 +9,7 @@ from typing import assert_never
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.openai.errors import (
     ApiError,
+    invalid_request,
     upstream_auth,
     upstream_error,
     upstream_timeout,
@@ -23,6 +24,8 @@ def rank(failure: Failure) -> int:
     """How telling a failure is, 0 most: what the client can mend, keys, limits, the upstream's faults, lateness."""
     if failure.kind is FailureKind.TIMEOUT:
         return _LATE
+    if failure.kind is FailureKind.UNSCORED:
+        return _REQUEST_AT_FAULT
     status = failure.status
     if failure.kind is not FailureKind.STATUS or status is None:
         return _BROKEN
@@ -74,6 +77,8 @@ def _worded(failure: Failure) -> ApiError:
             return upstream_timeout(failure.message)
         case FailureKind.CUT | FailureKind.MALFORMED | FailureKind.SHORT | FailureKind.OVERSIZE:
             return upstream_error(failure.message)
+        case FailureKind.UNSCORED:
+            return invalid_request(failure.message, param="best_of")
         case _:
             assert_never(failure.kind)
 

@@ -12,7 +12,8 @@ class Leg:
     `number` names the leg within its request (0, 1, 2 ... in order of opening) and never changes,
     retries included. `prompt` is the position of the one prompt it carries in the client's list, or
     None when it carries all of them. `seed` is what goes on the wire; None sends no seed of nproxy's.
-    `omit` names fields that the upstream refused; the leg is sent without them.
+    `omit` names fields that the upstream refused; the leg is sent without them. `scored` asks for log probabilities,
+    by which the best choices are found.
     """
 
     number: int
@@ -21,6 +22,7 @@ class Leg:
     prompt: int | None = None
     seed: int | None = None
     omit: frozenset[str] = frozenset()
+    scored: bool = False
 
     def client_index(self, upstream_index: int, n: int) -> int:
         """Map the upstream's choice index to the client's, for a request with `n` choices per prompt.

@@ -28,4 +28,11 @@ class FieldRefused:
     field: RefusedField
 
 
-Lesson = NativeWidth | FieldRefused
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """An answer came without what it was asked for. logprobs: log probabilities of what was said."""
+
+    what: Literal["logprobs"]
+
+
+Lesson = NativeWidth | FieldRefused | Lacks

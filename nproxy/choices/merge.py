@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from nproxy.choices.bodies import as_chunks, in_place
-from nproxy.choices.commands import Anomaly, ChoiceFinished, Spent
+from nproxy.choices.commands import Anomaly, ChoiceFinished, Learn, Spent
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.fold import fold
 from nproxy.choices.leg import Leg
@@ -48,7 +49,7 @@ class Merge:
     """
 
     def __init__(self, request: Request, id: str, created: int, model: str, *, n: int | None = None) -> None:
-        self.notes: list[Anomaly | ChoiceFinished] = []
+        self.notes: list[Anomaly | ChoiceFinished | Learn] = []
         self._request = request
         self._chat = request.dialect is Dialect.CHAT
         self._wire = Wire(request.dialect, id, created, model, include_usage=request.stream and request.include_usage)
@@ -341,8 +342,9 @@ class Merge:
     def _answer(self, usage: Usage | None) -> bytes:
         """The whole answer; what is told once is told by the leg that brings its first choice."""
         finished = [choice for choice in self._choices if choice.finished]
-        choices = [self._folded(choice, index) for choice in finished for index in self._shown_as(choice)]
-        first = finished[0].strand
+        shown = sorted(((index, choice) for choice in finished for index in self._shown_as(choice)), key=itemgetter(0))
+        choices = [self._folded(choice, index) for index, choice in shown]
+        first = shown[0][1].strand
         if first is None:
             return self._wire.answer(choices, usage)
         return self._wire.with_fingerprint(first.fingerprint).answer(choices, usage, first.top)

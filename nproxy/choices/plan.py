@@ -16,13 +16,14 @@ Request = ChatRequest | CompletionRequest
 Mode = Literal["relay", "native", "fanout"]
 Greedy = Literal["accept", "reject", "dedupe"]
 """What becomes of several choices at temperature 0, where all come out equal: computed, refused, computed once."""
+NO_LOGPROBS = "best_of needs log probabilities to choose by, and this model's server gives none."
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The legs of one request, in index order; `mode` is what the client reads in `x-nproxy-mode`.
 
-    n: choices per prompt that the legs bring: the client's n, or 1 where equal choices are computed once.
+    n: choices per prompt that the legs bring: the client's n, its best_of, or 1 where equal choices are computed once.
     The legs together answer for every index from 0 to prompts x n - 1 exactly once.
     """
 
@@ -41,29 +42,29 @@ def make_plan(request: Request, capability: Capability, draw: Callable[[], int],
     """
     n = _choices_to_bring(request, greedy)
     legs = _legs(request, capability, n)
-    _refuse_the_impossible(request, capability, several_legs=len(legs) > 1)
+    _refuse_the_impossible(request, capability, n, several_legs=len(legs) > 1)
     if capability.seed and (request.seed is not None or len(legs) > 1):
         legs = seeded(legs, request.seed, draw, set())
     if len(legs) > 1:
         return Plan("fanout", tuple(legs), n)
-    if n < request.n:
+    if n < request.drawn:
         return Plan("fanout", tuple(legs), n)  # one call, but the choices are nproxy's work
-    exact = n == 1 or capability.exact
+    exact = n == 1 or (capability.exact and n == request.n)
     return Plan("relay" if exact else "native", tuple(legs), n)
 
 
 def _choices_to_bring(request: Request, greedy: Greedy) -> int:
     """How many choices per prompt the legs are to bring. Raises ApiError where the policy takes one only."""
-    if request.n > 1 and request.all_equal:
+    if request.drawn > 1 and request.all_equal:
         if greedy == "reject":
             raise invalid_request(
-                "At temperature 0 all choices are equal; this server takes n = 1 only there.",
-                param="n",
+                "At temperature 0 all choices are equal; this server gives one choice only there.",
+                param="n" if request.n > 1 else "best_of",
                 code="unsupported_value",
             )
         if greedy == "dedupe":
             return 1
-    return request.n
+    return request.drawn
 
 
 def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
@@ -75,15 +76,14 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
     split_prompts = request.prompts > 1 and not capability.prompt_lists
     carried = range(request.prompts) if split_prompts else (None,)
     shapes = [(prompt, run) for prompt in carried for run in runs(range(n), width)]
-    return [Leg(number, run.start, len(run), prompt) for number, (prompt, run) in enumerate(shapes)]
+    scored = n > request.n
+    return [Leg(number, run.start, len(run), prompt, scored=scored) for number, (prompt, run) in enumerate(shapes)]
 
 
-def _refuse_the_impossible(request: Request, capability: Capability, *, several_legs: bool) -> None:
-    if request.best_of is not None and request.best_of != request.n:
-        raise invalid_request(
-            f"best_of ({request.best_of}) other than n ({request.n}) is not supported yet.", param="best_of"
-        )
-    if several_legs and request.n > 1 and request.beam_search:
+def _refuse_the_impossible(request: Request, capability: Capability, n: int, *, several_legs: bool) -> None:
+    if n > request.n and not capability.logprobs:
+        raise invalid_request(NO_LOGPROBS, param="best_of")
+    if several_legs and n > 1 and request.beam_search:
         raise invalid_request(
             "use_beam_search with n > 1 needs a server with native n: separate searches do not give the n best beams.",
             param="use_beam_search",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import RefusedField
-from nproxy.choices.plan import Request
+from nproxy.choices.plan import NO_LOGPROBS, Request
 from nproxy.openai.errors import ApiError, wrap_foreign
 
 # As servers word it: "n must be 1 when using greedy sampling", "Field 'n': Value must be between 1 <= value <= 32",
@@ -16,6 +16,7 @@ from nproxy.openai.errors import ApiError, wrap_foreign
 _ABOUT_N = re.compile(
     r"(?<![\w/\\-])n(?![\w/-])|one (?:completion )?choice|multiple (?:completions|choices)", re.IGNORECASE
 )
+_ABOUT_LOGPROBS = re.compile(r"log[ _]?prob", re.IGNORECASE)
 _WIDEST = re.compile(r"(?:<=|at most|maximum(?: of| is)?|up to|exceeds?(?: the)?(?: limit| maximum)?(?: of)?)\s*(\d+)")
 
 
@@ -39,9 +40,9 @@ def remedy(request: Request, leg: Leg, failure: Failure) -> TooWide | Without | 
     What the client asked for is not left out behind its back: at one choice its seed, and at any number its own
     stream_options. At several choices a seed that the upstream does not know costs reproducibility, not the answer.
     """
-    if failure.kind is not FailureKind.STATUS or failure.status not in (400, 422):
+    if not _refused(failure):
         return None
-    error = wrap_foreign(failure.status, failure.content_type, failure.body)
+    error = wrap_foreign(failure.status or 400, failure.content_type, failure.body)
     if leg.width > 1 and _names(error, "n", _ABOUT_N):
         return TooWide(1 if request.greedy else named_width(error.message, leg.width) or 1)
     for field in _droppable(request, leg):
@@ -50,9 +51,22 @@ def remedy(request: Request, leg: Leg, failure: Failure) -> TooWide | Without | 
     return None
 
 
+def unscored(request: Request, leg: Leg, failure: Failure) -> Failure:
+    """The failure that the client is to read: it asked for `best_of`, not for the log probabilities that this needs."""
+    if not leg.scored or request.logprobs_asked or not _refused(failure):
+        return failure
+    error = wrap_foreign(failure.status or 400, failure.content_type, failure.body)
+    return Failure(FailureKind.UNSCORED, NO_LOGPROBS) if _names(error, "logprobs", _ABOUT_LOGPROBS) else failure
+
+
+def _refused(failure: Failure) -> bool:
+    """Whether the upstream found the request at fault."""
+    return failure.kind is FailureKind.STATUS and failure.status in (400, 422)
+
+
 def _droppable(request: Request, leg: Leg) -> list[RefusedField]:
     fields: list[RefusedField] = []
-    if leg.seed is not None and request.choices > 1:
+    if leg.seed is not None and request.prompts * request.drawn > 1:
         fields.append("seed")
     if "stream_options" not in request.body.fields:
         fields.append("stream_options")

@@ -72,6 +72,11 @@ class GenerationRequest(BaseModel):
         return self.prompts * self.n
 
     @property
+    def drawn(self) -> int:
+        """Choices per prompt that the answer is made from: best_of where it was sent, else n."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
     def greedy(self) -> bool:
         """Whether the client asked for temperature 0."""
         return self.temperature == 0

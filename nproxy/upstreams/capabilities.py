@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.lessons import FieldRefused, Lesson, NativeWidth
+from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth
 from nproxy.config import NativeUpTo, Upstream
 
 FORGET_SECONDS = 600.0
@@ -53,6 +53,7 @@ class Capabilities:
             n_untested=untested,
             seed=self._base.seed and (self._seed == "send" or self._recall(model, "seed") is None),
             stream_options=self._recall(model, "stream_options") is None,
+            logprobs=self._recall(model, "logprobs") is None,
             model=upstream_model,
         )
 
@@ -63,8 +64,8 @@ class Capabilities:
             case NativeWidth(asked=asked, got=got):
                 if self._n == "auto":
                     self._learned[model, "n"] = _Learned(None if got >= asked else max(1, got), until)
-            case FieldRefused(field=field):
-                self._learned[model, field] = _Learned(None, until)
+            case FieldRefused(field=what) | Lacks(what=what):
+                self._learned[model, what] = _Learned(None, until)
             case _:
                 assert_never(lesson)
 

@@ -53,7 +53,8 @@ def whole_answer(dialect: Dialect, said: Said) -> bytes:
     for index, parts in enumerate(said):
         spoken = "".join(parts)
         held = {"message": {"content": spoken}} if dialect is Dialect.CHAT else {"text": spoken}
-        choices.append({"index": index, **held, "finish_reason": "stop"})
+        logprobs = {"content": [{"token": "t", "logprob": -float(len(spoken))}]}
+        choices.append({"index": index, **held, "logprobs": logprobs, "finish_reason": "stop"})
     return json.dumps({"choices": choices, "usage": usage(3, len(said))}).encode()
 
 
@@ -286,6 +287,8 @@ def any_request(data: st.DataObject) -> Request:
         fields["stream_options"] = {"include_usage": True}
     if data.draw(st.booleans()):
         fields["temperature"] = 0
+    if not fields["stream"] and data.draw(st.booleans()):
+        fields["best_of"] = fields["n"] + data.draw(st.integers(0, 2))
     return dialect_request(dialect, **fields)
 
 

@@ -43,8 +43,8 @@ def recorded(*, stream: bool) -> list[tuple[str, str]]:
         for name in names(server):
             transcript = load(server, name)
             fields = json.loads(transcript.request)
-            best_of_is_refused = fields.get("best_of", fields.get("n", 1)) != fields.get("n", 1)
-            taken = type(fields.get("n", 1)) is int and not best_of_is_refused
+            as_asked = fields.get("best_of", fields.get("n", 1)) == fields.get("n", 1)
+            taken = type(fields.get("n", 1)) is int and as_asked
             if transcript.status == 200 and bool(fields.get("stream")) is stream and taken:
                 found.append((server, name))
     return found
@@ -136,6 +136,34 @@ def test_R7_llamacpp_refuses_more_than_its_slots() -> None:
     play = Play(chat(n=33), UNTESTED)
     play.gets(*events_of(transcript))
     assert [opened.leg.width for opened in play.opened] == [33, 32, 1]
+
+
+@pytest.mark.parametrize("server", NATIVE_SERVERS)
+@pytest.mark.parametrize("name", ["chat_bestof3_n2", "cmpl_n2_bestof3", "cmpl_bestof3_n1"])
+def test_J12_servers_that_ignore_best_of_and_give_no_logprobs(server: str, name: str) -> None:
+    """What they answered to `best_of` itself: fewer choices, and nothing to choose by. It is never passed on."""
+    transcript = load(server, name)
+    play = Play(request_of(transcript), NATIVE)
+    play.gets(*events_of(transcript))
+    assert (play.respond.status, play.reply["error"]["param"]) == (400, "best_of")
+
+
+@pytest.mark.parametrize("server", NATIVE_SERVERS)
+@pytest.mark.parametrize("name", ["n2_logprobs", "cmpl_n2_logprobs"])
+def test_J9_logprobs_as_servers_write_them(server: str, name: str) -> None:
+    """The same answer to best_of=2, n=1: the likelier of the two, by a sum made here."""
+    transcript = load(server, name)
+    play = Play(request_of(transcript, n=1, best_of=2), NATIVE)
+    play.gets(*events_of(transcript))
+    came = json.loads(transcript.body)["choices"]
+
+    def mean(choice: Any) -> float:
+        told = choice["logprobs"]
+        each = told.get("token_logprobs") or [entry["logprob"] for entry in told["content"]]
+        return float(sum(each) / len(each))
+
+    (shown,) = play.reply["choices"]
+    assert {**max(came, key=mean), "index": 0}.items() <= shown.items()
 
 
 @pytest.mark.parametrize(("server", "name"), [("vllm", "bad_n_a"), ("llamacpp", "bad_n_a")])

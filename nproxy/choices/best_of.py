@@ -1,0 +1,112 @@
+"""best_of: of the choices that were brought for each prompt, the client gets the n likeliest.
+
+A choice's score is the mean log probability of its own tokens. Servers that take `best_of` today do nothing about it,
+so it is nproxy's own work in front of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from math import inf
+
+from nproxy.choices.commands import ChoiceFinished, Learn
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.fold import fold
+from nproxy.choices.lessons import Lacks
+from nproxy.choices.merge import LegFault, Merge
+from nproxy.choices.plan import NO_LOGPROBS, Request
+from nproxy.choices.strands import Choice
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.requests import CompletionRequest, Prompt
+
+
+class BestOf(Merge):
+    """Merges `best_of` choices per prompt and shows the n best of them, the best first; of equals the earlier one.
+
+    Log probabilities that the client did not ask for are left out. Usage counts every choice, shown or not.
+    """
+
+    def __init__(self, request: Request, id: str, created: int, model: str) -> None:
+        super().__init__(request, id, created, model, n=request.drawn)
+        self._scores: dict[int, float] = {}
+        self._places: dict[int, int] = {}  # the client's index of each choice that is shown; empty until the end
+
+    def end(self, number: int) -> list[int]:
+        """As for any leg; also raises LegFault where a choice came without log probabilities."""
+        missing = super().end(number)
+        for choice in self._strands[number].choices:
+            if choice.finished:
+                self._scores[choice.index] = self._score(choice)
+        return missing
+
+    def close(self) -> bytes:
+        self._choose()
+        return super().close()
+
+    def _choose(self) -> None:
+        n, drawn = self._request.n, self._n
+        for prompt in range(self._request.prompts):
+            of_prompt = self._choices[prompt * drawn : (prompt + 1) * drawn]
+            # a stable order: of equals the earlier one comes first
+            ranked = sorted(of_prompt, key=lambda choice: self._scores[choice.index], reverse=True)
+            for place, choice in enumerate(ranked[:n], prompt * n):
+                self._places[choice.index] = place
+                self.notes.append(ChoiceFinished(place, choice.finish_reason or "none"))
+
+    def _score(self, choice: Choice) -> float:
+        said = fold([piece.delta for piece in choice.pieces])
+        logprobs = [piece.logprobs for piece in choice.pieces if isinstance(piece.logprobs, dict)]
+        score = None if not logprobs else mean_logprob(fold(logprobs), self._echoed(choice))
+        if score is not None:
+            return score
+        if not any(said.values()):
+            return -inf  # nothing was said, so there is nothing to be likely
+        if (said.get("content") or said.get("text")) and not self._request.logprobs_asked:
+            self.notes.append(Learn(Lacks("logprobs")))
+        raise LegFault(Failure(FailureKind.UNSCORED, NO_LOGPROBS))
+
+    def _echoed(self, choice: Choice) -> Prompt | None:
+        request = self._request
+        if not isinstance(request, CompletionRequest) or not request.echo:
+            return None
+        return request.prompt[choice.index // self._n]
+
+    def _shown_as(self, choice: Choice) -> Sequence[int]:
+        return (self._places[choice.index],) if choice.index in self._places else ()
+
+    def _folded(self, choice: Choice, index: int) -> dict[str, JSON]:
+        folded = super()._folded(choice, index)
+        return folded if self._request.logprobs_asked else folded | {"logprobs": None}
+
+
+def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:
+    """The mean log probability of a choice's tokens; None where there are none.
+
+    Reads `{"content": [{"logprob"}], "refusal": ...}`, and the legacy `{"token_logprobs": [...]}`. echoed: the prompt,
+    where it was asked to come back with the choice; its tokens are the same for all choices and do not count.
+    """
+    if not isinstance(logprobs, dict):
+        return None
+    told = logprobs.get("token_logprobs")
+    if isinstance(told, list):
+        counted: list[JSON] = told[_prompt_tokens(logprobs, told, echoed) :]
+    else:
+        lists = (logprobs.get(key) for key in ("content", "refusal"))
+        entries = chain.from_iterable(entry for entry in lists if isinstance(entry, list))
+        counted = [entry.get("logprob") for entry in entries if isinstance(entry, dict)]
+    numbers = [value for value in counted if isinstance(value, int | float)]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def _prompt_tokens(logprobs: dict[str, JSON], told: list[JSON], echoed: Prompt | None) -> int:
+    """How many of the first tokens are the prompt's. The first token of an echoed prompt has no probability."""
+    if echoed is None or not told or told[0] is not None:
+        return 0
+    if isinstance(echoed, list):
+        return len(echoed)
+    offsets = logprobs.get("text_offset")
+    if not isinstance(offsets, list) or len(offsets) != len(told):
+        return 0
+    places = [offset for offset in offsets if isinstance(offset, int)]
+    return sum(place - places[0] < len(echoed) for place in places)
