@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +21,7 @@ import pytest
 from tests.engine.asking import Folded, chat, folded, post
 from tests.engine.conftest import MODEL
 from tests.real.metrics import wait_for
-from tests.real.processes import ROOT
+from tests.real.processes import ROOT, ended
 
 
 @pytest.mark.parametrize(
@@ -164,9 +165,7 @@ async def test_it_ends_with_its_standard_input(default_model: Path, tmp_path: Pa
         assert error is not None
         assert not whole.done
         assert await life.exit_code(5.0) == 0
-        await asyncio.to_thread(
-            wait_for, lambda: not any(child.is_running() for child in children), seconds=5.0, what="no orphan"
-        )
+        await asyncio.to_thread(wait_for, lambda: all(map(ended, children)), seconds=5.0, what="no orphan")
 
 
 @pytest.mark.model
@@ -195,19 +194,16 @@ async def test_a_dead_core_fails_its_requests_and_ends_the_server(default_model:
 @pytest.mark.parametrize("loading", [True, False])
 async def test_no_core_outlives_a_server_that_is_killed(default_model: Path, tmp_path: Path, loading: bool) -> None:
     """While the model loads, or in the middle of an answer that nobody reads."""
-    with started(default_model, tmp_path) as life:
-        while await life.health() is None:
+    with started(default_model, tmp_path) as life, socket.socket(socket.AF_UNIX) as reader:
+        while (answer := await life.health()) is None:
             await asyncio.sleep(0.02)
         (core,) = psutil.Process(life.process.pid).children()
         if loading:
-            assert (answer := await life.health()) is not None
             assert answer.status_code == 503
         else:
             await life.until_ready()
-            _, writer = await asyncio.open_unix_connection(str(life.socket))
-            writer.write(post("/v1/chat/completions", long_chat(4000)))
+            reader.connect(str(life.socket))
+            reader.sendall(post("/v1/chat/completions", long_chat(4000)))
             await life.until_running(2)
         life.process.kill()
-        await asyncio.to_thread(wait_for, lambda: not core.is_running(), seconds=2.0, what="no orphan")
-        if not loading:
-            writer.close()
+        await asyncio.to_thread(wait_for, lambda: ended(core), seconds=2.0, what="no orphan")

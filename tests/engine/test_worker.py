@@ -18,6 +18,8 @@ from engine.config import EngineConfig
 from engine.errors import CoreFailed
 from engine.messages import Abort, Add, Sampling, StepDone, TokenDrawn, pack, unpack
 from tests.fakes.runner import expected
+from tests.real.metrics import wait_for
+from tests.real.processes import ended
 
 LOADER = "tests.fakes.runner:load"
 PROMPT = tuple(range(10, 31))
@@ -206,10 +208,11 @@ def test_the_core_dies_with_its_server(model: str, then: str) -> None:
         assert server.stderr is not None
         core = psutil.Process(int(server.stderr.readline()))
         server.kill()
-        gone, alive = psutil.wait_procs([core], timeout=2)
-        for orphan in alive:
-            orphan.kill()
-    assert gone == [core]
+        try:
+            wait_for(lambda: ended(core), seconds=2.0, what="no orphan")
+        finally:
+            if not ended(core):
+                core.kill()
 
 
 def say(pid: int) -> None:

@@ -117,5 +117,13 @@ def _end(child: subprocess.Popen[bytes], log: Path) -> None:
         raise RuntimeError(f"left {len(orphans)} process(es) behind\n{_tail(log)}")
 
 
+def ended(process: psutil.Process) -> bool:
+    """Whether a process has ended; one that nobody has waited for yet counts as ended."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def _tail(log: Path, size: int = 4000) -> str:
     return log.read_text(errors="replace")[-size:]
