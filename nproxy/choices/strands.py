@@ -68,7 +68,7 @@ class Strand:
         """This leg's tokens, as far as it has told; where it carries several prompts, those of all of them."""
         width = self.leg.width
         prompts = len(self.choices) // width
-        usage = within_leg(self.tails, self.by_choice)
+        usage = within_leg(self.tails, self.by_choice, len(self.choices))
         if prompts > 1 and usage is not None:
             if len(self.tails) == len(self.choices):  # one per choice, and so `width` times each prompt
                 usage = replace(usage, prompt=sum(tail.prompt for tail in self.tails) // width)

@@ -38,6 +38,7 @@ class Capabilities:
             native_width=_configured_width(upstream.n),
             exact=upstream.wire == "exact",
             seed=upstream.seed != "omit",
+            json_usage=upstream.usage != "stream",
             parallel=None if upstream.parallel == "auto" else upstream.parallel * len(upstream.replicas),
         )
 

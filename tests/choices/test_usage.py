@@ -171,3 +171,9 @@ def test_what_was_spent_is_told_in_failure_too(capability: Capability) -> None:
         play.streams(1, delta("x"), delta(finish="stop"), usage_chunk(3, 2))
     (spent,) = play.of(Spent)
     assert spent.upstream_completion == (1 if capability is NATIVE else 3)
+
+
+def test_more_usage_chunks_than_choices_are_running_totals() -> None:
+    play = Play(chat(n=1, stream=True, stream_options=ASKED))
+    play.streams(0, delta("x"), usage_chunk(10, 1), delta(finish="stop"), usage_chunk(10, 2), DONE)
+    assert play.frames[-2]["usage"] == usage(10, 2)

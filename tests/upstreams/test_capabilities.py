@@ -80,6 +80,11 @@ def test_parallel_is_per_replica() -> None:
     assert capabilities().snapshot("m", None).parallel is None
 
 
+def test_R4_usage_of_whole_answers_is_believed_unless_configured_otherwise() -> None:
+    assert capabilities().snapshot("m", None).json_usage
+    assert not capabilities(usage="stream").snapshot("m", None).json_usage
+
+
 def test_alias_and_wire_go_through() -> None:
     told = capabilities(wire="exact").snapshot("alias", "real")
     assert (told.model, told.exact) == ("real", True)
