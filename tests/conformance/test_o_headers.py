@@ -1,4 +1,4 @@
-"""Group O over the wire: what goes on, what is made anew, what is never said."""
+"""Group O: what goes on, what is made anew, what is never said."""
 
 from __future__ import annotations
 
@@ -11,39 +11,47 @@ import zlib
 import pytest
 
 from nproxy.telemetry import logs
-from tests.fakes.upstream import Behaviour, FakeUpstream
-from tests.gateway.conftest import Gateway, Start, body, envelope
+from tests.conformance.scene import SEED, Scene
+from tests.conformance.settings import everywhere, of_http
+from tests.gateway.conftest import Gateway, envelope
+
+KEY = {"authorization": "Bearer sk-client"}
 
 
-async def test_O1_the_clients_key_goes_on(gateway: Gateway, upstream: FakeUpstream) -> None:
-    await gateway.ask(n=2, headers=None)
-    await gateway.post(body(n=2), headers={"authorization": "Bearer sk-client"})
-    assert [call.headers.get("authorization") for call in upstream.calls] == [None, None] + ["Bearer sk-client"] * 2
+@everywhere
+async def test_O1_the_clients_key_goes_on(scene: Scene) -> None:
+    await scene.send()
+    await scene.send(headers=KEY)
+    keys = [call.headers.get("authorization") for call in scene.calls]
+    assert keys == [None] * scene.legs + ["Bearer sk-client"] * scene.legs
 
 
-async def test_O1_own_key_replaces_the_clients(start: Start, upstream: FakeUpstream) -> None:
-    gateway = await start(api_key="sk-own")
-    await gateway.post(body(), headers={"authorization": "Bearer sk-client", "x-api-key": "sk-client"})
-    (call,) = upstream.calls
-    assert call.headers["authorization"] == "Bearer sk-own"
-    assert "sk-client" not in str(call.headers)
+@everywhere
+async def test_O1_own_key_replaces_the_clients(scene: Scene) -> None:
+    await scene.start(api_key="sk-own")
+    await scene.send(headers={**KEY, "x-api-key": "sk-client"})
+    for call in scene.calls:
+        assert call.headers["authorization"] == "Bearer sk-own"
+        assert "sk-client" not in str(call.headers)
 
 
-async def test_O1_no_key_at_all(start: Start, upstream: FakeUpstream) -> None:
-    gateway = await start(api_key="none")
-    await gateway.post(body(), headers={"authorization": "Bearer sk-client", "api-key": "sk-client"})
-    assert "sk-client" not in str(upstream.calls[0].headers)
+@everywhere
+async def test_O1_no_key_at_all(scene: Scene) -> None:
+    await scene.start(api_key="none")
+    await scene.send(headers={**KEY, "api-key": "sk-client"})
+    assert "sk-client" not in str([call.headers for call in scene.calls])
 
 
-async def test_O1_no_key_and_no_prompt_is_logged(start: Start, upstream: FakeUpstream) -> None:
+@everywhere
+async def test_O1_no_key_and_no_prompt_is_logged(scene: Scene) -> None:
     stream = io.StringIO()
     logs.configure("debug", "json", stream)
     try:
-        gateway = await start(api_key="sk-canary-own")
-        sent = body(n=2, messages=[{"role": "user", "content": "canary-prompt"}])
-        await gateway.post(sent, headers={"authorization": "Bearer sk-canary-client"})
-        upstream.behaviour = Behaviour(status=500)
-        await gateway.post(sent)
+        gateway = await scene.start(api_key="sk-canary-own")
+        prompt = [{"role": "user", "content": "canary-prompt"}]
+        await scene.send(messages=prompt, headers={"authorization": "Bearer sk-canary-client"})
+        scene.does(status=500)
+        await scene.send(messages=prompt)
         told = (await gateway.client.get("/status")).text + (await gateway.client.get("/metrics")).text
     finally:
         for name in ("nproxy", "aiohttp"):
@@ -52,18 +60,24 @@ async def test_O1_no_key_and_no_prompt_is_logged(start: Start, upstream: FakeUps
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     generated = [line for line in lines if line["message"] == "chat/completions"]
     assert [line["code"] for line in generated] == [200, 500]
-    assert generated[0]["legs"] == 2
+    assert generated[0]["legs"] == scene.legs
     assert "canary" not in stream.getvalue() + told
 
 
+@everywhere
 @pytest.mark.parametrize("given", ["abc-1.2_3", "a" * 128])
-async def test_O2_request_id_is_echoed_and_numbered(gateway: Gateway, upstream: FakeUpstream, given: str) -> None:
-    answer = await gateway.post(body(n=3, seed=1), headers={"x-request-id": given})
+async def test_O2_the_id_is_echoed_and_numbered(scene: Scene, given: str) -> None:
+    scene.first_call_does(status=503)
+    answer = await scene.send(headers={"x-request-id": given})
     assert answer.headers["x-request-id"] == given
-    by_seed = sorted((call.body["seed"], call.headers["x-request-id"]) for call in upstream.calls)
-    assert by_seed == [(1, f"{given}-0"), (2, f"{given}-1"), (3, f"{given}-2")]
+    ids = {call.headers["x-request-id"] for call in scene.calls}
+    again = scene.calls[0].headers["x-request-id"] + "-r1"
+    assert ids == {f"{given}-{leg}" for leg in range(scene.legs)} | {again}
+    by_seed = {call.body["seed"]: call.headers["x-request-id"].removesuffix("-r1") for call in scene.calls}
+    assert by_seed == {SEED + leg: f"{given}-{leg}" for leg in range(scene.legs)}
 
 
+@of_http
 @pytest.mark.parametrize("given", ["", "a b", "a" * 129, "ä", "x\ty"])
 async def test_O2_other_ids_are_made_anew(gateway: Gateway, given: str) -> None:
     answer = await gateway.client.get("/health", headers={b"x-request-id": given.encode()})
@@ -71,13 +85,15 @@ async def test_O2_other_ids_are_made_anew(gateway: Gateway, given: str) -> None:
     assert answer.headers["x-request-id"].startswith("req-")
 
 
+@of_http
 async def test_O2_on_errors_too(gateway: Gateway) -> None:
     for path, status in (("/nope", 404), ("/v1/chat/completions", 405)):
         answer = await gateway.client.get(path, headers={"x-request-id": "mine"})
         assert (answer.status_code, answer.headers["x-request-id"]) == (status, "mine")
 
 
-async def test_O3_hop_by_hop_headers_end_here(gateway: Gateway, upstream: FakeUpstream) -> None:
+@everywhere
+async def test_O3_hop_by_hop_headers_end_here(scene: Scene) -> None:
     sent = {
         "connection": "x-private, keep-alive",
         "x-private": "1",
@@ -87,71 +103,64 @@ async def test_O3_hop_by_hop_headers_end_here(gateway: Gateway, upstream: FakeUp
         "x-public": "2",
         "cookie": "session=secret",
     }
-    upstream.behaviour = Behaviour(headers={"Connection": "x-inner", "X-Inner": "1"})
-    answer = await gateway.post(body(), headers=sent)
-    (call,) = upstream.calls
-    assert call.headers["x-public"] == "2"
-    for name in ("x-private", "keep-alive", "te", "proxy-authorization", "cookie"):
-        assert name not in call.headers
+    scene.does(headers={"Connection": "x-inner", "X-Inner": "1"})
+    answer = await scene.send(headers=sent)
+    for call in scene.calls:
+        assert call.headers["x-public"] == "2"
+        for name in ("x-private", "keep-alive", "te", "proxy-authorization", "cookie"):
+            assert name not in call.headers
     assert "x-inner" not in answer.headers
 
 
-async def test_O4_host_and_length_are_computed(gateway: Gateway, upstream: FakeUpstream) -> None:
-    await gateway.post(body(n=2), headers={"host": "elsewhere.example"})
-    for call in upstream.calls:
-        assert call.headers["host"] == upstream.url.removeprefix("http://").removesuffix("/v1")
+@everywhere
+async def test_O4_host_and_length_are_computed(scene: Scene) -> None:
+    await scene.send(headers={"host": "elsewhere.example"})
+    for call in scene.calls:
+        assert call.headers["host"] == scene.upstream.url.removeprefix("http://").removesuffix("/v1")
         assert int(call.headers["content-length"]) == len(call.raw)
         assert call.headers["accept-encoding"] == "identity"
 
 
+@everywhere
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_O5_compressed_bodies_are_decoded(gateway: Gateway, upstream: FakeUpstream, encoding: str) -> None:
-    plain = json.dumps(body(n=2)).encode()
+async def test_O5_compressed_bodies_are_decoded(scene: Scene, encoding: str) -> None:
+    plain = json.dumps(scene.fields()).encode()
     packed = gzip.compress(plain) if encoding == "gzip" else zlib.compress(plain)
-    answer = await gateway.post(packed, headers={"content-encoding": encoding})
+    answer = await (await scene.gateway()).post(packed, headers={"content-encoding": encoding})
     assert answer.status_code == 200
-    assert len(upstream.calls) == 2
-    assert "content-encoding" not in upstream.calls[0].headers
+    assert len(scene.calls) == scene.legs
+    assert "content-encoding" not in scene.calls[0].headers
 
 
+@of_http
 @pytest.mark.parametrize("cut", [b"", b"\x1f\x8b\x08", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") + b"more"])
-async def test_O5_broken_compression(gateway: Gateway, upstream: FakeUpstream, cut: bytes) -> None:
+async def test_O5_broken_compression(gateway: Gateway, cut: bytes) -> None:
     answer = await gateway.post(cut, headers={"content-encoding": "gzip"})
     assert answer.status_code == 400
     envelope(answer)
-    assert upstream.calls == []
 
 
-async def test_O5_unknown_encodings(gateway: Gateway, upstream: FakeUpstream) -> None:
+@of_http
+async def test_O5_unknown_encodings(gateway: Gateway) -> None:
     answer = await gateway.post(b"x", headers={"content-encoding": "br"})
     assert answer.status_code == 415
     envelope(answer)
-    assert upstream.calls == []
 
 
-async def test_O8_idempotency_keys_differ_per_leg(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.script(Behaviour(status=503))
-    await gateway.post(body(n=2, seed=1), headers={"idempotency-key": "k"})
-    by_seed = sorted((call.body["seed"], call.headers["idempotency-key"]) for call in upstream.calls)
-    assert by_seed == [(1, "k-0"), (1, "k-0"), (2, "k-1")], "a retry is the same request"
+@everywhere
+async def test_O8_idempotency_keys_differ_per_call(scene: Scene) -> None:
+    scene.first_call_does(status=503)
+    await scene.send(headers={"idempotency-key": "k"})
+    keys = sorted((call.body["seed"], call.headers["idempotency-key"]) for call in scene.calls)
+    expected = [(SEED + leg, f"k-{leg}") for leg in range(scene.legs)]
+    repeated = (scene.calls[0].body["seed"], scene.calls[0].headers["idempotency-key"])
+    assert keys == sorted([*expected, repeated]), "a call that is made again is the same request"
 
 
-async def test_O9_traceparent_goes_on(gateway: Gateway, upstream: FakeUpstream) -> None:
+@everywhere
+async def test_O9_traceparent_goes_on(scene: Scene) -> None:
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    await gateway.post(body(n=2), headers={"traceparent": trace, "tracestate": "a=b"})
-    for call in upstream.calls:
+    await scene.send(headers={"traceparent": trace, "tracestate": "a=b"})
+    for call in scene.calls:
         assert call.headers["traceparent"].startswith("00-4bf92f3577b34da6a3ce929d0e0e4736-")
         assert call.headers["tracestate"] == "a=b"
-
-
-async def test_answers_carry_the_gateways_headers(gateway: Gateway) -> None:
-    streamed = await gateway.stream(n=3)
-    assert streamed.headers["content-type"].startswith("text/event-stream")
-    assert streamed.headers["cache-control"] == "no-cache"
-    assert streamed.headers["x-accel-buffering"] == "no"
-    whole = await gateway.ask(n=3)
-    for headers in (streamed.headers, whole.headers):
-        assert headers["x-nproxy-mode"] == "fanout"
-        assert headers["x-nproxy-legs"] == "3"
-        assert headers["x-nproxy-upstream"] == "fake"
-        assert headers["server"] == "nproxy"

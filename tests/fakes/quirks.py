@@ -48,6 +48,11 @@ def delta_of(chunk: Any) -> dict[str, Any] | None:
     return delta
 
 
+def dumped(chunk: Any) -> bytes:
+    """A chunk as the fake writes it."""
+    return json.dumps(chunk).encode()
+
+
 # ---- roles
 
 

@@ -1,0 +1,82 @@
+"""Group P: however the upstream writes and the network cuts, the client reads the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.scene import SEED, Scene
+from tests.conformance.settings import everywhere
+from tests.fakes import quirks
+from tests.fakes.behaviour import said
+
+
+def multi_line(data: bytes) -> bytes:
+    """The event's JSON over several lines of data."""
+    return b"data: " + data.replace(b', "', b',\ndata:  "') + b"\n\n"
+
+
+def with_fields(data: bytes) -> bytes:
+    return b"id: 7\nevent: message\nretry: 1\ndata: " + data + b"\nid: 8\n\n"
+
+
+def named(data: bytes) -> bytes:
+    return b"event: delta\ndata: " + data + b"\n\n"
+
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "P1-comments", "quirk": quirks.comments},
+    {"id": "P1-empty-comments", "frame": lambda data: b":\n\n:x\ndata: " + data + b"\n:y\n\n"},
+    {"id": "P2-crlf", "newline": b"\r\n"},
+    {"id": "P2-cr", "newline": b"\r"},
+    {"id": "P2-crlf-byte-by-byte", "newline": b"\r\n", "segment": 1},
+    {"id": "P2-cr-byte-by-byte", "newline": b"\r", "segment": 1},
+    {"id": "P3-lines-of-data", "frame": multi_line},
+    {"id": "P3-lines-of-data-cut", "frame": multi_line, "segment": 3},
+    {"id": "P4-bom", "preamble": b"\xef\xbb\xbf"},
+    {"id": "P4-bom-cut", "preamble": b"\xef\xbb\xbf", "segment": 1},
+    {"id": "P5-characters-cut", "segment": 1},
+    {"id": "P6-every-byte", "segment": 1},
+    {"id": "P6-seven-bytes", "segment": 7},
+    {"id": "P7-no-space", "frame": lambda data: b"data:" + data + b"\n\n"},
+    {"id": "P7-two-spaces", "frame": lambda data: b"data:  " + data + b"\n\n"},
+    {"id": "P8-other-fields", "frame": with_fields},
+    {"id": "P8-named", "frame": named},
+    {"id": "P11-one-segment", "one_write": True},
+    {"id": "R5-space-before-the-end", "frame": lambda data: b"data: " + data + b" \n\n"},
+]
+
+
+@everywhere
+@pytest.mark.parametrize("asked", [{}, {"stream_options": {"include_usage": True}}], ids=["", "usage"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["id"]))
+async def test_P1_P2_P3_P4_P5_P6_P7_P8_P11_the_client_reads_the_same(
+    scene: Scene, row: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    """The reader refuses comments, fields and line ends of the upstream's."""
+    pieces = [" é", "漢字", "😀", '"', "\\", "\n", "data: x"]
+    does = {key: value for key, value in row.items() if key != "id"}
+    scene.does(pieces=lambda seed: [said(seed), *pieces], **does)
+    answer = await scene.stream(**asked)
+    assert answer.texts == {index: said(SEED + index) + "".join(pieces) for index in range(scene.n)}
+    assert answer.finishes == scene.stopped
+    assert answer.done
+    if asked:
+        assert answer.usage is not None
+        assert answer.usage["completion_tokens"] == 8 * scene.n
+
+
+@everywhere
+@pytest.mark.parametrize("end", [b"\n", b""])
+async def test_P9_the_last_event_needs_no_blank_line(scene: Scene, end: bytes) -> None:
+    """The finish of the last choice is that event, and no `[DONE]` follows."""
+
+    def without_end(chunks: list[Any]) -> list[Any]:
+        *others, last = chunks
+        return [*others, b"data: " + quirks.dumped(last) + end]
+
+    scene.does(quirk=without_end, usage=False, done=False)
+    answer = await scene.stream()
+    assert answer.texts == scene.said
+    assert answer.finishes == scene.stopped
