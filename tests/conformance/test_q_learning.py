@@ -1,98 +1,131 @@
-"""Upstreams with `n` of their own, and finding out whether they have it."""
+"""Group Q: upstreams with `n` of their own, and finding out whether they have it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.fakes.upstream import Behaviour, FakeUpstream, words
-from tests.gateway.conftest import Gateway, Start
+from tests.conformance.scene import COMPLETIONS, SEED, Scene
+from tests.conformance.settings import FANOUT, of_legs, of_native, of_several, settings
+from tests.fakes.behaviour import said
+from tests.fakes.upstream import FakeUpstream
+from tests.gateway.conftest import Start
 
-
-def said(seed: int) -> str:
-    return "".join(words(seed))
+finding_out = settings(why="`n: auto` knows neither setting: it finds out")
 
 
 @pytest.fixture
-async def auto(start: Start) -> Gateway:
-    gateway: Gateway = await start(n="auto")
-    return gateway
+async def auto(upstream: FakeUpstream, start: Start) -> Scene:
+    """A scene whose gateway has to find out; the upstream ignores `n` until told otherwise."""
+    scene = Scene(FANOUT, upstream, start)
+    await scene.start(n="auto")
+    return scene
 
 
-async def test_Q4_native_is_one_call_with_n(start: Start, upstream: FakeUpstream) -> None:
-    upstream.behaviour = Behaviour(n="native")
-    gateway = await start(n="native")
-    answer = await gateway.ask(n=4, seed=1)
-    (call,) = upstream.calls
-    assert call.body["n"] == 4
+FORMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+WIDE = {index: said(SEED + index) for index in range(4)}
+
+
+def widths(scene: Scene) -> list[int | None]:
+    """The `n` of each call so far."""
+    return [call.body.get("n") for call in scene.calls]
+
+
+@of_native
+@FORMS
+async def test_Q4_native_is_one_call_with_n(scene: Scene, stream: bool) -> None:
+    answer = await scene.send(n=4, stream=stream)
+    assert widths(scene) == [4]
     assert answer.headers["x-nproxy-mode"] == "native"
     assert answer.headers["x-nproxy-legs"] == "1"
-    assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [said(s) for s in range(1, 5)]
 
 
-async def test_native_up_to(start: Start, upstream: FakeUpstream) -> None:
-    upstream.behaviour = Behaviour(n="native", width=4)
-    gateway = await start(n={"native_up_to": 4})
-    answer = await gateway.ask(n=10, seed=1)
-    assert sorted(call.body["n"] for call in upstream.calls) == [2, 4, 4]
-    assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [said(s) for s in range(1, 11)]
+@of_legs
+async def test_Q4_fanned_out_is_n_calls_without(scene: Scene) -> None:
+    answer = await scene.send(n=4)
+    assert widths(scene) == [None] * 4
+    assert (answer.headers["x-nproxy-mode"], answer.headers["x-nproxy-legs"]) == ("fanout", "4")
 
 
-async def test_C7_a_native_upstream_that_falls_short_is_topped_up(start: Start, upstream: FakeUpstream) -> None:
-    upstream.behaviour = Behaviour(n="native", width=3)
-    gateway = await start(n="native")
-    for answer in (await gateway.ask(n=5, seed=1), await gateway.ask(n=5, seed=1)):
-        assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [said(s) for s in range(1, 6)]
-    streamed = await gateway.stream(n=5, seed=1)
-    assert streamed.texts == {index: said(index + 1) for index in range(5)}
-    assert streamed.finishes == {index: ["stop"] for index in range(5)}
+@of_native
+@FORMS
+async def test_Q4_native_up_to_a_width(scene: Scene, stream: bool) -> None:
+    await scene.start(n={"native_up_to": 4})
+    scene.does(width=4)
+    assert (await scene.either(stream, n=10)).texts == {index: said(SEED + index) for index in range(10)}
+    assert sorted(call.body["n"] for call in scene.calls) == [2, 4, 4]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_Q6_auto_learns_that_n_is_ignored(auto: Gateway, upstream: FakeUpstream, stream: bool) -> None:
-    async def ask() -> dict[int, str]:
-        if stream:
-            return (await auto.stream(n=4, seed=1)).texts
-        choices = (await auto.ask(n=4, seed=1)).json()["choices"]
-        return {choice["index"]: choice["message"]["content"] for choice in choices}
-
-    expected = {index: said(index + 1) for index in range(4)}
-    assert await ask() == expected
-    assert upstream.calls[0].body["n"] == 4, "asked natively once"
-    assert all("n" not in call.body for call in upstream.calls[1:])
-    before = len(upstream.calls)
-    assert await ask() == expected
-    assert len(upstream.calls) == before + 4
-    assert all("n" not in call.body for call in upstream.calls[before:]), "and not again"
-    assert (await auto.ask(n=4)).headers["x-nproxy-mode"] == "fanout"
+@finding_out
+@FORMS
+async def test_Q6_n_is_ignored(auto: Scene, stream: bool) -> None:
+    assert (await auto.either(stream, n=4)).texts == WIDE
+    assert widths(auto) == [4, None, None, None], "asked natively once, and topped up"
+    assert (await auto.either(stream, n=4)).texts == WIDE
+    assert widths(auto)[4:] == [None] * 4, "and remembered"
+    assert (await auto.send(n=4)).headers["x-nproxy-mode"] == "fanout"
 
 
-async def test_Q6_auto_learns_that_n_is_native(auto: Gateway, upstream: FakeUpstream) -> None:
-    upstream.behaviour = Behaviour(n="native")
+@finding_out
+@FORMS
+async def test_Q6_n_is_native(auto: Scene, stream: bool) -> None:
+    auto.does(n="native")
     for _ in range(2):
-        answer = await auto.ask(n=4, seed=1)
-        assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [said(s) for s in range(1, 5)]
-    assert [call.body["n"] for call in upstream.calls] == [4, 4]
-    assert (await auto.client.get("/status")).json()["upstreams"][0]["learned"] == {"fake-model": {"n": None}}
+        assert (await auto.either(stream, n=4)).texts == WIDE
+    assert widths(auto) == [4, 4]
+    status = (await (await auto.gateway()).client.get("/status")).json()
+    assert status["upstreams"][0]["learned"] == {"fake-model": {"n": None}}
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_Q6_auto_learns_that_n_is_refused(auto: Gateway, upstream: FakeUpstream, stream: bool) -> None:
-    upstream.behaviour = Behaviour(n="refuse")
-    for attempt in range(2):
-        if stream:
-            texts = (await auto.stream(n=3, seed=1)).texts
-        else:
-            choices = (await auto.ask(n=3, seed=1)).json()["choices"]
-            texts = {choice["index"]: choice["message"]["content"] for choice in choices}
-        assert texts == {index: said(index + 1) for index in range(3)}, attempt
-    asked = [call.body.get("n") for call in upstream.calls]
-    assert asked == [3] + [None] * 6, "asked natively once, and not again"
+@finding_out
+@FORMS
+async def test_Q6_n_is_refused(auto: Scene, stream: bool) -> None:
+    auto.does(n="refuse")
+    for _ in range(2):
+        assert (await auto.either(stream, n=4)).texts == WIDE
+    assert widths(auto) == [4] + [None] * 8, "asked natively once, and not again"
 
 
-async def test_relay_of_an_exact_wire(start: Start, upstream: FakeUpstream) -> None:
-    upstream.behaviour = Behaviour(n="native")
-    gateway = await start(n="native", wire="exact")
-    answer = await gateway.ask(n=3, seed=1)
-    assert answer.headers["x-nproxy-mode"] == "relay"
-    assert answer.json()["id"].startswith("fake-")
-    assert len(answer.json()["choices"]) == 3
+@finding_out
+async def test_Q6_a_greedy_refusal_teaches_nothing(auto: Scene) -> None:
+    auto.does(n="refuse")
+    for _ in range(2):
+        assert (await auto.whole(n=4, temperature=0)).texts == WIDE
+    assert widths(auto) == [4, None, None, None, None] * 2
+
+
+@finding_out
+async def test_Q6_a_refusal_teaches_only_what_then_succeeds(auto: Scene) -> None:
+    refusal = b'{"error": {"message": "n must be 1", "param": "n"}}'
+    auto.does(status=400, body=refusal)
+    await auto.refused(400, n=4)
+    asked = len(auto.calls)
+    auto.does(n="native")
+    assert (await auto.whole(n=4)).texts == WIDE
+    assert widths(auto)[asked:] == [4]
+
+
+@finding_out
+async def test_R7_what_is_refused_above_the_slots_is_split(auto: Scene) -> None:
+    """llama.cpp names the width that it takes."""
+    wide = b'{"error": {"code": 400, "message": "Field \'n\': Value must be between 1 <= value <= 2", "type": "x"}}'
+    auto.does(n="native")
+    auto.first_call_does(status=400, body=wide)
+    assert (await auto.whole(n=5)).texts == {index: said(SEED + index) for index in range(5)}
+    assert widths(auto) == [5, 2, 2, None]
+    assert (await auto.whole(n=5)).texts == {index: said(SEED + index) for index in range(5)}
+    assert widths(auto)[4:] == [2, 2, None], "learned"
+
+
+@of_several
+async def test_Q6_stream_options_that_are_refused(scene: Scene) -> None:
+    scene.does(refuse=("stream_options",))
+    for _ in range(2):
+        assert (await scene.stream()).texts == scene.said
+    assert len(scene.calls) == 3 * scene.legs, "asked with them once"
+
+
+@of_native
+async def test_Q4_prompt_lists_go_in_one_call(scene: Scene) -> None:
+    await scene.whole(COMPLETIONS, prompt=["a", "b"], n=2)
+    (call,) = scene.calls
+    assert (call.body["prompt"], call.body["n"]) == (["a", "b"], 2)

@@ -1,38 +1,41 @@
-"""Routing by model, and the merged list."""
+"""Group Q: routing by model, the merged list, and the names that metrics carry."""
 
 from __future__ import annotations
 
+import pytest
+
+from tests.conformance.scene import Scene
+from tests.conformance.settings import everywhere, of_http
+from tests.fakes.behaviour import MODEL
 from tests.fakes.upstream import FakeUpstream
-from tests.gateway.conftest import Gateway, Start, envelope, gateway_for
+from tests.gateway.conftest import CHAT, envelope, gateway_for
 
 
-async def test_Q1_unknown_model(gateway: Gateway, upstream: FakeUpstream) -> None:
-    for path in ("/v1/chat/completions", "/v1/completions"):
-        answer = await gateway.ask(path, model="nobody", n=2)
-        assert answer.status_code == 404
-        error = envelope(answer)
-        assert (error["code"], error["param"]) == ("model_not_found", "model")
-    assert upstream.calls == []
+@everywhere
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+async def test_Q1_unknown_model(scene: Scene, path: str) -> None:
+    error = await scene.refused(404, path, model="nobody")
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert scene.calls == []
 
 
-async def test_Q1_a_list_that_cannot_be_read_takes_any_model(start: Start, upstream: FakeUpstream) -> None:
-    upstream.list_fails = True
-    gateway = await start()
-    assert (await gateway.ask(model="anything")).status_code == 200
-    assert (await gateway.client.get("/ready")).status_code == 200, "it does answer"
+@everywhere
+async def test_Q1_a_list_that_cannot_be_read_takes_any_model(scene: Scene) -> None:
+    scene.upstream.list_fails = True
+    assert (await scene.whole(model="anything")).texts == scene.said
+    assert (await (await scene.gateway()).client.get("/ready")).status_code == 200, "it does answer"
 
 
-async def test_Q2_an_alias_is_shown_as_the_client_asked(start: Start, upstream: FakeUpstream) -> None:
-    gateway = await start(models={"mine": "theirs"})
-    for n in (1, 2):
-        whole = await gateway.ask(model="mine", n=n)
-        assert whole.json()["model"] == "mine"
-        streamed = await gateway.stream(model="mine", n=n)
-        assert {chunk["model"] for chunk in streamed.chunks} == {"mine"}
-    assert {call.body["model"] for call in upstream.calls} == {"theirs"}
-    assert (await gateway.ask(model="theirs")).status_code == 404
+@everywhere
+async def test_Q2_an_alias_is_shown_as_the_client_asked(scene: Scene) -> None:
+    await scene.start(models={"mine": "theirs"})
+    assert (await scene.whole(model="mine")).answer["model"] == "mine"
+    assert {chunk["model"] for chunk in (await scene.stream(model="mine")).chunks} == {"mine"}
+    assert {call.body["model"] for call in scene.calls} == {"theirs"}
+    await scene.refused(404, model="theirs")
 
 
+@of_http
 async def test_Q9_the_merged_list() -> None:
     async with FakeUpstream(models=["a", "both"]) as one, FakeUpstream(models=["both", "org/b"]) as other:
         upstreams = [
@@ -52,3 +55,32 @@ async def test_Q9_the_merged_list() -> None:
             assert envelope(missing)["code"] == "model_not_found"
             assert (await gateway.ask(model="org/b")).headers["x-nproxy-upstream"] == "other"
             assert (await gateway.ask(model="both")).headers["x-nproxy-upstream"] == "one"
+
+
+@everywhere
+async def test_Q19_labels_come_from_the_configuration_only(scene: Scene) -> None:
+    scene.upstream.list_fails = True
+    scene.does(finish="invented_reason")
+    gateway = await scene.gateway()
+    await scene.send(model="client-sent-name")
+    await gateway.client.get("/client-sent-path")
+    text = (await gateway.client.get("/metrics")).text
+    assert "client-sent" not in text
+    assert "invented_reason" not in text
+    assert 'model="other"' in text
+
+
+@everywhere
+async def test_Q19_configured_models_have_their_names(scene: Scene) -> None:
+    gateway = await scene.start(models=[MODEL])
+    await scene.send()
+    mode = {"one": "relay"}.get(scene.setting.name, scene.setting.name)
+    ok = f'endpoint="chat/completions",mode="{mode}",model="{MODEL}",upstream="fake"'
+    assert await gateway.metric(f'nproxy_requests_total{{code="200",{ok}}}') == 1
+    counted = f'nproxy_choices_total{{finish_reason="stop",model="{MODEL}",upstream="fake"}}'
+    assert await gateway.metric(counted) == scene.n
+    assert await gateway.metric('nproxy_legs_total{outcome="ok",upstream="fake"}') == scene.legs
+    tokens = f'nproxy_tokens_total{{model="{MODEL}",side="%s",type="%s",upstream="fake"}}'
+    assert await gateway.metric(tokens % ("client", "prompt")) == 5
+    assert await gateway.metric(tokens % ("upstream", "prompt")) == 5 * scene.legs
+    assert await gateway.metric(tokens % ("client", "completion")) == 4 * scene.n

@@ -13,31 +13,6 @@ from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, Start
 
 
-async def test_Q19_labels_come_from_the_configuration_only(start: Start, upstream: FakeUpstream) -> None:
-    upstream.list_fails = True
-    upstream.behaviour = Behaviour(finish="invented_reason")
-    gateway = await start()
-    await gateway.ask(model="client-sent-name", n=2)
-    await gateway.client.get("/client-sent-path")
-    text = (await gateway.client.get("/metrics")).text
-    assert "client-sent" not in text
-    assert "invented_reason" not in text
-    assert 'model="other"' in text
-
-
-async def test_Q19_configured_models_have_their_names(start: Start) -> None:
-    gateway = await start(models=[MODEL])
-    await gateway.ask(n=3)
-    ok = f'endpoint="chat/completions",mode="fanout",model="{MODEL}",upstream="fake"'
-    assert await gateway.metric(f'nproxy_requests_total{{code="200",{ok}}}') == 1
-    assert await gateway.metric(f'nproxy_choices_total{{finish_reason="stop",model="{MODEL}",upstream="fake"}}') == 3
-    assert await gateway.metric('nproxy_legs_total{outcome="ok",upstream="fake"}') == 3
-    tokens = f'nproxy_tokens_total{{model="{MODEL}",side="%s",type="%s",upstream="fake"}}'
-    assert await gateway.metric(tokens % ("client", "prompt")) == 5
-    assert await gateway.metric(tokens % ("upstream", "prompt")) == 15
-    assert await gateway.metric(tokens % ("client", "completion")) == 12
-
-
 async def test_inflight_gauges_while_it_runs(gateway: Gateway, upstream: FakeUpstream) -> None:
     held = asyncio.Event()
     upstream.behaviour = Behaviour(hold=held)

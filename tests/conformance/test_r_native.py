@@ -1,0 +1,187 @@
+"""Group R: what servers with `n` get wrong, mended; and what real ones answered, byte by byte."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conformance.reading import Whole, read_stream
+from tests.conformance.scene import Scene
+from tests.conformance.settings import NATIVE, everywhere, of_native, settings
+from tests.fakes import quirks
+from tests.fakes.answers import usage
+from tests.fakes.behaviour import MODEL
+from tests.fakes.upstream import FakeUpstream
+from tests.gateway.conftest import CHAT, Start
+from tests.transcripts.recorded import SERVERS, Transcript, load, names
+
+ROLE = {"role": "assistant", "content": ""}
+USAGE = {"stream_options": {"include_usage": True}}
+
+
+def last_choice_first(chunks: list[Any]) -> list[Any]:
+    return sorted(chunks, key=lambda chunk: -chunk["choices"][0]["index"] if chunk["choices"] else 1)
+
+
+@everywhere
+@pytest.mark.parametrize(
+    "quirk",
+    [
+        pytest.param(last_choice_first, id="R1-out-of-order"),
+        pytest.param(quirks.role_with_the_first_token, id="R1-with-the-first-token"),
+        pytest.param(quirks.composed(quirks.role_with_the_first_token, last_choice_first), id="R1-both"),
+        pytest.param(quirks.id_per_choice, id="R2-id-per-choice"),
+        pytest.param(quirks.usage_per_choice, id="R3-usage-per-choice"),
+    ],
+)
+async def test_R1_R2_R3_streams_of_other_servers(scene: Scene, quirk: Any) -> None:
+    scene.does(quirk=quirk)
+    answer = await scene.stream(**USAGE)
+    assert answer.texts == scene.said
+    assert answer.usage == usage(5, 4 * scene.n)
+    if scene.n > 1:
+        assert [c["choices"][0]["delta"] for c in answer.chunks[:3]] == [ROLE] * 3
+        assert answer.order[:3] == [0, 1, 2]
+
+
+@of_native
+async def test_R5_tool_indices_that_carry_the_choice(scene: Scene) -> None:
+    """TensorRT-LLM."""
+
+    def calling(chunk: dict[str, Any]) -> dict[str, Any]:
+        if not (quirks.delta_of(chunk) or {}).get("content"):
+            return chunk
+        index = chunk["choices"][0]["index"]
+        function = {"name": "f", "arguments": "{}"}
+        called = {"index": index, "id": f"call-{index}", "type": "function", "function": function}
+        return quirks.with_choice(chunk, delta={"tool_calls": [called]})
+
+    scene.does(pieces=lambda seed: ["x"], quirk=quirks.each(calling), frame=lambda data: b"data: " + data + b" \n\n")
+    answer = await scene.stream()
+    assert [[(at, tool.id) for at, tool in v.tools.items()] for v in answer.voices] == [
+        [(0, f"call-{index}")] for index in range(3)
+    ]
+
+
+@settings(NATIVE, why="`n: fanout` is the way out")
+async def test_R6_one_seed_for_all_choices(scene: Scene) -> None:
+    """SGLang: equal answers are passed on as they are; fanned out they differ."""
+    scene.does(
+        whole_quirk=lambda answer: {
+            **answer,
+            "choices": [{**choice, "message": answer["choices"][0]["message"]} for choice in answer["choices"]],
+        }
+    )
+    assert set((await scene.whole()).texts.values()) == {scene.said[0]}
+    await scene.start(n="fanout")
+    scene.does(n="ignore")
+    assert (await scene.whole()).texts == scene.said
+
+
+# ---- recorded answers
+
+
+def taken() -> list[tuple[str, str]]:
+    """Recorded answers of status 200 to requests that nproxy takes and passes on as they are."""
+    found = []
+    for server in SERVERS:
+        for name in names(server):
+            transcript = load(server, name)
+            fields = asked(transcript)
+            own_work = fields.get("best_of", fields.get("n", 1)) != fields.get("n", 1)
+            if transcript.status == 200 and type(fields.get("n", 1)) is int and not own_work:
+                found.append((server, name))
+    return found
+
+
+def asked(transcript: Transcript) -> dict[str, Any]:
+    """The recorded request; for servers of which only the answer was recorded, one that it may have answered."""
+    plain = {"model": MODEL, "messages": [{"role": "user", "content": "Name a color."}]}
+    fields: dict[str, Any] = json.loads(transcript.request) if transcript.request else plain
+    return fields
+
+
+def texts_in(transcript: Transcript) -> dict[int, str]:
+    """What the server said per index, read as loosely as can be."""
+    texts: dict[int, str] = {}
+    streamed = "event-stream" in transcript.content_type
+    lines = transcript.body.splitlines() if streamed else [b"data: " + transcript.body]
+    for line in lines:
+        if line.startswith(b"data: {"):
+            for choice in json.loads(line[6:])["choices"]:
+                held = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+                texts[choice["index"]] = texts.get(choice["index"], "") + (held.get("content") or "")
+    return texts
+
+
+def tokens_in(transcript: Transcript) -> int | None:
+    """The completion tokens that the stream tells: the last count, or the sum where every choice has its own."""
+    counts = [
+        json.loads(line[6:])["usage"]["completion_tokens"]
+        for line in transcript.body.splitlines()
+        if line.startswith(b"data: {") and json.loads(line[6:]).get("usage") and not json.loads(line[6:])["choices"]
+    ]
+    return sum(counts) if counts else None
+
+
+@settings(NATIVE, why="real servers with `n` were recorded")
+@pytest.mark.parametrize("segment", [None, 1], ids=["whole", "byte by byte"])
+@pytest.mark.parametrize(("server", "name"), taken())
+async def test_R1_R3_D16_recorded_answers_come_out_whole(
+    scene: Scene, server: str, name: str, segment: int | None
+) -> None:
+    transcript = load(server, name)
+    streamed = "event-stream" in transcript.content_type
+    if segment and not streamed:
+        segment = 97  # a body in JSON form is read whole: a cut in many places shows as much as a cut in all
+    scene.does(body=transcript.body, content_type=transcript.content_type, segment=segment)
+    scene.upstream.models = [asked(transcript)["model"]]
+    fields, said = asked(transcript), texts_in(transcript)
+    path = transcript.path or CHAT
+    answer = await (await scene.gateway()).post(fields, path)
+    assert answer.status_code == 200, answer.text
+    chat = path == CHAT
+    if not streamed:
+        assert Whole(answer.content, choices=len(said), chat=chat).texts == said
+        return
+    options = fields.get("stream_options") or {}
+    reading = read_stream(
+        answer.content,
+        choices=len(said),
+        chat=chat,
+        include_usage=bool(options.get("include_usage")),
+        continuous=bool(options.get("continuous_usage_stats")),
+    )
+    assert reading.texts == said
+    assert sorted(reading.finishes) == sorted(said)
+    if options.get("include_usage"):
+        assert reading.usage is not None
+        assert reading.usage["completion_tokens"] == tokens_in(transcript)
+
+
+REFUSED = [(server, name) for server in SERVERS for name in names(server) if 400 <= load(server, name).status < 500]
+
+
+@settings(NATIVE, why="real servers with `n` were recorded")
+@pytest.mark.parametrize(("server", "name"), REFUSED)
+async def test_K1_K9_recorded_refusals_reach_the_client(scene: Scene, server: str, name: str) -> None:
+    transcript = load(server, name)
+    scene.does(status=transcript.status, body=transcript.body, content_type=transcript.content_type)
+    error = await scene.refused(transcript.status, n=1)
+    assert error["message"] == json.loads(transcript.body)["error"]["message"]
+
+
+@settings(why="`n: auto` finds out")
+async def test_Q6_C7_transformers_serve_ignores_n(upstream: FakeUpstream, start: Start) -> None:
+    transcript = load("transformers-serve", "n2")
+    upstream.choose = lambda call: None
+    upstream.behaviour.body = transcript.body
+    gateway = await start(n="auto")
+    for calls in (3, 6):
+        answer = Whole((await gateway.ask(n=3)).content, choices=3)
+        assert set(answer.texts.values()) == {texts_in(transcript)[0]}
+        assert answer.usage is not None
+        assert answer.usage["completion_tokens"] == 3 * json.loads(transcript.body)["usage"]["completion_tokens"]
+        assert len(upstream.calls) == calls
