@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from nproxy import __version__
 from nproxy.cli.options import ServeOptions
 from nproxy.config import Config, ConfigError, load, summarise
+
+if TYPE_CHECKING:
+    from nproxy.cli.probe.command import OutputForm
 
 FAILED, WRONG_USE = 1, 2
 
@@ -84,3 +88,47 @@ def config_schema() -> None:
     """Print the JSON schema of the settings file."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
     click.echo(json.dumps(schema, indent=2))
+
+
+@main.command()
+@click.argument("url")
+@click.option("--model", metavar="ID", help="The model to ask.  [default: the first one that the server lists]")
+@click.option("--api-key", metavar="KEY", help="The server's key: ${NAME}, file:PATH, or the key itself.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print an entry for the settings file.")
+@click.option(
+    "--timeout",
+    "seconds",
+    metavar="S",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds that one answer may take.",
+)
+@click.pass_context
+def probe(
+    context: click.Context,
+    /,
+    *,
+    url: str,
+    model: str | None,
+    api_key: str | None,
+    as_json: bool,
+    as_yaml: bool,
+    seconds: float,
+) -> None:
+    """Find out by a few tiny requests what an OpenAI-compatible server can do.
+
+    URL is its base URL, as in http://127.0.0.1:8000/v1, or unix:/path of a socket.
+    """
+    if as_json and as_yaml:
+        raise click.UsageError("--json and --yaml exclude each other")
+    from nproxy.cli.probe import command
+    from nproxy.cli.probe.interview import ProbeFailed
+
+    form: OutputForm = "json" if as_json else "yaml" if as_yaml else "table"
+    try:
+        command.run(url, model=model, api_key=api_key, seconds=seconds, form=form)
+    except (command.WrongUse, ProbeFailed) as error:
+        click.echo(f"nproxy: {error}", err=True)
+        context.exit(WRONG_USE if isinstance(error, command.WrongUse) else FAILED)

@@ -1,0 +1,109 @@
+"""What shows only beside the answers: slots, cached prefixes, and whether work ends when the client leaves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from nproxy.cli.probe.findings import Finding, no, unknown, yes
+from nproxy.cli.probe.questions import LONG, Asking, Form, Get, Leave, Reply
+from nproxy.cli.probe.reading import read
+
+GAUGES = (
+    "nproxy_inflight_legs",
+    'nproxy_engine_sequences{state="running"}',
+    "vllm:num_requests_running",
+    "sglang:num_running_reqs",
+    "llamacpp:requests_processing",
+)
+"""What tells how much a server works on at the moment; the first one that is there counts."""
+PAUSES = (0.25, 0.25, 0.5, 1.0, 1.0)
+"""Seconds between looks after leaving. A server that stops has stopped after the last."""
+LEFT_TOKENS = 1024
+
+_SAMPLE = re.compile(r"^([^\s{]+)(\{[^}]*\})?\s+(\S+)")
+
+
+def slots() -> Asking[Finding]:
+    """Read llama.cpp's `/slots`, or the count in its `/props`."""
+    listed = (yield Get("/slots", root=True)).json()
+    if isinstance(listed, list) and listed and all(isinstance(slot, dict) and "id" in slot for slot in listed):
+        return yes(f"/slots lists {len(listed)}", len(listed))
+    told = (yield Get("/props", root=True)).json()
+    if isinstance(told, dict) and isinstance(total := told.get("total_slots"), int) and total > 0:
+        return yes(f"/props says {total}", total)
+    return unknown("neither /slots nor /props tells")
+
+
+def prefix_cache(form: Form, nonce: str) -> Asking[Finding]:
+    """Ask the same long prompt twice; only what the server tells counts. nonce: makes the prompt a new one."""
+    long = replace(form.short(), prompt=f"{nonce}: {'The quick brown fox jumps over the lazy dog. ' * 15}What jumps?")
+    first = yield long.ask()
+    second = yield long.ask()
+    reading = read(second)
+    if reading is None or reading.usage is None:
+        return unknown("no usage")
+    details, prompt = reading.usage.prompt_details, reading.usage.prompt
+    if details is None or "cached_tokens" not in details:
+        return unknown(f"no cached_tokens in usage; first time {first.seconds:.2f} s, then {second.seconds:.2f} s")
+    cached = details["cached_tokens"]
+    how = f"cached_tokens says {cached} of {prompt} the second time"
+    return yes(how) if cached else no(f"{how}; longer prompts may do better")
+
+
+def cancel(form: Form) -> Asking[Finding]:
+    """Leave a long stream early, and see in the server's own figures whether it goes on working."""
+    long = replace(form, prompt=LONG, tokens=LEFT_TOKENS)
+    for path, running in (("/metrics", running_in_metrics), ("/slots", running_in_slots)):
+        before = running((yield Get(path, root=True)))
+        if before is None:
+            continue
+        if before:
+            return unknown(f"{path} showed other work going on")
+        during = running((yield Leave(long.ask(stream=True), Get(path, root=True))))
+        if not during:
+            return unknown(f"{path} did not show the stream while it ran")
+        return (yield from _until_idle(path, running))
+    return unknown("neither /metrics nor /slots tells what runs")
+
+
+def _until_idle(path: str, running: Callable[[Reply], float | None]) -> Asking[Finding]:
+    waited = 0.0
+    for pause in PAUSES:
+        waited += pause
+        if running((yield Get(path, root=True, after=pause))) == 0:
+            return yes(f"{path} shows it idle {waited:g} s after leaving")
+    return no(f"{path} shows it still working {waited:g} s after leaving")
+
+
+def running_in_metrics(reply: Reply) -> float | None:
+    """The sum over the series of the first gauge that is there; None where there is none."""
+    if reply.status != 200:
+        return None
+    sums = dict[str, float]()
+    for line in reply.body.decode("utf-8", "replace").splitlines():
+        if (sample := _SAMPLE.match(line)) is None:
+            continue
+        name, labels, text = sample[1], sample[2] or "", sample[3]
+        for gauge in GAUGES:
+            wanted, _, label = gauge.partition("{")
+            if name == wanted and label.rstrip("}") in labels:
+                sums[gauge] = sums.get(gauge, 0.0) + _number(text)
+    return next((sums[gauge] for gauge in GAUGES if gauge in sums), None)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def running_in_slots(reply: Reply) -> float | None:
+    """How many of llama.cpp's slots are at work; None where the answer is no list of slots."""
+    listed = reply.json() if reply.status == 200 else None
+    if not isinstance(listed, list) or not listed:
+        return None
+    busy = [slot.get("is_processing") for slot in listed if isinstance(slot, dict)]
+    return sum(map(bool, busy)) if all(isinstance(one, bool) for one in busy) and busy else None

@@ -1,0 +1,137 @@
+"""The interview's questions over HTTP: one at a time, each within its time, no answer larger than it may be."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx
+
+from nproxy.cli.probe.interview import ProbeFailed
+from nproxy.cli.probe.questions import Get, Leave, Post, Question, Reply
+from nproxy.config import Replica
+
+LARGEST = 16 * 1024 * 1024
+"""Bytes of an answer that are read; what is larger counts as none."""
+GIVE_UP_AFTER = 3
+"""Questions in a row without any answer, after which the server counts as gone."""
+LONGEST_WAIT = 10.0
+"""Seconds that a 429 may ask to wait before the question is put once more."""
+
+_BROKE_OFF = "broke off"
+
+
+@dataclass(slots=True)
+class Client:
+    """Asks one server. key: sent as a bearer token, and blotted out of what comes back. seconds: for one answer."""
+
+    replica: Replica
+    key: str | None
+    seconds: float
+    _http: httpx.Client
+    _silent: int = field(default=0)
+
+    def ask(self, question: Question) -> Reply:
+        """Put a question; once more where the connection broke off, or a 429 says when. Raises ProbeFailed."""
+        reply = self._once(question)
+        wait = _retry_after(reply) if reply.status == 429 else 0.0 if reply.failure.startswith(_BROKE_OFF) else None
+        if wait is not None:
+            time.sleep(wait)
+            reply = self._once(question)
+        self._silent = self._silent + 1 if reply.failure else 0
+        if self._silent >= GIVE_UP_AFTER:
+            raise ProbeFailed(f"it stopped answering: {reply.failure}")
+        return reply
+
+    def _once(self, question: Question) -> Reply:
+        match question:
+            case Get():
+                time.sleep(question.after)
+                return self._whole(self._http.build_request("GET", self._url(question.path, root=question.root)))
+            case Post():
+                return self._whole(self._post(question))
+            case Leave():
+                return self._leave(question)
+
+    def _url(self, path: str, *, root: bool = False) -> str:
+        base = self.replica.url
+        return (base.removesuffix("/v1") if root else base) + path
+
+    def _post(self, post: Post) -> httpx.Request:
+        return self._http.build_request("POST", self._url(post.path), json=post.body)
+
+    def _whole(self, request: httpx.Request) -> Reply:
+        began = time.monotonic()
+        body = bytearray()
+        try:
+            response = self._http.send(request, stream=True)
+            with contextlib.closing(response):
+                for piece in response.iter_raw():
+                    body += piece
+                    if len(body) > LARGEST:
+                        return Reply(0, failure="its answer is too large")
+                    if time.monotonic() - began > self.seconds:
+                        return Reply(0, failure=self._too_slow())
+        except httpx.HTTPError as error:
+            return Reply(0, failure=self._why(error))
+        return self._reply(response, bytes(body), time.monotonic() - began)
+
+    def _leave(self, question: Leave) -> Reply:
+        began = time.monotonic()
+        try:
+            with contextlib.closing(self._http.send(self._post(question.post), stream=True)) as response:
+                if response.status_code != 200:
+                    return self._reply(response, b"", 0.0)
+                for piece in response.iter_raw():
+                    if b"data:" in piece:
+                        return self._once(question.watch)
+                    if time.monotonic() - began > self.seconds:
+                        return Reply(0, failure=self._too_slow())
+        except httpx.HTTPError as error:
+            return Reply(0, failure=self._why(error))
+        return Reply(0, failure="the stream held no event")
+
+    def _reply(self, response: httpx.Response, body: bytes, seconds: float) -> Reply:
+        if self.key:
+            body = body.replace(self.key.encode(), b"***")
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return Reply(response.status_code, headers, body, seconds)
+
+    def _too_slow(self) -> str:
+        return f"no answer within {self.seconds:g} s"
+
+    def _why(self, error: httpx.HTTPError) -> str:
+        if isinstance(error, httpx.TimeoutException):
+            return self._too_slow()
+        if isinstance(error, httpx.ConnectError):
+            return f"cannot be reached: {_reason(error)}"
+        return f"{_BROKE_OFF}: {_reason(error)}"
+
+
+@contextlib.contextmanager
+def opened(replica: Replica, key: str | None, seconds: float) -> Iterator[Client]:
+    """A client of one server; asks it directly, whatever proxies the environment names, as the gateway does."""
+    socket = None if replica.socket is None else str(replica.socket)
+    headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
+    # a connection for each question: one that the server closed in the meantime would fail the next question
+    limits = httpx.Limits(max_keepalive_connections=0)
+    transport = httpx.HTTPTransport(uds=socket, trust_env=False, limits=limits)
+    with httpx.Client(transport=transport, headers=headers, timeout=seconds, trust_env=False) as http:
+        yield Client(replica, key, seconds, http)
+
+
+def _reason(error: Exception) -> str:
+    """The innermost cause's own words: the outer ones repeat them less clearly."""
+    while (inner := error.__cause__ or error.__context__) is not None and isinstance(inner, Exception):
+        error = inner
+    return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()
+
+
+def _retry_after(reply: Reply) -> float | None:
+    try:
+        wait = float(reply.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return wait if 0 <= wait <= LONGEST_WAIT else None

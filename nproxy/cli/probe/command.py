@@ -1,0 +1,73 @@
+"""`nproxy probe`: URL and key parsed as the settings file would, the interview, the report in the form asked for."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Literal
+
+import click
+from pydantic import SecretStr, ValidationError
+from rich.console import Console
+
+from nproxy.cli.probe import client
+from nproxy.cli.probe.entry import as_yaml
+from nproxy.cli.probe.findings import Report
+from nproxy.cli.probe.interview import Plan, ProbeFailed, conduct, interview
+from nproxy.cli.probe.questions import Question, Reply, printable
+from nproxy.cli.probe.report_json import as_json
+from nproxy.cli.probe.table import show
+from nproxy.config import Replica, Upstream
+
+OutputForm = Literal["table", "json", "yaml"]
+
+
+class WrongUse(Exception):
+    """The URL or the key cannot be read; the message is one line for the user."""
+
+
+def run(url: str, *, model: str | None, api_key: str | None, seconds: float, form: OutputForm) -> None:
+    """Probe and print. Raises WrongUse and ProbeFailed, whose messages never hold the key."""
+    replica, key = _parse(url, api_key)
+    plan = Plan(nonce=secrets.token_hex(4), model=model)
+    try:
+        with client.opened(replica, key, seconds) as asking:
+            report = _with_progress(str(replica), plan, asking.ask)
+    except ProbeFailed as error:
+        raise ProbeFailed(f"{replica}: {error}") from error
+    match form:
+        case "json":
+            click.echo(as_json(report))
+        case "yaml":
+            click.echo(as_yaml(report, replica, None if key is None else api_key, plan.widest))
+        case "table":
+            show(report, Console())
+
+
+def _with_progress(url: str, plan: Plan, ask: Callable[[Question], Reply]) -> Report:
+    """Hold the interview; on a terminal, with a line that says how far it is."""
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        return conduct(url, interview(plan), ask)
+    with screen.status("") as line:
+        count = 0
+
+        def counted(question: Question) -> Reply:
+            nonlocal count
+            count += 1
+            line.update(f"probing {printable(url)}: question {count}")
+            return ask(question)
+
+        return conduct(url, interview(plan), counted)
+
+
+def _parse(url: str, api_key: str | None) -> tuple[Replica, str | None]:
+    """Read URL and key by the rules of the settings file: one place says what a base URL and a key may be."""
+    try:
+        upstream = Upstream.model_validate({"name": "probed", "replicas": [url], "api_key": api_key or "none"})
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        what = "--api-key" if first["loc"][0] == "api_key" else "URL"
+        raise WrongUse(f"{what}: {first['msg']}") from None
+    key = upstream.api_key.get_secret_value() if isinstance(upstream.api_key, SecretStr) else None
+    return upstream.replicas[0], key

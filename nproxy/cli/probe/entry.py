@@ -1,0 +1,110 @@
+"""The report as an `upstreams:` entry for the settings file: only keys that it takes, and why as comments."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from nproxy import __version__
+from nproxy.cli.probe.findings import FACTS, Report
+from nproxy.cli.probe.questions import printable
+from nproxy.cli.probe.table import TITLES
+from nproxy.config import ENGINE_UPSTREAM, Replica
+
+Line = tuple[str, str, str]
+"""A key, its value as YAML, and a comment, which may be empty."""
+
+
+def as_yaml(report: Report, replica: Replica, api_key: str | None, widest: int) -> str:
+    """Write the entry. widest: where the search for n ended.
+
+    api_key: as it was given; a reference to a key is written, the key itself never.
+    """
+    lines = [
+        ("name", _name(replica), ""),
+        ("replicas", f"[{_quoted(str(replica))}]", ""),
+        _models(report),
+        _api_key(api_key),
+        _n(report, widest),
+        *_wire(report),
+        *_parallel(report),
+        *_seed(report),
+    ]
+    body = [f"{key}: {value}{f'  # {comment}' if comment else ''}" for key, value, comment in lines]
+    missing = [f"    # {line}" for line in _missing(report)]
+    head = f"# found by nproxy {__version__} probe, asking for {printable(report.model)}"
+    return "\n".join([head, "upstreams:", f"  - {body[0]}", *(f"    {line}" for line in body[1:]), *missing])
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # JSON's strings are YAML's, but for escaped surrogates
+
+
+def _name(replica: Replica) -> str:
+    """A name from the address, as metrics and headers will show it."""
+    where = replica.socket.stem if replica.socket is not None else replica.url.partition("://")[2].partition("/")[0]
+    name = re.sub(r"[^A-Za-z0-9]+", "-", where).strip("-")[:64] or "upstream"
+    return _quoted(f"{name}-1" if name == ENGINE_UPSTREAM else name)
+
+
+def _models(report: Report) -> Line:
+    if report.models:
+        return "models", "auto", f"{len(report.models)} now"
+    return "models", f"[{_quoted(report.model)}]", f"no list: {report['server', 'model_list'].how}"
+
+
+def _api_key(given: str | None) -> Line:
+    if given is None:
+        return "api_key", "none", "it answered without one"
+    if re.fullmatch(r"\$\{\w+\}", given) or given.startswith("file:"):
+        return "api_key", _quoted(given), ""
+    return "api_key", "passthrough", "or the key that was given, as ${NAME} or file:PATH"
+
+
+def _n(report: Report, widest: int) -> Line:
+    there = [section for section in ("chat", "completions") if report[section, "available"].verdict == "yes"]
+    found = [report[section, "n"] for section in there]
+    if any(n.verdict == "no" for n in found):
+        which = next(section for section in there if report[section, "n"].verdict == "no")
+        return "n", "fanout", f"{TITLES[which]}: {report[which, 'n'].how}"
+    if untold := [n for n in found if n.verdict == "unknown"]:
+        return "n", "auto", untold[0].how
+    for fact, why in (("seed_per_choice", "choices of one call with a seed are equal"), *_COUNTS):
+        wrong = [section for section in there if report[section, fact].verdict == "no"]
+        if wrong:
+            return "n", "fanout", f"{TITLES[wrong[0]]}: {why}"
+    width = found[0].value
+    if isinstance(width, int) and width < widest:
+        return "n", f"{{native_up_to: {width}}}", found[0].how
+    return "n", "native", found[0].how
+
+
+_COUNTS = (("usage_all_choices", "usage of n choices counts one only; native n would report too few tokens"),)
+
+
+def _wire(report: Report) -> list[Line]:
+    return [("wire", "exact", "nproxy's own engine")] if report.own_engine else []
+
+
+def _parallel(report: Report) -> list[Line]:
+    slots = report["server", "slots"]
+    return [("parallel", str(slots.value), slots.how)] if slots.verdict == "yes" else []
+
+
+def _seed(report: Report) -> list[Line]:
+    for section in ("chat", "completions"):
+        if report[section, "seed_accepted"].verdict == "no":
+            return [("seed", "omit", report[section, "seed_accepted"].how)]
+        if report[section, "seed"].verdict == "yes":
+            return [("seed", "send", report[section, "seed"].how)]
+    return []
+
+
+def _missing(report: Report) -> list[str]:
+    """A line per fact that the server does not have."""
+    return [
+        f"{TITLES[section]}: {title.removeprefix('... ')}: no ({report[section, name].how})"
+        for section, facts in FACTS.items()
+        for name, title in facts.items()
+        if report[section, name].verdict == "no" and name not in ("n", "seed_accepted", "model_list")
+    ]

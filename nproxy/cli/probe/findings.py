@@ -1,0 +1,113 @@
+"""The facts that the probe looks for, and the report that holds them. Every fact is so worded that yes is good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["yes", "no", "unknown"]
+Value = int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A verdict and how it is known. value: a number or word that goes with it, where there is one."""
+
+    verdict: Verdict
+    how: str
+    value: Value = None
+
+
+def yes(how: str, value: Value = None) -> Finding:
+    """It can, or does."""
+    return Finding("yes", how, value)
+
+
+def no(how: str, value: Value = None) -> Finding:
+    """It cannot, or does not."""
+    return Finding("no", how, value)
+
+
+def unknown(how: str, value: Value = None) -> Finding:
+    """The answers do not tell."""
+    return Finding("unknown", how, value)
+
+
+Findings = Mapping[str, Finding]
+
+SERVER_FACTS: Mapping[str, str] = {
+    "model_list": "lists its models",
+    "slots": "says how many it works on at once",
+    "prefix_cache": "caches prefixes",
+    "cancel": "stops when the client leaves",
+}
+ENDPOINT_FACTS: Mapping[str, str] = {
+    "available": "answers",
+    "sampling": "draws at temperature 1",
+    "n": "native n",
+    "n_greedy": "n at temperature 0",
+    "seed_accepted": "takes seed",
+    "seed": "honours seed",
+    "seed_per_choice": "own seed for each choice",
+    "fresh_seed": "random without a seed",
+    "logprobs": "logprobs",
+    "usage": "usage in JSON",
+    "usage_all_choices": "... counts all choices",
+    "stream": "streams",
+    "stream_options": "takes stream_options",
+    "stream_usage": "usage in streams",
+    "stream_usage_once": "... once, in the last chunk",
+    "stream_usage_all_choices": "... counts all choices",
+    "role_chunks": "role chunks first, in order",
+    "one_id": "one id for all choices",
+    "finish": "a finish_reason for each choice",
+    "done": "sends [DONE]",
+}
+LEGACY_FACTS: Mapping[str, str] = {
+    "prompt_lists": "lists of prompts",
+    "token_prompts": "token ids as prompt",
+    "echo": "echo",
+}
+FACTS: Mapping[str, Mapping[str, str]] = {
+    "server": SERVER_FACTS,
+    "chat": ENDPOINT_FACTS,
+    "completions": {
+        **{name: title for name, title in ENDPOINT_FACTS.items() if name != "role_chunks"},
+        **LEGACY_FACTS,
+    },
+}
+"""Every fact of every section, in the order of the table, with its wording there."""
+
+NOT_ASKED = "not asked"
+NO_ENDPOINT = "the endpoint does not answer"
+UNASKED = (NOT_ASKED, NO_ENDPOINT)
+"""How it is known that nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found. url: the base URL. model: the one that was asked. models: the list, empty where there is none.
+
+    server: what it calls itself, "" where it says nothing. own_engine: it is nproxy's engine, asked directly.
+    sections: per section of FACTS, every fact of it. questions: how many requests were made.
+    """
+
+    url: str
+    model: str
+    models: tuple[str, ...]
+    server: str
+    own_engine: bool
+    sections: Mapping[str, Findings]
+    questions: int
+
+    def __getitem__(self, key: tuple[str, str]) -> Finding:
+        section, fact = key
+        return self.sections[section][fact]
+
+
+def completed(section: str, found: Findings) -> Findings:
+    """All facts of a section in their order; what was not asked is unknown."""
+    available = found.get("available")
+    missing = NOT_ASKED if available is None or available.verdict == "yes" else NO_ENDPOINT
+    return {name: found.get(name, unknown(missing)) for name in FACTS[section]}

@@ -1,0 +1,163 @@
+"""The order of the questions, from the list of models to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from nproxy.cli.probe import activity, legacy, sampling, streams, width
+from nproxy.cli.probe.findings import FACTS, Finding, Report, completed, no, unknown, yes
+from nproxy.cli.probe.questions import Asking, Form, Get, Question, Reply, printable
+from nproxy.cli.probe.reading import read
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import wrap_foreign
+from nproxy.openai.jsonvalue import JSON
+
+SECTIONS = {Dialect.CHAT: "chat", Dialect.COMPLETIONS: "completions"}
+
+
+class ProbeFailed(Exception):
+    """Nothing useful can be found out; the message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the interview is given. model: None takes the first of the server's list. nonce: any new word.
+
+    tokens: most tokens of a usual answer. seed, and the one after it: those that are asked with. widest: where the
+    search for a limit of n ends.
+    """
+
+    nonce: str
+    model: str | None = None
+    tokens: int = 12
+    seed: int = 11
+    widest: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The list of models. owner: what the entry of the first one calls its owner."""
+
+    finding: Finding
+    models: tuple[str, ...] = ()
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An endpoint after the first question: how to ask it, and what came. form: None where it does not answer."""
+
+    finding: Finding
+    form: Form | None
+    reply: Reply
+
+
+def conduct(url: str, interview: Asking[Report], ask: Callable[[Question], Reply]) -> Report:
+    """Put each question to `ask`, until the interview is over. Raises ProbeFailed."""
+    asked = 0
+    try:
+        question = next(interview)
+        while True:
+            asked += 1
+            question = interview.send(ask(question))
+    except StopIteration as end:
+        report: Report = end.value
+        return replace(report, url=url, questions=asked)
+
+
+def interview(plan: Plan) -> Asking[Report]:
+    """Find out everything; raises ProbeFailed where no endpoint answers."""
+    listed = _read_list((yield Get("/models")))
+    model = plan.model or next(iter(listed.models), None)
+    if model is None:
+        raise ProbeFailed(f"no model to ask: {listed.finding.how}; name one with --model")
+    opened = dict[Dialect, _Opened]()
+    for dialect in Dialect:
+        opened[dialect] = yield from _open(Form(dialect, model, plan.tokens))
+    forms = {dialect: found.form for dialect, found in opened.items() if found.form is not None}
+    if not forms:
+        raise ProbeFailed(f"model {printable(model)} answers at no endpoint: {opened[Dialect.CHAT].finding.how}")
+    found = {SECTIONS[dialect]: {"available": at.finding} for dialect, at in opened.items()}
+    main, *others = forms
+    form, facts = yield from _thoroughly(forms[main], opened[main].reply, plan)
+    found[SECTIONS[main]] |= facts
+    for other in others:
+        found[SECTIONS[other]] |= yield from _briefly(replace(forms[other], extra=form.extra), opened[other].reply)
+    if Dialect.COMPLETIONS in forms:
+        found["completions"] |= yield from legacy.prompts(forms[Dialect.COMPLETIONS])
+    found["server"] = {
+        "model_list": listed.finding,
+        "slots": (yield from activity.slots()),
+        "prefix_cache": (yield from activity.prefix_cache(form, plan.nonce)),
+        "cancel": (yield from activity.cancel(form)),
+    }
+    name, own_engine = _called(listed, opened[main].reply)
+    sections = {section: completed(section, found[section]) for section in FACTS}
+    return Report("", model, listed.models, name, own_engine, sections, 0)
+
+
+def _read_list(reply: Reply) -> _Listed:
+    if reply.failure:
+        raise ProbeFailed(reply.failure)
+    if reply.status in (401, 403):
+        raise ProbeFailed(f"it wants a key (--api-key): {reply.said()}")
+    value = reply.json() if reply.status == 200 else None
+    entries: JSON = value.get("data") if isinstance(value, dict) else None
+    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    named = [(name, entry.get("owned_by")) for entry in known if isinstance(name := entry.get("id"), str) and name]
+    if not named:
+        return _Listed(no(f"/models: {reply.said()}" if reply.status != 200 else "/models lists none"))
+    owner = named[0][1]
+    models = tuple(name for name, _ in named)
+    return _Listed(yes(f"{len(models)} listed", len(models)), models, owner if isinstance(owner, str) else "")
+
+
+def _open(form: Form) -> Asking[_Opened]:
+    """Ask the first question; where `max_tokens` is refused, by the newer name."""
+    reply = yield form.ask()
+    if reply.refused and "max_tokens" in wrap_foreign(reply.status, reply.content_type, reply.body).message:
+        form = replace(form, length_field="max_completion_tokens")
+        reply = yield form.ask()
+    if reply.status in (401, 403):
+        raise ProbeFailed(f"it wants a key (--api-key): {reply.said()}")
+    if read(reply) is not None:
+        return _Opened(yes("a question was answered"), form, reply)
+    if reply.ok:
+        return _Opened(no("the answer holds no choices"), None, reply)
+    return _Opened(no(reply.said()) if reply.refused else unknown(reply.said()), None, reply)
+
+
+def _thoroughly(form: Form, first: Reply, plan: Plan) -> Asking[tuple[Form, dict[str, Finding]]]:
+    drawn = yield from sampling.sampling(form, first, plan.seed)
+    native = yield from width.search(drawn.form, plan.widest)
+    found = {**drawn.found, **(yield from _shape(drawn.form, native, first))}
+    if native.widest > 1:
+        found["n_greedy"] = yield from width.greedy(drawn.form)
+        found["seed_per_choice"] = yield from sampling.per_choice(drawn, min(4, native.widest), plan.seed)
+    return drawn.form, found
+
+
+def _briefly(form: Form, first: Reply) -> Asking[dict[str, Finding]]:
+    return (yield from _shape(form, (yield from width.pair(form)), first))
+
+
+def _shape(form: Form, native: width.Width, first: Reply) -> Asking[dict[str, Finding]]:
+    """What is asked of both endpoints: n is found already, `first` is an answer in JSON form."""
+    return {
+        "n": native.finding,
+        "usage": streams.json_usage(read(first)),
+        "usage_all_choices": streams.counts_all(native.readings),
+        **(yield from streams.stream(form, min(2, native.widest))),
+        "logprobs": (yield from legacy.logprobs(form)),
+    }
+
+
+def _called(listed: _Listed, answer: Reply) -> tuple[str, bool]:
+    """What the server calls itself, and whether it is nproxy's own engine without a gateway before it."""
+    if (mode := answer.headers.get("x-nproxy-mode")) is not None:
+        return f"nproxy ({printable(mode, 20)})", False
+    if listed.owner == "nproxy":
+        return "nproxy's engine", True
+    owner = "" if listed.owner in ("", "user", "organization_owner") else listed.owner
+    return printable(owner or answer.headers.get("server", ""), 40), False

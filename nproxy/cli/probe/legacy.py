@@ -1,0 +1,60 @@
+"""What legacy completions take for a prompt, and whether they echo it; log probabilities at both endpoints."""
+
+from __future__ import annotations
+
+from nproxy.cli.probe.findings import Finding, no, unknown, yes
+from nproxy.cli.probe.questions import Asking, Form, Reply
+from nproxy.cli.probe.reading import Reading, read
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.jsonvalue import JSON
+
+TOKEN_IDS: list[JSON] = [100, 200, 300]
+"""Ids that every vocabulary has."""
+
+
+def logprobs(form: Form) -> Asking[Finding]:
+    """Ask for log probabilities, in the dialect's own way."""
+    if form.dialect is Dialect.CHAT:
+        asked = yield form.ask(logprobs=True, top_logprobs=1)
+    else:
+        asked = yield form.ask(logprobs=1)
+    reading = read(asked)
+    if reading is None:
+        return _unanswered(asked)
+    return yes("every choice has them") if all(said.logprobs for said in reading.choices) else no("ignored: none came")
+
+
+def prompts(form: Form) -> Asking[dict[str, Finding]]:
+    """Ask with a list of prompts, with token ids, and with echo."""
+    short = form.short()
+    listed = yield short.ask(prompt=["One, two,", "Red, green,"])
+    tokens = yield short.ask(prompt=TOKEN_IDS)
+    echoed = yield short.ask(echo=True)
+    return {
+        "prompt_lists": _choices(listed, 2),
+        "token_prompts": _choices(tokens, 1),
+        "echo": _echo(echoed, read(echoed), form.prompt),
+    }
+
+
+def _choices(asked: Reply, due: int) -> Finding:
+    reading = read(asked)
+    if reading is None:
+        return _unanswered(asked)
+    came = len(reading.choices)
+    said = f"{came} choice{'s' if came > 1 else ''} came"
+    return yes(said) if came == due else no(said)
+
+
+def _echo(asked: Reply, reading: Reading | None, prompt: str) -> Finding:
+    if reading is None:
+        return _unanswered(asked)
+    # a tokenizer may put a space in front
+    echoed = reading.texts[0].lstrip().startswith(prompt)
+    return yes("the answer begins with the prompt") if echoed else no("ignored: the answer has no prompt")
+
+
+def _unanswered(asked: Reply) -> Finding:
+    if asked.ok:
+        return unknown("the answer holds no choices")
+    return no(asked.said()) if asked.refused else unknown(asked.said())

@@ -1,0 +1,148 @@
+"""A reply to a generation call as the interview needs to see it: choices, usage, and what its stream looked like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nproxy.cli.probe.questions import Reply
+from nproxy.openai.jsonvalue import JSON, loads
+from nproxy.openai.sse import SSEDecoder, SSEError
+from nproxy.openai.usage import Usage, parse_usage, within_leg
+
+_SPOKEN = ("content", "reasoning_content", "reasoning", "thinking", "refusal")
+
+
+@dataclass(slots=True)
+class Said:
+    """One choice. text: everything it said, reasoning included. logprobs: whether it carried any."""
+
+    text: str = ""
+    finish: str | None = None
+    logprobs: bool = False
+
+
+@dataclass(slots=True)
+class Look:
+    """What a stream looked like.
+
+    opened: for every chunk's choice that carried a role or text, its index and which of the two.
+    tails: usages of chunks without choices. riders: per choice, the last usage that rode with it.
+    """
+
+    events: int = 0
+    opened: list[tuple[int, str]] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+    tails: list[Usage] = field(default_factory=list)
+    riders: dict[int, Usage] = field(default_factory=dict)
+    done: bool = False
+    error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """choices: in order of index. usage: of the whole answer. look: None for an answer in JSON form."""
+
+    choices: tuple[Said, ...]
+    usage: Usage | None
+    look: Look | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What each choice said."""
+        return tuple(said.text for said in self.choices)
+
+
+def read(reply: Reply) -> Reading | None:
+    """Read a reply; None where it is no answer with choices."""
+    if not reply.ok:
+        return None
+    if "event-stream" in reply.content_type:
+        return _stream(reply.body)
+    value = reply.json()
+    if not isinstance(value, dict):
+        return None
+    choices = tuple(_said(choice, Said()) for choice in _choices(value))
+    return Reading(choices, parse_usage(value.get("usage"))) if choices else None
+
+
+def _stream(body: bytes) -> Reading | None:
+    look, choices = Look(), dict[int, Said]()
+    for chunk in _chunks(body, look):
+        look.events += 1
+        if isinstance(identity := chunk.get("id"), str):
+            look.ids.add(identity)
+        usage = parse_usage(chunk.get("usage"))
+        present = list(_choices(chunk))
+        if usage is not None and not present:
+            look.tails.append(usage)
+        for choice in present:
+            index = choice.get("index")
+            index = index if isinstance(index, int) else 0
+            look.opened += [(index, what) for what in _carries(choice)]
+            _said(choice, choices.setdefault(index, Said()))
+            if usage is not None:
+                look.riders[index] = usage
+    if not choices or look.error:
+        return None
+    whole = within_leg(look.tails, look.riders, choices=len(choices))
+    return Reading(tuple(choices[index] for index in sorted(choices)), whole, look)
+
+
+def _chunks(body: bytes, look: Look) -> Iterator[Mapping[str, JSON]]:
+    decoder = SSEDecoder()
+    try:
+        events = [*decoder.feed(body), *decoder.close()]
+    except SSEError:
+        look.error = True
+        return
+    for event in events:
+        if event.data.strip() == b"[DONE]":
+            look.done = True
+            continue
+        try:
+            chunk = loads(event.data)
+        except ValueError:
+            chunk = None
+        if not isinstance(chunk, dict) or chunk.get("error") is not None:
+            look.error = True
+            return
+        yield chunk
+
+
+def _choices(value: Mapping[str, JSON]) -> Iterator[Mapping[str, JSON]]:
+    found = value.get("choices")
+    for choice in found if isinstance(found, list) else ():
+        if isinstance(choice, dict):
+            yield choice
+
+
+def _inside(choice: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """What a choice says: its message, its delta, or the choice itself in a legacy completion."""
+    for name in ("message", "delta"):
+        if isinstance(inside := choice.get(name), dict):
+            return inside
+    return choice
+
+
+def _text(choice: Mapping[str, JSON]) -> str:
+    inside = _inside(choice)
+    spoken = [inside.get(name) for name in (*_SPOKEN, "text")]
+    return "".join(part for part in spoken if isinstance(part, str))
+
+
+def _carries(choice: Mapping[str, JSON]) -> Iterator[str]:
+    if _inside(choice).get("role") is not None:
+        yield "role"
+    if _text(choice):
+        yield "text"
+
+
+def _said(choice: Mapping[str, JSON], so_far: Said) -> Said:
+    """Add what a choice, or a chunk's part of one, says."""
+    so_far.text += _text(choice)
+    finish = choice.get("finish_reason")
+    so_far.finish = finish if isinstance(finish, str) else so_far.finish
+    logprobs = choice.get("logprobs")
+    so_far.logprobs = so_far.logprobs or (isinstance(logprobs, dict) and any(logprobs.values()))
+    return so_far

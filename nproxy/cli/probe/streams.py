@@ -1,0 +1,124 @@
+"""What a server's streams look like, and what its token counts count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nproxy.cli.probe.findings import Finding, no, unknown, yes
+from nproxy.cli.probe.questions import Asking, Form, Reply
+from nproxy.cli.probe.reading import Look, Reading, read
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.usage import Usage
+
+
+def stream(form: Form, width: int) -> Asking[dict[str, Finding]]:
+    """Ask for a stream of `width` choices with usage; without stream_options where these are refused."""
+    many = {"n": width} if width > 1 else {}
+    asked = yield form.ask(stream=True, stream_options={"include_usage": True}, **many)
+    found = dict[str, Finding]()
+    if asked.ok:
+        found["stream_options"] = yes("a request with include_usage was answered")
+    else:
+        plain = yield form.ask(stream=True, **many)
+        refused = asked.refused and plain.ok
+        found["stream_options"] = no(asked.said()) if refused else unknown(asked.said())
+        asked = plain
+    reading = read(asked)
+    if reading is None or reading.look is None:
+        found["stream"] = _no_stream(asked, reading)
+        return found
+    found["stream"] = yes(f"{reading.look.events} events")
+    return {**found, **_seen(form, reading, reading.look)}
+
+
+def _no_stream(asked: Reply, reading: Reading | None) -> Finding:
+    if reading is not None:
+        return no("answered in JSON form")
+    if asked.ok:
+        return unknown("the stream held no choice, or an error")
+    return no(asked.said()) if asked.refused else unknown(asked.said())
+
+
+def _seen(form: Form, reading: Reading, look: Look) -> dict[str, Finding]:
+    count = len(reading.choices)
+    unfinished = [index for index, said in enumerate(reading.choices) if said.finish is None]
+    found = {
+        **_usage(form, reading, look),
+        "one_id": _one_id(look, count),
+        "finish": no(f"missing: {unfinished}") if unfinished else yes(f"{count} of {count}"),
+        "done": yes("the last event") if look.done else no("the stream just ended"),
+    }
+    if form.dialect is Dialect.CHAT:
+        found["role_chunks"] = role_chunks(look, count)
+    return found
+
+
+def _one_id(look: Look, count: int) -> Finding:
+    if count < 2:
+        return unknown("one choice only")
+    return yes(f"{count} choices, one id") if len(look.ids) == 1 else no(f"{len(look.ids)} ids")
+
+
+def role_chunks(look: Look, count: int) -> Finding:
+    """Whether every choice's role comes once, before all text, in order of index."""
+    roles = [index for index, what in look.opened if what == "role"]
+    silent = sorted(set(range(count)) - set(roles))
+    if silent:
+        return no(f"no role for {silent}")
+    if len(set(roles)) < len(roles):
+        return no("roles are repeated")
+    texts = [position for position, (_, what) in enumerate(look.opened) if what == "text"]
+    last = max(position for position, (_, what) in enumerate(look.opened) if what == "role")
+    if texts and texts[0] < last:
+        return no("text of one choice comes before another one's role")
+    return yes(f"{count} of {count}") if roles == sorted(roles) else no(f"in the order {roles}")
+
+
+def _usage(form: Form, reading: Reading, look: Look) -> dict[str, Finding]:
+    if reading.usage is None:
+        return {"stream_usage": no("no chunk carried it")}
+    if len(look.tails) == 1:
+        once = yes("one chunk of its own")
+    elif look.tails:
+        once = no(f"{len(look.tails)} chunks for {len(reading.choices)} choices")
+    else:
+        once = no("it rides with the choices")
+    return {
+        "stream_usage": yes(_counted(reading.usage)),
+        "stream_usage_once": once,
+        "stream_usage_all_choices": counts_all([(form.tokens, reading)]),
+    }
+
+
+def json_usage(reading: Reading | None) -> Finding:
+    """Whether an answer in JSON form carries usage."""
+    if reading is None:
+        return unknown("no answer")
+    return no("the answer has none") if reading.usage is None else yes(_counted(reading.usage))
+
+
+def _counted(usage: Usage) -> str:
+    return f"{usage.prompt} prompt + {usage.completion} completion tokens"
+
+
+def counts_all(answers: Sequence[tuple[int, Reading]]) -> Finding:
+    """Whether usage counts the tokens of all choices. answers: each with the most tokens that a choice could have.
+
+    A choice that ended by length has them all, so that fewer were not counted where the total is below their
+    sum; and one choice less could not have had more than the rest together.
+    """
+    known = unknown("no answer of several choices")
+    for tokens, reading in answers:
+        several = len(reading.choices)
+        if several < 2 or reading.usage is None:
+            continue
+        full = sum(tokens for said in reading.choices if said.finish == "length")
+        started = sum(1 for said in reading.choices if said.finish != "length" and said.text)
+        counted = reading.usage.completion
+        if counted < full + started:
+            return no(f"{counted} tokens counted for {several} choices that had at least {full + started}")
+        if counted > tokens * (several - 1):
+            known = yes(f"{counted} tokens counted for {several} choices")
+        elif known.verdict == "unknown":
+            known = unknown(f"{counted} tokens counted for {several} choices; they ended too early to tell")
+    return known

@@ -1,0 +1,39 @@
+"""`nproxy probe` finds the built-in engine as it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.engine.conftest import MODEL
+from tests.real.processes import Server
+
+pytestmark = pytest.mark.model
+
+NOT_THERE = {
+    "chat": {"logprobs": "no"},
+    "completions": {"logprobs": "no"},
+    "server": {"slots": "unknown", "prefix_cache": "unknown"},
+}
+
+
+def test_the_engine_gives_the_true_table(engine_server: Server) -> None:
+    argv = [sys.executable, "-m", "nproxy", "probe", engine_server.v1, "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=100)
+    told = json.loads(done.stdout)
+    assert (told["server"], told["models"]) == ("nproxy's engine", [MODEL])
+    found = told["findings"]
+    assert found["chat"]["n"]["value"] == 48
+    assert found["chat"]["seed_per_choice"]["how"] == "choice i is what seed + i gives alone"
+    not_yes = {
+        section: {name: one["verdict"] for name, one in facts.items() if one["verdict"] != "yes"}
+        for section, facts in found.items()
+    }
+    for facts in found.values():
+        for name, one in facts.items():
+            if one["how"] == "not asked":
+                del not_yes["completions"][name]
+    assert not_yes == NOT_THERE
