@@ -138,6 +138,8 @@ def main() -> None:
 
     result: dict[str, Any] = {"conditions": conditions(options)}
     print(json.dumps(result["conditions"], indent=1))
+    if result["conditions"]["load_average_before"] > 0.5:
+        print("The machine is busy with something else: run this again when it is not, these figures say little.")
     with (
         tempfile.TemporaryDirectory() as folder,
         nproxy(log=Path(folder) / "nproxy.log", seconds=120.0) as gateway,
