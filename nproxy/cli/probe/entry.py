@@ -26,6 +26,7 @@ def as_yaml(report: Report, replica: Replica, api_key: str | None, widest: int) 
         _models(report),
         _api_key(api_key),
         _n(report, widest),
+        *_usage(report),
         *_wire(report),
         *_parallel(report),
         *_seed(report),
@@ -62,24 +63,42 @@ def _api_key(given: str | None) -> Line:
 
 
 def _n(report: Report, widest: int) -> Line:
-    there = [section for section in ("chat", "completions") if report[section, "available"].verdict == "yes"]
+    there = _answering(report)
     found = [report[section, "n"] for section in there]
-    if any(n.verdict == "no" for n in found):
-        which = next(section for section in there if report[section, "n"].verdict == "no")
-        return "n", "fanout", f"{TITLES[which]}: {report[which, 'n'].how}"
+    for section, n in zip(there, found, strict=True):
+        if n.verdict == "no":
+            return "n", "fanout", f"{TITLES[section]}: {n.how}"
     if untold := [n for n in found if n.verdict == "unknown"]:
         return "n", "auto", untold[0].how
-    for fact, why in (("seed_per_choice", "choices of one call with a seed are equal"), *_COUNTS):
-        wrong = [section for section in there if report[section, fact].verdict == "no"]
-        if wrong:
-            return "n", "fanout", f"{TITLES[wrong[0]]}: {why}"
+    if equal := _lacking(report, "seed_per_choice"):
+        return "n", "fanout", f"{TITLES[equal]}: choices of one call with a seed are equal"
+    if (uncounted := _lacking(report, "usage_all_choices")) and _streams_count_less(report):
+        return "n", "fanout", f"{TITLES[uncounted]}: usage of n choices counts one only, in streams as well"
     width = found[0].value
     if isinstance(width, int) and width < widest:
         return "n", f"{{native_up_to: {width}}}", found[0].how
     return "n", "native", found[0].how
 
 
-_COUNTS = (("usage_all_choices", "usage of n choices counts one only; native n would report too few tokens"),)
+def _usage(report: Report) -> list[Line]:
+    """Whole answers that count one choice only are asked for as streams, where those count all."""
+    uncounted = _lacking(report, "usage_all_choices")
+    if uncounted is None or _streams_count_less(report):
+        return []
+    return [("usage", "stream", f"{TITLES[uncounted]}: {report[uncounted, 'usage_all_choices'].how}")]
+
+
+def _streams_count_less(report: Report) -> bool:
+    return any(_lacking(report, fact) for fact in ("stream_usage", "stream_usage_all_choices"))
+
+
+def _answering(report: Report) -> list[str]:
+    return [section for section in ("chat", "completions") if report[section, "available"].verdict == "yes"]
+
+
+def _lacking(report: Report, fact: str) -> str | None:
+    """The first endpoint that does not have it, though it answers."""
+    return next((section for section in _answering(report) if report[section, fact].verdict == "no"), None)
 
 
 def _wire(report: Report) -> list[Line]:
@@ -103,7 +122,7 @@ def _seed(report: Report) -> list[Line]:
 def _missing(report: Report) -> list[str]:
     """A line per fact that the server does not have."""
     return [
-        f"{TITLES[section]}: {title.removeprefix('... ')}: no ({report[section, name].how})"
+        f"{TITLES[section]}: {title}: no ({report[section, name].how})"
         for section, facts in FACTS.items()
         for name, title in facts.items()
         if report[section, name].verdict == "no" and name not in ("n", "seed_accepted", "model_list")

@@ -31,12 +31,13 @@ def upstream(text: str, folder: Path) -> Upstream:
 @pytest.mark.parametrize(
     ("server", "expected"),
     [
-        (Pretend(), {"n": "native", "seed": "send", "models": "auto", "api_key": "none", "parallel": "auto"}),
+        (Pretend(), {"n": "native", "seed": "send", "models": "auto", "api_key": "none", "usage": "auto"}),
         (Pretend(widest=32), {"n": NativeUpTo(native_up_to=32)}),
         (Pretend(ignore=("n",)), {"n": "fanout"}),
         (Pretend(refuse={"n": 'no "n" # here: {x}'}), {"n": "fanout"}),
         (Pretend(same_seed=True), {"n": "fanout"}),  # R6
-        (Pretend(counts="one"), {"n": "fanout"}),  # R4
+        (Pretend(counts="one", usage="tails"), {"n": "native", "usage": "stream"}),  # R4, as llama.cpp
+        (Pretend(counts="one"), {"n": "fanout", "usage": "auto"}),  # R4, in streams as well
         (Pretend(refuse={"seed": "no seed"}), {"n": "native", "seed": "omit"}),
         (Pretend(ignore=("seed",)), {"seed": "auto"}),
         (Pretend(greedy_n=False), {"n": "native"}),
