@@ -18,6 +18,7 @@ def show(report: Report, console: Console) -> None:
     if console.is_terminal:
         console.print(Text(_heading(report), "bold"))
         for table in _tables(report):
+            console.print()
             console.print(table)
         return
     lines = [_heading(report)]
