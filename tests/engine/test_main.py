@@ -197,7 +197,9 @@ async def test_no_core_outlives_a_server_that_is_killed(default_model: Path, tmp
     with started(default_model, tmp_path) as life, socket.socket(socket.AF_UNIX) as reader:
         while (answer := await life.health()) is None:
             await asyncio.sleep(0.02)
-        (core,) = psutil.Process(life.process.pid).children()
+        while not (cores := psutil.Process(life.process.pid).children()):
+            await asyncio.sleep(0.01)
+        (core,) = cores
         if loading:
             assert answer.status_code == 503
         else:

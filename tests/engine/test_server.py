@@ -83,17 +83,6 @@ async def test_E12_continuous_usage_is_a_running_total(client: httpx.AsyncClient
     assert (totals[0], totals[-1]) == (3, 24)
 
 
-async def test_B9_choice_i_is_the_single_request_with_seed_s_plus_i(client: httpx.AsyncClient) -> None:
-    fields = {"max_tokens": 20, "temperature": 0.8, "top_p": 0.95}
-    together = texts(await ask(client, n=4, seed=40, **fields))
-    alone = [texts(await ask(client, seed=40 + choice, **fields))[0] for choice in range(4)]
-    assert together == alone
-    traffic = [ask(client, n=3, seed=900 + number, max_tokens=16) for number in range(3)]
-    beside, *_ = await asyncio.gather(ask(client, n=4, seed=40, **fields), *traffic)
-    assert texts(beside) == together
-    assert len(set(together)) == 4
-
-
 async def test_B7_every_prompt_has_the_same_seeds(client: httpx.AsyncClient) -> None:
     both = texts(await complete(client, prompt=["The sky is", "Once upon"], n=2, seed=5))
     sky = texts(await complete(client, prompt="The sky is", n=2, seed=5))
