@@ -58,7 +58,8 @@ async def test_B9_beside_each_other_and_other_traffic(client: httpx.AsyncClient,
 
     async def traffic() -> None:
         for _ in range(6):
-            await answer(client, "/v1/chat/completions", asked(shuffled.randrange(len(QUESTIONS)), seed=None, n=3, max_tokens=9))
+            other = asked(shuffled.randrange(len(QUESTIONS)), seed=None, n=3, max_tokens=9)
+            await answer(client, "/v1/chat/completions", other)
 
     async def late(question: int) -> list[str]:
         await asyncio.sleep(0.3 * question)  # each joins the others at another step of theirs
