@@ -91,29 +91,50 @@ _NEUTRAL_BY = {
     Dialect.COMPLETIONS: {**_NEUTRAL, "add_special_tokens": (True,)},
 }
 
+_PER_CHOICE = frozenset({"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"})
+_PER_CHOICE_BY = {Dialect.CHAT: _PER_CHOICE | {"max_completion_tokens"}, Dialect.COMPLETIONS: _PER_CHOICE}
+_NEUTRAL_PER_CHOICE: Mapping[str, tuple[JSON, ...]] = {
+    name: _NEUTRAL[name]
+    for name in ("frequency_penalty", "logit_bias", "min_p", "presence_penalty", "repetition_penalty")
+}
+
 _STREAM_OPTIONS = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
 
 
 def check_fields(dialect: Dialect, fields: Mapping[str, JSON]) -> None:
     """Refuse, with ApiError 400 naming it, the first field whose value the engine would have to ignore."""
     for name, value in fields.items():
-        if value is None or name in _READ_BY[dialect] or name in _HARMLESS:
-            continue
-        neutral = _NEUTRAL_BY[dialect].get(name)
-        if neutral is None:
-            raise invalid_request(
-                f"Unrecognized request argument: '{shorten(name)}'.", param=shorten(name), code="unknown_parameter"
-            )
-        if not any(_same(value, harmless) for harmless in neutral):
-            raise invalid_request(
-                f"'{name}' is not supported by this engine.", param=name, code="unsupported_parameter"
-            )
+        if value is not None and name not in _READ_BY[dialect] and name not in _HARMLESS:
+            _check_neutral(name, value, _NEUTRAL_BY[dialect].get(name))
     options = fields.get("stream_options")
     if isinstance(options, dict):
         for name in options.keys() - _STREAM_OPTIONS:
             raise invalid_request(
                 f"Unrecognized stream option: '{shorten(name)}'.", param="stream_options", code="unknown_parameter"
             )
+
+
+def per_choice(dialect: Dialect, own: Mapping[str, JSON], where: str) -> dict[str, JSON]:
+    """What an entry of `choice_params` sets, nulls left out; `where` stands before its fields' names in refusals.
+
+    Raises ApiError 400 for a field that cannot differ between choices, or that the engine would have to ignore.
+    """
+    given: dict[str, JSON] = {}
+    for name, value in own.items():
+        if name in _PER_CHOICE_BY[dialect]:
+            if value is not None:
+                given[name] = value
+        elif value is not None or name not in _NEUTRAL_PER_CHOICE:
+            _check_neutral(where + name, value, _NEUTRAL_PER_CHOICE.get(name))
+    return given
+
+
+def _check_neutral(param: str, value: JSON, neutral: tuple[JSON, ...] | None) -> None:
+    param = shorten(param)
+    if neutral is None:
+        raise invalid_request(f"Unrecognized request argument: '{param}'.", param=param, code="unknown_parameter")
+    if not any(_same(value, harmless) for harmless in neutral):
+        raise invalid_request(f"'{param}' is not supported by this engine.", param=param, code="unsupported_parameter")
 
 
 def _same(value: JSON, harmless: JSON) -> bool:

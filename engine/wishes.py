@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.fields import per_choice
 from engine.members import Members
 from engine.messages import Sampling
-from nproxy.openai.dialect import Dialect
-from nproxy.openai.errors import invalid_request, shorten
+from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import wrong_type
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
-_OWN = frozenset({"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"})
-_OWN_BY = {Dialect.CHAT: _OWN | {"max_completion_tokens"}, Dialect.COMPLETIONS: _OWN}
 
 _MOST_STOPS = 16
 _LONGEST_STOP = 256
@@ -53,25 +50,19 @@ def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
     if len(listed) != request.n:
         message = f"Invalid 'choice_params': it has {len(listed)} entries, and 'n' is {request.n}."
         raise invalid_request(message, param="choice_params", code="invalid_length")
-    return tuple(
-        _overridden(fields, own, f"choice_params.{number}", common, _OWN_BY[request.dialect])
-        for number, own in enumerate(listed)
-    )
+    return tuple(_overridden(request, own, f"choice_params.{number}", common) for number, own in enumerate(listed))
 
 
-def _overridden(fields: Mapping[str, JSON], own: JSON, where: str, common: Wish, known: frozenset[str]) -> Wish:
+def _overridden(request: ChatRequest | CompletionRequest, own: JSON, where: str, common: Wish) -> Wish:
     if not isinstance(own, dict):
         raise wrong_type(where, "an object", own)
-    for name in own:
-        if name not in known:
-            param = f"{where}.{shorten(name)}"
-            raise invalid_request(f"Unrecognized request argument: '{param}'.", param=param, code="unknown_parameter")
-    given = {name: value for name, value in own.items() if value is not None}
+    given = per_choice(request.dialect, own, where + ".")
     if not given:
         return common
-    base = {name: value for name, value in fields.items() if name in known and name != "seed"}
-    if any(name in given for name in _LIMITS):
-        base = {name: value for name, value in base.items() if name not in _LIMITS}
+    replaced = {"seed"}
+    if not given.keys().isdisjoint(_LIMITS):  # two names of one thing
+        replaced |= set(_LIMITS)
+    base = {name: value for name, value in request.body.fields.items() if name not in replaced}
     return _wish(Members({**base, **given}, where + "."))
 
 

@@ -38,6 +38,17 @@ def test_what_a_choice_names_is_its_own_and_the_rest_is_the_requests() -> None:
     )
 
 
+def test_what_asks_for_nothing_passes() -> None:
+    nothing = {
+        "min_p": 0,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1,
+        "logit_bias": {},
+        "frequency_penalty": None,
+    }
+    assert chat(n=2, choice_params=[nothing, {}]).wishes == chat(n=2).wishes
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -49,6 +60,8 @@ def test_what_a_choice_names_is_its_own_and_the_rest_is_the_requests() -> None:
         ({"choice_params": [3, {}]}, "choice_params.0"),
         ({"choice_params": [{}, {"temprature": 1}]}, "choice_params.1.temprature"),
         ({"choice_params": [{}, {"n": None}]}, "choice_params.1.n"),
+        ({"choice_params": [{}, {"min_p": 0.1}]}, "choice_params.1.min_p"),
+        ({"choice_params": [{"logit_bias": {"5": 1}}, {}]}, "choice_params.0.logit_bias"),
         ({"choice_params": [{}, {"ignore_eos": True}]}, "choice_params.1.ignore_eos"),
         ({"choice_params": [{}, {"temperature": "hot"}]}, "choice_params.1.temperature"),
         ({"choice_params": [{"temperature": 2.5}, {}]}, "choice_params.0.temperature"),
