@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
 from nproxy.choices.plan import Request
 from nproxy.openai.body import Spliced
+from nproxy.openai.choice_params import FIELD
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import CompletionRequest
+
+_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
@@ -19,6 +24,8 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
     """
     put: dict[str, JSON] = {}
     drop = set(leg.omit)
+    if request.choice_params is not None and not capability.exact:
+        _own_params(request.choice_params[leg.offset], put, drop)
     _width(request, capability, leg, put, drop)
     _seed(request, capability, leg, put, drop)
     _stream(request, capability, leg, put, drop)
@@ -41,6 +48,14 @@ def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
     return request.stream or (leg.width > 1 and not capability.json_usage)
 
 
+def _own_params(own: Mapping[str, JSON], put: dict[str, JSON], drop: set[str]) -> None:
+    """What the leg's one choice asks for itself, in place of what the request asks for all."""
+    drop.add(FIELD)
+    put.update(own)
+    if any(name in own for name in _LIMITS):
+        drop.update(name for name in _LIMITS if name not in own)  # two names of one limit
+
+
 def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
     knows_n = capability.exact or capability.n_untested or capability.native_width != 1
     if request.n == request.drawn == 1 and knows_n:
@@ -55,6 +70,7 @@ def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JS
 
 def _seed(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
     if not capability.seed:
+        put.pop("seed", None)
         drop.add("seed")
     elif leg.seed is not None and leg.seed != request.seed:
         put["seed"] = leg.seed

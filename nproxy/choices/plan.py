@@ -9,6 +9,7 @@ from typing import Literal
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
 from nproxy.choices.seeds import seeded
+from nproxy.openai.choice_params import ChoiceParams
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 
@@ -45,6 +46,8 @@ def make_plan(request: Request, capability: Capability, draw: Callable[[], int],
     _refuse_the_impossible(request, capability, n, several_legs=len(legs) > 1)
     if capability.seed and (request.seed is not None or len(legs) > 1):
         legs = seeded(legs, request.seed, draw, set())
+    if request.choice_params is not None and not capability.exact:
+        legs = _with_own_seeds(legs, request.choice_params)
     if len(legs) > 1:
         return Plan("fanout", tuple(legs), n)
     if n < request.drawn:
@@ -73,11 +76,19 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
         width = n
     else:
         width = capability.native_width
+    if request.choice_params is not None and not capability.exact:
+        width = 1  # no other server knows the field
     split_prompts = request.prompts > 1 and not capability.prompt_lists
     carried = range(request.prompts) if split_prompts else (None,)
     shapes = [(prompt, run) for prompt in carried for run in runs(range(n), width)]
     scored = n > request.n
     return [Leg(number, run.start, len(run), prompt, scored=scored) for number, (prompt, run) in enumerate(shapes)]
+
+
+def _with_own_seeds(legs: Sequence[Leg], choice_params: ChoiceParams) -> list[Leg]:
+    """The same legs, of one choice each, with the seeds that the client gave for single choices."""
+    own = [choice_params[leg.offset].get("seed") for leg in legs]
+    return [replace(leg, seed=seed) if isinstance(seed, int) else leg for leg, seed in zip(legs, own, strict=True)]
 
 
 def _refuse_the_impossible(request: Request, capability: Capability, n: int, *, several_legs: bool) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SkipValidation, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SkipValidation
 from pydantic_core import CoreSchema, core_schema
 
 from nproxy.openai.body import Body
+from nproxy.openai.choice_params import ChoiceParams, read_choice_params
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import above, below, empty_array, missing, wrong_type
+from nproxy.openai.typed import Int64, typed
 
 MAX_BEST_OF = 20
 """OpenAI's limit."""
@@ -46,7 +48,8 @@ class GenerationRequest(BaseModel):
     n: choices per prompt, 1 where the client sent none (or null). n_given: a value was sent, as n or n_cmpl.
     best_of: None where absent. seed: int64. include_usage, continuous_usage: from stream_options, False
     without stream. temperature: None where absent. logprobs_asked: the client wants log probabilities.
-    beam_search: `use_beam_search` is true. prompts: prompts in this request, 1 for chat.
+    beam_search: `use_beam_search` is true. prompts: prompts in this request, 1 for chat. choice_params: per choice what
+    stands in place of the request's own sampling parameters, None where absent.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, arbitrary_types_allowed=True)
@@ -65,6 +68,7 @@ class GenerationRequest(BaseModel):
     logprobs_asked: bool = False
     beam_search: bool = False
     prompts: int = 1
+    choice_params: SkipValidation[ChoiceParams | None] = None  # checked while read
 
     @property
     def choices(self) -> int:
@@ -83,8 +87,11 @@ class GenerationRequest(BaseModel):
 
     @property
     def all_equal(self) -> bool:
-        """Whether all choices of a prompt come out equal; the beams of a search differ at any temperature."""
-        return self.greedy and not self.beam_search
+        """Whether all choices of a prompt come out equal.
+
+        The beams of a search differ at any temperature, and so do choices with parameters of their own.
+        """
+        return self.greedy and not self.beam_search and self.choice_params is None
 
 
 class ChatRequest(GenerationRequest):
@@ -109,7 +116,7 @@ class CompletionRequest(GenerationRequest):
 
 def parse_chat(body: Body, limits: Limits) -> ChatRequest:
     """Validate a chat request; raises ApiError 400 naming the field at fault."""
-    sent = cast(_SentChat, _typed(_SentChat, body))
+    sent = typed(_SentChat, body.fields)
     _check_messages(body)
     if sent.top_logprobs and not sent.logprobs:
         raise invalid_request("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
@@ -127,12 +134,13 @@ def parse_chat(body: Body, limits: Limits) -> ChatRequest:
         temperature=sent.temperature,
         logprobs_asked=bool(sent.logprobs),
         beam_search=bool(sent.use_beam_search),
+        choice_params=read_choice_params(body.fields, n, n if sent.best_of is None else sent.best_of),
     )
 
 
 def parse_completion(body: Body, limits: Limits) -> CompletionRequest:
     """Validate a legacy completion request; raises ApiError 400 naming the field at fault."""
-    sent = cast(_SentCompletion, _typed(_SentCompletion, body))
+    sent = typed(_SentCompletion, body.fields)
     prompt, listed = _read_prompt(body)
     n = _check_width(sent, body, prompts=len(prompt), limits=limits)
     return CompletionRequest(
@@ -148,6 +156,7 @@ def parse_completion(body: Body, limits: Limits) -> CompletionRequest:
         temperature=sent.temperature,
         logprobs_asked=sent.logprobs is not None,
         beam_search=bool(sent.use_beam_search),
+        choice_params=read_choice_params(body.fields, n, n if sent.best_of is None else sent.best_of),
         prompts=len(prompt),
         prompt=prompt,
         listed=listed,
@@ -156,8 +165,6 @@ def parse_completion(body: Body, limits: Limits) -> CompletionRequest:
 
 
 # What clients send, field by field: types only. The rules that join several fields stand below.
-
-Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
 class _StreamOptions(BaseModel):
@@ -202,35 +209,6 @@ class _SentChat(_Sent):
 class _SentCompletion(_Sent):
     logprobs: int | None = None
     echo: bool | None = None
-
-
-def _typed(shape: type[_Sent], body: Body) -> _Sent:
-    try:
-        return shape.model_validate(body.fields)
-    except ValidationError as invalid:
-        problem = invalid.errors(include_url=False, include_context=True)[0]
-    param = ".".join(str(step) for step in problem["loc"])
-    bounds = problem.get("ctx", {})
-    match problem["type"]:
-        case "missing":
-            raise missing(param)
-        case "greater_than_equal":
-            raise below(param, problem["input"], bounds["ge"])
-        case "less_than_equal":
-            raise above(param, problem["input"], bounds["le"])
-        case "string_too_short":
-            raise invalid_request(f"Invalid '{param}': it must not be empty.", param=param, code="empty_string")
-        case kind:
-            raise wrong_type(param, _EXPECTED.get(kind, "another type"), problem["input"])
-
-
-_EXPECTED = {
-    "bool_type": "a boolean",
-    "float_type": "a number",
-    "int_type": "an integer",
-    "string_type": "a string",
-    "model_type": "an object",
-}
 
 
 def _check_width(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> int:

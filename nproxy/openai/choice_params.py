@@ -1,0 +1,69 @@
+"""`choice_params`: sampling parameters of each choice, an extension of the request.
+
+A list of n objects; what stands in object i takes the place of the request's own field for choice i of every prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag
+
+from nproxy.openai.errors import invalid_request
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.refusals import wrong_type
+from nproxy.openai.typed import Int64, typed
+
+ChoiceParams = tuple[Mapping[str, Any], ...]  # Any, not JSON: pydantic would follow the recursion
+"""Per choice what it asks for itself; values as sent, nulls left out, for null leaves the request's own."""
+
+FIELD = "choice_params"
+
+
+class _Params(BaseModel):
+    """What may differ between choices: types only, as limits are the server's to know."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: Int64 | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: Annotated[
+        Annotated[str, Tag("one")] | Annotated[list[str], Tag("list")] | Annotated[None, Tag("none")],
+        Discriminator(lambda stop: "one" if isinstance(stop, str) else "none" if stop is None else "list"),
+    ] = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+
+def read_choice_params(fields: Mapping[str, JSON], n: int, drawn: int) -> ChoiceParams | None:
+    """Read the field of a request for n choices that are made from `drawn`; None where it is absent or null.
+
+    Raises ApiError 400 naming the place: not a list, not n objects, a field that cannot differ between choices, a wrong
+    type; or `best_of` above n, with which nobody could say which choice is which.
+    """
+    listed = fields.get(FIELD)
+    if listed is None:
+        return None
+    if not isinstance(listed, list):
+        raise wrong_type(FIELD, "an array of objects", listed)
+    if len(listed) != n:
+        message = f"Invalid '{FIELD}': it has {len(listed)} entries, and 'n' is {n}."
+        raise invalid_request(message, param=FIELD, code="invalid_length")
+    if drawn != n:
+        raise invalid_request(f"'{FIELD}' cannot say what 'best_of' above 'n' chooses from.", param=FIELD)
+    return tuple(_read(own, f"{FIELD}.{place}") for place, own in enumerate(listed))
+
+
+def _read(own: JSON, where: str) -> Mapping[str, JSON]:
+    if not isinstance(own, dict):
+        raise wrong_type(where, "an object", own)
+    typed(_Params, own, where + ".")
+    return {name: value for name, value in own.items() if value is not None}

@@ -1,0 +1,70 @@
+"""A parsed JSON object read into a pydantic model, with what is wrong said as OpenAI says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from nproxy.openai.errors import ApiError, invalid_request, shorten
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.refusals import above, below, missing, wrong_type
+
+Model = TypeVar("Model", bound=BaseModel)
+
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+
+def typed(shape: type[Model], value: Mapping[str, JSON], where: str = "") -> Model:
+    """Read an object whose fields the client knows as `where` and the field's name; raises ApiError 400 naming one."""
+    try:
+        return shape.model_validate(value)
+    except ValidationError as invalid:
+        problem = invalid.errors(include_url=False, include_context=True)[0]
+    param = where + ".".join(map(str, _steps(value, problem["loc"])))
+    bounds = problem.get("ctx", {})
+    match problem["type"]:
+        case "missing":
+            raise missing(param)
+        case "extra_forbidden":
+            raise unknown(param)
+        case "greater_than_equal":
+            raise below(param, problem["input"], bounds["ge"])
+        case "less_than_equal":
+            raise above(param, problem["input"], bounds["le"])
+        case "string_too_short":
+            raise invalid_request(f"Invalid '{param}': it must not be empty.", param=param, code="empty_string")
+        case kind:
+            raise wrong_type(param, _EXPECTED.get(kind, "another type"), problem["input"])
+
+
+def unknown(param: str) -> ApiError:
+    """A field that nobody knows."""
+    param = shorten(param)
+    return invalid_request(f"Unrecognized request argument: '{param}'.", param=param, code="unknown_parameter")
+
+
+_EXPECTED = {
+    "bool_type": "a boolean",
+    "dict_type": "an object",
+    "float_type": "a number",
+    "int_type": "an integer",
+    "list_type": "a string or an array of strings",  # the only lists that are read here
+    "string_type": "a string",
+    "model_type": "an object",
+}
+
+
+def _steps(value: object, loc: tuple[int | str, ...]) -> list[int | str]:
+    """Those steps of pydantic's location that lead through the value; it also names the types of a union."""
+    steps: list[int | str] = []
+    for place, step in enumerate(loc, 1):
+        if isinstance(value, dict) and (step in value or place == len(loc)):
+            value = value.get(str(step))
+        elif isinstance(value, list) and isinstance(step, int):
+            value = value[step]
+        else:
+            continue
+        steps.append(step)
+    return steps
