@@ -44,8 +44,14 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
 
 
 def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
-    """Whether this leg is to answer as a stream: as the client asked, or because its JSON form would miscount usage."""
-    return request.stream or (leg.width > 1 and not capability.json_usage)
+    """Whether this leg is to answer as a stream.
+
+    It does where the client asked for one, where its JSON form would miscount usage, and where its siblings wait for
+    its first token, unless that would cost the usage.
+    """
+    if request.stream or (leg.width > 1 and not capability.json_usage):
+        return True
+    return leg.warms and capability.stream_options and "stream_options" not in leg.omit
 
 
 def _own_params(own: Mapping[str, JSON], put: dict[str, JSON], drop: set[str]) -> None:

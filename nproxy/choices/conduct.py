@@ -45,6 +45,7 @@ from nproxy.choices.relay import Relay
 from nproxy.choices.remedies import unscored
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.states import LegState, Signal
+from nproxy.choices.warming import WARM_SECONDS, Warming
 from nproxy.openai.errors import ApiError
 from nproxy.openai.wire import PING, error_event
 
@@ -95,7 +96,10 @@ class Conduct:
         self._capability = capability
         self._settings = settings
         self._merge = _merge_for(request, plan, capability, settings)
-        self._roster = Roster(plan.legs, seed=request.seed, draw=draw if capability.seed else None)
+        self._warming = Warming(plan.legs)
+        self._roster = Roster(
+            plan.legs, seed=request.seed, draw=draw if capability.seed else None, held=self._warming.held
+        )
         self._recovery = Recovery(
             request,
             self._roster,
@@ -120,6 +124,8 @@ class Conduct:
             self._commands.append(Anomaly("seed_omitted"))
         if self._request.stream:
             self._commands.append(SetTimer("headers", self._settings.headers_after_seconds))
+        if self._warming.held:
+            self._commands.append(SetTimer("warm", WARM_SECONDS))
         return self._decided()
 
     def receive(self, events: Sequence[Event]) -> list[Command]:
@@ -165,6 +171,8 @@ class Conduct:
             return
         if run.state is LegState.CALLED:
             self._spoke(run)
+        if self._warming.waits_for(event.leg) and self._merge.generated(event.leg):
+            self._roster.release(self._warming.release(event.leg))
         if written:
             self._writes.append(written)
 
@@ -187,6 +195,7 @@ class Conduct:
 
     def _ended(self, run: Run) -> None:
         """The answer is over: it was whole, or other legs bring what it lacks, or it failed."""
+        self._roster.release(self._warming.release(run.leg.number))
         try:
             missing = self._merge.end(run.leg.number)
         except LegFault as fault:
@@ -212,9 +221,10 @@ class Conduct:
         self._failed(run, failure)
 
     def _failed(self, run: Run, failure: Failure) -> None:
+        self._roster.release(self._warming.release(run.leg.number))
         if self._merge.whole(run.leg.number):
             self._commands.append(Anomaly("cut_after_finish"))
-            self._roster.move(run, Signal.END)
+            self._ended(run)
         else:
             self._lost(run, failure)
 
@@ -237,6 +247,8 @@ class Conduct:
             run = self._roster.find(int(number))
             if run is not None and run.state is LegState.PAUSED:
                 self._roster.resume(run)
+        elif kind == "warm":
+            self._roster.release(self._warming.release_all())
         elif kind == "gather":
             self._gathered = True
         elif kind == "headers":

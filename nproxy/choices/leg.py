@@ -13,7 +13,8 @@ class Leg:
     retries included. `prompt` is the position of the one prompt it carries in the client's list, or
     None when it carries all of them. `seed` is what goes on the wire; None sends no seed of nproxy's.
     `omit` names fields that the upstream refused; the leg is sent without them. `scored` asks for log probabilities,
-    by which the best choices are found.
+    by which the best choices are found. `warms`: its siblings wait until it has computed the prompt, which the upstream
+    then has in its cache; its first token is to be seen, so it is asked for as a stream.
     """
 
     number: int
@@ -23,6 +24,7 @@ class Leg:
     seed: int | None = None
     omit: frozenset[str] = frozenset()
     scored: bool = False
+    warms: bool = False
 
     def client_index(self, upstream_index: int, n: int) -> int:
         """Map the upstream's choice index to the client's, for a request with `n` choices per prompt.

@@ -78,6 +78,10 @@ class Merge:
         """Whether this leg said `[DONE]`, or gave its whole body, and nothing of it is missed."""
         return self._strands[number].done and self._strands[number].whole
 
+    def generated(self, number: int) -> bool:
+        """Whether this leg has brought more than roles: its prompt is computed."""
+        return self._strands[number].generated
+
     def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
         """Take one event of a leg; give the client's frames for it, or None where it does not count as an event.
 
@@ -210,6 +214,7 @@ class Merge:
     def _said(self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk."""
         said = chunk.choices[position]
+        strand.generated = strand.generated or not said.bare
         if data or self._request.stream:  # the choices of a whole answer stay as they are
             said = self._mended(choice, said)
         choice.began = True

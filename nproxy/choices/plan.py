@@ -81,8 +81,11 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
     split_prompts = request.prompts > 1 and not capability.prompt_lists
     carried = range(request.prompts) if split_prompts else (None,)
     shapes = [(prompt, run) for prompt in carried for run in runs(range(n), width)]
-    scored = n > request.n
-    return [Leg(number, run.start, len(run), prompt, scored=scored) for number, (prompt, run) in enumerate(shapes)]
+    warm = capability.prefix_cache and len(shapes) > len(carried)  # some prompt has several legs
+    return [
+        Leg(number, run.start, len(run), prompt, scored=n > request.n, warms=warm and run.start == 0)
+        for number, (prompt, run) in enumerate(shapes)
+    ]
 
 
 def _with_own_seeds(legs: Sequence[Leg], choice_params: ChoiceParams) -> list[Leg]:

@@ -29,17 +29,25 @@ class Run:
 class Roster:
     """All legs of a request, by number. calls: legs that hold a call. unsettled: legs in no final state.
 
-    seed: the client's. draw: gives random seeds, None where the upstream takes none.
+    seed: the client's. draw: gives random seeds, None where the upstream takes none. held: numbers of legs that wait
+    until they are released.
     """
 
-    def __init__(self, legs: Iterable[Leg], *, seed: int | None, draw: Callable[[], int] | None) -> None:
+    def __init__(
+        self,
+        legs: Iterable[Leg],
+        *,
+        seed: int | None,
+        draw: Callable[[], int] | None,
+        held: frozenset[int] = frozenset(),
+    ) -> None:
         self.calls = 0
         self.unsettled = 0
         self._seed = seed
         self._draw = draw
         self._runs: dict[int, Run] = {}
         self._queue: list[int] = []  # a heap: of the waiting legs the lowest number is called first
-        self._enlist(legs)
+        self._enlist(legs, held)
         self._taken = {run.leg.seed for run in self if run.leg.seed is not None}
 
     def __iter__(self) -> Iterator[Run]:
@@ -80,6 +88,12 @@ class Roster:
         self.move(run, Signal.PAUSE)
         self.resume(run)
 
+    def release(self, numbers: Iterable[int]) -> None:
+        """Let legs that were held wait for their turn."""
+        for number in numbers:
+            if self._runs[number].state is LegState.WAITING:
+                heapq.heappush(self._queue, number)
+
     def next_waiting(self, parallel: int | None) -> Run | None:
         """The next leg to call, None where none waits or `parallel` calls are open; the caller opens it."""
         if not self._queue or (parallel is not None and self.calls >= parallel):
@@ -102,8 +116,9 @@ class Roster:
                 self.move(run, Signal.CANCEL)
         self._queue.clear()
 
-    def _enlist(self, legs: Iterable[Leg]) -> None:
+    def _enlist(self, legs: Iterable[Leg], held: frozenset[int] = frozenset()) -> None:
         for leg in legs:
             self._runs[leg.number] = Run(leg)
             self.unsettled += 1
-            heapq.heappush(self._queue, leg.number)
+            if leg.number not in held:
+                heapq.heappush(self._queue, leg.number)

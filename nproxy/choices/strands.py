@@ -39,14 +39,16 @@ class Choice:
 class Strand:
     """One leg's part of the merge. choices: by the upstream's index.
 
-    tails: usage of chunks without choices. by_choice: the last usage that came with a choice. top: unknown top-level
-    keys. done: `[DONE]` or a whole body has come; nothing counts after it.
+    spoke: something of an answer has come. generated: some of it was more than a role. tails: usage of chunks without
+    choices. by_choice: the last usage that came with a choice. top: unknown top-level keys. done: `[DONE]` or a whole
+    body has come; nothing counts after it.
     """
 
     leg: Leg
     choices: list[Choice]
     rewriter: Rewriter
     spoke: bool = False
+    generated: bool = False
     done: bool = False
     surplus: bool = False
     tails: list[Usage] = field(default_factory=list)

@@ -10,7 +10,6 @@ from nproxy.config.tree import Path
 PLANNED_KEYS: frozenset[str] = frozenset(
     {
         "engine.quantization",
-        "upstreams[].prefix_cache",
         "upstreams[].balance",
         "upstreams[].breaker",
         "upstreams[].resume",

@@ -108,6 +108,8 @@ class Upstream(Settings):
     """Legs at once per replica; further ones wait in order. auto: no limit."""
     seed: Literal["auto", "send", "omit"] = "auto"
     """Whether seeds are sent."""
+    prefix_cache: bool = False
+    """true: all legs go to one replica, and the first computes the prompt before the others start."""
     usage: Literal["auto", "stream"] = "auto"
     """stream: usage of whole answers counts one choice only (llama.cpp); calls for several are asked for as streams."""
     timeouts: Timeouts = Timeouts()

@@ -27,6 +27,7 @@ from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import parse_chat, parse_completion
 from nproxy.upstreams.client import Call
+from nproxy.upstreams.gate import Kin
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.upstream import Upstream
 
@@ -96,6 +97,7 @@ class _Legs:
         self._request = request
         self._n = plan.n
         self._capability = capability
+        self._kin = Kin() if capability.prefix_cache else None
         self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW)
         self._shared["Content-Type"] = "application/json"
         self._shared["Accept-Encoding"] = "identity"
@@ -116,7 +118,7 @@ class _Legs:
             streamed=asked_as_stream(self._request, self._capability, leg),
             own_key=self._upstream.own_key,
         )
-        return self._upstream.call(call, leg.width * (self._request.prompts if leg.prompt is None else 1))
+        return self._upstream.call(call, leg.width * (self._request.prompts if leg.prompt is None else 1), self._kin)
 
 
 def _settings(app: App, upstream: Upstream, request: Request) -> ConductSettings:

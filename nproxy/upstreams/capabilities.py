@@ -39,7 +39,8 @@ class Capabilities:
             exact=upstream.wire == "exact",
             seed=upstream.seed != "omit",
             json_usage=upstream.usage != "stream",
-            parallel=None if upstream.parallel == "auto" else upstream.parallel * len(upstream.replicas),
+            prefix_cache=upstream.prefix_cache,
+            parallel=_parallel(upstream),
         )
 
     def snapshot(self, model: str, upstream_model: str | None) -> Capability:
@@ -84,6 +85,13 @@ class Capabilities:
             del self._learned[model, what]
             return None
         return learned
+
+
+def _parallel(upstream: Upstream) -> int | None:
+    """Legs of one request at once; where they go to one replica, as many as that one takes."""
+    if upstream.parallel == "auto":
+        return None
+    return upstream.parallel * (1 if upstream.prefix_cache else len(upstream.replicas))
 
 
 def _configured_width(n: NMode) -> int | None:

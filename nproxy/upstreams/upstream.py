@@ -15,7 +15,7 @@ from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.capabilities import Capabilities
 from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.forward import ForwardError, fetch
-from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.gate import Gate, Kin
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.models import ModelList, ModelName
 from nproxy.upstreams.replicas import Replica
@@ -48,9 +48,9 @@ class Upstream:
         """Whether calls carry nproxy's own key, so that a 401 is not the client's fault."""
         return isinstance(self.settings.api_key, SecretStr)
 
-    async def call(self, call: Call, choices: int) -> AsyncGenerator[list[Event]]:
-        """Wait at the gate, then send one leg that carries so many choices; see Client.call."""
-        async with self.gate.permit(choices) as replica:
+    async def call(self, call: Call, choices: int, kin: Kin | None = None) -> AsyncGenerator[list[Event]]:
+        """Wait at the gate, then send one leg that carries so many choices, where its kin is; see Client.call."""
+        async with self.gate.permit(choices, kin) as replica:
             self.budget.count_call()
             async with aclosing(self.client.call(replica, call)) as batches:
                 async for batch in batches:

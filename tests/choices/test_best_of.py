@@ -11,6 +11,7 @@ from nproxy.choices.best_of import mean_logprob
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CancelLeg, ChoiceFinished, Learn, Spent
 from nproxy.choices.compose import compose
+from nproxy.choices.events import FailureKind
 from nproxy.choices.lessons import Lacks, NativeWidth
 from nproxy.openai.dialect import Dialect
 from tests.choices.tutil import (
@@ -170,6 +171,14 @@ def test_J12_answers_without_log_probabilities(dialect: Dialect, capability: Cap
     assert play.reply["error"]["type"] == "invalid_request_error"
     assert play.of(Learn)[-1] == Learn(Lacks("logprobs"))
     assert [command.leg for command in play.of(CancelLeg)] == ([1] if capability is FANOUT else [])
+
+
+def test_J9_a_cut_after_the_last_finish_is_no_failure() -> None:
+    play = Play(chat(best_of=2), NATIVE)
+    play.says(0, delta("a", logprobs=scores(Dialect.CHAT, [-2.0]), finish="stop"))
+    play.says(0, delta("b", logprobs=scores(Dialect.CHAT, [-1.0]), index=1, finish="stop"))
+    play.fails(0, FailureKind.CUT)
+    assert shown(play) == ["b"]
 
 
 def test_J12_is_not_learned_from_what_the_client_asked() -> None:

@@ -275,6 +275,7 @@ capabilities = st.builds(
     seed=st.booleans(),
     prompt_lists=st.booleans(),
     parallel=st.sampled_from([None, 1, 2]),
+    prefix_cache=st.booleans(),
 )
 
 

@@ -123,7 +123,6 @@ NOT_YET = [
             f"upstreams[0].{key}: is not available yet",
         )
         for key, value in [
-            ("prefix_cache", "true"),
             ("balance", "prefix_affinity"),
             ("breaker", "{in_a_row: 5}"),
             ("resume", "off"),

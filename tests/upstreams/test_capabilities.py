@@ -85,6 +85,13 @@ def test_R4_usage_of_whole_answers_is_believed_unless_configured_otherwise() -> 
     assert not capabilities(usage="stream").snapshot("m", None).json_usage
 
 
+def test_Q3_where_all_legs_go_to_one_replica_its_own_limit_holds() -> None:
+    upstream = {"replicas": ["http://a/v1", "http://b/v1"], "parallel": 2}
+    told = capabilities(**upstream, prefix_cache=True).snapshot("m", None)
+    assert told.prefix_cache and told.parallel == 2
+    assert not capabilities(**upstream).snapshot("m", None).prefix_cache
+
+
 def test_alias_and_wire_go_through() -> None:
     told = capabilities(wire="exact").snapshot("alias", "real")
     assert (told.model, told.exact) == ("real", True)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from nproxy.upstreams.balancing import least_loaded
-from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.gate import Gate, Kin
 from nproxy.upstreams.replicas import Replica
 
 
@@ -112,6 +112,74 @@ async def test_permits_survive_cancellation_at_random_moments() -> None:
         await asyncio.sleep(0)
     assert gate.waiting == 0
     assert [(replica.legs, replica.choices) for replica in gate.replicas] == [(0, 0), (0, 0)]
+
+
+async def test_Q3_kin_go_where_the_first_of_them_went() -> None:
+    gate = Gate(replicas(3), None)
+    async with gate.permit(9), gate.permit(1):
+        kin = Kin()
+        async with gate.permit(1, kin) as first, gate.permit(1, kin) as second, gate.permit(1) as other:
+            assert first is second is gate.replicas[2]
+            assert other is gate.replicas[1], "the least loaded"
+    assert [(replica.legs, replica.choices) for replica in gate.replicas] == [(0, 0)] * 3
+
+
+async def test_Q3_kin_wait_for_their_replica_and_others_pass_them_by() -> None:
+    gate = Gate(replicas(2), 1)
+    served: list[tuple[str, Replica]] = []
+    done = asyncio.Event()
+
+    async def leg(name: str, kin: Kin | None) -> None:
+        async with gate.permit(1, kin) as replica:
+            served.append((name, replica))
+            await done.wait()
+
+    async with asyncio.TaskGroup() as group:
+        kin = Kin()
+        async with gate.permit(1, kin) as mine:
+            group.create_task(leg("sibling", kin))
+            await asyncio.sleep(0)
+            assert gate.waiting == 1 and served == []
+            group.create_task(leg("stranger", None))
+            await asyncio.sleep(0)
+            assert [name for name, _ in served] == ["stranger"] and served[0][1] is not mine
+            group.create_task(leg("late", None))
+            await asyncio.sleep(0)
+            assert gate.waiting == 2
+        await asyncio.sleep(0)
+        assert served[-1] == ("sibling", mine), "first come, first served on its own replica"
+        done.set()
+    assert [name for name, _ in served] == ["stranger", "sibling", "late"]
+    assert gate.waiting == 0
+
+
+async def test_Q3_kin_leave_a_replica_that_cannot_be_reached() -> None:
+    gate = Gate(replicas(2), None)
+    kin = Kin()
+    async with gate.permit(1, kin) as first:
+        pass
+    first.unreachable()
+    async with gate.permit(1, kin) as second, gate.permit(1, kin) as third:
+        assert second is third is not first
+
+
+async def test_kin_survive_cancellation_at_random_moments() -> None:
+    rng = random.Random(11)
+    gate = Gate(replicas(3), 2)
+
+    async def leg(kin: Kin | None) -> None:
+        async with gate.permit(1, kin) as replica:
+            assert replica.legs <= 2
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+
+    kins = [Kin() for _ in range(40)]
+    tasks = [asyncio.create_task(leg(rng.choice([None, *kins]))) for _ in range(300)]
+    while not all(task.done() for task in tasks):
+        rng.choice(tasks).cancel()
+        await asyncio.sleep(0)
+    assert gate.waiting == 0
+    assert [(replica.legs, replica.choices) for replica in gate.replicas] == [(0, 0)] * 3
 
 
 def test_the_least_loaded_is_taken_and_equals_take_turns() -> None:
