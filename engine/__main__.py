@@ -22,11 +22,11 @@ from pathlib import Path
 from engine.channel import CoreClient
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreFailed, ModelError
-from engine.metrics import Metrics
-from engine.router import Router
-from engine.server import listening
-from engine.serving import STALL_SECONDS, Serving, unavailable
-from engine.tokenizer import Tokenizer, load_tokenizer
+from engine.server.http import listening
+from engine.server.metrics import Metrics
+from engine.server.router import Router
+from engine.server.serving import STALL_SECONDS, Serving, unavailable
+from engine.text.tokenizer import Tokenizer, load_tokenizer
 
 _DRAIN_SECONDS = 8.0  # the supervisor waits ten before it kills
 _FAREWELL_SECONDS = 2.0  # for requests to write their error event

@@ -30,13 +30,14 @@ BREAKS = [
     ("nproxy/gateway/__init__.py", "import nproxy.models", "Models are"),
     ("nproxy/cli/options.py", "def late():\n    import engine.config", "nproxy never imports the engine"),
     ("nproxy/models/hub.py", "import torch", "nproxy never imports the engine"),
-    ("engine/newcomer.py", "", "engine: server >"),
-    ("engine/scheduler.py", "import engine.engine", "engine: server >"),
+    ("engine/newcomer.py", "", "engine: server > channel"),
+    ("engine/scheduler.py", "import engine.engine", "engine: server > channel"),
+    ("engine/text/stops.py", "import engine.server.output", "engine: server > channel"),
     ("engine/blocks.py", "import nproxy.config", "The engine takes the wire"),
     ("engine/scheduler.py", "import nproxy.openai.errors", "The engine's core knows no wire"),
     ("engine/batch.py", "import torch", "The engine's scheduling half"),
     ("engine/sequence.py", f"{TYPE_ONLY}import asyncio", "The engine's scheduling half"),
-    ("engine/vocabulary.py", "import torch", "The engine's server process"),
+    ("engine/text/vocabulary.py", "import torch", "The engine's server process"),
     ("nproxy/config/tree.py", "import nproxy.config.planned", "No cycles"),
 ]
 
@@ -87,7 +88,7 @@ IMPORTS = {
     "the engine's scheduling half": (
         "engine.scheduler engine.blocks engine.sequence engine.batch engine.config engine.errors engine.messages"
     ),
-    "the engine's server": "engine.__main__ engine.server engine.tokenizer engine.channel",
+    "the engine's server": "engine.__main__ engine.server.http engine.text.tokenizer engine.channel",
 }
 
 

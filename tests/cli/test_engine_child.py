@@ -198,7 +198,7 @@ async def test_an_engine_whose_core_hangs_is_started_again(
     ready: asyncio.Queue[float] = asyncio.Queue()
     async with supervised(words, socket, ready.put_nowait):
         await ready.get()
-        (server,) = psutil.Process().children()
+        server = next(child for child in psutil.Process().children() if str(socket) in child.cmdline())
         (core,) = server.children()
         core.suspend()
         body = {"model": "m", "prompt": "The sky is", "max_tokens": 4}

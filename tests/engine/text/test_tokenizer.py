@@ -17,9 +17,9 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from engine.errors import ModelError
-from engine.template import ChatTemplate, TemplateRejected
-from engine.tokenizer import Tokenizer, load_tokenizer
-from engine.vocabulary import tokenizer_from_metadata
+from engine.text.template import ChatTemplate, TemplateRejected
+from engine.text.tokenizer import Tokenizer, load_tokenizer
+from engine.text.vocabulary import tokenizer_from_metadata
 
 CHATS: list[list[dict[str, str]]] = [
     [{"role": "user", "content": "Name a color."}],
@@ -102,12 +102,12 @@ def test_a_folder_is_read_as_transformers_reads_it(theirs: Any, tmp_path: Path) 
 @pytest.mark.model
 def test_loading_leaves_torch_and_transformers_out(default_model: Path) -> None:
     code = (
-        "import sys, pathlib, engine.__main__, engine.tokenizer as t;"
+        "import sys, pathlib, engine.__main__, engine.text.tokenizer as t;"
         "t.load_tokenizer(pathlib.Path(sys.argv[1]));"
         "print(sorted({'torch', 'transformers', 'triton', 'gguf'} & set(sys.modules)))"
     )
     argv = [sys.executable, "-c", code, str(default_model)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[3])
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 

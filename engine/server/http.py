@@ -13,12 +13,12 @@ from pathlib import Path
 
 from aiohttp import hdrs, web
 
-from engine import metrics
-from engine.answers import Answer
-from engine.order import read_order
-from engine.output import Output
-from engine.prompts import context_length
-from engine.serving import Serving
+from engine.server import metrics
+from engine.server.answers import Answer
+from engine.server.order import read_order
+from engine.server.output import Output
+from engine.server.prompts import context_length
+from engine.server.serving import Serving
 from nproxy.openai import request_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect

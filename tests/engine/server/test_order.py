@@ -11,12 +11,12 @@ import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from engine.detokenizer import TokenBytes
 from engine.messages import Ready, Sampling
-from engine.order import Order, read_order
-from engine.prompts import Prompt, prepare
-from engine.template import ChatTemplate
-from engine.tokenizer import Tokenizer
+from engine.server.order import Order, read_order
+from engine.server.prompts import Prompt, prepare
+from engine.text.detokenizer import TokenBytes
+from engine.text.template import ChatTemplate
+from engine.text.tokenizer import Tokenizer
 from nproxy.openai.body import Body
 from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits, parse_chat, parse_completion

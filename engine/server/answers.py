@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from engine.output import Output, Piece
-from engine.router import Ticket
+from engine.server.output import Output, Piece
+from engine.server.router import Ticket
 from nproxy.openai import request_id
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError

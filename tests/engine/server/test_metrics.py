@@ -7,7 +7,7 @@ from dataclasses import fields
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.messages import Ready, Stats, StepDone
-from engine.metrics import Metrics
+from engine.server.metrics import Metrics
 
 READY = Ready(
     vocab_size=10,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.stops import StopScanner
+from engine.text.stops import StopScanner
 
 
 def scan(pieces: list[str], stops: tuple[str, ...]) -> tuple[list[str], str | None]:

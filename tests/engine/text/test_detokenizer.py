@@ -13,9 +13,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 from tokenizers.models import WordPiece
 
-from engine.detokenizer import Detokenizer, TokenBytes
 from engine.errors import ModelError
-from engine.tokenizer import Tokenizer, load_tokenizer
+from engine.text.detokenizer import Detokenizer, TokenBytes
+from engine.text.tokenizer import Tokenizer, load_tokenizer
 
 BYTES = TokenBytes(bytes([byte]) for byte in range(256))
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import tokenizers
 
-from engine.detokenizer import TokenBytes
 from engine.errors import ModelError
 from engine.ggufmeta import read_metadata
-from engine.template import ChatTemplate
-from engine.vocabulary import special_strings, tokenizer_from_metadata
+from engine.text.detokenizer import TokenBytes
+from engine.text.template import ChatTemplate
+from engine.text.vocabulary import special_strings, tokenizer_from_metadata
 
 
 @dataclass(frozen=True, slots=True)

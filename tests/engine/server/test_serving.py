@@ -12,19 +12,19 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine import answers, serving
 from engine.channel import CoreClient
 from engine.config import EngineConfig
-from engine.detokenizer import TokenBytes
-from engine.metrics import Metrics
-from engine.router import Router
-from engine.server import listening
-from engine.serving import Serving, unavailable
-from engine.template import ChatTemplate
-from engine.tokenizer import Tokenizer
+from engine.server import answers, serving
+from engine.server.http import listening
+from engine.server.metrics import Metrics
+from engine.server.router import Router
+from engine.server.serving import Serving, unavailable
+from engine.text.detokenizer import TokenBytes
+from engine.text.template import ChatTemplate
+from engine.text.tokenizer import Tokenizer
 from tests.engine.asking import answer, ask, chat, folded, post, refused, streamed, texts
 from tests.engine.conftest import MODEL
-from tests.engine.test_order import LETTERS
+from tests.engine.server.test_order import LETTERS
 
 
 @asynccontextmanager

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from engine.fields import check_fields
-from engine.members import Members, is_integer
-from engine.wishes import Wish, read_wishes
+from engine.server.fields import check_fields
+from engine.server.members import Members, is_integer
+from engine.server.wishes import Wish, read_wishes
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import below, wrong_type

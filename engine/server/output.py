@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.detokenizer import Detokenizer, TokenBytes
 from engine.messages import TokenDrawn
-from engine.stops import StopScanner
+from engine.text.detokenizer import Detokenizer, TokenBytes
+from engine.text.stops import StopScanner
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.fields import per_choice
-from engine.members import Members
 from engine.messages import Sampling
+from engine.server.fields import per_choice
+from engine.server.members import Members
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import wrong_type

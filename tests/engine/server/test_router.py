@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.messages import TokenDrawn
-from engine.router import FULL, Inbox
+from engine.server.router import FULL, Inbox
 from nproxy.openai.errors import ApiError, invalid_request
 
 TOKEN = TokenDrawn(1, 0, 5)

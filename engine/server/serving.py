@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 from engine.config import EngineConfig
 from engine.messages import Choice, wrap_seed
-from engine.metrics import Metrics
-from engine.order import Order
-from engine.prompts import Prompt, prepare
-from engine.router import Router
-from engine.tokenizer import Tokenizer
+from engine.server.metrics import Metrics
+from engine.server.order import Order
+from engine.server.prompts import Prompt, prepare
+from engine.server.router import Router
+from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from engine.channel import CoreClient
 from engine.messages import Abort, Add, Choice, GroupFailed, TokenDrawn
-from engine.metrics import Metrics
+from engine.server.metrics import Metrics
 from nproxy.openai.errors import ApiError, invalid_request
 
 FULL = 65_536

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.messages import Ready
-from engine.order import Order
-from engine.template import TemplateRejected
-from engine.tokenizer import Tokenizer
+from engine.server.order import Order
+from engine.text.template import TemplateRejected
+from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 

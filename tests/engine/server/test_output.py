@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.detokenizer import TokenBytes
 from engine.messages import TokenDrawn
-from engine.output import Output, Piece
+from engine.server.output import Output, Piece
+from engine.text.detokenizer import TokenBytes
 
 WORDS = [b"a", b" b", b".", b"\n", b"\xf0\x9f", b"\x98\x80", b"", b"END", b"EN", b"D"]
 A, B, DOT, NEWLINE, HALF, OTHER_HALF, EOS, END, EN, D = range(10)

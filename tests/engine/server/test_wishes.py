@@ -8,11 +8,11 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.messages import Choice, Sampling
-from engine.prompts import prepare
-from engine.serving import Serving
-from engine.wishes import Wish
+from engine.server.prompts import prepare
+from engine.server.serving import Serving
+from engine.server.wishes import Wish
 from nproxy.openai.errors import ApiError
-from tests.engine.test_order import LETTERS, READY, chat, completion
+from tests.engine.server.test_order import LETTERS, READY, chat, completion
 
 
 def test_without_them_all_choices_are_alike() -> None:
