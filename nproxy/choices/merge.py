@@ -28,6 +28,8 @@ from nproxy.openai.wire import DONE, Wire
 LOST = "error"
 """The finish_reason of a choice that was lost while its siblings were not."""
 
+_WHOSE = "The upstream gave fewer choices than it was asked for, and of several prompts it is not clear whose."
+
 
 class LegFault(Exception):
     """What a leg sent makes it a failure, though the transport was fine. It is the leg's fault, never the client's."""
@@ -144,6 +146,8 @@ class Merge:
             raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer holds no choices."))
         if any(choice.began and not choice.finished for choice in strand.choices):
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
+        if missing and len(strand.choices) > strand.leg.width > 1:
+            raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
         return missing
 
     def give_up(self, number: int, error: ApiError) -> None:

@@ -21,6 +21,7 @@ from tests.choices.tutil import (
     chat,
     completion,
     delta,
+    text,
     usage_chunk,
 )
 
@@ -112,6 +113,18 @@ def test_a_server_that_takes_only_the_first_of_a_list_of_prompts() -> None:
     assert [(o.leg.prompt, o.leg.width) for o in play.opened[1:]] == [(1, 1)]
     play.answers(1, b'{"choices":[{"index":0,"text":"B","finish_reason":"stop"}]}')
     assert [choice["text"] for choice in play.reply["choices"]] == ["A", "B"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_C7_of_several_prompts_it_is_not_clear_whose_choices_are_missing(stream: bool) -> None:
+    """Two of four came: both of the first prompt, or one of each? Nothing says."""
+    play = Play(completion(prompt=["a", "b"], n=2, stream=stream), NATIVE)
+    if stream:
+        play.streams(0, text("A", finish="stop"), text("B", index=1, finish="stop"), DONE)
+    else:
+        said = [{"index": i, "text": t, "finish_reason": "stop"} for i, t in enumerate("AB")]
+        play.answers(0, json.dumps({"choices": said}).encode())
+    assert play.finish == "short"
 
 
 def test_C9_no_logprobs_is_null() -> None:

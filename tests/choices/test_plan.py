@@ -38,6 +38,9 @@ ONE_PROMPT = Capability(native_width=1, prompt_lists=False)
             [(0, 1, 0), (1, 1, 0), (0, 1, 1), (1, 1, 1)],
         ),
         (completion(prompt=["a", "b"]), FANOUT, "relay", [(0, 1, None)]),
+        # an answer with two choices could be one of each prompt
+        (completion(prompt=["a", "b"], n=2), UNTESTED, "fanout", [(0, 2, 0), (0, 2, 1)]),
+        (completion(prompt=["a", "b"]), UNTESTED, "relay", [(0, 1, None)]),
     ],
 )
 def test_every_row_of_the_table(

@@ -129,3 +129,23 @@ async def test_Q4_prompt_lists_go_in_one_call(scene: Scene) -> None:
     await scene.whole(COMPLETIONS, prompt=["a", "b"], n=2)
     (call,) = scene.calls
     assert (call.body["prompt"], call.body["n"]) == (["a", "b"], 2)
+
+
+@finding_out
+@FORMS
+@pytest.mark.parametrize("n", ["ignore", "native", "refuse"])
+async def test_Q6_J2_prompts_are_not_mixed_up_meanwhile(auto: Scene, n: str, stream: bool) -> None:
+    """Two choices for two prompts of two choices each: the indices would not tell whose they are."""
+    auto.does(n=n)
+    own = {index: ("a" if index < 2 else "b") + said(SEED + index % 2) for index in range(4)}
+    for _ in range(2):
+        assert (await auto.either(stream, COMPLETIONS, prompt=["a", "b"], n=2, echo=True)).texts == own
+
+
+@of_native
+@FORMS
+async def test_C7_J2_prompts_that_come_short_are_no_answer(scene: Scene, stream: bool) -> None:
+    scene.does(width=1)
+    answer = await scene.send(COMPLETIONS, prompt=["a", "b"], n=2, stream=stream)
+    assert answer.status_code == 502 or b'{"error":' in answer.content
+    assert b"[DONE]" not in answer.content
