@@ -115,16 +115,13 @@ def check_fields(dialect: Dialect, fields: Mapping[str, JSON]) -> None:
 
 
 def per_choice(dialect: Dialect, own: Mapping[str, JSON], where: str) -> dict[str, JSON]:
-    """What an entry of `choice_params` sets, nulls left out; `where` stands before its fields' names in refusals.
+    """What an entry of `choice_params` sets; `where` stands before its fields' names in refusals.
 
-    Raises ApiError 400 for a field that cannot differ between choices, or that the engine would have to ignore.
+    Raises ApiError 400 for a field that the engine would have to ignore.
     """
-    given: dict[str, JSON] = {}
+    given = {name: value for name, value in own.items() if name in _PER_CHOICE_BY[dialect]}
     for name, value in own.items():
-        if name in _PER_CHOICE_BY[dialect]:
-            if value is not None:
-                given[name] = value
-        elif value is not None or name not in _NEUTRAL_PER_CHOICE:
+        if name not in given:
             _check_neutral(where + name, value, _NEUTRAL_PER_CHOICE.get(name))
     return given
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.messages import Sampling
 from engine.server.fields import per_choice
 from engine.server.members import Members
+from nproxy.openai.choice_params import FIELD
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import wrong_type
@@ -37,33 +39,26 @@ class Wish:
 def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
     """Read the wishes of choices 0 .. n - 1, the same for every prompt; raises ApiError 400 naming the field at fault.
 
-    `choice_params` is a list of n objects. What one of them names stands for its choice in place of the
-    request's; null and what it does not name leave the request's.
+    What an entry of `choice_params` names stands for its choice in place of the request's; what it does not name
+    is the request's.
     """
-    fields = request.body.fields
-    common = _wish(Members({**fields, "seed": None}))
-    listed = fields.get("choice_params")
-    if listed is None:
+    common = _wish(Members({**request.body.fields, "seed": None}))
+    if request.choice_params is None:
         return (common,) * request.n
-    if not isinstance(listed, list):
-        raise wrong_type("choice_params", "an array of objects", listed)
-    if len(listed) != request.n:
-        message = f"Invalid 'choice_params': it has {len(listed)} entries, and 'n' is {request.n}."
-        raise invalid_request(message, param="choice_params", code="invalid_length")
-    return tuple(_overridden(request, own, f"choice_params.{number}", common) for number, own in enumerate(listed))
+    return tuple(
+        _overridden(request, own, f"{FIELD}.{number}.", common) for number, own in enumerate(request.choice_params)
+    )
 
 
-def _overridden(request: ChatRequest | CompletionRequest, own: JSON, where: str, common: Wish) -> Wish:
-    if not isinstance(own, dict):
-        raise wrong_type(where, "an object", own)
-    given = per_choice(request.dialect, own, where + ".")
+def _overridden(request: ChatRequest | CompletionRequest, own: Mapping[str, JSON], where: str, common: Wish) -> Wish:
+    given = per_choice(request.dialect, own, where)
     if not given:
         return common
     replaced = {"seed"}
     if not given.keys().isdisjoint(_LIMITS):  # two names of one thing
         replaced |= set(_LIMITS)
     base = {name: value for name, value in request.body.fields.items() if name not in replaced}
-    return _wish(Members({**base, **given}, where + "."))
+    return _wish(Members({**base, **given}, where))
 
 
 def _wish(members: Members) -> Wish:
