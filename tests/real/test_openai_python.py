@@ -98,6 +98,22 @@ async def test_async_client(road: Server) -> None:
     assert texts == [choice.message.content for choice in whole.choices]
 
 
+async def test_async_stream_helper(road: Server) -> None:
+    asked = {**ASKED, "max_tokens": 400, "n": 4, "seed": 12, "stop": "."}
+    async with AsyncOpenAI(base_url=road.v1, api_key="unused", max_retries=0, timeout=60.0) as client:
+        async with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
+            contents = [event.content async for event in stream if event.type == "content.done"]
+            folded = await stream.get_final_completion()
+        whole = await client.chat.completions.create(**asked)
+
+    assert [(choice.index, choice.message.content, choice.finish_reason) for choice in folded.choices] == [
+        (choice.index, choice.message.content, choice.finish_reason) for choice in whole.choices
+    ]
+    assert sorted(contents) == sorted(choice.message.content or "" for choice in whole.choices)
+    assert folded.usage and whole.usage
+    assert folded.usage.model_dump() == whole.usage.model_dump()
+
+
 def test_legacy_completions(client: OpenAI) -> None:
     asked: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "seed": 14}
     both = client.completions.create(prompt=["The sea is", "A cat can"], n=2, **asked)
