@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
@@ -16,7 +17,7 @@ from rich.console import Console
 from nproxy import models
 from nproxy.cli import engine_child
 from nproxy.config import Config, Engine
-from nproxy.gateway.serve import serve
+from nproxy.gateway.serve import BACKLOG, serve
 from nproxy.telemetry import logs
 
 log = logging.getLogger("nproxy")
@@ -33,20 +34,19 @@ class ServeFailed(Exception):
 def run(config: Config, log_level: str) -> None:
     """Serve until a signal ends it. Raises ServeFailed."""
     logs.configure(log_level, config.telemetry.log_format)
-    with _bind(config.listen.host, config.listen.port) as sock:
+    with _listen(config.listen.host, config.listen.port) as sock:
         model = _model(config.engine) if config.engine is not None else None
         try:
             uvloop.run(_serve(config, sock, model, log_level))
         except engine_child.EngineFailed as error:
             raise ServeFailed(str(error)) from error
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:  # bound by us, but somebody else began to listen first
-                raise
-            raise ServeFailed(_why_not_bound(error, config.listen.host, config.listen.port)) from error
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """Bind first: whether the port is free is known before a model is fetched and loaded."""
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the port first: whether it is free is known before a model is fetched and loaded.
+
+    Bound is not enough: with SO_REUSEADDR several sockets may be bound to one port, and only one of them may listen.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -57,13 +57,14 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise ServeFailed(_why_not_bound(error, host, port)) from error
+        raise ServeFailed(_why_not(error, host, port)) from error
     return sock
 
 
-def _why_not_bound(error: OSError, host: str, port: int) -> str:
+def _why_not(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"{host}:{port} is in use; choose another with --port"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
@@ -119,4 +120,5 @@ def _greet(url: str, model: str | None) -> None:
         call = (
             f"curl -s {base}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
         )
-    print(f"nproxy listens on {url}\ntry: {call}", file=sys.stderr, flush=True)  # noqa: T201 - what the user waits for
+    with contextlib.suppress(OSError):  # a log that is full or gone is no reason not to serve
+        print(f"nproxy listens on {url}\ntry: {call}", file=sys.stderr, flush=True)  # noqa: T201 - what the user waits for

@@ -9,10 +9,12 @@ import os
 import re
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -87,6 +89,52 @@ async def test_the_call_to_try_works(tmp_path: Path) -> None:
             call = await asyncio.create_subprocess_exec(*running.call, stdout=asyncio.subprocess.PIPE)
             out, _ = await call.communicate()
             assert len(json.loads(out)["choices"]) == 4
+
+
+def test_a_port_is_taken_before_anything_else_is_done() -> None:
+    with serving._listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(serving.ServeFailed, match=f"127.0.0.1:{port} is in use"):
+            serving._listen("127.0.0.1", port)
+
+
+def test_of_two_that_are_bound_at_once_one_is_told_that_the_port_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as rival:
+        rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rival.bind(("127.0.0.1", 0))
+        port = rival.getsockname()[1]
+
+        class Late(socket.socket):
+            def bind(self, address: Any) -> None:
+                super().bind(address)
+                rival.listen()
+
+        monkeypatch.setattr(socket, "socket", Late)
+        with pytest.raises(serving.ServeFailed, match=f"127.0.0.1:{port} is in use"):
+            serving._listen("127.0.0.1", port)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+async def test_a_greeting_that_cannot_be_written_does_not_end_it() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with FakeUpstream() as upstream:
+        with Path("/dev/full").open("w") as full:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "nproxy", "serve", "--port", str(port), "--upstream", upstream.url),
+                stderr=full,
+            )
+        try:
+            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(retries=5)) as client:
+                for _ in range(2):  # the second is after the greeting
+                    assert (await client.get(f"http://127.0.0.1:{port}/health")).json() == {"status": "ok"}
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
 
 async def test_an_engine_that_cannot_start_ends_it_with_1_and_no_traceback(tmp_path: Path) -> None:
