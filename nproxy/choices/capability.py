@@ -16,6 +16,7 @@ class Capability:
     prompt_lists: legacy completions take a list of prompts in one call.
     token_prompts: legacy completions take token ids. parallel: calls at once, None for no limit.
     logprobs: answers bring log probabilities where they are asked for.
+    stream_usage: a stream that is asked for usage tells it.
     json_usage: usage in a JSON answer counts all choices; False has such legs asked for as streams and folded.
     prefix_cache: a prompt that was just computed is cheap for the legs that follow on the same replica.
     model: the upstream's own name for the model, None where it is the one the client asks for.
@@ -30,6 +31,7 @@ class Capability:
     token_prompts: bool = True
     parallel: int | None = None
     logprobs: bool = True
+    stream_usage: bool = True
     json_usage: bool = True
     prefix_cache: bool = False
     model: str | None = None

@@ -94,13 +94,15 @@ class ChoiceFinished:
 class Spent:
     """Tokens, for the metrics: what the client is told, and what the upstream really computed.
 
-    None where an upstream reported no usage.
+    None where an upstream reported no usage. prompt_saved: prompt tokens that a call for each choice would have cost
+    besides.
     """
 
     client_prompt: int | None = None
     client_completion: int | None = None
     upstream_prompt: int | None = None
     upstream_completion: int | None = None
+    prompt_saved: int = 0
 
 
 @dataclass(frozen=True, slots=True)

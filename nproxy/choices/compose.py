@@ -51,7 +51,16 @@ def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
     """
     if request.stream or (leg.width > 1 and not capability.json_usage):
         return True
-    return leg.warms and capability.stream_options and "stream_options" not in leg.omit
+    return leg.warms and capability.stream_usage and _takes_stream_options(capability, leg)
+
+
+def asked_for_usage(request: Request, capability: Capability, leg: Leg) -> bool:
+    """Whether this leg is asked for a stream that ends in its usage."""
+    return asked_as_stream(request, capability, leg) and _takes_stream_options(capability, leg)
+
+
+def _takes_stream_options(capability: Capability, leg: Leg) -> bool:
+    return capability.stream_options and "stream_options" not in leg.omit
 
 
 def _own_params(own: Mapping[str, JSON], put: dict[str, JSON], drop: set[str]) -> None:

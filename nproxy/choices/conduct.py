@@ -7,10 +7,9 @@ events in the order in which it happened, and stops at Finish, which is always t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
-from nproxy.choices.best_of import BestOf
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import (
     Anomaly,
@@ -24,7 +23,7 @@ from nproxy.choices.commands import (
     Respond,
     SetTimer,
 )
-from nproxy.choices.copies import Copies
+from nproxy.choices.compose import asked_for_usage
 from nproxy.choices.events import (
     Event,
     Failure,
@@ -35,42 +34,22 @@ from nproxy.choices.events import (
     LegFailed,
     TimerFired,
 )
-from nproxy.choices.failures import as_error, decisive, most_telling
+from nproxy.choices.failures import Losses, as_error
 from nproxy.choices.learning import width_brought
-from nproxy.choices.lessons import NativeWidth
-from nproxy.choices.merge import LegFault, Merge
+from nproxy.choices.leg import Leg
+from nproxy.choices.lessons import Lacks, NativeWidth
+from nproxy.choices.merge import LegFault
+from nproxy.choices.merging import merge_for
 from nproxy.choices.plan import Plan, Request, top_up
 from nproxy.choices.recovery import Recovery
-from nproxy.choices.relay import Relay
 from nproxy.choices.remedies import unscored
 from nproxy.choices.roster import Roster, Run
+from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal
 from nproxy.choices.warming import WARM_SECONDS, Warming
-from nproxy.openai.errors import ApiError
 from nproxy.openai.wire import PING, error_event
 
 _DRAIN_SECONDS = 0.5  # how long an upstream may take to close after `[DONE]`; closing lets the connection be used again
-
-
-@dataclass(frozen=True, slots=True)
-class ConductSettings:
-    """What one request is conducted by.
-
-    id, created (unix seconds), shown_model (as the client asked): what the client reads in every chunk.
-    retries_per_leg: attempts after the first, each before the leg's first event. ping_seconds: no longer silence than
-    this in a stream that has begun. headers_after_seconds: a stream without any event by then begins all the same.
-    gather_seconds: failures so shortly after the first are weighed together. partial: where some choices are finished
-    and others are lost, the client gets those that are.
-    """
-
-    id: str
-    created: int
-    shown_model: str
-    retries_per_leg: int = 1
-    ping_seconds: float = 15.0
-    headers_after_seconds: float = 30.0
-    gather_seconds: float = 0.05
-    partial: bool = False
 
 
 class Conduct:
@@ -95,7 +74,7 @@ class Conduct:
         self._plan = plan
         self._capability = capability
         self._settings = settings
-        self._merge = _merge_for(request, plan, capability, settings)
+        self._merge = merge_for(request, plan, capability, settings)
         self._warming = Warming(plan.legs)
         self._roster = Roster(
             plan.legs, seed=request.seed, draw=draw if capability.seed else None, held=self._warming.held
@@ -109,9 +88,8 @@ class Conduct:
             jitter=jitter,
         )
 
-        self._partial = settings.partial and plan.n <= request.n  # of fewer, the best are not the best
-        self._failures: list[Failure] = []
-        self._gathering = self._gathered = self._draining = False
+        self._losses = Losses(partial=settings.partial and plan.n <= request.n)  # of fewer, the best are not the best
+        self._gathering = self._draining = False
         self._begun = False  # the head of a stream is out
         self._emitted = False  # something was written since the last tick of the ping timer
         self._over = False
@@ -203,6 +181,7 @@ class Conduct:
             return
         self._roster.move(run, Signal.END)
         self._note_width(run, missing)
+        self._note_lacks(run.leg)
         self._commands += self._recovery.succeeded(run.leg)
 
     def _note_width(self, run: Run, missing: Sequence[int]) -> None:
@@ -214,6 +193,13 @@ class Conduct:
         if missing and not self._doomed:
             self._commands.append(Anomaly("short_answer"))
             self._roster.add(top_up(leg, missing, n, prompts, got))
+
+    def _note_lacks(self, leg: Leg) -> None:
+        """Learn how the upstream tells usage."""
+        if asked_for_usage(self._request, self._capability, leg):
+            known = self._capability
+            news = {"stream_usage": known.stream_usage, "json_usage": known.json_usage}
+            self._commands += [Learn(Lacks(what)) for what in self._merge.lacks(leg.number) if news.get(what)]
 
     def _faulty(self, run: Run, failure: Failure) -> None:
         """What came makes the leg a failure while its call is still open."""
@@ -233,8 +219,8 @@ class Conduct:
         another_way = None if self._doomed else self._recovery.recover(run, failure)
         if another_way is None:
             self._roster.move(run, Signal.FAIL)
-            self._failures.append(unscored(self._request, run.leg, failure))
-            if self._partial:
+            self._losses.add(unscored(self._request, run.leg, failure))
+            if self._losses.partial:
                 self._merge.give_up(run.leg.number, as_error([failure], retries_spent=False))
         else:
             self._commands += another_way
@@ -250,7 +236,7 @@ class Conduct:
         elif kind == "warm":
             self._roster.release(self._warming.release_all())
         elif kind == "gather":
-            self._gathered = True
+            self._losses.gathered = True
         elif kind == "headers":
             if not self._begun and not self._doomed:
                 self._begin()
@@ -320,21 +306,19 @@ class Conduct:
 
     @property
     def _doomed(self) -> bool:
-        """Whether the request can only fail: with its first failure, or where a part will do, when nothing is left."""
-        if not self._failures or not self._partial:
-            return bool(self._failures)
-        return self._roster.unsettled == 0 and not self._merge.delivered
+        """Whether the request can only fail."""
+        return self._losses.decide(whatever_is_left=self._roster.unsettled or self._merge.delivered)
 
     def _succeed(self) -> None:
         """Every choice is finished, or, where a part will do, some are."""
         headers = self._headers()
-        if self._failures:
+        if self._losses:
             headers += (("x-nproxy-partial", f"{self._merge.delivered}/{self._request.choices}"),)
         if self._request.stream:
             self._writes.append(self._merge.close())
         else:
             self._commands.append(Respond(200, self._merge.close(), headers))
-        self._finish("partial" if self._failures else "ok")
+        self._finish("partial" if self._losses else "ok")
 
     def _wind_up(self) -> None:
         """The request has failed, and nothing new is begun.
@@ -345,18 +329,15 @@ class Conduct:
         self._roster.drop_idle()
         if self._begun:
             if self._roster.calls == 0:
-                self._writes.append(error_event(self._error()))
-                self._finish(most_telling(self._failures).kind)
-        elif self._roster.calls == 0 or self._gathered or any(map(decisive, self._failures)):
-            error = self._error()
+                self._writes.append(error_event(self._losses.error(retries_spent=self._recovery.retries_spent)))
+                self._finish(self._losses.kind)
+        elif self._roster.calls == 0 or self._losses.clear:
+            error = self._losses.error(retries_spent=self._recovery.retries_spent)
             self._commands.append(Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items())))
-            self._finish(most_telling(self._failures).kind)
+            self._finish(self._losses.kind)
         elif not self._gathering:
             self._gathering = True
             self._commands.append(SetTimer("gather", self._settings.gather_seconds))
-
-    def _error(self) -> ApiError:
-        return as_error(self._failures, retries_spent=self._recovery.retries_spent)
 
     def _finish(self, outcome: str) -> None:
         for run in self._roster.callers():
@@ -365,15 +346,3 @@ class Conduct:
         self._flush()
         self._commands += [self._merge.spent(), Finish(outcome)]
         self._over = True
-
-
-def _merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings) -> Merge:
-    if plan.n > request.n:
-        return BestOf(request, settings.id, settings.created, settings.shown_model)
-    if plan.n < request.drawn:
-        return Copies(request, settings.id, settings.created, settings.shown_model)
-    if plan.mode != "relay":
-        return Merge(request, settings.id, settings.created, settings.shown_model)
-    aliased = capability.model is not None and capability.model != settings.shown_model
-    shown = settings.shown_model if aliased else None
-    return Relay(request, settings.id, settings.created, settings.shown_model, shown=shown)

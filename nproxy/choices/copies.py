@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nproxy.choices.commands import Spent
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request
 from nproxy.choices.strands import Choice
@@ -20,6 +21,11 @@ class Copies(Merge):
 
     def __init__(self, request: Request, id: str, created: int, model: str) -> None:
         super().__init__(request, id, created, model, n=1)
+
+    def spent(self) -> Spent:
+        spent = super().spent()
+        copied = (spent.client_prompt or 0) * (self._request.drawn - 1)
+        return replace(spent, prompt_saved=spent.prompt_saved + copied)
 
     def _shown_as(self, choice: Choice) -> Sequence[int]:
         n = self._request.n

@@ -65,6 +65,42 @@ def as_error(failures: Sequence[Failure], *, retries_spent: bool) -> ApiError:
     return error
 
 
+class Losses:
+    """The failures of one request's legs that stand; true once there is one.
+
+    partial: the choices that came are better than none. gathered: the moment is over in which failures are weighed
+    together.
+    """
+
+    def __init__(self, *, partial: bool) -> None:
+        self.partial = partial
+        self.gathered = False
+        self._failures: list[Failure] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._failures)
+
+    def add(self, failure: Failure) -> None:
+        self._failures.append(failure)
+
+    def decide(self, *, whatever_is_left: int) -> bool:
+        """Whether the request can only fail: with its first failure, or where a part will do, when nothing is left."""
+        return bool(self._failures) and not (self.partial and whatever_is_left)
+
+    @property
+    def clear(self) -> bool:
+        """Whether nothing that is still to come could change what the client is told."""
+        return self.gathered or any(map(decisive, self._failures))
+
+    @property
+    def kind(self) -> FailureKind:
+        return most_telling(self._failures).kind
+
+    def error(self, *, retries_spent: bool) -> ApiError:
+        """The client's error for all of them."""
+        return as_error(self._failures, retries_spent=retries_spent)
+
+
 def _worded(failure: Failure) -> ApiError:
     match failure.kind:
         case FailureKind.STATUS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Lack = Literal["logprobs", "stream_usage", "json_usage"]
 RefusedField = Literal["seed", "stream_options"]
 
 
@@ -30,9 +31,13 @@ class FieldRefused:
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """An answer came without what it was asked for. logprobs: log probabilities of what was said."""
+    """What answers of this upstream lack.
 
-    what: Literal["logprobs"]
+    logprobs: log probabilities of what was said. stream_usage: usage in a stream that was asked for it. json_usage:
+    usage of all choices in a whole answer; a stream that tells it for each choice apart gives such a server away.
+    """
+
+    what: Lack
 
 
 Lesson = NativeWidth | FieldRefused | Lacks

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
+from nproxy.choices import tally
 from nproxy.choices.bodies import as_chunks, in_place
 from nproxy.choices.commands import Anomaly, ChoiceFinished, Learn, Spent
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.fold import fold
 from nproxy.choices.leg import Leg
+from nproxy.choices.lessons import Lack
 from nproxy.choices.plan import Request
 from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, is_done, parse_answer, parse_chunk
@@ -22,7 +24,7 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.rewriter import Rewriter
-from nproxy.openai.usage import LegUsage, Usage, merge, running
+from nproxy.openai.usage import Usage, merge, running
 from nproxy.openai.wire import DONE, Wire
 
 LOST = "error"
@@ -80,6 +82,10 @@ class Merge:
         """Whether this leg said `[DONE]`, or gave its whole body, and nothing of it is missed."""
         return self._strands[number].done and self._strands[number].whole
 
+    def lacks(self, number: int) -> list[Lack]:
+        """What this leg, which was asked for usage in its stream, shows of how the upstream tells it."""
+        return self._strands[number].lacks()
+
     def generated(self, number: int) -> bool:
         """Whether this leg has brought more than roles: its prompt is computed."""
         return self._strands[number].generated
@@ -108,7 +114,7 @@ class Merge:
             raise LegFault(failure) from error
         if chunk.error is not None:
             raise LegFault(in_band(data))
-        strand.spoke = True
+        strand.spoke = strand.streamed = True
         return self._taken(strand, data, chunk)
 
     def body(self, number: int, body: bytes) -> bytes:
@@ -176,16 +182,8 @@ class Merge:
         return lost + tail + DONE
 
     def spent(self) -> Spent:
-        """The tokens that the client is told, and those that the legs computed as far as they told."""
-        computed = merge(self._usages()).usage
-        client = None if computed is None else self._told(computed)
-        told = [usage for strand in self._strands.values() if (usage := strand.usage().usage) is not None]
-        return Spent(
-            client.prompt if client else None,
-            client.completion if client else None,
-            sum(usage.prompt for usage in told) if told else None,
-            sum(usage.completion for usage in told) if told else None,
-        )
+        """The tokens of this request, for the metrics."""
+        return tally.spent(self._strands.values(), self._told)
 
     # ---- one parsed chunk
 
@@ -265,21 +263,16 @@ class Merge:
 
     def _usage(self) -> Usage | None:
         """The request's usage; notes it where legs counted one prompt differently."""
-        merged = merge(self._usages())
+        merged = merge(tally.counted(self._strands.values()))
         if merged.prompts_differ:
             self.notes.append(Anomaly("prompt_tokens_differ"))
         return None if merged.usage is None else self._told(merged.usage)
-
-    def _usages(self) -> list[LegUsage]:
-        """The usage of each leg that counts; one that was lost does so as far as it told."""
-        told = [(strand, strand.usage()) for strand in self._strands.values()]
-        return [usage for strand, usage in told if usage.usage is not None or not strand.lost]
 
     def _running(self) -> Usage | None:
         """The total so far, where the client asked to be told all the time."""
         if not self._request.continuous_usage:
             return None
-        total = running(self._usages())
+        total = running(tally.counted(self._strands.values()))
         return None if total is None else self._told(total)
 
     # ---- what the client sees of what was brought; here, all of it

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from nproxy.choices.leg import Leg
+from nproxy.choices.lessons import Lack
 from nproxy.choices.offsets import TextOffsets
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.errors import ApiError
@@ -39,15 +40,16 @@ class Choice:
 class Strand:
     """One leg's part of the merge. choices: by the upstream's index.
 
-    spoke: something of an answer has come. generated: some of it was more than a role. tails: usage of chunks without
-    choices. by_choice: the last usage that came with a choice. top: unknown top-level keys. done: `[DONE]` or a whole
-    body has come; nothing counts after it.
+    spoke: something of an answer has come. streamed: as events. generated: some of it was more than a role. tails:
+    usage of chunks without choices. by_choice: the last usage that came with a choice. top: unknown top-level keys.
+    done: `[DONE]` or a whole body has come; nothing counts after it.
     """
 
     leg: Leg
     choices: list[Choice]
     rewriter: Rewriter
     spoke: bool = False
+    streamed: bool = False
     generated: bool = False
     done: bool = False
     surplus: bool = False
@@ -65,6 +67,15 @@ class Strand:
     def lost(self) -> bool:
         """Whether nothing of this leg reaches the client as a choice."""
         return all(choice.lost is not None for choice in self.choices)
+
+    def lacks(self) -> list[Lack]:
+        """What the stream shows of the upstream's way with usage, which it was asked for."""
+        if not self.streamed:
+            return []
+        if not self.tails and not self.by_choice:
+            return ["stream_usage"]
+        each = self.leg.width > 1 and len(self.tails) == len(self.choices)
+        return ["json_usage"] if each else []
 
     def usage(self) -> LegUsage:
         """This leg's tokens, as far as it has told; where it carries several prompts, those of all of them."""

@@ -14,9 +14,10 @@ from multidict import CIMultiDict
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import OpenLeg
 from nproxy.choices.compose import asked_as_stream, compose
-from nproxy.choices.conduct import Conduct, ConductSettings
+from nproxy.choices.conduct import Conduct
 from nproxy.choices.events import Event
 from nproxy.choices.plan import Plan, Request, make_plan
+from nproxy.choices.settings import ConductSettings
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import read_body
 from nproxy.gateway.driver import Drive

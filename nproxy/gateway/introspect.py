@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -39,6 +40,7 @@ async def metrics(app: App, exchange: Exchange) -> None:
         for replica in upstream.gate.replicas:
             if replica.up is not None:
                 app.metrics.replica_up(upstream.name, replica.label).set(replica.up)
+    _show_capabilities(app)
     await exchange.respond(200, app.metrics.exposition(engine), content_type=CONTENT_TYPE_LATEST)
 
 
@@ -57,12 +59,28 @@ def _describe(upstream: Upstream) -> dict[str, object]:
         "name": upstream.name,
         "legs_waiting": upstream.gate.waiting,
         "learned": upstream.capabilities.known(),
+        "capabilities": upstream.capabilities.told(),
         "models_readable": upstream.models.readable,
         "replicas": [
             {"replica": replica.label, "up": replica.up, "legs": replica.legs, "choices": replica.choices}
             for replica in upstream.gate.replicas
         ],
     }
+
+
+def _show_capabilities(app: App) -> None:
+    """Set the gauges anew: what was forgotten leaves them, and of models that share a label the least able is shown."""
+    least: dict[tuple[str, str, str], float] = {}
+    for upstream in app.upstreams.all:
+        for model, told in upstream.capabilities.told().items():
+            for name, value in told.items():
+                if isinstance(value, str):
+                    continue  # not known yet
+                labels = (upstream.name, app.metrics.model_label(model), name)
+                least[labels] = min(inf if value is None else float(value), least.get(labels, inf))
+    app.metrics.capability.clear()
+    for labels, number in least.items():
+        app.metrics.capability.labels(*labels).set(number)
 
 
 async def _any_answers(app: App) -> bool:

@@ -72,6 +72,8 @@ class Observer:
         ):
             if count:
                 self._metrics.tokens(self._upstream, self._model, kind, side).inc(count)
+        if spent.prompt_saved:
+            self._metrics.prompt_saved(self._upstream, self._model).inc(spent.prompt_saved)
 
     def anomaly(self, kind: str) -> None:
         self._metrics.anomalies(self._upstream, kind).inc()

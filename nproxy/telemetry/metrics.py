@@ -75,6 +75,18 @@ class Metrics:
         self.tokens = counter(
             "tokens", "Tokens told to clients and computed by upstreams.", "upstream", "model", "type", "side"
         )
+        self.prompt_saved = counter(
+            "prompt_tokens_saved",
+            "Prompt tokens that a call for each choice would have cost besides.",
+            "upstream",
+            "model",
+        )
+        self.capability = Gauge(
+            "nproxy_capability",
+            "What an upstream is known to do: choices in one call for n (+Inf: no limit showed), else 0 or 1.",
+            ("upstream", "model", "name"),
+            registry=registry,
+        )
         self.anomalies = counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
         self.replica_up = gauge("replica_up", "Whether the replica was reachable last.", "upstream", "replica")
         self.loop_lag = single("event_loop_lag_seconds", "How late the event loop ran a timer, last measured.")

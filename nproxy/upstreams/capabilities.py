@@ -14,6 +14,8 @@ from nproxy.config import NativeUpTo, Upstream
 FORGET_SECONDS = 600.0
 """A lesson older than this is asked again: servers are upgraded and restarted with other settings."""
 
+MOST_LESSONS = 1024
+
 NMode = Literal["auto", "native", "fanout"] | NativeUpTo
 
 
@@ -34,6 +36,7 @@ class Capabilities:
         self._seed = upstream.seed
         self._clock = clock
         self._learned: dict[tuple[str, str], _Learned] = {}
+        self._configured = () if upstream.models == "auto" else tuple(upstream.models)
         self._base = Capability(
             native_width=_configured_width(upstream.n),
             exact=upstream.wire == "exact",
@@ -56,18 +59,19 @@ class Capabilities:
             seed=self._base.seed and (self._seed == "send" or self._recall(model, "seed") is None),
             stream_options=self._recall(model, "stream_options") is None,
             logprobs=self._recall(model, "logprobs") is None,
+            stream_usage=self._recall(model, "stream_usage") is None,
+            json_usage=self._base.json_usage and self._recall(model, "json_usage") is None,
             model=upstream_model,
         )
 
     def learn(self, model: str, lesson: Lesson) -> None:
         """Keep a lesson about `model` for a while. What is configured is not unlearned."""
-        until = self._clock() + FORGET_SECONDS
         match lesson:
             case NativeWidth(asked=asked, got=got):
                 if self._n == "auto":
-                    self._learned[model, "n"] = _Learned(None if got >= asked else max(1, got), until)
+                    self._keep(model, "n", None if got >= asked else max(1, got))
             case FieldRefused(field=what) | Lacks(what=what):
-                self._learned[model, what] = _Learned(None, until)
+                self._keep(model, what, None)
             case _:
                 assert_never(lesson)
 
@@ -79,12 +83,38 @@ class Capabilities:
                 told.setdefault(model, {})[what] = kept.value if what == "n" else False
         return told
 
+    def told(self) -> dict[str, dict[str, int | bool | str | None]]:
+        """What is believed now of each model that is configured or was learned about.
+
+        `n` is the widest call: None for no known limit, "untested" where no answer has shown it yet.
+        """
+        models = dict.fromkeys([*self._configured, *self.known()])
+        return {model: _as_told(self.snapshot(model, None)) for model in models}
+
+    def _keep(self, model: str, what: str, value: int | None) -> None:
+        self._learned.pop((model, what), None)
+        while len(self._learned) >= MOST_LESSONS:
+            del self._learned[next(iter(self._learned))]  # the oldest: clients may make up names of models
+        self._learned[model, what] = _Learned(value, self._clock() + FORGET_SECONDS)
+
     def _recall(self, model: str, what: str) -> _Learned | None:
         learned = self._learned.get((model, what))
         if learned is not None and learned.until <= self._clock():
             del self._learned[model, what]
             return None
         return learned
+
+
+def _as_told(capability: Capability) -> dict[str, int | bool | str | None]:
+    return {
+        "n": "untested" if capability.n_untested else capability.native_width,
+        "seed": capability.seed,
+        "stream_options": capability.stream_options,
+        "logprobs": capability.logprobs,
+        "stream_usage": capability.stream_usage,
+        "json_usage": capability.json_usage,
+        "prefix_cache": capability.prefix_cache,
+    }
 
 
 def _parallel(upstream: Upstream) -> int | None:

@@ -58,7 +58,7 @@ def test_E9_dedupe_tells_what_is_delivered_and_counts_what_was_computed(capabili
         "completion_tokens_details": {"reasoning_tokens": 6},
         "prompt_tokens_details": {"cached_tokens": 8},
     }
-    assert play.of(Spent) == [Spent(10, 12, 10, 4)]
+    assert play.of(Spent) == [Spent(10, 12, 10, 4, prompt_saved=20)]
     assert [finished.index for finished in play.of(ChoiceFinished)] == [0, 1, 2]
 
 

@@ -177,3 +177,32 @@ def test_more_usage_chunks_than_choices_are_running_totals() -> None:
     play = Play(chat(n=1, stream=True, stream_options=ASKED))
     play.streams(0, delta("x"), usage_chunk(10, 1), delta(finish="stop"), usage_chunk(10, 2), DONE)
     assert play.frames[-2]["usage"] == usage(10, 2)
+
+
+def saved(play: Play) -> int:
+    (spent,) = play.of(Spent)
+    return spent.prompt_saved
+
+
+def test_choices_of_one_call_share_their_prompt() -> None:
+    play = Play(chat(n=3), NATIVE)
+    play.answers(0, answer("a", "b", "c", prompt=10, tokens=3))
+    assert saved(play) == 20
+    play = Play(completion(prompt=["p", "q"], n=2), NATIVE)
+    said = [{"index": i, "text": "x", "finish_reason": "stop"} for i in range(4)]
+    play.answers(0, answer(choices=said, usage=usage(7, 4)))
+    assert saved(play) == 7
+
+
+def test_calls_of_one_choice_share_nothing_but_what_the_upstreams_cache_holds() -> None:
+    play = Play(chat(n=3))
+    for leg, cached in enumerate((2, 9, 0)):
+        details = {"prompt_tokens_details": {"cached_tokens": cached}}
+        play.answers(leg, answer("x", usage=usage(10, 1, **details)))
+    assert saved(play) == 7, "what the first found is older than the request"
+
+
+def test_one_choice_saves_nothing() -> None:
+    play = Play(chat())
+    play.answers(0, answer("x", usage=usage(10, 1, prompt_tokens_details={"cached_tokens": 8})))
+    assert saved(play) == 0

@@ -21,7 +21,7 @@ from nproxy.choices.commands import (
     Respond,
     SetTimer,
 )
-from nproxy.choices.conduct import Conduct, ConductSettings
+from nproxy.choices.conduct import Conduct
 from nproxy.choices.events import (
     Event,
     Failure,
@@ -34,6 +34,7 @@ from nproxy.choices.events import (
     TimerFired,
 )
 from nproxy.choices.plan import Greedy, Plan, Request, make_plan
+from nproxy.choices.settings import ConductSettings
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import Limits, parse_chat, parse_completion

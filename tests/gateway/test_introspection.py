@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,39 @@ from nproxy.config import Config
 from nproxy.gateway.serve import running
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, Start
+
+
+async def test_Q6_what_is_known_of_an_upstream_is_shown(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(n="auto", models=[MODEL])
+    line = f'nproxy_capability{{model="{MODEL}",name="%s",upstream="fake"}}'
+
+    async def shown() -> dict[str, object]:
+        status = (await gateway.client.get("/status")).json()
+        told: dict[str, object] = status["upstreams"][0]["capabilities"][MODEL]
+        return told
+
+    assert (await shown())["n"] == "untested"
+    assert "nproxy_capability{" in (text := (await gateway.client.get("/metrics")).text)
+    assert line % "n" not in text, "nobody knows yet"
+    upstream.behaviour = Behaviour(refuse=("seed",))
+    await gateway.ask(n=3)
+    told = await shown()
+    assert told["n"] == 1 and told["seed"] is False and told["logprobs"] is True
+    assert await gateway.metric(line % "n") == 1
+    assert await gateway.metric(line % "seed") == 0
+    assert await gateway.metric(line % "stream_options") == 1
+
+
+async def test_native_n_without_a_limit_is_infinite(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(n="native", models=[MODEL])
+    assert await gateway.metric(f'nproxy_capability{{model="{MODEL}",name="n",upstream="fake"}}') == inf
+
+
+async def test_saved_prompt_tokens_are_counted(start: Start, upstream: FakeUpstream) -> None:
+    upstream.behaviour = Behaviour(n="native")
+    gateway = await start(n="native", models=[MODEL])
+    await gateway.ask(n=4)
+    assert await gateway.metric(f'nproxy_prompt_tokens_saved_total{{model="{MODEL}",upstream="fake"}}') == 15
 
 
 async def test_inflight_gauges_while_it_runs(gateway: Gateway, upstream: FakeUpstream) -> None:

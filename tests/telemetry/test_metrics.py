@@ -20,6 +20,8 @@ NAMES = (
     "request_seconds",
     "sibling_skew_seconds",
     "tokens",
+    "prompt_tokens_saved",
+    "capability",
     "anomalies",
     "replica_up",
     "event_loop_lag_seconds",

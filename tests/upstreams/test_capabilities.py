@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nproxy.choices.lessons import FieldRefused, NativeWidth
+from nproxy.choices.lessons import FieldRefused, Lacks, NativeWidth
 from nproxy.config import Upstream
-from nproxy.upstreams.capabilities import FORGET_SECONDS, Capabilities
+from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS, Capabilities
 
 
 class Clock:
@@ -90,6 +90,39 @@ def test_Q3_where_all_legs_go_to_one_replica_its_own_limit_holds() -> None:
     told = capabilities(**upstream, prefix_cache=True).snapshot("m", None)
     assert told.prefix_cache and told.parallel == 2
     assert not capabilities(**upstream).snapshot("m", None).prefix_cache
+
+
+def test_what_answers_lack_is_remembered() -> None:
+    clock = Clock()
+    known = capabilities(clock)
+    for what in ("logprobs", "stream_usage", "json_usage"):
+        assert getattr(known.snapshot("m", None), what)
+        known.learn("m", Lacks(what))
+        assert not getattr(known.snapshot("m", None), what)
+    clock.now = FORGET_SECONDS
+    told = known.snapshot("m", None)
+    assert told.logprobs and told.stream_usage and told.json_usage
+
+
+def test_told_are_models_that_are_configured_or_were_learned_about() -> None:
+    known = capabilities(models=["a"], prefix_cache=True)
+    assert list(known.told()) == ["a"]
+    known.learn("b", NativeWidth(asked=4, got=2))
+    known.learn("b", FieldRefused("seed"))
+    everything = dict.fromkeys(
+        ("seed", "stream_options", "logprobs", "stream_usage", "json_usage", "prefix_cache"), True
+    )
+    assert known.told() == {"a": {"n": "untested", **everything}, "b": {"n": 2, **everything, "seed": False}}
+    assert capabilities(models=["a"], n="native").told()["a"]["n"] is None
+    assert capabilities().told() == {}
+
+
+def test_lessons_about_made_up_models_do_not_pile_up() -> None:
+    known = capabilities()
+    for number in range(MOST_LESSONS + 10):
+        known.learn(f"m{number}", FieldRefused("seed"))
+    assert len(known.known()) == MOST_LESSONS
+    assert known.snapshot("m0", None).seed and not known.snapshot(f"m{MOST_LESSONS + 9}", None).seed
 
 
 def test_alias_and_wire_go_through() -> None:

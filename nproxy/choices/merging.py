@@ -1,0 +1,24 @@
+"""Which merge a request gets."""
+
+from __future__ import annotations
+
+from nproxy.choices.best_of import BestOf
+from nproxy.choices.capability import Capability
+from nproxy.choices.copies import Copies
+from nproxy.choices.merge import Merge
+from nproxy.choices.plan import Plan, Request
+from nproxy.choices.relay import Relay
+from nproxy.choices.settings import ConductSettings
+
+
+def merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings) -> Merge:
+    """The merge by what the plan brings: more choices than the client asked for, fewer, or those; as bytes or not."""
+    names = settings.id, settings.created, settings.shown_model
+    if plan.n > request.n:
+        return BestOf(request, *names)
+    if plan.n < request.drawn:
+        return Copies(request, *names)
+    if plan.mode != "relay":
+        return Merge(request, *names)
+    aliased = capability.model is not None and capability.model != settings.shown_model
+    return Relay(request, *names, shown=settings.shown_model if aliased else None)

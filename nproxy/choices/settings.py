@@ -1,0 +1,26 @@
+"""What one request is conducted by, as configured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ConductSettings:
+    """What one request is conducted by.
+
+    id, created (unix seconds), shown_model (as the client asked): what the client reads in every chunk.
+    retries_per_leg: attempts after the first, each before the leg's first event. ping_seconds: no longer silence than
+    this in a stream that has begun. headers_after_seconds: a stream without any event by then begins all the same.
+    gather_seconds: failures so shortly after the first are weighed together. partial: where some choices are finished
+    and others are lost, the client gets those that are.
+    """
+
+    id: str
+    created: int
+    shown_model: str
+    retries_per_leg: int = 1
+    ping_seconds: float = 15.0
+    headers_after_seconds: float = 30.0
+    gather_seconds: float = 0.05
+    partial: bool = False
