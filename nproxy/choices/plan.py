@@ -78,7 +78,7 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
         width = capability.native_width
     if request.choice_params is not None and not capability.exact:
         width = 1  # no other server knows the field
-    # Where a call may bring fewer choices than it asks for, an index does not tell which of several prompts it is about.
+    # Where a call may bring fewer choices than it asks for, an index does not tell which of several prompts it is for.
     unsure = capability.n_untested and width > 1 and not capability.exact
     split_prompts = request.prompts > 1 and (unsure or not capability.prompt_lists)
     carried = range(request.prompts) if split_prompts else (None,)
