@@ -31,7 +31,8 @@ log = logging.getLogger("nproxy.gateway")
 class App:
     """The state of one gateway process. Made inside the event loop; `close` once.
 
-    draining: no new work is welcome; /ready says so. drives: the generation requests in flight.
+    draining: no new work is welcome; /ready says so. drives: the generation requests in flight. inflight: requests in
+    flight, without those that ask about the gateway itself.
     """
 
     def __init__(self, config: Config, engine_socket: Path | None = None) -> None:
@@ -45,6 +46,7 @@ class App:
         self.draining = False
         self.drives: set[Drive] = set()
         self.inflight = 0
+        self._unanswered = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -53,18 +55,21 @@ class App:
         await self.upstreams.close()
 
     async def idle(self) -> None:
-        """Wait until no request is in flight."""
+        """Wait until no request of any kind is in flight."""
         await self._idle.wait()
 
-    async def handle(self, request: BaseRequest, serve: Callable[[App, Exchange], Awaitable[None]]) -> StreamResponse:
+    async def handle(
+        self, request: BaseRequest, serve: Callable[[App, Exchange], Awaitable[None]], *, introspection: bool = False
+    ) -> StreamResponse:
         """Answer one request by `serve`, which writes the answer itself; errors, gauges and the log are dealt with."""
         exchange = Exchange(
             request,
             request_id(request.headers.get("x-request-id")),
             asyncio.get_running_loop().time(),
             closing=self.draining,
+            introspection=introspection,
         )
-        self._entered()
+        self._entered(exchange)
         try:
             with WriteGuard(request, self.config.limits.write_seconds):
                 try:
@@ -95,21 +100,27 @@ class App:
             else:
                 exchange.abort()  # a status was sent: all that can still be said is that this is not the whole answer
 
-    def _entered(self) -> None:
-        self.inflight += 1
-        self.metrics.inflight_requests.set(self.inflight)
+    def _entered(self, exchange: Exchange) -> None:
+        self._unanswered += 1
         self._idle.clear()
+        self._count(exchange, 1)
 
     def _left(self, exchange: Exchange) -> None:
-        self.inflight -= 1
-        self.metrics.inflight_requests.set(self.inflight)
-        if not self.inflight:
+        self._unanswered -= 1
+        if not self._unanswered:
             self._idle.set()
+        self._count(exchange, -1)
         seconds = asyncio.get_running_loop().time() - exchange.started
         labels = (exchange.endpoint, exchange.upstream, exchange.model)
         self.metrics.requests(*labels, exchange.mode, str(exchange.code)).inc()
         self.metrics.request_seconds(*labels).observe(seconds)
-        access.info("%s", exchange.endpoint, extra={"fields": _log_fields(exchange, seconds)})
+        level = logging.DEBUG if exchange.introspection else logging.INFO  # probes and scrapes come day and night
+        access.log(level, "%s", exchange.endpoint, extra={"fields": _log_fields(exchange, seconds)})
+
+    def _count(self, exchange: Exchange, change: int) -> None:
+        if not exchange.introspection:  # a scrape that counts itself never finds 0
+            self.inflight += change
+            self.metrics.inflight_requests.set(self.inflight)
 
 
 def _log_fields(exchange: Exchange, seconds: float) -> dict[str, object]:

@@ -28,12 +28,14 @@ class Exchange:
 
     started: loop time. endpoint, upstream, model, mode: labels, "" while unknown. code: the status that was sent, 499
     for a client that left. headers: what the answer carries besides its own. choices, legs: counts, for the log.
+    introspection: it asks about the gateway itself, and is neither work in flight nor worth a line in the log.
     """
 
     request: BaseRequest
     id: str
     started: float
     closing: bool = False  # the server is draining: the connection ends with this answer
+    introspection: bool = False
     endpoint: str = "other"
     upstream: str = ""
     model: str = ""

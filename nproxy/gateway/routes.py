@@ -29,6 +29,8 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Serve]] = {
     "/status": (_GET, introspect.status),
 }
 
+_INTROSPECTION = frozenset({"/health", "/ready", "/metrics", "/status"})
+
 _MODEL = "/v1/models/"
 
 DEFAULT_PASSTHROUGH = (
@@ -57,7 +59,7 @@ DEFAULT_PASSTHROUGH = (
 
 async def dispatch(app: App, request: BaseRequest) -> StreamResponse:
     """Answer one request: the handler that the server calls."""
-    return await app.handle(request, _route)
+    return await app.handle(request, _route, introspection=request.raw_path.partition("?")[0] in _INTROSPECTION)
 
 
 async def _route(app: App, exchange: Exchange) -> None:

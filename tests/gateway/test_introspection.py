@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from nproxy.config import Config
 from nproxy.gateway.serve import running
+from nproxy.telemetry import logs
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, Start
 
@@ -53,14 +56,54 @@ async def test_inflight_gauges_while_it_runs(gateway: Gateway, upstream: FakeUps
     asked = asyncio.create_task(gateway.ask(n=3))
     await upstream.until(lambda: len(upstream.open_calls) == 3)
     assert await gateway.metric("nproxy_inflight_choices") == 3
-    assert await gateway.metric("nproxy_inflight_requests") == 2
+    assert await gateway.metric("nproxy_inflight_requests") == 1
     assert await gateway.metric('nproxy_inflight_legs{upstream="fake"}') == 3
     status = (await gateway.client.get("/status")).json()
-    assert status["inflight"]["choices"] == 3
+    assert status["inflight"] == {"requests": 1, "choices": 3}
     assert status["upstreams"][0]["replicas"][0]["legs"] == 3
     held.set()
     await asked
     assert await gateway.metric("nproxy_inflight_choices") == 0
+
+
+INTROSPECTION = ("/health", "/ready", "/metrics", "/status")
+
+
+async def test_asking_about_the_gateway_is_no_work_in_flight(gateway: Gateway) -> None:
+    assert await gateway.metric("nproxy_inflight_requests") == 0
+    assert (await gateway.client.get("/status")).json()["inflight"] == {"requests": 0, "choices": 0}
+
+
+@pytest.fixture
+def lines() -> Iterator[list[logging.LogRecord]]:
+    """The access log, every level of it."""
+    kept: list[logging.LogRecord] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            kept.append(record)
+
+    handler, level = Kept(), logs.access.level
+    logs.access.addHandler(handler)
+    logs.access.setLevel(logging.DEBUG)
+    yield kept
+    logs.access.removeHandler(handler)
+    logs.access.setLevel(level)
+
+
+async def test_asking_about_the_gateway_is_logged_for_debugging_only(
+    gateway: Gateway, lines: list[logging.LogRecord]
+) -> None:
+    for path in (*INTROSPECTION, "/health?probe=1", "/v1/models"):
+        await gateway.client.get(path)
+    await gateway.ask()
+    await gateway.app.idle()
+    told = [(record.getMessage(), record.levelname) for record in lines]
+    assert told == [
+        *((name, "DEBUG") for name in ("health", "ready", "metrics", "status", "health")),
+        ("models", "INFO"),
+        ("chat/completions", "INFO"),
+    ]
 
 
 async def test_streams_are_timed(gateway: Gateway, upstream: FakeUpstream) -> None:

@@ -56,9 +56,9 @@ def read_text(client: socket.socket) -> None:
 
 
 def inflight(server: Server) -> dict[str, float]:
-    """What the gateway has in hand; the scrape that asks is a request too and is left out."""
+    """What the gateway has in hand."""
     return {
-        "requests": metric(server.url, "nproxy_inflight_requests") - 1,
+        "requests": metric(server.url, "nproxy_inflight_requests"),
         "choices": metric(server.url, "nproxy_inflight_choices"),
         "legs": metric(server.url, "nproxy_inflight_legs"),
     }
