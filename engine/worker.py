@@ -78,8 +78,10 @@ def run(link: socket.socket) -> int:
     except (BrokenPipeError, ConnectionResetError):
         return 0  # the server is gone, and nobody is left to be told
     except Exception as error:
-        _log.exception("the engine core ends")
-        last = str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
+        last = str(error)
+        if not isinstance(error, EngineError):  # whose message says it all, and which the server logs
+            _log.exception("the engine core ends")
+            last = f"{type(error).__name__}: {error}"
         with suppress(OSError):  # gone meanwhile
             send(Broken(last))
     return 1

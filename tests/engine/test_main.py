@@ -53,6 +53,19 @@ def test_wrong_use_is_one_line_and_exit_2(tmp_path: Path, words: list[str], said
     assert "Traceback" not in done.stderr
 
 
+@MODEL
+def test_weights_that_are_cut_short_are_one_line(default_model: Path, tmp_path: Path) -> None:
+    # The head of the file is whole, so that the server starts, and the core is the one to find out.
+    cut = tmp_path / "cut.gguf"
+    with default_model.open("rb") as whole:
+        cut.write_bytes(whole.read(5_000_000))
+    argv = [sys.executable, "-m", "engine", str(cut), "--uds", str(tmp_path / "engine.sock")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode != 0
+    assert done.stderr.count("cut short") == 1
+    assert "Traceback" not in done.stderr
+
+
 @dataclass
 class Life:
     """A started engine on a Unix socket: its process, with a standard input that stays open, and its log."""
