@@ -138,7 +138,7 @@ def _log_fields(exchange: Exchange, seconds: float) -> dict[str, object]:
 
 
 def _configured_models(config: Config) -> set[str]:
-    """The model names that the configuration gives: the only ones that become label values."""
+    """The model names that the configuration gives."""
     names = set() if config.engine is None else {config.engine.model}
     for upstream in config.upstreams:
         if upstream.models != "auto":

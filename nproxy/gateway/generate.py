@@ -52,7 +52,8 @@ async def completions(app: App, exchange: Exchange) -> None:
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Everything that is the request's fault is raised before any call."""
     upstream, name = await app.upstreams.route(request.model)
-    exchange.upstream, exchange.model = upstream.name, app.metrics.model_label(name.shown)
+    exchange.upstream = upstream.name
+    exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
     capability = upstream.capabilities.snapshot(name.shown, name.upstream)
     plan = make_plan(request, capability, _draw, app.config.n_policy.greedy)
     with app.permits.take(request.prompts * plan.n):

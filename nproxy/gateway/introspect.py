@@ -76,7 +76,7 @@ def _show_capabilities(app: App) -> None:
             for name, value in told.items():
                 if isinstance(value, str):
                     continue  # not known yet
-                labels = (upstream.name, app.metrics.model_label(model), name)
+                labels = (upstream.name, app.metrics.model_label(model, upstream.name), name)
                 least[labels] = min(inf if value is None else float(value), least.get(labels, inf))
     app.metrics.capability.clear()
     for labels, number in least.items():

@@ -1,6 +1,7 @@
 """The gateway's Prometheus metrics. Names are a contract: dashboards and alerts rely on them.
 
-Label values come from the configuration only; what clients send never becomes one (`other` stands for it).
+Label values come from the configuration, and names of models from upstreams' own lists, up to a bound. What clients send
+never becomes one (`other` stands for it).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from prometheus_client import (
 )
 
 OTHER = "other"
+MOST_LISTED_MODELS = 100
+"""Models of one upstream's own list that become label values; each is some hundred series."""
 ENGINE_PREFIX = b"nproxy_engine_"
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -28,13 +31,14 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 class Metrics:
     """All metrics of one gateway process, in a registry of its own.
 
-    upstreams, models: the names that the configuration gives; any other label value becomes `other`.
+    upstreams, models: the names that the configuration gives.
     """
 
     def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody reads
         self.registry = registry = CollectorRegistry()
         self._models = frozenset(models)
+        self._listed: dict[str, set[str]] = {}
 
         def counter(name: str, text: str, *labels: str) -> Callable[..., Counter]:
             return cache(Counter(f"nproxy_{name}", text, labels, registry=registry).labels)
@@ -94,8 +98,17 @@ class Metrics:
         for upstream in upstreams:
             self.inflight_legs(upstream).set(0)
 
-    def model_label(self, model: str) -> str:
-        """The model's name if the configuration names it, else `other`."""
+    def model_label(self, model: str, upstream: str, *, listed: bool = False) -> str:
+        """The model's name where the configuration or the upstream's own list names it, else `other`.
+
+        listed: the upstream's list names it now. The first `MOST_LISTED_MODELS` of an upstream that are asked about keep
+        their names for good, as their series stay too.
+        """
+        known = self._listed.setdefault(upstream, set())
+        if listed and len(known) < MOST_LISTED_MODELS:
+            known.add(model)
+        if model in known:
+            return model
         return model if model in self._models else OTHER
 
     def exposition(self, engine: bytes = b"") -> bytes:

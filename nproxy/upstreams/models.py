@@ -22,10 +22,14 @@ Fetch = Callable[[], Awaitable[tuple[int, bytes] | None]]
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """How a model is called: by clients, and by the upstream (None where it is the same)."""
+    """How a model is called: by clients, and by the upstream (None where it is the same).
+
+    listed: the upstream's own list names it, so that it is no invention of a client's.
+    """
 
     shown: str
     upstream: str | None = None
+    listed: bool = False
 
 
 class ModelList:
@@ -62,7 +66,7 @@ class ModelList:
         await self._refresh(FRESH_SECONDS)
         if self._entries is not None and model not in self._entries:
             await self._refresh(RECENT_SECONDS)  # it may have been loaded since
-        return ModelName(model) if self._entries is not None and model in self._entries else None
+        return ModelName(model, listed=True) if self._entries is not None and model in self._entries else None
 
     def takes_any(self) -> bool:
         """Whether the list is the upstream's own and could not be read."""

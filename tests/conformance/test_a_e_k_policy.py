@@ -11,7 +11,7 @@ from tests.conformance.settings import everywhere, of_legs, of_several
 from tests.fakes.answers import usage
 from tests.fakes.behaviour import said
 
-TOKENS = 'nproxy_tokens_total{model="other",side="%s",type="completion",upstream="fake"}'
+TOKENS = 'nproxy_tokens_total{model="fake-model",side="%s",type="completion",upstream="fake"}'
 
 
 @of_several
@@ -49,7 +49,7 @@ async def test_K3_the_choices_that_came(scene: Scene) -> None:
     assert answer.headers["x-nproxy-partial"] == "2/3"
     texts = [(choice["index"], choice["message"]["content"]) for choice in answer.json()["choices"]]
     assert texts == [(0, said(SEED)), (2, said(SEED + 2))]
-    line = 'nproxy_choices_total{finish_reason="%s",model="other",upstream="fake"}'
+    line = 'nproxy_choices_total{finish_reason="%s",model="fake-model",upstream="fake"}'
     assert await gateway.metric(line % "stop") == 2
     assert await gateway.metric(line % "error") == 1
 

@@ -124,7 +124,7 @@ async def test_E8_what_was_not_asked_for_stays_inside(scene: Scene, fields: dict
     answer = await scene.stream(**fields)  # the reader refuses any `usage`
     assert answer.done
     assert all(call.body["stream_options"] == {"include_usage": True} for call in scene.calls)
-    line = 'nproxy_tokens_total{model="other",side="client",type="completion",upstream="fake"}'
+    line = 'nproxy_tokens_total{model="fake-model",side="client",type="completion",upstream="fake"}'
     assert await (await scene.gateway()).metric(line) == 4.0 * scene.n
 
 

@@ -46,7 +46,7 @@ async def test_J9_E10_the_likeliest_of_many(scene: Scene, path: str, best_of: in
     for call in scene.calls:
         assert "best_of" not in call.body
         assert call.body["logprobs"] is not False and call.body["logprobs"] is not None
-    counted = 'nproxy_choices_total{finish_reason="stop",model="other",upstream="fake"}'
+    counted = 'nproxy_choices_total{finish_reason="stop",model="fake-model",upstream="fake"}'
     assert await gateway.metric(counted) == n
     assert await gateway.metric("nproxy_inflight_choices") == 0
 

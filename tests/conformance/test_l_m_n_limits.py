@@ -47,7 +47,7 @@ async def test_L1_the_client_leaves(scene: Scene, how: str, stream: bool, does: 
     assert all(call.cancelled for call in scene.calls)
     await gauges_return(gateway)
     mode = {"one": "relay"}.get(scene.setting.name, scene.setting.name)
-    labels = f'code="499",endpoint="chat/completions",mode="{mode}",model="other",upstream="fake"'
+    labels = f'code="499",endpoint="chat/completions",mode="{mode}",model="fake-model",upstream="fake"'
     assert await gateway.metric(f"nproxy_requests_total{{{labels}}}") == 1.0
     assert await gateway.metric(LEGS % "cancelled") == scene.legs
     writer.close()

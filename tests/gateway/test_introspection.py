@@ -109,9 +109,23 @@ async def test_asking_about_the_gateway_is_logged_for_debugging_only(
 async def test_streams_are_timed(gateway: Gateway, upstream: FakeUpstream) -> None:
     upstream.behaviour = Behaviour(pause=0.005)
     await gateway.stream(n=2)
-    assert await gateway.metric('nproxy_time_to_first_token_seconds_count{model="other",upstream="fake"}') == 1
-    assert await gateway.metric('nproxy_inter_token_seconds_count{model="other",upstream="fake"}') >= 6
-    assert await gateway.metric('nproxy_sibling_skew_seconds_count{model="other",upstream="fake"}') == 1
+    assert await gateway.metric('nproxy_time_to_first_token_seconds_count{model="fake-model",upstream="fake"}') == 1
+    assert await gateway.metric('nproxy_inter_token_seconds_count{model="fake-model",upstream="fake"}') >= 6
+    assert await gateway.metric('nproxy_sibling_skew_seconds_count{model="fake-model",upstream="fake"}') == 1
+
+
+async def test_a_listed_model_is_a_label_and_what_clients_invent_never(gateway: Gateway, upstream: FakeUpstream) -> None:
+    assert (await gateway.ask()).status_code == 200
+    assert (await gateway.ask(model="invented-a")).status_code == 404
+    upstream.list_fails = True
+    gateway.app.upstreams.all[0].models._read_at = None  # the list has grown old
+    assert (await gateway.ask(model="invented-b")).status_code == 200, "passed on, as nobody knows the models"
+    assert (await gateway.ask()).status_code == 200
+    text = (await gateway.client.get("/metrics")).text
+    assert "invented" not in text
+    finished = 'nproxy_choices_total{finish_reason="stop",model="%s",upstream="fake"}'
+    assert await gateway.metric(finished % MODEL) == 2
+    assert await gateway.metric(finished % "other") == 1
 
 
 async def test_retries_and_failures_are_counted(gateway: Gateway, upstream: FakeUpstream) -> None:

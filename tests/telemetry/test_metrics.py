@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from nproxy.telemetry.metrics import Metrics, engine_lines
+from nproxy.telemetry.metrics import MOST_LISTED_MODELS, Metrics, engine_lines
 
 NAMES = (
     "requests",
@@ -46,8 +46,24 @@ def test_two_processes_worth_of_metrics_do_not_meet() -> None:
 
 
 def test_unknown_models_are_other() -> None:
-    assert metrics().model_label("m") == "m"
-    assert metrics().model_label("x" * 1000) == "other"
+    assert metrics().model_label("m", "u") == "m"
+    assert metrics().model_label("x" * 1000, "u") == "other"
+
+
+def test_a_model_that_its_upstream_lists_has_its_name_for_good() -> None:
+    labels = metrics()
+    assert labels.model_label("x", "u", listed=True) == "x"
+    assert labels.model_label("x", "u") == "x", "though the list cannot be read now"
+    assert labels.model_label("x", "v") == "other", "another upstream does not list it"
+
+
+def test_so_many_listed_models_have_their_names_and_further_ones_are_other() -> None:
+    labels = metrics()
+    names = [f"x{number}" for number in range(MOST_LISTED_MODELS + 1)]
+    shown = [labels.model_label(name, "u", listed=True) for name in names]
+    assert shown == [*names[:-1], "other"]
+    assert labels.model_label(names[0], "u", listed=True) == names[0]
+    assert labels.model_label(names[-1], "v", listed=True) == names[-1], "the bound is each upstream's own"
 
 
 def test_only_the_engines_own_lines_are_taken() -> None:

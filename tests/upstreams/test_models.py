@@ -28,7 +28,7 @@ async def test_the_list_is_read_once_and_kept() -> None:
     source = Source()
     models = ModelList(None, source, source.clock)
     found = await asyncio.gather(*(models.find("a") for _ in range(5)))
-    assert found == [ModelName("a")] * 5
+    assert found == [ModelName("a", listed=True)] * 5
     assert source.reads == 1
     source.now = FRESH_SECONDS
     await models.find("a")
@@ -42,7 +42,7 @@ async def test_an_unknown_model_is_looked_for_again_but_not_at_every_request() -
     assert source.reads == 1
     source.now = RECENT_SECONDS
     source.answer = (200, b'{"data": [{"id": "new"}]}')
-    assert await models.find("new") == ModelName("new")
+    assert await models.find("new") == ModelName("new", listed=True)
     assert source.reads == 2
 
 
