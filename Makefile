@@ -13,7 +13,7 @@ pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --c
 pins := pyproject.toml requirements/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-system lint format clean
+.PHONY: help serve test test-system conformance-mutations fuzz lint format clean
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
@@ -28,6 +28,12 @@ test: lint  ## Lint, types, import contracts and all tests that need nothing but
 test-system: $(VENV)/.dev  ## Install Node and the like, and run the tests that need them
 	PYTHON="$(abspath $(bin))/python" tests/system/install.sh
 	$(bin)/python -m pytest -m system $(ARGS)
+
+conformance-mutations: $(VENV)/.dev  ## Switch off one rule after another and see its tests fail (minutes)
+	$(bin)/python -m tests.conformance.mutate $(ARGS)
+
+fuzz: $(VENV)/.dev  ## Decode and merge a million streams, everything about them drawn (many minutes)
+	$(bin)/python -m tests.conformance.fuzz $(ARGS)
 
 lint: $(VENV)/.dev  ## Check style, types and the arrows between rooms
 	$(bin)/ruff check

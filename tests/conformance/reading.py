@@ -36,10 +36,11 @@ class Reading:
     """A streamed answer, read to its end. Made by `read_stream`, which raises Misread.
 
     order: the indices in the order in which they spoke. error: the last event, if it was one. pings: comments.
+    relayed: the server's own bytes pass, and with them what says nothing: chunks without choices, "" for no finish.
     """
 
-    def __init__(self, choices: int, *, chat: bool, include_usage: bool, continuous: bool) -> None:
-        self.chat, self.include_usage, self.continuous = chat, include_usage, continuous
+    def __init__(self, choices: int, *, chat: bool, include_usage: bool, continuous: bool, relayed: bool) -> None:
+        self.chat, self.include_usage, self.continuous, self.relayed = chat, include_usage, continuous, relayed
         self.voices = [Voice() for _ in range(choices)]
         self.frames: list[bytes] = []
         self.chunks: list[dict[str, Any]] = []
@@ -112,8 +113,8 @@ class Reading:
             raise Misread(f"usage is there where it was not asked for, or the other way round: {chunk}")
         usage = chunk.get("usage")
         if not chunk["choices"]:
-            if usage is None and len(self.voices) > 1:
-                raise Misread(f"a chunk that says nothing: {chunk}")  # at one choice the server's own may pass
+            if usage is None and not self.relayed:
+                raise Misread(f"a chunk that says nothing: {chunk}")
             self.usage = usage
         elif usage is not None and not self.continuous:
             raise Misread(f"usage before its time: {chunk}")
@@ -140,7 +141,9 @@ class Reading:
             voice.text += choice["text"]
         voice.finish = choice["finish_reason"]
         if voice.finish == "":
-            raise Misread(f"a finish_reason that says nothing: {choice}")
+            if not self.relayed:
+                raise Misread(f"a finish_reason that says nothing: {choice}")
+            voice.finish = None
 
     def _take_delta(self, index: int, voice: Voice, delta: dict[str, Any]) -> None:
         if "role" in delta:
@@ -171,10 +174,16 @@ class Reading:
 
 
 def read_stream(
-    raw: bytes, *, choices: int, chat: bool = True, include_usage: bool = False, continuous: bool = False
+    raw: bytes,
+    *,
+    choices: int,
+    chat: bool = True,
+    include_usage: bool = False,
+    continuous: bool = False,
+    relayed: bool = False,
 ) -> Reading:
     """Read a whole streamed answer for so many choices; it ends in `[DONE]` or in an error event."""
-    reading = Reading(choices, chat=chat, include_usage=include_usage, continuous=continuous)
+    reading = Reading(choices, chat=chat, include_usage=include_usage, continuous=continuous, relayed=relayed)
     *blocks, rest = raw.split(b"\n\n")
     if rest:
         raise Misread(f"the last event has no end: {rest[-200:]!r}")

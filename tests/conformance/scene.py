@@ -72,6 +72,12 @@ class Scene:
     def calls(self) -> list[Seen]:
         return self.upstream.calls
 
+    @property
+    def made_again(self) -> Seen:
+        """The one call that was made a second time."""
+        (again,) = (call for call in self.calls if call.headers["x-request-id"].endswith("-r1"))
+        return again
+
     # ---- the client
 
     def fields(self, path: str = CHAT, **fields: Any) -> dict[str, Any]:
@@ -102,6 +108,7 @@ class Scene:
             chat=path == CHAT,
             include_usage=bool(options.get("include_usage")),
             continuous=bool(options.get("continuous_usage_stats")),
+            relayed=answer.headers["x-nproxy-mode"] == "relay",
         )
 
     async def either(self, stream: bool, path: str = CHAT, **fields: Any) -> Reading | Whole:

@@ -44,6 +44,7 @@ async def test_C2_every_call_calls_its_choice_0(scene: Scene) -> None:
 async def test_C2_a_server_that_calls_all_choices_0(scene: Scene) -> None:
     scene.does(whole_quirk=lambda a: {**a, "choices": [{**choice, "index": 0} for choice in a["choices"]]})
     assert (await scene.whole()).texts == scene.said
+    assert len(scene.calls) == 1, "they are told apart by their places"
 
 
 @of_several

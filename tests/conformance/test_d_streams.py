@@ -164,7 +164,7 @@ ODD_BYTES = [
     b'{ "id":"u", "object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0, "delta":'
     b'{"content":"\\/ "}, "finish_reason":null, "logprobs":null}]}',
     b'{"id":"u","object":"chat.completion.chunk","created":1,"model":"m",'
-    b'"choices":[{"finish_reason":"stop","index":0,"delta":{}}]}',
+    b'"choices":[{"finish_reason":"stop", "index":0,"delta":{}}]}',
 ]
 
 

@@ -101,7 +101,7 @@ async def test_K5_before_its_first_event_a_call_is_made_again(
     scene.first_call_does(**first)
     assert (await scene.either(stream)).texts == scene.said
     assert len(scene.calls) == scene.legs + 1
-    failed, again = scene.calls[0], scene.calls[-1]
+    failed, again = scene.calls[0], scene.made_again
     assert failed.body["seed"] == again.body["seed"]
     assert again.headers["x-request-id"] == failed.headers["x-request-id"] + "-r1"
 

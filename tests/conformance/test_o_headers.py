@@ -78,7 +78,9 @@ async def test_O2_the_id_is_echoed_and_numbered(scene: Scene, given: str) -> Non
 
 
 @of_http
-@pytest.mark.parametrize("given", ["", "a b", "a" * 129, "ä", "x\ty"])
+@pytest.mark.parametrize(
+    "given", ["", "a b", "a" * 129, "ä", "x\ty"], ids=["empty", "blank", "long", "not ASCII", "tab"]
+)
 async def test_O2_other_ids_are_made_anew(gateway: Gateway, given: str) -> None:
     answer = await gateway.client.get("/health", headers={b"x-request-id": given.encode()})
     assert answer.headers["x-request-id"] != given
@@ -133,7 +135,11 @@ async def test_O5_compressed_bodies_are_decoded(scene: Scene, encoding: str) -> 
 
 
 @of_http
-@pytest.mark.parametrize("cut", [b"", b"\x1f\x8b\x08", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") + b"more"])
+@pytest.mark.parametrize(
+    "cut",
+    [b"", b"\x1f\x8b\x08", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") + b"more"],
+    ids=["nothing", "head", "short", "long"],
+)
 async def test_O5_broken_compression(gateway: Gateway, cut: bytes) -> None:
     answer = await gateway.post(cut, headers={"content-encoding": "gzip"})
     assert answer.status_code == 400

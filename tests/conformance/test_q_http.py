@@ -71,12 +71,17 @@ async def test_Q13_http_1_0_gets_no_chunks(gateway: Gateway, stream: bool) -> No
         assert len(json.loads(got)["choices"]) == 2
 
 
+PLAIN = json.dumps(body(n=2)).encode()
+GOOD = b"%x\r\n%b\r\n0\r\n\r\n" % (len(PLAIN), PLAIN)
+"""A good body, in chunks."""
+
+
 @of_http
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (post(b"0\r\n\r\n", "Transfer-Encoding: chunked", "Content-Length: 5"), 400),
-        (post(b"0\r\n\r\n", "Transfer-Encoding: chunked", version="1.0"), 400),
+        (post(GOOD, "Transfer-Encoding: chunked", "Content-Length: 5"), 400),
+        (post(GOOD, "Transfer-Encoding: chunked", version="1.0"), 400),
         (post(b"{}", "Content-Length: 2", "Content-Length: 3"), 400),
         (post(b"{}", "Content-Length: +2"), 400),
         (b"GET / HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n", 400),

@@ -50,7 +50,7 @@ def delta_of(chunk: Any) -> dict[str, Any] | None:
 
 def dumped(chunk: Any) -> bytes:
     """A chunk as the fake writes it."""
-    return json.dumps(chunk).encode()
+    return json.dumps(chunk, ensure_ascii=False).encode()
 
 
 # ---- roles
@@ -74,7 +74,12 @@ def role_null(chunks: list[Any]) -> list[Any]:
 
 def role_missing(chunks: list[Any]) -> list[Any]:
     """There is no role chunk."""
-    return each(lambda c: None if "role" in (delta_of(c) or {}) and not c_delta(c).get("content") else c)(chunks)
+    return each(lambda c: None if "role" in (delta_of(c) or {}) and not _says_anything(c) else c)(chunks)
+
+
+def _says_anything(chunk: Chunk) -> bool:
+    said = {key: value for key, value in c_delta(chunk).items() if key != "role"}
+    return _finishes(chunk) or any(said.values())
 
 
 def role_with_the_first_token(chunks: list[Any]) -> list[Any]:
@@ -174,8 +179,8 @@ def usage_per_choice(chunks: list[Any]) -> list[Any]:
     """llama.cpp: a usage chunk for every choice, each with the prompt and its own tokens."""
     texts: dict[int, int] = {}
     for c in chunks:
-        if not isinstance(c, bytes) and c["choices"] and not _finishes(c) and "role" not in (delta_of(c) or {}):
-            texts[c["choices"][0]["index"]] = texts.get(c["choices"][0]["index"], 0) + 1
+        if isinstance(c, dict) and (index := _index(c)) is not None:
+            texts[index] = texts.get(index, 0) + _speaks(c)
     new: list[Any] = []
     for c in chunks:
         if isinstance(c, bytes) or c["choices"] or not c.get("usage"):
@@ -186,6 +191,11 @@ def usage_per_choice(chunks: list[Any]) -> list[Any]:
             counts = {"prompt_tokens": prompt, "completion_tokens": texts[index], "total_tokens": prompt + texts[index]}
             new.append({**c, "usage": counts})
     return new
+
+
+def _speaks(chunk: Chunk) -> bool:
+    choice = chunk["choices"][0]
+    return any(choice.get("delta", {"text": choice.get("text")}).values()) and "role" not in choice.get("delta", {})
 
 
 # ---- frames

@@ -210,7 +210,9 @@ class FakeUpstream:
                 if behaviour.end == "error":
                     await response.write_eof()
                     return response
-            await send(chunk if isinstance(chunk, bytes) else behaviour.frame(json.dumps(chunk).encode()))
+            await send(
+                chunk if isinstance(chunk, bytes) else behaviour.frame(json.dumps(chunk, ensure_ascii=False).encode())
+            )
         if behaviour.done:
             await send(behaviour.frame(b"[DONE]"))
         await response.write_eof(bytes(kept))

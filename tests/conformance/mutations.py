@@ -1,0 +1,345 @@
+"""Rules switched off, one at a time: in this file, this text becomes that. The row's tests must then fail.
+
+A row is missing here where there is no rule to switch off: what passes because nobody touches it (C10, F5, F7, G7, G8,
+H1, H2, H4, I1, J6, J8, R2, R6), and what the HTTP library answers for (Q13).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    """`old` stands once in `file`."""
+
+    row: str
+    file: str
+    old: str
+    new: str
+
+
+CHOICES = "nproxy/choices/"
+OPENAI = "nproxy/openai/"
+UPSTREAMS = "nproxy/upstreams/"
+GATEWAY = "nproxy/gateway/"
+
+_VALIDATION = [
+    ("A1", CHOICES + "relay.py", "return self._body if self._shown is None else", "return"),
+    ("A2", CHOICES + "compose.py", "if leg.width == 1:", "if leg.width == 0:"),
+    ("A3", OPENAI + "requests.py", "if n < 1:", "if n < 0:"),
+    ("A4", OPENAI + "requests.py", "if n > limits.max_n:", "if False:"),
+    ("A5", OPENAI + "requests.py", "    n: int | None = None", "    n: object = None"),
+    ("A6", OPENAI + "requests.py", "    n: int | None = None", "    n: float | str | None = None"),
+    ("A7", GATEWAY + "app.py", "max_n=config.n_policy.max_n", "max_n=128"),
+    ("A8", OPENAI + "requests.py", "if prompts * n > limits.max_choices:", "if False:"),
+    ("A9", OPENAI + "requests.py", 'if fields.get("audio") is not None or (', "if False and ("),
+    ("A10", OPENAI + "requests.py", 'if fields.get("prediction") is not None:', "if False:"),
+    ("A11", OPENAI + "requests.py", "if fields.get(name) not in (None, -1):", "if False:"),
+    ("A12", OPENAI + "body.py", "if _SURROGATE.search(raw) is not None:", "if False:"),
+    ("A14", CHOICES + "plan.py", 'if greedy == "reject":', "if False:"),
+    ("A14", CHOICES + "plan.py", 'if greedy == "dedupe":', "if False:"),
+    ("A16", OPENAI + "requests.py", "if best_of < n:", "if False:"),
+    ("A17", OPENAI + "requests.py", "return self.n_cmpl if self.n is None else self.n", "return self.n"),
+    ("A18", CHOICES + "plan.py", "if several_legs and n > 1 and request.beam_search:", "if False:"),
+]
+
+_SEEDS = [
+    ("B1", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed"),
+    ("B2", CHOICES + "plan.py", "(request.seed is not None or len(legs) > 1)", "request.seed is not None"),
+    ("B4", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed + offset"),
+    ("B5", CHOICES + "seeds.py", "if seed == _UNSEEDED:", "if False:"),
+    ("B6", CHOICES + "remedies.py", 'fields.append("seed")', "pass"),
+    ("B7", CHOICES + "seeds.py", "offset_seed(seed, leg.offset)", "offset_seed(seed, 2 * leg.offset)"),
+    (
+        "B8",
+        CHOICES + "recovery.py",
+        "        run.attempt += 1\n        self._roster.move(run, Signal.PAUSE)",
+        "        run.attempt += 1\n        object.__setattr__(run.leg, 'seed', 7)\n"
+        "        self._roster.move(run, Signal.PAUSE)",
+    ),
+]
+
+_ANSWERS = [
+    ("C1", CHOICES + "merge.py", "key=itemgetter(0))", "key=itemgetter(0), reverse=True)"),
+    ("C2", CHOICES + "merge.py", "answer = in_place(answer, len(strand.choices))", "pass"),
+    ("C2", CHOICES + "leg.py", "* n + self.offset + upstream_index", "* n + upstream_index"),
+    ("C3", GATEWAY + "generate.py", "shown_model=request.model,", 'shown_model="another",'),
+    ("C4", CHOICES + "merge.py", "if chunk.extra and not self._request.stream:", "if False:"),
+    ("C4", CHOICES + "merge.py", "extra=fold([said.extra for said in spoken]),", "extra={},"),
+    ("C5", CHOICES + "merge.py", "first = shown[0][1].strand", "first = shown[-1][1].strand"),
+    ("C5", CHOICES + "merge.py", "if self._request.stream and self._wire.fingerprint is None:", "if False:"),
+    ("C7", CHOICES + "conduct.py", "if missing and not self._doomed:", "if False:"),
+    (
+        "C9",
+        OPENAI + "wire.py",
+        'choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}\n        return',
+        'choice = {"index": index, **body, "finish_reason": finish_reason}\n        return',
+    ),
+]
+
+_STREAMS = [
+    ("D1", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
+    ("D2", OPENAI + "chunks.py", 'role = delta.pop("role", None)', 'role = delta.get("role")'),
+    ("D2", CHOICES + "relay.py", 'if "role" in delta and (repeated or said.role is None):', "if False:"),
+    ("D3", CHOICES + "relay.py", "return self._wire.prelude([choice.index])", 'return b""'),
+    ("D3", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
+    (
+        "D4",
+        CHOICES + "merge.py",
+        "written.append(self._said(strand, data, chunk, position, choice))",
+        "written = [self._said(strand, data, chunk, position, choice)]",
+    ),
+    ("D5", CHOICES + "relay.py", "wanted = came | names", "wanted = dict(came)"),
+    ("D5", GATEWAY + "generate.py", "shown_model=request.model,", 'shown_model="another",'),
+    ("D6", CHOICES + "merge.py", "None if choice.finished or choice.strand", "None if choice.strand"),
+    ("D7", CHOICES + "merge.py", "None if choice.finished or choice.strand", "None if choice.strand"),
+    ("D8", CHOICES + "merge.py", "if any(choice.began and not choice.finished for choice in strand.choices):", "if 0:"),
+    ("D9", CHOICES + "merge.py", "            strand.done = True\n            return None", "            return DONE"),
+    ("D10", CHOICES + "merge.py", "if not strand.spoke:", "if not strand.done:"),
+    ("D11", CHOICES + "relay.py", "return written + event(data)  #", "return written + event(dumps(wanted))  #"),
+    ("D15", CHOICES + "conduct.py", "next_waiting(self._capability.parallel)", "next_waiting(1)"),
+    (
+        "D16",
+        OPENAI + "rewriter.py",
+        "text = data[len(before) : -len(behind)]",
+        "text = data[len(before) + 1 : -len(behind)]",
+    ),
+    (
+        "D17",
+        OPENAI + "wire.py",
+        '= {"role": "assistant", "content": ""}',
+        '= {"role": "assistant", "content": "", "n": 1}',
+    ),
+]
+
+_USAGE = [
+    ("E1", OPENAI + "usage.py", "prompt=max(usage.prompt for", "prompt=sum(usage.prompt for"),
+    ("E2", OPENAI + "usage.py", "prompt=max(usage.prompt for", "prompt=min(usage.prompt for"),
+    ("E4", OPENAI + "usage.py", "whole[key] = whole.get(key, 0) + count", "whole[key] = count"),
+    ("E5", OPENAI + "usage.py", "usages[0].prompt_details,", "_sum_details(u.prompt_details for u in usages),"),
+    (
+        "E6",
+        OPENAI + "usage.py",
+        "        if usage is None:\n            return Merged(None, prompts_differ=False)",
+        "        if usage is None:\n            continue",
+    ),
+    ("E7", OPENAI + "wire.py", 'rest["usage"] = None', "pass"),
+    ("E7", CHOICES + "merge.py", "if usage is not None and self._request.include_usage else", "if False else"),
+    ("E8", CHOICES + "merge.py", "if usage is not None and self._request.include_usage else", "if usage else"),
+    ("E8", CHOICES + "compose.py", "elif not request.include_usage:", "elif False:"),
+    ("E9", CHOICES + "copies.py", "completion=usage.completion * n,", "completion=usage.completion,"),
+    (
+        "E10",
+        CHOICES + "merge.py",
+        "if usage.usage is not None or not strand.lost]",
+        "if usage.usage is not None or not strand.lost][:1]",
+    ),
+    ("E11", OPENAI + "usage.py", "prompt=max(usage.prompt for", "prompt=sum(usage.prompt for"),
+    ("E12", CHOICES + "merge.py", "running(self._usages())", "running(self._usages()[:1])"),
+    (
+        "E12",
+        OPENAI + "usage.py",
+        "return None if whole is None else Usage(whole.prompt, whole.completion)",
+        "return None",
+    ),
+]
+
+_FIELDS = [
+    ("F1", CHOICES + "merge.py", "logprobs=said.logprobs,", "logprobs=None,"),
+    ("F1", CHOICES + "merge.py", "logprobs=fold(logprobs) if logprobs else None,", "logprobs=None,"),
+    ("F2", CHOICES + "retry.py", "frozenset({429,", "frozenset({400, 429,"),
+    (
+        "F3",
+        OPENAI + "wire.py",
+        'choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}\n        if',
+        'choice = {"index": index, **body, "finish_reason": finish_reason}\n        if',
+    ),
+    ("F4", CHOICES + "merge.py", 'choice.offsets.mend(said.logprobs, said.delta.get("text"))', "said.logprobs"),
+    ("F6", OPENAI + "requests.py", "if sent.top_logprobs and not sent.logprobs:", "if False:"),
+    (
+        "G1",
+        CHOICES + "strands.py",
+        "field(default_factory=ToolCalls)",
+        "field(default_factory=lambda _t=ToolCalls(): _t)",
+    ),
+    ("G3", OPENAI + "tools.py", "or not value or value == known:", "or not value:"),
+    ("G5", OPENAI + "tools.py", "self._count += 1", "pass"),
+    ("G6", CHOICES + "merge.py", "self._finish(choice, said.finish_reason)", 'self._finish(choice, "stop")'),
+    ("H3", OPENAI + "wire.py", '"content": None, **message}', '**message, "content": message.get("content") or ""}'),
+    ("I2", CHOICES + "merge.py", "self._finish(choice, said.finish_reason)", 'self._finish(choice, "stop")'),
+    ("I4", CHOICES + "merge.py", "extra=said.extra,", "extra={},"),
+    ("J1", CHOICES + "leg.py", "* n + self.offset + upstream_index", "* n + upstream_index"),
+    ("J2", CHOICES + "leg.py", "(upstream_index // self.width) * n", "(upstream_index // self.width)"),
+    ("J3", OPENAI + "requests.py", "if set(map(type, tokens)) != {int}:", "if False:"),
+    ("J5", OPENAI + "requests.py", "if kinds == {str}:", "if kinds == {str} and all(prompt):"),
+    ("J9", CHOICES + "best_of.py", "reverse=True", "reverse=False"),
+    ("J9", CHOICES + "best_of.py", 'folded | {"logprobs": None}', "folded"),
+    ("J12", CHOICES + "best_of.py", "raise LegFault(Failure(FailureKind.UNSCORED, NO_LOGPROBS))", "return 0.0"),
+]
+
+_ERRORS = [
+    (
+        "K1",
+        OPENAI + "errors.py",
+        'case {"error": dict(error)}:\n            return error',
+        'case {"error": dict()}:\n            return {}',
+    ),
+    ("K2", CHOICES + "conduct.py", "or self._gathered or any(", "or any("),
+    ("K2", CHOICES + "failures.py", "math.ceil(max(waits))", "math.ceil(min(waits))"),
+    ("K3", CHOICES + "conduct.py", "self._partial = settings.partial and", "self._partial = False and"),
+    ("K3", CHOICES + "conduct.py", "self._partial = settings.partial and", "self._partial = True and"),
+    ("K4", CHOICES + "failures.py", "return min(failures, key=rank)", "return failures[0]"),
+    ("K5", CHOICES + "recovery.py", "if run.retries >= self._retries_per_leg or", "if True or"),
+    ("K6", CHOICES + "conduct.py", "error_event(self._error())", "self._merge.close()"),
+    (
+        "K8",
+        CHOICES + "merge.py",
+        "        if answer.error is not None:\n            raise LegFault(in_band(body))",
+        "        pass",
+    ),
+    ("K9", OPENAI + "errors.py", ' or message.lstrip().startswith("<")', ""),
+    (
+        "K10",
+        CHOICES + "conduct.py",
+        "if not self._begun and not self._doomed:\n                self._begin()\n",
+        "if False:\n",
+    ),
+    (
+        "K10",
+        CHOICES + "conduct.py",
+        'self._commands.append(SetTimer("headers", self._settings.headers_after_seconds))',
+        "self._begin()",
+    ),
+    ("K11", UPSTREAMS + "failures.py", '_connect("The upstream could not be reached.")', "_connect(str(error))"),
+    (
+        "K12",
+        CHOICES + "merge.py",
+        'failure = Failure(FailureKind.MALFORMED, "The upstream sent an event that cannot be read.")\n'
+        "            raise LegFault(failure) from error",
+        'return b""',
+    ),
+    ("K13", CHOICES + "failures.py", "    if retries_spent:", "    if False:"),
+    ("K14", CHOICES + "bodies.py", "for piece in (text, finish)]", "for piece in (text,)]"),
+    ("K15", CHOICES + "failures.py", "if status in (401, 403) and failure.own_key:", "if False:"),
+]
+
+_LIMITS = [
+    ("L1", GATEWAY + "server.py", "handler_cancellation=True", "handler_cancellation=False"),
+    ("M1", GATEWAY + "inbox.py", "if self._batches >= self._most:", "if False:"),
+    (
+        "M3",
+        GATEWAY + "driver.py",
+        "output.append(data)",
+        "output.append(data)\n                    self.__dict__.setdefault('kept', []).append(bytes(data))",
+    ),
+    (
+        "N7",
+        UPSTREAMS + "balancing.py",
+        "return only if parallel is None or only.legs < parallel else None",
+        "return only",
+    ),
+]
+
+_HEADERS = [
+    ("O1", UPSTREAMS + "headers.py", 'if api_key != "passthrough":', "if False:"),
+    ("O2", GATEWAY + "request_id.py", "return usable(given) or", "return given or"),
+    ("O2", GATEWAY + "request_id.py", 'f"{id}-{offset}-r{attempt}"', 'f"{id}-{offset}"'),
+    ("O3", UPSTREAMS + "headers.py", "_NEVER_UP | _named_in_connection(headers) | set(drop)", "_NEVER_UP | set(drop)"),
+    ("O4", UPSTREAMS + "headers.py", '{"host", "content-length", "expect", "cookie"}', '{"content-length", "cookie"}'),
+    ("O5", GATEWAY + "bodies.py", "return zlib.decompressobj(window)", "return None"),
+    ("O8", GATEWAY + "generate.py", 'f"{self._idempotency_key}-{offset}"', "self._idempotency_key"),
+    ("O9", GATEWAY + "generate.py", '"idempotency-key")\n\n\n', '"idempotency-key", "traceparent")\n\n\n'),
+]
+
+_BYTES = [
+    ("P1", OPENAI + "sse.py", 'if field == b"data":', 'if field in (b"data", b""):'),
+    ("P2", OPENAI + "sse.py", '.replace(b"\\r\\n", b"\\n").replace(b"\\r", b"\\n")', '.replace(b"\\r\\n", b"\\n")'),
+    ("P2", OPENAI + "sse.py", 'self._after_cr = data.endswith(b"\\r")', "self._after_cr = False"),
+    ("P3", OPENAI + "sse.py", 'joined = b"\\n".join(data)', 'joined = data[0] if data else b""'),
+    ("P4", OPENAI + "sse.py", "return start.removeprefix(_BOM)", "return start"),
+    (
+        "P5",
+        OPENAI + "sse.py",
+        "            pending += data\n",
+        "            pending += data.decode('utf-8', 'ignore').encode()\n",
+    ),
+    ("P6", OPENAI + "sse.py", "seen = len(pending) - 1", "seen = len(pending)"),
+    ("P7", OPENAI + "sse.py", 'line.partition(b":")', 'line.partition(b": ")'),
+    ("P8", CHOICES + "merge.py", '        if name == "error":', "        if name:"),
+    ("P9", OPENAI + "sse.py", 'return self._events([last.removesuffix(b"\\n")])', "return []"),
+    ("P11", OPENAI + "sse.py", "[SSEEvent(line) for line in lines]", "[SSEEvent(line) for line in lines[:1]]"),
+    ("P13", CHOICES + "merge.py", '        if name == "error":', "        if False:"),
+    ("P14", OPENAI + "wire.py", 'PING = b": ping', 'PING = b": keep-alive'),
+    (
+        "P14",
+        CHOICES + "conduct.py",
+        "        if not self._emitted:\n            self._writes.append(PING)",
+        "        pass",
+    ),
+]
+
+_ROUTING = [
+    ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return True"),
+    ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return False"),
+    (
+        "Q2",
+        CHOICES + "compose.py",
+        "if capability.model is not None and capability.model != request.model:",
+        "if False:",
+    ),
+    ("Q2", CHOICES + "conduct.py", "shown = settings.shown_model if aliased else None", "shown = None"),
+    ("Q4", CHOICES + "plan.py", "        width = n\n", "        width = 1\n"),
+    (
+        "Q6",
+        UPSTREAMS + "capabilities.py",
+        "            case NativeWidth(asked=asked, got=got):\n",
+        "            case NativeWidth(asked=asked, got=got):\n                return\n",
+    ),
+    ("Q6", CHOICES + "recovery.py", "if not self._request.greedy:", "if True:"),
+    ("Q8", GATEWAY + "routes.py", 'path.startswith(root.rstrip("/") + "/")', "path.startswith(root)"),
+    (
+        "Q9",
+        GATEWAY + "models.py",
+        "zip(app.upstreams.all, lists, strict=True)",
+        "zip(app.upstreams.all[:1], lists, strict=False)",
+    ),
+    ("Q10", GATEWAY + "routes.py", 'headers={"Allow": allow},', ""),
+    ("Q11", GATEWAY + "routes.py", "    _refuse_escapes(path)\n    if", "    if"),
+    (
+        "Q15",
+        GATEWAY + "routes.py",
+        "if request.version < HttpVersion11 and hdrs.TRANSFER_ENCODING in request.headers:",
+        "if False:",
+    ),
+    ("Q16", GATEWAY + "routes.py", '    "/v1/responses",\n', ""),
+    ("Q19", "nproxy/telemetry/metrics.py", "return model if model in self._models else OTHER", "return model"),
+    ("Q19", GATEWAY + "observe.py", 'return reason if reason in _REASONS else "other"', "return reason"),
+    ("Q20", GATEWAY + "observe.py", "self._metrics.inflight_legs(self._upstream).dec()", "pass"),
+]
+
+_NATIVE = [
+    ("R1", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
+    ("R3", OPENAI + "usage.py", "parts = list(tails) or", "parts = list(tails)[-1:] or"),
+    ("R4", CHOICES + "compose.py", "request.stream or (leg.width > 1 and not capability.json_usage)", "request.stream"),
+    ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
+    ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1)", "1)"),
+]
+
+MUTATIONS = [
+    Mutation(*row)
+    for rows in (
+        _VALIDATION,
+        _SEEDS,
+        _ANSWERS,
+        _STREAMS,
+        _USAGE,
+        _FIELDS,
+        _ERRORS,
+        _LIMITS,
+        _HEADERS,
+        _BYTES,
+        _ROUTING,
+        _NATIVE,
+    )
+    for row in rows
+]
