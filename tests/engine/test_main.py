@@ -53,7 +53,7 @@ def test_wrong_use_is_one_line_and_exit_2(tmp_path: Path, words: list[str], said
     assert "Traceback" not in done.stderr
 
 
-@MODEL
+@pytest.mark.model
 def test_weights_that_are_cut_short_are_one_line(default_model: Path, tmp_path: Path) -> None:
     # The head of the file is whole, so that the server starts, and the core is the one to find out.
     cut = tmp_path / "cut.gguf"
