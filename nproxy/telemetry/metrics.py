@@ -1,7 +1,7 @@
 """The gateway's Prometheus metrics. Names are a contract: dashboards and alerts rely on them.
 
-Label values come from the configuration, and names of models from upstreams' own lists, up to a bound. What clients send
-never becomes one (`other` stands for it).
+Label values come from the configuration, and names of models also from upstreams' own lists, up to a bound. What clients
+send never becomes one (`other` stands for it).
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Metrics:
     def model_label(self, model: str, upstream: str, *, listed: bool = False) -> str:
         """The model's name where the configuration or the upstream's own list names it, else `other`.
 
-        listed: the upstream's list names it now. The first `MOST_LISTED_MODELS` of an upstream that are asked about keep
-        their names for good, as their series stay too.
+        listed: the upstream's list names it now. The first `MOST_LISTED_MODELS` of an upstream that are asked about
+        keep their names for good, as their series stay too.
         """
         known = self._listed.setdefault(upstream, set())
         if listed and len(known) < MOST_LISTED_MODELS:

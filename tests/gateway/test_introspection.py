@@ -114,7 +114,9 @@ async def test_streams_are_timed(gateway: Gateway, upstream: FakeUpstream) -> No
     assert await gateway.metric('nproxy_sibling_skew_seconds_count{model="fake-model",upstream="fake"}') == 1
 
 
-async def test_a_listed_model_is_a_label_and_what_clients_invent_never(gateway: Gateway, upstream: FakeUpstream) -> None:
+async def test_a_listed_model_is_a_label_and_what_clients_invent_never(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
     assert (await gateway.ask()).status_code == 200
     assert (await gateway.ask(model="invented-a")).status_code == 404
     upstream.list_fails = True
