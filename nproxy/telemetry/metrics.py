@@ -1,7 +1,7 @@
 """The gateway's Prometheus metrics. Names are a contract: dashboards and alerts rely on them.
 
-Label values come from the configuration, and names of models also from upstreams' own lists, up to a bound. What clients
-send never becomes one (`other` stands for it).
+Label values come from the configuration, and those for models also from upstreams' own lists, up to a bound. What
+clients send never becomes one (`other` stands for it).
 """
 
 from __future__ import annotations
