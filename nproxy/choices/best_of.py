@@ -14,8 +14,9 @@ from nproxy.choices.commands import ChoiceFinished, Learn
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.fold import fold
 from nproxy.choices.lessons import Lacks
-from nproxy.choices.merge import LegFault, Merge
+from nproxy.choices.merge import Merge
 from nproxy.choices.plan import NO_LOGPROBS, Request
+from nproxy.choices.reading import LegFault
 from nproxy.choices.strands import Choice
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import CompletionRequest, Prompt

@@ -38,9 +38,9 @@ from nproxy.choices.failures import Losses, as_error
 from nproxy.choices.learning import width_brought
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lacks, NativeWidth
-from nproxy.choices.merge import LegFault
 from nproxy.choices.merging import merge_for
 from nproxy.choices.plan import Plan, Request, top_up
+from nproxy.choices.reading import LegFault
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
 from nproxy.choices.roster import Roster, Run
@@ -171,8 +171,11 @@ class Conduct:
         if self._request.stream and not self._begun and not self._doomed:
             self._begin()
 
-    def _ended(self, run: Run) -> None:
-        """The answer is over: it was whole, or other legs bring what it lacks, or it failed."""
+    def _ended(self, run: Run, *, cut: bool = False) -> None:
+        """The answer is over: it was whole, or other legs bring what it lacks, or it failed.
+
+        cut: what may come behind the choices is missing.
+        """
         self._roster.release(self._warming.release(run.leg.number))
         try:
             missing = self._merge.end(run.leg.number)
@@ -181,7 +184,8 @@ class Conduct:
             return
         self._roster.move(run, Signal.END)
         self._note_width(run, missing)
-        self._note_lacks(run.leg)
+        if not cut:
+            self._note_lacks(run.leg)
         self._commands += self._recovery.succeeded(run.leg)
 
     def _note_width(self, run: Run, missing: Sequence[int]) -> None:
@@ -210,7 +214,7 @@ class Conduct:
         self._roster.release(self._warming.release(run.leg.number))
         if self._merge.whole(run.leg.number):
             self._commands.append(Anomaly("cut_after_finish"))
-            self._ended(run)
+            self._ended(run, cut=True)
         else:
             self._lost(run, failure)
 

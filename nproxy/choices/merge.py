@@ -18,8 +18,9 @@ from nproxy.choices.fold import fold
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lack
 from nproxy.choices.plan import Request
+from nproxy.choices.reading import LegFault, in_band, read_answer, read_chunk
 from nproxy.choices.strands import Choice, Strand
-from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, is_done, parse_answer, parse_chunk
+from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
@@ -31,14 +32,6 @@ LOST = "error"
 """The finish_reason of a choice that was lost while its siblings were not."""
 
 _WHOSE = "The upstream gave fewer choices than it was asked for, and of several prompts it is not clear whose."
-
-
-class LegFault(Exception):
-    """What a leg sent makes it a failure, though the transport was fine. It is the leg's fault, never the client's."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 class Merge:
@@ -106,29 +99,15 @@ class Merge:
             strand.done = True
             return None
         if name == "error":
-            raise LegFault(in_band(data))
-        try:
-            chunk = parse_chunk(data, self._request.dialect)
-        except MalformedChunk as error:
-            failure = Failure(FailureKind.MALFORMED, "The upstream sent an event that cannot be read.")
-            raise LegFault(failure) from error
-        if chunk.error is not None:
-            raise LegFault(in_band(data))
+            raise in_band(data)
+        chunk = read_chunk(data, self._request.dialect)
         strand.spoke = strand.streamed = True
         return self._taken(strand, data, chunk)
 
     def body(self, number: int, body: bytes) -> bytes:
         """Take the whole body of a leg that did not answer as a stream; otherwise like `chunk`."""
         strand = self._strands[number]
-        try:
-            answer = parse_answer(body, self._request.dialect)
-        except MalformedChunk as error:
-            failure = Failure(FailureKind.MALFORMED, "The upstream's answer cannot be read.")
-            raise LegFault(failure) from error
-        if answer.error is not None:
-            raise LegFault(in_band(body))
-        if not answer.choices:
-            raise LegFault(Failure(FailureKind.MALFORMED, "The upstream's answer holds no choices."))
+        answer = read_answer(body, self._request.dialect)
         strand.spoke = strand.done = True
         answer = in_place(answer, len(strand.choices))
         if self._request.stream:
@@ -362,10 +341,3 @@ class Merge:
             logprobs=fold(logprobs) if logprobs else None,
             extra=fold([said.extra for said in spoken]),
         )
-
-
-def in_band(data: bytes) -> Failure:
-    """An error where an answer was promised, in the upstream's own words."""
-    return Failure(
-        FailureKind.IN_BAND, "The upstream answered with an error.", content_type="application/json", body=data
-    )

@@ -9,6 +9,7 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Learn
 from nproxy.choices.compose import asked_as_stream
+from nproxy.choices.events import FailureKind
 from nproxy.choices.lessons import Lacks, Lesson
 from tests.choices.tutil import DONE, EXACT, NATIVE, Play, answer, chat, delta, usage, usage_chunk
 
@@ -48,6 +49,13 @@ def test_a_whole_answer_to_a_stream_teaches_nothing_of_streams() -> None:
     play = Play(chat(stream=True), NATIVE)
     play.answers(0, answer("x"))
     assert lessons(play) == []
+
+
+def test_a_stream_that_was_cut_behind_its_choices_teaches_nothing() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.says(0, delta("x", finish="stop"))
+    play.fails(0, FailureKind.CUT)
+    assert play.finish == "ok" and lessons(play) == []
 
 
 def test_R4_usage_for_each_choice_tells_of_whole_answers_that_count_one() -> None:

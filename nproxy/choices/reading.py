@@ -1,0 +1,47 @@
+"""What a leg sent, parsed; what cannot be an answer is the leg's fault."""
+
+from __future__ import annotations
+
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, parse_answer, parse_chunk
+from nproxy.openai.dialect import Dialect
+
+
+class LegFault(Exception):
+    """What a leg sent makes it a failure, though the transport was fine. It is the leg's fault, never the client's."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def read_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
+    """Read one event of a stream. Raises LegFault for what cannot be read and for an in-band error."""
+    try:
+        chunk = parse_chunk(data, dialect)
+    except MalformedChunk as error:
+        failure = Failure(FailureKind.MALFORMED, "The upstream sent an event that cannot be read.")
+        raise LegFault(failure) from error
+    if chunk.error is not None:
+        raise in_band(data)
+    return chunk
+
+
+def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
+    """Read a whole answer, which has choices. Raises LegFault as `read_chunk` does."""
+    try:
+        answer = parse_answer(body, dialect)
+    except MalformedChunk as error:
+        failure = Failure(FailureKind.MALFORMED, "The upstream's answer cannot be read.")
+        raise LegFault(failure) from error
+    if answer.error is not None:
+        raise in_band(body)
+    if not answer.choices:
+        raise LegFault(Failure(FailureKind.MALFORMED, "The upstream's answer holds no choices."))
+    return answer
+
+
+def in_band(data: bytes) -> LegFault:
+    """An error where an answer was promised, in the upstream's own words."""
+    message = "The upstream answered with an error."
+    return LegFault(Failure(FailureKind.IN_BAND, message, content_type="application/json", body=data))
