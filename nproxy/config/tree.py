@@ -99,6 +99,10 @@ class Tree:
         return mapping
 
 
+MOST_PARTS = 100_000
+"""Parts of one file, those behind aliases counted wherever they stand: a few aliases of aliases make millions."""
+
+
 class _Loader(yaml.SafeLoader):
     """Resolves plain scalars as YAML 1.2's core schema does, so that `off` is a word and `010` is ten."""
 
@@ -118,12 +122,14 @@ def read_yaml(text: str, source: str) -> Tree:
     """Parse a YAML file into a tree; `source` is its name in errors.
 
     Raises ConfigError: not YAML, more than one document, a key twice, a tag other than plain ones,
-    not a mapping at the top.
+    not a mapping at the top, more than MOST_PARTS.
     """
     tree = Tree(Origin(source, 1))
     problems: list[Problem] = []
     try:
         node = yaml.compose(text, Loader=_Loader)
+        if node is not None:
+            _count(node, source, {})
         data = None if node is None else _build(node, (), tree.origins, source, problems)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -140,6 +146,26 @@ def read_yaml(text: str, source: str) -> Tree:
         raise ConfigError(problems)
     tree.data = data or {}
     return tree
+
+
+def _count(node: yaml.Node, source: str, known: dict[int, int]) -> int:
+    """How many parts a node becomes, by way of aliases too; each node is looked at once.
+
+    known: the counts so far, by the nodes' ids. Raises ConfigError at the first node that becomes too many.
+    """
+    if (parts := known.get(id(node))) is not None:
+        return parts
+    inside: list[yaml.Node] = []
+    if isinstance(node, yaml.MappingNode):
+        inside = [value for _, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        inside = node.value
+    parts = 1 + sum(_count(part, source, known) for part in inside)
+    if parts > MOST_PARTS:
+        problem = f"becomes more than {MOST_PARTS} parts, those behind aliases counted"
+        raise ConfigError([Problem(Origin(source, node.start_mark.line + 1), (), problem)])
+    known[id(node)] = parts
+    return parts
 
 
 def _build(node: yaml.Node, path: Path, origins: dict[Path, Origin], source: str, problems: list[Problem]) -> Any:

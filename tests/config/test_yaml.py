@@ -102,6 +102,24 @@ BAD = {
 }
 
 
+def test_aliases_that_multiply_are_refused_where_they_become_too_many(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 12)]
+    assert problems(write(tmp_path, "\n".join(lines))) == [
+        "nproxy.yaml:5: becomes more than 100000 parts, those behind aliases counted"
+    ]
+
+
+def test_an_alias_stands_for_what_it_names(tmp_path: Path) -> None:
+    text = """\
+        upstreams:
+        - {name: a, replicas: ['http://a'], timeouts: &slow {idle: 300}}
+        - {name: b, replicas: ['http://b'], timeouts: *slow}
+        """
+    config = load(write(tmp_path, text), {})
+    assert [upstream.timeouts.idle for upstream in config.upstreams] == [300, 300]
+
+
 @pytest.mark.parametrize(("text", "expected"), BAD.values(), ids=BAD.keys())
 def test_an_error_names_line_key_and_reason(tmp_path: Path, text: str, expected: str) -> None:
     (problem,) = problems(write(tmp_path, text))
