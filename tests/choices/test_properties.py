@@ -290,6 +290,8 @@ def any_request(data: st.DataObject) -> Request:
         fields["temperature"] = 0
     if not fields["stream"] and data.draw(st.booleans()):
         fields["best_of"] = fields["n"] + data.draw(st.integers(0, 2))
+    elif data.draw(st.booleans()):
+        fields["choice_params"] = [{"seed": 7}] * fields["n"]
     return dialect_request(dialect, **fields)
 
 
