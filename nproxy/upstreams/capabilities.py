@@ -41,6 +41,8 @@ class Capabilities:
             native_width=_configured_width(upstream.n),
             exact=upstream.wire == "exact",
             seed=upstream.seed != "omit",
+            prompt_lists=upstream.prompts != "one",
+            token_prompts=upstream.prompts != "one",
             json_usage=upstream.usage != "stream",
             prefix_cache=upstream.prefix_cache,
             parallel=_parallel(upstream),

@@ -79,3 +79,22 @@ async def test_J6_echo_comes_once_per_choice(scene: Scene, stream: bool) -> None
 async def test_J8_suffix_goes_on(scene: Scene) -> None:
     await scene.whole(COMPLETIONS, suffix="the end")
     assert [call.body["suffix"] for call in scene.calls] == ["the end"] * scene.legs
+
+
+@everywhere
+@pytest.mark.parametrize("stream", [False, True])
+async def test_J4_one_call_for_each_prompt(scene: Scene, stream: bool) -> None:
+    await scene.start(prompts="one")
+    answer = await scene.either(stream, COMPLETIONS, prompt=["a", "b"], echo=True)
+    own = {p * scene.n + i: prompt + text for p, prompt in enumerate("ab") for i, text in scene.said.items()}
+    assert answer.texts == own
+    prompts = [call.body["prompt"] for call in scene.calls]
+    assert sorted(prompts) == ["a"] * scene.legs + ["b"] * scene.legs
+
+
+@everywhere
+@pytest.mark.parametrize("prompt", [[1, 2], [[1, 2], [3]]], ids=str)
+async def test_J4_no_token_ids(scene: Scene, prompt: Any) -> None:
+    await scene.start(prompts="one")
+    assert (await scene.refused(400, COMPLETIONS, prompt=prompt))["param"] == "prompt"
+    assert scene.calls == []
