@@ -50,7 +50,8 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
     """Serve the OpenAI API with n on every upstream.
 
     With no model, no upstream and no file, the built-in engine serves smollm2-135m-instruct.
-    Options go over NPROXY_... variables, and these over the file.
+    Options go over NPROXY_... variables, and these over the file. Two underscores join the levels of a
+    variable's key: NPROXY_LISTEN__PORT=9000 is the file's listen.port.
     """
     options = ServeOptions.of(given)
     try:
@@ -71,9 +72,10 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.pass_context
 def check(context: click.Context, /, file: Path) -> None:
-    """Validate a settings file: a summary, or each error with its line.
+    """Validate a settings file.
 
-    NPROXY_... variables are laid over the file, as they are when serving.
+    Prints a summary, or each error with its line. NPROXY_... variables are laid over the file, as they are when
+    serving.
     """
     try:
         config = load(file)
@@ -117,9 +119,10 @@ def probe(
     as_yaml: bool,
     seconds: float,
 ) -> None:
-    """Find out by a few tiny requests what an OpenAI-compatible server can do.
+    """Find out what a server can do.
 
-    URL is its base URL, as in http://127.0.0.1:8000/v1, or unix:/path of a socket.
+    Asks an OpenAI-compatible server some tiny requests and says what showed. URL is its base URL, as in
+    http://127.0.0.1:8000/v1, or unix:/path of a socket.
     """
     if as_json and as_yaml:
         raise click.UsageError("--json and --yaml exclude each other")

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path as FilePath
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nproxy.config.hints import PREFIX, suggest_key, suggest_variable
 from nproxy.config.planned import is_planned_key, is_planned_value
 from nproxy.config.settings import Config
 from nproxy.config.tree import ConfigError, Origin, Path, Problem, Tree, read_yaml
 
-PREFIX = "NPROXY_"
 OTHER_VARIABLES = frozenset({"NPROXY_CACHE"})
 """Variables with the prefix that are not settings: they are read where they are used."""
 
-# Kubernetes tells every container of a namespace about its services: a service named nproxy must not stop nproxy.
-_SERVICE_VARIABLE = re.compile(r"(?!.*__)NPROXY_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_[A-Z]+)?)?)")
+# Kubernetes tells every container of a namespace about its services: one named nproxy, or nproxy-canary, must not stop
+# nproxy. The values are looked at too: NPROXY_LISTEN_PORT=8001 is no service but a setting with a wrong name.
+_URL = r"(tcp|udp|sctp)://\S+"
+_SERVICE_VARIABLE = re.compile(
+    rf"""(?!\w*__)NPROXY_(\w+_)?(
+        SERVICE_HOST=\S+
+        | SERVICE_PORT(_\w+)?=\d+
+        | PORT={_URL}
+        | PORT_\d+_(TCP|UDP|SCTP)(={_URL} | _PROTO=(tcp|udp|sctp) | _PORT=\d+ | _ADDR=\S+)
+    )""",
+    re.VERBOSE,
+)
 
 
 def load(
@@ -75,12 +84,12 @@ def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
     """
     problems: list[Problem] = []
     for name in sorted((name for name in environ if name.startswith(PREFIX)), key=_natural):
-        if name in OTHER_VARIABLES or _SERVICE_VARIABLE.fullmatch(name):
+        if name in OTHER_VARIABLES or _SERVICE_VARIABLE.fullmatch(f"{name}={environ[name]}"):
             continue
         path = tuple(int(part) if part.isdigit() else part.lower() for part in name.removeprefix(PREFIX).split("__"))
         origin = Origin(name)
         if path[0] not in Config.model_fields and not is_planned_key(path[:1]):
-            problems.append(Problem(origin, (), f"names no setting{_suggest(str(path[0]), Config)}"))
+            problems.append(Problem(origin, (), f"names no setting{suggest_variable(name)}"))
             continue
         try:
             tree.put(path, _read_variable(environ[name], origin), origin)
@@ -153,35 +162,9 @@ def _message(path: Path, details: ErrorDetails) -> str:
     if details["type"] == "extra_forbidden":
         if is_planned_key(path):
             return "is not available yet"
-        return f"unknown key{_suggest(str(path[-1]), _model_at(path[:-1]))}"
+        return f"unknown key{suggest_key(path, details['input'])}"
     if details["type"] == "literal_error":
         if is_planned_value(path, details["input"]):
             return f"{details['input']} is not available yet"
         return f"must be {details['ctx']['expected'].replace(chr(39), '')}"
     return _MESSAGES.get(details["type"]) or details["msg"].replace("Input should be", "must be")
-
-
-def _model_at(path: Path) -> type[BaseModel] | None:
-    """The model whose keys stand at a path of the configuration."""
-    model: type[BaseModel] = Config
-    for step in path:
-        if isinstance(step, int):
-            continue
-        if step not in model.model_fields:
-            return None
-        inner = [part for part in _types_in(model.model_fields[step].annotation) if issubclass(part, BaseModel)]
-        if not inner:
-            return None
-        model = inner[0]
-    return model
-
-
-def _types_in(annotation: Any) -> list[type]:
-    if isinstance(annotation, type) and not get_args(annotation):
-        return [annotation]
-    return [found for part in get_args(annotation) for found in _types_in(part)]
-
-
-def _suggest(word: str, model: type[BaseModel] | None) -> str:
-    close = difflib.get_close_matches(word, model.model_fields, n=1) if model is not None else []
-    return f"; did you mean {close[0]}?" if close else ""

@@ -27,6 +27,17 @@ def test_version() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"nproxy {__version__}\n", "")
 
 
+def test_help_says_of_each_command_what_it_does() -> None:
+    said = run("--help", COLUMNS="80").stdout
+    listed = said[said.index("Commands:") :].splitlines()[1:]
+    assert [line.split()[0] for line in listed] == ["check", "config-schema", "probe", "serve"]
+    assert all(line.endswith(".") and not line.endswith("..") for line in listed), said
+
+
+def test_help_of_serve_says_how_variables_are_named() -> None:
+    assert "NPROXY_LISTEN__PORT" in run("serve", "--help").stdout
+
+
 def test_check_prints_a_summary_of_a_good_file(tmp_path: Path) -> None:
     file = tmp_path / "nproxy.yaml"
     fleet = f"{{name: fleet, replicas: ['http://a'], api_key: {CANARY}, models: [m], n: {{native_up_to: 4}}}}"

@@ -60,6 +60,30 @@ def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
         ("NPROXY_LISTEN__PORT", "x", "NPROXY_LISTEN__PORT: listen.port: must be a whole number"),
         ("NPROXY_LISTEN__PROT", "1", "NPROXY_LISTEN__PROT: listen.prot: unknown key; did you mean port?"),
         ("NPROXY_LISTN__PORT", "1", "NPROXY_LISTN__PORT: names no setting; did you mean listen?"),
+        (
+            "NPROXY_LISTEN_PORT",
+            "8001",
+            "NPROXY_LISTEN_PORT: names no setting; levels are joined by two underscores: "
+            "did you mean NPROXY_LISTEN__PORT?",
+        ),
+        (
+            "NPROXY_PORT",
+            "8123",
+            "NPROXY_PORT: names no setting; levels are joined by two underscores: did you mean NPROXY_LISTEN__PORT?",
+        ),
+        (
+            "NPROXY_UPSTREAMS_1_TIMEOUTS_FIRST_EVENT",
+            "9",
+            "NPROXY_UPSTREAMS_1_TIMEOUTS_FIRST_EVENT: names no setting; levels are joined by two underscores: "
+            "did you mean NPROXY_UPSTREAMS__1__TIMEOUTS__FIRST_EVENT?",
+        ),
+        (
+            "NPROXY_COLOUR",
+            "red",
+            "NPROXY_COLOUR: names no setting; levels are joined by two underscores, as in NPROXY_LISTEN__PORT",
+        ),
+        ("NPROXY_PORT_8000_TCP", "8000", "NPROXY_PORT_8000_TCP: names no setting"),
+        ("NPROXY_SERVICE_PORT", "tcp", "NPROXY_SERVICE_PORT: names no setting"),
         ("NPROXY_LISTEN", "8000", "NPROXY_LISTEN: listen: must be a mapping"),
         ("NPROXY_AUTH__API_KEYS_FILE", "k", "NPROXY_AUTH__API_KEYS_FILE: auth: is not available yet"),
         (
@@ -83,7 +107,9 @@ def test_variables_that_kubernetes_sets_for_a_service_are_no_settings() -> None:
         "NPROXY_PORT": "tcp://10.0.0.1:8000",
         "NPROXY_PORT_8000_TCP": "tcp://10.0.0.1:8000",
         "NPROXY_PORT_8000_TCP_PROTO": "tcp",
+        "NPROXY_PORT_8000_TCP_PORT": "8000",
         "NPROXY_PORT_8000_TCP_ADDR": "10.0.0.1",
         "NPROXY_CANARY_SERVICE_HOST": "10.0.0.2",
+        "NPROXY_CANARY_PORT": "udp://10.0.0.2:53",
     }
     assert load(None, {**service, "NPROXY_CACHE": "/c"}) == Config()

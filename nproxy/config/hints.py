@@ -1,0 +1,84 @@
+"""What to write instead of a key or a variable that names no setting."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+from nproxy.config.settings import Config
+from nproxy.config.tree import Path
+from nproxy.config.values import Replica
+
+PREFIX = "NPROXY_"
+
+Place = tuple[str, ...]
+"""Where a key stands in any file: `("upstreams", "[]", "name")`."""
+
+
+def suggest_key(path: Path, value: object) -> str:
+    """A hint for an unknown key: one alike beside it, else where it or what is in it belongs; empty for neither."""
+    key = str(path[-1])
+    section = _section_at(path[:-1])
+    close = difflib.get_close_matches(key, section.model_fields, n=1) if section is not None else []
+    if close:
+        return f"; did you mean {close[0]}?"
+    if isinstance(value, dict) and value:
+        fitting = [
+            place for place, inside in _places() if inside is not None and value.keys() <= inside.model_fields.keys()
+        ]
+        if fitting:
+            return f"; did you mean {' or '.join(map(_show, fitting))}?"
+    elsewhere = [_show(place) for place, _ in _places() if place[-1] == key]
+    return f"; it belongs at {' or '.join(elsewhere)}" if elsewhere else ""
+
+
+def suggest_variable(name: str) -> str:
+    """A hint for a variable that names no setting: most often an underscore is missing."""
+    words = name.removeprefix(PREFIX).lower()
+    if "__" in words:
+        close = difflib.get_close_matches(words.split("__")[0], Config.model_fields, n=1)
+        return f"; did you mean {close[0]}?" if close else ""
+    meant = [
+        *(place for place, _ in _places() if re.fullmatch("_".join(place).replace("[]", r"\d+"), words)),
+        *(place for place, _ in _places() if place[-1] == words),
+    ]
+    if not meant:
+        return f"; levels are joined by two underscores, as in {PREFIX}LISTEN__PORT"
+    number = re.search(r"\d+", words)
+    variable = PREFIX + "__".join(meant[0]).replace("[]", number[0] if number else "0").upper()
+    return f"; levels are joined by two underscores: did you mean {variable}?"
+
+
+def _places(section: type[BaseModel] = Config, above: Place = ()) -> Iterator[tuple[Place, type[BaseModel] | None]]:
+    """Every key that there is, outer ones first, and the section that stands there, if one does."""
+    for name, field in section.model_fields.items():
+        here, inside = (*above, name), _section_in(field.annotation)
+        yield here, inside
+        if inside is not None:
+            yield from _places(inside, (*here, "[]") if get_origin(field.annotation) is tuple else here)
+
+
+def _section_at(path: Path) -> type[BaseModel] | None:
+    """The section whose keys stand at a path of the configuration."""
+    section: type[BaseModel] | None = Config
+    for step in path:
+        if section is not None and isinstance(step, str):
+            section = _section_in(section.model_fields[step].annotation) if step in section.model_fields else None
+    return section
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key's type is, or holds a list of."""
+    if get_args(annotation):
+        return next((found for part in get_args(annotation) if (found := _section_in(part)) is not None), None)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation is not Replica:
+        return annotation  # a replica is written as text
+    return None
+
+
+def _show(place: Place) -> str:
+    return ".".join(place).replace(".[]", "[]")
