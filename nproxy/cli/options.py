@@ -38,7 +38,7 @@ class ServeOptions:
     def lay_over(self, tree: Tree) -> None:
         """Put the options into the tree: an --upstream is added to the file's, --n goes to every upstream."""
         for option, path, value in self.keys:
-            tree.put(path, value, Origin(option))
+            tree.put(path, value, Origin(option, names_key=True))
         for url in self.upstreams:
             there = _list(tree.data.get("upstreams"))
             upstream = {"name": _free_name(there), "replicas": [url]}

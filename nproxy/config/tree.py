@@ -17,10 +17,14 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a part of the settings was written: a file's line (from 1), a variable or an option."""
+    """Where a part of the settings was written: a file's line (from 1), a variable or an option.
+
+    names_key: the source says already which key it is, as the option --port does.
+    """
 
     source: str
     line: int | None = None
+    names_key: bool = False
 
     def __str__(self) -> str:
         return self.source if self.line is None else f"{self.source}:{self.line}"
@@ -35,7 +39,8 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (str(self.origin), show_path(self.path), self.message) if part)
+        path = "" if self.origin.names_key else show_path(self.path)
+        return ": ".join(part for part in (str(self.origin), path, self.message) if part)
 
 
 class ConfigError(Exception):

@@ -113,8 +113,8 @@ def test_serve_refuses_bad_numbers_by_their_option() -> None:
     done = run("serve", "--port", "http", "--max-n", "0")
     assert done.returncode == 2
     assert sorted(done.stderr.splitlines()) == [
-        "--max-n: n_policy.max_n: must be greater than or equal to 1",
-        "--port: listen.port: must be a whole number",
+        "--max-n: must be greater than or equal to 1",
+        "--port: must be a whole number",
     ]
 
 

@@ -62,5 +62,9 @@ def test_n_goes_to_every_upstream(file: Path) -> None:
 
 def test_an_error_names_the_option(file: Path) -> None:
     with pytest.raises(ConfigError) as raised:
-        loaded(file, {}, max_n="many")
-    assert str(raised.value) == "--max-n: n_policy.max_n: must be a whole number"
+        loaded(file, {}, max_n="many", port="99999", upstreams=("ftp://b",))
+    assert str(raised.value).splitlines() == [
+        "--max-n: must be a whole number",
+        "--port: must be less than or equal to 65535",
+        "--upstream: upstreams[1].replicas[0]: must begin with http://, https:// or unix:/",
+    ]
