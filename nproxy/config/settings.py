@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from nproxy.config.values import (
     ApiKey,
     Count,
+    Host,
     Mebibytes,
     Models,
     NMode,
@@ -26,6 +27,7 @@ from nproxy.config.values import (
     Settings,
     Share,
     Whole,
+    Width,
 )
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -36,7 +38,7 @@ ENGINE_UPSTREAM = "engine"
 class Listen(Settings):
     """Where the gateway listens."""
 
-    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """Address or name to bind; `::` or `0.0.0.0` for all."""
     port: Port = 8000
     """TCP port; 0 takes a free one."""
@@ -123,7 +125,7 @@ class Upstream(Settings):
 class NPolicy(Settings):
     """What nproxy does about `n`."""
 
-    max_n: Annotated[Count, Field(le=512)] = 128
+    max_n: Width = 128
     """Widest `n` that a request may ask for; prompts x n never goes beyond 512."""
     greedy: Literal["accept", "reject", "dedupe"] = "accept"
     """n > 1 at temperature 0: accept computes all, reject answers 400, dedupe computes one and shows it n times."""

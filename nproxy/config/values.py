@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -25,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ENV_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -36,12 +39,30 @@ def _no_bool(value: object) -> object:
 
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
+Width = Annotated[int, Field(ge=1, le=512), BeforeValidator(_no_bool)]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
 Port = Annotated[int, Field(ge=0, le=65535), BeforeValidator(_no_bool)]
 SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Mebibytes = Annotated[float, Field(gt=0, le=1024), BeforeValidator(_no_bool)]
+
+
+def _parse_host(value: str) -> str:
+    """Take an IP address, or a name that a resolver may know."""
+    try:
+        ip_address(value)
+    except ValueError as error:
+        try:
+            name = value.encode("idna").decode()
+        except UnicodeError:
+            name = ""
+        if not _HOST_NAME.fullmatch(name):
+            raise PydanticCustomError("host", "must be an IP address or a host name, without a port") from error
+    return value
+
+
+Host = Annotated[str, Field(min_length=1), AfterValidator(_parse_host)]
 
 
 class Settings(BaseModel):

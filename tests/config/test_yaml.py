@@ -51,6 +51,13 @@ BAD = {
     "boolean for a number": ("listen: {port: true}", "nproxy.yaml:1: listen.port: must be a number, not true or false"),
     "port too high": ("listen: {port: 65536}", "nproxy.yaml:1: listen.port: must be less than or equal to 65535"),
     "number for a text": ("listen: {host: 7}", "nproxy.yaml:1: listen.host: must be text"),
+    **{
+        f"host {host}": (
+            f"listen: {{host: '{host}'}}",
+            "nproxy.yaml:1: listen.host: must be an IP address or a host name, without a port",
+        )
+        for host in ("a b", "127.0.0.1:80", "http://a", "[::1]", "a/b", "-a", "a..b", "x" * 64)
+    },
     "scalar for a section": ("\nlisten: 8000", "nproxy.yaml:2: listen: must be a mapping"),
     "list at the top": ("- a", "nproxy.yaml:1: must be a mapping of sections such as listen and upstreams"),
     "mapping for a list": ("upstreams: {name: a}", "nproxy.yaml:1: upstreams: must be a list"),
@@ -172,6 +179,11 @@ NOT_YET = [
 @pytest.mark.parametrize(("text", "expected"), NOT_YET)
 def test_a_planned_key_is_refused_by_name(tmp_path: Path, text: str, expected: str) -> None:
     assert problems(write(tmp_path, text)) == [f"nproxy.yaml:1: {expected}"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "fe80::1%eth0", "localhost", "a_b.example.", "bücher.example"])
+def test_hosts(tmp_path: Path, host: str) -> None:
+    assert load(write(tmp_path, f"listen: {{host: '{host}'}}"), {}).listen.host == host
 
 
 def test_all_errors_are_told_in_the_order_of_lines(tmp_path: Path) -> None:
