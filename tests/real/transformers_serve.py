@@ -1,11 +1,7 @@
-"""`transformers serve`, an upstream that answers one choice whatever `n` says: installing, its model, starting it.
-
-`python -m tests.real.transformers_serve` installs it ahead of a test run; tests do so themselves where it is missing.
-"""
+"""`transformers serve`, an upstream that answers one choice whatever `n` says: its model, starting it."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -13,22 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.real.packages import installed
 from tests.real.processes import ROOT, Server, free_port, server
 
-REQUIREMENTS = ROOT / "requirements" / "transformers-serve.txt"
-SITE = ROOT / ".venvs" / "transformers-serve"
 MODELS = ROOT / "build" / "real"
-
-
-def install() -> Path:
-    """Bring the pinned packages into their own folder, once per state of the pins; returns the folder."""
-    stamp = SITE / "requirements.sha256"
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
-    if not stamp.exists() or stamp.read_text() != digest:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(SITE)]
-        subprocess.run([*pip, "-r", str(REQUIREMENTS)], check=True)
-        stamp.write_text(digest)
-    return SITE
 
 
 def hf_folder(gguf: Path) -> Path:
@@ -54,8 +38,4 @@ def transformers_serve(folder: Path, *, log: Path) -> Iterator[Server]:
 def _environment() -> dict[str, str]:
     # waiting threads sleep: on a few cores, shared with gateway and tests, spinning makes a step many times slower
     threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
-    return {**os.environ, **threads, "PYTHONPATH": str(install()), "HF_HUB_OFFLINE": "1"}
-
-
-if __name__ == "__main__":
-    print(install())
+    return {**os.environ, **threads, "PYTHONPATH": str(installed("transformers-serve")), "HF_HUB_OFFLINE": "1"}

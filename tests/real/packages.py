@@ -1,0 +1,35 @@
+"""Pinned packages in a folder of their own, for programs that must not share nproxy's environment.
+
+`python -m tests.real.packages NAME...` installs them ahead of a test run; tests do so themselves where they are
+missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.real.processes import ROOT
+
+
+def installed(name: str) -> Path:
+    """Bring what requirements/NAME.txt lists into .venvs/NAME, once per state of the list; returns that folder.
+
+    It goes into PYTHONPATH, before the environment that runs this, where all else is that the packages need.
+    """
+    requirements = ROOT / "requirements" / f"{name}.txt"
+    folder = ROOT / ".venvs" / name
+    stamp = folder / "requirements.sha256"
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != digest:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
+        subprocess.run([*pip, "-r", str(requirements)], check=True)
+        stamp.write_text(digest)
+    return folder
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        print(installed(name))
