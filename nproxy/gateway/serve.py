@@ -55,11 +55,13 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        async with running(config, engine_socket=engine_socket, sock=sock) as gateway:
+        async with running(config, engine_socket=engine_socket, sock=sock) as gateway, asyncio.TaskGroup() as beside:
             if ready is not None:
                 ready(gateway.url)
+            looking = beside.create_task(_look_for_upstreams(gateway.app))
             await stop.wait()
             await drain(gateway.app, config.listen.drain_seconds)
+            looking.cancel()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -92,6 +94,16 @@ async def running(
             await server.wait_closed()
     finally:
         await app.close()
+
+
+async def _look_for_upstreams(app: App) -> None:
+    """Warn of upstreams that do not answer: most often an address is wrong, else they will come."""
+    configured = [upstream for upstream in app.upstreams.all if upstream is not app.engine]
+    answering = await asyncio.gather(*(upstream.answers() for upstream in configured))
+    for upstream, answers in zip(configured, answering, strict=True):
+        if not answers:
+            places = [replica.label for replica in upstream.gate.replicas]
+            log.warning("upstream does not answer", extra={"fields": {"upstream": upstream.name, "replicas": places}})
 
 
 async def drain(app: App, seconds: float) -> None:

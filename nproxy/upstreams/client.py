@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from aiohttp import ClientResponse, ClientTimeout, hdrs
+from aiohttp import ClientResponse, ClientTimeout, ConnectionTimeoutError, hdrs
 from yarl import URL
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
@@ -69,10 +69,11 @@ class _Deadline:
 
 
 class Client:
-    """Calls the replicas of one upstream, under its timeouts."""
+    """Calls the replicas of one upstream, under its timeouts; its name is told to clients where it fails."""
 
-    def __init__(self, sessions: Sessions, timeouts: Timeouts) -> None:
+    def __init__(self, sessions: Sessions, timeouts: Timeouts, name: str) -> None:
         self._sessions = sessions
+        self._name = name
         self._timeouts = timeouts
         self._connect = ClientTimeout(
             total=None, connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=None, ceil_threshold=1e9
@@ -122,8 +123,8 @@ class Client:
             used.abort()
             if waiting.expired():
                 return TimeoutError()
-            failure = before_the_head(error, reused=used.reused)
-            if failure.kind is FailureKind.CONNECT or failure == timed_out("connect"):
+            failure = before_the_head(error, reused=used.reused, upstream=self._name)
+            if failure.kind is FailureKind.CONNECT or isinstance(error, ConnectionTimeoutError):
                 replica.unreachable()
             return failure
         replica.reached()

@@ -25,31 +25,35 @@ FOREIGN = (ClientError, OSError, TimeoutError, ValueError)
 """What a request or a read may raise that means the upstream failed; everything else is a fault of our own."""
 
 
-def before_the_head(error: Exception, *, reused: bool) -> Failure:
-    """Translate what was raised before a response head came. reused: the connection had served before."""
+def before_the_head(error: Exception, *, reused: bool, upstream: str) -> Failure:
+    """Translate what was raised before a response head came.
+
+    reused: the connection had served before. upstream: its name, which the client may know from x-nproxy-upstream.
+    """
+    who = f"The upstream '{upstream}'"
     match error:
         case ConnectionTimeoutError():
-            return timed_out("connect")
+            return Failure(FailureKind.TIMEOUT, f"{who} could not be reached in time.")
         case TimeoutError():
             return timed_out("first_event")
         case ClientConnectorDNSError():
-            return _connect("The upstream's host name could not be resolved.")
+            return _connect(f"{who} has a host name that could not be resolved.")
         case ClientConnectorCertificateError() | ssl.SSLError():
-            return _connect("No trusted TLS connection to the upstream came about.")
+            return _connect(f"{who} could not be reached over TLS that is trusted.")
         case ClientConnectorError() if isinstance(error.os_error, ssl.SSLError):
-            return _connect("No trusted TLS connection to the upstream came about.")
+            return _connect(f"{who} could not be reached over TLS that is trusted.")
         case ClientConnectorError():
-            return _connect("The upstream could not be reached.")
+            return _connect(f"{who} could not be reached.")
         case InvalidURL():
-            return _connect("The upstream's address cannot be used.")
+            return _connect(f"{who} has an address that cannot be used.")
         case ClientResponseError() | ValueError():
             return malformed("The upstream's answer is not HTTP that can be read.")
         case _ if reused:
             kind = FailureKind.STALE
         case _:
             kind = FailureKind.RESET
-    ended = "closed" if isinstance(error, ServerDisconnectedError) else "broke"
-    return Failure(kind, f"The connection to the upstream {ended} before an answer came.")
+    ended = "was closed" if isinstance(error, ServerDisconnectedError) else "broke"
+    return Failure(kind, f"The connection to the upstream '{upstream}' {ended} before an answer came.")
 
 
 def after_the_head(error: Exception) -> Failure:
@@ -62,7 +66,6 @@ def after_the_head(error: Exception) -> Failure:
 
 
 _WHAT_RAN_OUT = {
-    "connect": "The upstream could not be reached in time.",
     "first_event": "The upstream's answer did not begin in time.",
     "idle": "The upstream fell silent in the middle of its answer.",
     "response": "The upstream's answer did not come in time.",
@@ -71,7 +74,7 @@ _WHAT_RAN_OUT = {
 
 
 def timed_out(which: str) -> Failure:
-    """A time of the upstream's `timeouts` ran out; `which` is its key."""
+    """A time of the upstream's `timeouts` ran out after the connection stood; `which` is its key."""
     return Failure(FailureKind.TIMEOUT, _WHAT_RAN_OUT[which])
 
 

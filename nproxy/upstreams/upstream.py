@@ -34,7 +34,7 @@ class Upstream:
         self.settings = settings
         self.name = settings.name
         self.timeouts = settings.timeouts
-        self.client = Client(sessions, settings.timeouts)
+        self.client = Client(sessions, settings.timeouts, settings.name)
         self.gate = Gate(
             [Replica.from_config(replica) for replica in settings.replicas],
             None if settings.parallel == "auto" else settings.parallel,

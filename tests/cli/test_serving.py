@@ -32,6 +32,12 @@ class Serving:
     url: str
     call: list[str]
 
+    async def line(self) -> dict[str, Any]:
+        """The next line of the log."""
+        assert self.process.stderr is not None
+        line: dict[str, Any] = json.loads(await self.process.stderr.readline())
+        return line
+
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return await self.process.wait()
@@ -74,6 +80,26 @@ async def test_an_upstream_alone_runs_no_engine_and_no_torch() -> None:
         assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2]
         assert not [part.path for part in family.memory_maps() if "libtorch" in part.path]
         assert await running.end() == 0
+
+
+async def test_an_upstream_that_does_not_answer_is_told_and_may_come_later() -> None:
+    async with FakeUpstream() as upstream:
+        await upstream.stop()
+        async with serve("--upstream", upstream.url) as running:
+            line = await running.line()
+            assert {"time", "logger"} <= line.keys()
+            assert (line["level"], line["message"]) == ("warning", "upstream does not answer")
+            assert (line["upstream"], line["replicas"]) == ("upstream", [upstream.url])
+            async with upstream, httpx.AsyncClient(base_url=running.url) as client:
+                assert (await client.get("/ready")).status_code == 200
+                assert await running.end() == 0
+
+
+async def test_an_upstream_that_answers_is_not_warned_of() -> None:
+    async with FakeUpstream() as upstream, serve("--upstream", upstream.url) as running:
+        await upstream.until(lambda: any(seen.closed for seen in upstream.requests))
+        assert await running.end() == 0
+        assert [(await running.line())["message"]] == ["draining"]
 
 
 async def test_ctrl_c_ends_it_as_well_as_sigterm() -> None:

@@ -222,7 +222,7 @@ _ERRORS = [
         'self._commands.append(SetTimer("headers", self._settings.headers_after_seconds))',
         "self._begin()",
     ),
-    ("K11", UPSTREAMS + "failures.py", '_connect("The upstream could not be reached.")', "_connect(str(error))"),
+    ("K11", UPSTREAMS + "failures.py", '_connect(f"{who} could not be reached.")', "_connect(str(error))"),
     (
         "K12",
         CHOICES + "reading.py",

@@ -1,4 +1,4 @@
-"""Faults of our own: the client learns that there was one, and nothing else."""
+"""Faults: of our own the client learns that there was one and nothing else; of an upstream, which one it was."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import CHAT, Gateway, body, envelope
 
 
@@ -18,3 +19,11 @@ async def test_a_fault_of_our_own_tells_nothing(gateway: Gateway, monkeypatch: p
     assert answer.status_code == 500
     assert "inner secret" not in answer.text
     assert envelope(answer)["code"] == "internal_error"
+
+
+async def test_an_upstream_that_is_not_there_is_named_and_its_address_is_not(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    await upstream.stop()
+    error = envelope(await gateway.ask(n=2))
+    assert error["message"] == "The upstream 'fake' could not be reached."

@@ -31,7 +31,7 @@ class Caller:
         self.sessions = sessions
 
     def client(self, **timeouts: float | None) -> Client:
-        return Client(self.sessions, Timeouts(**timeouts))
+        return Client(self.sessions, Timeouts(**timeouts), "u")
 
     def call(
         self, *, stream: bool, headers: dict[str, str] | None = None, own_key: bool = False, **fields: Any

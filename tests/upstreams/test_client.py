@@ -157,6 +157,7 @@ async def test_K11_refused(caller: Caller) -> None:
     ((failed,),) = batches
     assert isinstance(failed, LegFailed)
     assert failed.failure.kind is FailureKind.CONNECT
+    assert failed.failure.message == "The upstream 'u' could not be reached."
     assert replica.up is False
 
 
@@ -273,7 +274,7 @@ async def test_N1_connect(caller: Caller) -> None:
         finally:
             extra.close()
     assert failure.kind is FailureKind.TIMEOUT
-    assert failure.message == "The upstream could not be reached in time."
+    assert failure.message == "The upstream 'u' could not be reached in time."
 
 
 async def test_N1_first_event_before_the_head(caller: Caller) -> None:
