@@ -295,7 +295,10 @@ class Conduct:
         self._commands.append(SetTimer("ping", self._settings.ping_seconds / 2))
 
     def _headers(self) -> tuple[tuple[str, str], ...]:
-        return (("x-nproxy-mode", self._plan.mode), ("x-nproxy-legs", str(len(self._roster))))
+        """What has happened so far: legs that were added to one call for all make it a fan-out."""
+        legs = len(self._roster)
+        mode = self._plan.mode if legs == len(self._plan.legs) else "fanout"
+        return (("x-nproxy-mode", mode), ("x-nproxy-legs", str(legs)))
 
     def _flush(self) -> None:
         if self._writes and self._begun:

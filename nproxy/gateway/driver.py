@@ -138,10 +138,12 @@ class Drive:
     async def _write(self, begin: Begin | None, output: bytes, respond: Respond | None) -> None:
         exchange = self._exchange
         if respond is not None:
-            await exchange.respond(respond.status, respond.body, dict(respond.headers))
+            exchange.headers.update(respond.headers)  # over those of the plan: it may have gone otherwise
+            await exchange.respond(respond.status, respond.body)
             return
         if begin is not None:
-            await exchange.begin(200, {**STREAM_HEADERS, **dict(begin.headers)})
+            exchange.headers.update(begin.headers)
+            await exchange.begin(200, STREAM_HEADERS)
         if self._finished:
             await exchange.finish(output)
         elif output:

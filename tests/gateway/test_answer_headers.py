@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.gateway.conftest import Gateway
+import pytest
+
+from tests.fakes.upstream import Behaviour, FakeUpstream
+from tests.gateway.conftest import Gateway, Start
 
 
 async def test_answers_carry_the_gateways_headers(gateway: Gateway) -> None:
@@ -16,3 +19,32 @@ async def test_answers_carry_the_gateways_headers(gateway: Gateway) -> None:
         assert headers["x-nproxy-legs"] == "3"
         assert headers["x-nproxy-upstream"] == "fake"
         assert headers["server"] == "nproxy"
+
+
+MENDED = pytest.mark.parametrize(
+    ("behaviour", "legs"),
+    [
+        pytest.param(Behaviour(n="native", width=2), "2", id="topped up"),
+        pytest.param(Behaviour(n="refuse"), "5", id="refused and cut"),
+    ],
+)
+
+
+@MENDED
+async def test_whole_answers_say_what_happened_and_not_what_was_planned(
+    start: Start, upstream: FakeUpstream, behaviour: Behaviour, legs: str
+) -> None:
+    upstream.behaviour = behaviour
+    gateway = await start(n="auto")
+    answer = await gateway.ask(n=4)
+    assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2, 3]
+    assert (answer.headers["x-nproxy-mode"], answer.headers["x-nproxy-legs"]) == ("fanout", legs)
+    assert len(upstream.calls) == int(legs)
+
+
+async def test_a_stream_says_what_is_known_when_it_begins(start: Start, upstream: FakeUpstream) -> None:
+    upstream.behaviour = Behaviour(n="native", width=2)
+    gateway = await start(n="auto")
+    answer = await gateway.stream(n=4)
+    assert (answer.headers["x-nproxy-mode"], answer.headers["x-nproxy-legs"]) == ("native", "1")
+    assert len(upstream.calls) > 1
