@@ -21,7 +21,7 @@ print(model.id, *sorted(path.name for path in model.path.iterdir()))
 
 FILES = {
     "config.json": b"{}",
-    "tokenizer.json": b"{\"model\": {}}",
+    "tokenizer.json": b'{"model": {}}',
     "chat_template.jinja": b"{{ messages }}",
     "model.safetensors": b"weights",
     "pytorch_model.bin": b"a pickle",
