@@ -43,6 +43,7 @@ class Seen:
     raw: bytes
     opened: float
     closed: float | None = None
+    sent: int = 0  # bytes of a stream that the socket has taken
     cancelled: bool = False  # the other side closed the connection before the answer was complete
 
     @property
@@ -165,7 +166,7 @@ class FakeUpstream:
             return await _verbatim(request, behaviour)
         answer = Answer(behaviour, seen.body, chat=seen.path.endswith("/chat/completions"), id=f"fake-{id(seen):x}")
         if answer.streamed and not behaviour.json_for_stream:
-            return await self._stream(request, behaviour, answer)
+            return await self._stream(request, seen, behaviour, answer)
         if behaviour.pause:
             await asyncio.sleep(behaviour.pause)
         return web.json_response(answer.whole(), headers=behaviour.headers)
@@ -175,7 +176,7 @@ class FakeUpstream:
             return self._scripted.pop(0)
         return (self.choose(seen) if self.choose is not None else None) or self.behaviour
 
-    async def _stream(self, request: BaseRequest, behaviour: Behaviour, answer: Answer) -> StreamResponse:
+    async def _stream(self, request: BaseRequest, seen: Seen, behaviour: Behaviour, answer: Answer) -> StreamResponse:
         response = StreamResponse(
             headers={"Content-Type": behaviour.content_type or "text/event-stream", **behaviour.headers}
         )
@@ -188,6 +189,7 @@ class FakeUpstream:
                 kept.extend(data.replace(b"\n", behaviour.newline))
             else:
                 await _in_segments(response, data.replace(b"\n", behaviour.newline), behaviour.segment)
+                seen.sent += len(data)
 
         await send(behaviour.preamble)
         for _ in range(behaviour.pings):
