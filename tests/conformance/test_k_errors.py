@@ -156,16 +156,6 @@ async def test_K6_K12_after_its_first_event_a_call_fails(scene: Scene, end: Any,
     assert len(scene.calls) == scene.legs, "nobody is asked again"
 
 
-@everywhere
-@pytest.mark.parametrize("frame", [b"event: error\ndata: %b\n\n", b"event: error\ndata: it broke\n\n", b"data: %b\n\n"])
-async def test_P13_an_event_named_error(scene: Scene, frame: bytes) -> None:
-    event = frame % scripted("it broke") if b"%b" in frame else frame
-    scene.choice_does(1, quirk=lambda chunks: [*chunks[:2], event], done=False)
-    answer = await scene.stream()
-    assert answer.error is not None
-    assert answer.error["message"] == "it broke"
-
-
 NO_ANSWERS = [b"", b'{"choices": [{"ind', b"[]", b"<html></html>", b'{"choices": []}', b'{"choices": {}}', b"null"]
 
 
@@ -247,16 +237,6 @@ async def test_K10_P14_after_a_while_the_head_goes_out_with_pings(scene: Scene) 
                 held.set()
     assert raw.replace(b": ping\n\n", b"").startswith(b"data: {"), "nothing but pings before the error"
     assert json.loads(raw.rsplit(b"data: ", 1)[1])["error"]["message"] == "late"
-
-
-@everywhere
-async def test_P14_no_ping_before_the_head(scene: Scene) -> None:
-    await scene.start(config={"stream": {"headers_after_seconds": None, "ping_seconds": 0.02}})
-    scene.does(pings=5, ping_pause=0.02)
-    answer = await scene.stream()
-    assert answer.pings == 0
-    scene.does(pause=0.05)
-    assert (await scene.stream()).pings >= 2, "silence in a stream that has begun"
 
 
 @settings(why="no call comes about")

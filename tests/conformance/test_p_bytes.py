@@ -11,6 +11,8 @@ from tests.conformance.settings import everywhere
 from tests.fakes import quirks
 from tests.fakes.behaviour import said
 
+BROKE = b'{"error": {"message": "it broke", "type": "server_error"}}'
+
 
 def multi_line(data: bytes) -> bytes:
     """The event's JSON over several lines of data."""
@@ -81,3 +83,23 @@ async def test_P9_the_last_event_needs_no_blank_line(scene: Scene, end: bytes) -
     answer = await scene.stream()
     assert answer.texts == scene.said
     assert answer.finishes == scene.stopped
+
+
+@everywhere
+@pytest.mark.parametrize("frame", [b"event: error\ndata: %b\n\n", b"event: error\ndata: it broke\n\n", b"data: %b\n\n"])
+async def test_P13_an_event_named_error(scene: Scene, frame: bytes) -> None:
+    event = frame % BROKE if b"%b" in frame else frame
+    scene.choice_does(1, quirk=lambda chunks: [*chunks[:2], event], done=False)
+    answer = await scene.stream()
+    assert answer.error is not None
+    assert answer.error["message"] == "it broke"
+
+
+@everywhere
+async def test_P14_no_ping_before_the_head(scene: Scene) -> None:
+    await scene.start(config={"stream": {"headers_after_seconds": None, "ping_seconds": 0.02}})
+    scene.does(pings=5, ping_pause=0.02)
+    answer = await scene.stream()
+    assert answer.pings == 0
+    scene.does(pause=0.05)
+    assert (await scene.stream()).pings >= 2, "silence in a stream that has begun"
