@@ -11,7 +11,7 @@ from openai import OpenAI
 
 from tests.real.fixtures import MODEL
 from tests.real.metrics import wait_for
-from tests.real.processes import Server, free_port, server
+from tests.real.processes import ROOT, Server, free_port, server
 from tests.system.tools import PROMETHEUS, PROMTOOL, needed
 
 pytestmark = [pytest.mark.system, pytest.mark.model]
@@ -32,13 +32,17 @@ def test_promtool_finds_nothing(used: Server) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+def test_the_configuration_that_is_shipped_is_right() -> None:
+    argv = [needed(PROMTOOL), "check", "config", str(ROOT / "grafana" / "prometheus.yml")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_scrape_stores_them(used: Server, tmp_path: Path, logs: Path, request: pytest.FixtureRequest) -> None:
+    shipped = (ROOT / "grafana" / "prometheus.yml").read_text()
+    assert "127.0.0.1:8000" in shipped
     config = tmp_path / "prometheus.yml"
-    target = used.url.removeprefix("http://")
-    config.write_text(
-        "global: {scrape_interval: 1s}\n"
-        f"scrape_configs: [{{job_name: nproxy, static_configs: [{{targets: ['{target}']}}]}}]\n"
-    )
+    config.write_text(shipped.replace("127.0.0.1:8000", used.url.removeprefix("http://")).replace("5s", "1s"))
     port = free_port()
     argv = [needed(PROMETHEUS), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
     argv += [f"--web.listen-address=127.0.0.1:{port}"]
