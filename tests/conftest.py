@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from nproxy import models
 
-# Read when torch is first imported: its threads sleep while they wait, as they do in the engine's core process.
+# Read when torch is first imported: its threads sleep while they wait, because several torch processes run at once.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The same examples in every run, however slow the machine is: a failure is the code's and comes again.

@@ -59,18 +59,20 @@ async def test_choices_come_back_from_the_core_step_by_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "policy"),
-    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ({"GOMP_SPINCOUNT": "100"}, None)],
+    ("given", "rounds"),
+    [({}, "1000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None), ({"GOMP_SPINCOUNT": "100"}, "100")],
 )
-async def test_the_cores_threads_do_not_spin_unless_the_operator_says_so(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], policy: str | None
+async def test_the_cores_threads_spin_for_a_moment_unless_the_operator_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], rounds: str | None
 ) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     client = await CoreClient.start(config(), LOADER)
-    assert psutil.Process(client.pid).environ().get("OMP_WAIT_POLICY") == policy
+    environment = psutil.Process(client.pid).environ()
+    assert environment.get("GOMP_SPINCOUNT") == rounds
+    assert environment.get("OMP_WAIT_POLICY") == given.get("OMP_WAIT_POLICY")
     await client.close()
 
 
