@@ -44,7 +44,10 @@ def test_L5_sigterm_ends_all_with_exit_0(default_model: Path, logs: Path) -> Non
 
 
 def test_an_engine_that_was_killed_comes_back(default_model: Path, logs: Path) -> None:
-    with nproxy(log=logs / "killed-engine.log", seconds=START_SECONDS) as running:
+    log = logs / "killed-engine.log"
+    with nproxy(log=log, seconds=START_SECONDS) as running:
+        # An engine that dies before its supervisor saw it ready ends the gateway, and /ready may know first.
+        wait_for(lambda: "engine ready" in log.read_text(), seconds=5.0, what="the supervisor knows")
         before = running.children()
         core = max(before, key=lambda process: process.memory_info().rss)
         core.kill()
