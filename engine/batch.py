@@ -6,8 +6,19 @@ cache; positions count from 0 at the sequence's first token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.messages import Logprobs, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The tokens of a sequence so far. `output` is the sequence's own list: read it within the step."""
+
+    prompt: tuple[int, ...]
+    output: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +27,17 @@ class Draw:
 
     sequence: who gets the token. seed: the sequence's own key (request seed + choice, int64).
     position: where the drawn token will stand in the sequence. The random numbers are a function of
-    (seed, position) and nothing else. temperature 0 means greedy; top_k 0 and top_p 1 mean off.
+    (seed, position) and nothing else. past: what stands before it, where `sampling` edits logits by it. banned:
+    tokens that must not be drawn now, whatever sampling says. logprobs: as in Add.
     """
 
     sequence: int
     seed: int
     position: int
-    temperature: float
-    top_k: int
-    top_p: float
+    sampling: Sampling
+    past: Past | None = None
+    banned: frozenset[int] = frozenset()
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +46,10 @@ class Chunk:
 
     tokens: the ids at positions start .. start + len(tokens) - 1. blocks: the block table that covers
     positions 0 .. start + len(tokens) - 1. draws: empty unless the chunk ends the prefill; then one
-    for each sequence that leaves prefill here, all drawn from the last position's logits.
+    for each sequence that leaves prefill here, all drawn from the last position's logits. next_tokens: where
+    prompt log probabilities are asked for, the prompt's tokens at positions start + 1 .. start + len(tokens) (one
+    fewer at the prompt's end) and, in `prompt_logprobs`, how many of the likeliest beside them. pooling: the
+    hidden states are asked for, not a token; `last` says that the chunk ends the prompt.
     """
 
     sequence: int
@@ -41,13 +57,18 @@ class Chunk:
     start: int
     blocks: tuple[int, ...]
     draws: tuple[Draw, ...] = ()
+    next_tokens: tuple[int, ...] = ()
+    prompt_logprobs: int = 0
+    pooling: Literal["mean", "last"] | None = None
+    last: bool = False
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One decoding sequence: its newest token is run and the next one drawn.
 
-    token stands at `position`; its key and value are written to blocks[position // block_size].
+    token stands at `position`; its key and value are written to blocks[position // block_size]. adapter: as in Add.
     """
 
     sequence: int
@@ -55,6 +76,7 @@ class Row:
     position: int
     blocks: tuple[int, ...]
     draw: Draw
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +97,30 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Everything that one step runs. `copies` (source block, target block) are carried out first."""
+    """Everything that one step runs. `copies` (source block, target block) are carried out first.
+
+    masks: by sequence, which tokens its grammar lets through now: bit t % 8 of byte t // 8 for token t.
+    """
 
     copies: tuple[tuple[int, int], ...] = ()
     chunks: tuple[Chunk, ...] = ()
     rows: tuple[Row, ...] = ()
     items: tuple[Item, ...] = ()
+    masks: Mapping[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step drew: (sequence, token id), chunks' draws first, then the rows', in batch order."""
+    """What a step drew: (sequence, token id), chunks' draws first, then the rows', in batch order.
+
+    logprobs: by sequence, of the drawn tokens for which they were asked. prompt_logprobs: by a chunk's
+    sequence, those of the tokens that follow its tokens in the prompt. embedded: by sequence, pooled vectors.
+    """
 
     tokens: tuple[tuple[int, int], ...] = ()
+    logprobs: Mapping[int, Logprobs] = field(default_factory=dict)
+    prompt_logprobs: Mapping[int, tuple[Logprobs, ...]] = field(default_factory=dict)
+    embedded: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

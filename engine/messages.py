@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from typing import Literal
 
 from engine.config import EngineConfig
 
@@ -19,7 +20,7 @@ from engine.config import EngineConfig
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first message: the settings, and what loads the model, as "module:name" of a function that
-    takes an EngineConfig and gives a runner (engine.engine.Runner)."""
+    takes an EngineConfig and gives a runner (engine.core.Runner)."""
 
     config: EngineConfig
     loader: str
@@ -27,11 +28,31 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the tokens of a choice are drawn. temperature 0 means greedy; top_k 0 and top_p 1 mean off."""
+    """How the tokens of a choice are drawn; every default leaves the model's distribution alone.
+
+    temperature 0 means greedy; top_k 0, top_p 1 and min_p 0 mean off. presence_penalty and frequency_penalty
+    look at what the choice has drawn (OpenAI's formula), repetition_penalty at that and the prompt (CTRL's).
+    logit_bias: (token, what is added to its logit). bad_words: token sequences whose last token is never drawn
+    behind the others. allowed_tokens: nothing else is drawn; None allows all. min_tokens: a stop token of the
+    group is not drawn before so many others have been.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    allowed_tokens: tuple[int, ...] | None = None
+    min_tokens: int = 0
+
+    @property
+    def edits(self) -> bool:
+        """Whether logits are changed before anything is drawn from them (beyond temperature, top-k, top-p, min-p)."""
+        return self != Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +70,21 @@ class Add:
 
     stop_tokens: ids that end a choice with reason "stop" (the model's EOS ids included unless the client
     said to ignore them); the stop token itself is reported and counted but never detokenized.
+    logprobs: how many of the likeliest tokens are told with each drawn one, besides its own; None computes
+    none. prompt_logprobs: the same for the prompt's tokens, told once in Started. salt: the prompt's blocks are
+    shared with groups of the same salt only. grammar: what every choice must match, in llguidance's own
+    notation; None lets all through. adapter: name of the LoRA adapter, None for the model alone.
     """
 
     group: int
     prompt: tuple[int, ...]
     choices: tuple[Choice, ...]
     stop_tokens: frozenset[int]
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    salt: str = ""
+    grammar: str | None = None
+    adapter: str | None = None
 
     @classmethod
     def alike(
@@ -81,6 +111,15 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Embed:
+    """A prompt whose last hidden states (after the final norm) are asked for, pooled to one vector."""
+
+    group: int
+    prompt: tuple[int, ...]
+    pooling: Literal["mean", "last"]
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """The core has loaded the model. Sizes in tokens; `blocks` of `block_size` tokens each."""
 
@@ -95,6 +134,18 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Of one token: its own log probability and rank (1 for the likeliest), and the likeliest tokens, falling.
+
+    Natural logarithms, of the model's own distribution: before penalties, bias, masks and temperature.
+    """
+
+    own: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenDrawn:
     """One new token of one choice; `finish` is "stop" or "length" when it was the choice's last."""
 
@@ -102,10 +153,32 @@ class TokenDrawn:
     choice: int
     token: int
     finish: str | None = None
+    logprobs: Logprobs | None = None
 
-    def __reduce__(self) -> tuple[type[TokenDrawn], tuple[int, int, int, str | None]]:
+    def __reduce__(self) -> tuple[type[TokenDrawn], tuple[int, int, int, str | None, Logprobs | None]]:
         # The most frequent type by far: this is a third of what pickling slots by name costs.
-        return TokenDrawn, (self.group, self.choice, self.token, self.finish)
+        return TokenDrawn, (self.group, self.choice, self.token, self.finish, self.logprobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A group's prompt is computed: told once, in the step that draws its first tokens, ahead of them.
+
+    cached_tokens: of the prompt, those whose keys and values were there already. prompt_logprobs: one entry per
+    prompt token where they were asked for, None for the first, which follows nothing.
+    """
+
+    group: int
+    cached_tokens: int
+    prompt_logprobs: tuple[Logprobs | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The answer to an Embed: a vector of the model's hidden size, not normalized."""
+
+    group: int
+    vector: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +199,8 @@ class Stats:
 
     peak_blocks: most blocks in use at once since start. prefix_kv_bytes_read: bytes of KV read by work
     items shared by several rows; kv_bytes_read: by all items. kv_bytes_unshared: what the same steps
-    would have read if every row had read its whole past for itself.
+    would have read if every row had read its whole past for itself. prefix_cache_hits, prefix_cache_misses:
+    prompt tokens that were found computed when their group was admitted, and those that were not.
     """
 
     blocks_used: int = 0
@@ -145,11 +219,15 @@ class Stats:
     kv_bytes_read: int = 0
     prefix_kv_bytes_read: int = 0
     kv_bytes_unshared: int = 0
+    prefix_cache_hits: int = 0
+    prefix_cache_misses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
     """What one step gave: all tokens drawn in it, groups that failed, its duration, and the stats after it.
+
+    started: groups whose prompts were computed in it. embedded: answers to Embed.
 
     taken: how many messages the core has taken in since its start, this step's included.
     """
@@ -160,6 +238,8 @@ class StepDone:
     batch_sequences: int
     stats: Stats
     taken: int
+    started: tuple[Started, ...] = ()
+    embedded: tuple[Embedded, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def draw(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> li
     all equals at their edge; top-p is of what top-k left.
     """
     tokens = [0] * len(draws)
-    greedy = [i for i, d in enumerate(draws) if d.temperature < _COLDEST or d.top_k == 1]
+    greedy = [i for i, d in enumerate(draws) if d.sampling.temperature < _COLDEST or d.sampling.top_k == 1]
     if greedy:
         best = logits.argmax(-1).tolist() if len(logits) <= len(greedy) else None
         picked = [best[rows[i]] for i in greedy] if best is not None else _argmax(logits, [rows[i] for i in greedy])
@@ -59,7 +59,8 @@ def _argmax(logits: torch.Tensor, rows: Sequence[int]) -> list[int]:
 def _sample(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int]:
     kinds: dict[tuple[int, float, int, float], int] = {}  # (row, temperature, top_k, top_p) -> distribution
     which = [
-        kinds.setdefault((row, d.temperature, d.top_k, d.top_p), len(kinds)) for row, d in zip(rows, draws, strict=True)
+        kinds.setdefault((row, d.sampling.temperature, d.sampling.top_k, d.sampling.top_p), len(kinds))
+        for row, d in zip(rows, draws, strict=True)
     ]
     weights = _weights(logits, list(kinds))  # [P, V rounded up to blocks]
     seeds = torch.tensor([d.seed for d in draws])

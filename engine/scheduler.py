@@ -295,5 +295,4 @@ def _width(sequence: Sequence) -> int:
 
 
 def _draw(sequence: Sequence) -> Draw:
-    sampling = sequence.sampling
-    return Draw(sequence.id, sequence.seed, sequence.length, sampling.temperature, sampling.top_k, sampling.top_p)
+    return Draw(sequence.id, sequence.seed, sequence.length, sequence.sampling)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import BinaryIO, NoReturn, assert_never
 
 from engine.config import EngineConfig
-from engine.engine import Engine, Runner
+from engine.core import Core, Runner
 from engine.errors import EngineError
 from engine.messages import HEADER, Abort, Add, Broken, FromCore, Message, Start, ToCore, pack, unpack
 
@@ -30,7 +30,7 @@ Inbox = queue.SimpleQueue[ToCore]
 Send = Callable[[FromCore], None]
 
 
-def serve(engine: Engine, inbox: Inbox, send: Send) -> NoReturn:
+def serve(engine: Core, inbox: Inbox, send: Send) -> NoReturn:
     """Step while there is work, taking in what has come before each step; sleep while there is none."""
     while True:
         for message in _arrived(inbox, wait=not engine.has_work):
@@ -74,7 +74,7 @@ def run(link: socket.socket) -> int:
         gc.collect()
         gc.freeze()
         send(runner.ready)
-        serve(Engine(start.config, runner), inbox, send)
+        serve(Core(start.config, runner), inbox, send)
     except (BrokenPipeError, ConnectionResetError):
         return 0  # the server is gone, and nobody is left to be told
     except Exception as error:

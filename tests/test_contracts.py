@@ -31,7 +31,7 @@ BREAKS = [
     ("nproxy/cli/options.py", "def late():\n    import engine.config", "nproxy never imports the engine"),
     ("nproxy/models/hub.py", "import torch", "nproxy never imports the engine"),
     ("engine/newcomer.py", "", "engine: server > channel"),
-    ("engine/scheduler.py", "import engine.engine", "engine: server > channel"),
+    ("engine/scheduler.py", "import engine.core", "engine: server > channel"),
     ("engine/text/stops.py", "import engine.server.output", "engine: server > channel"),
     ("engine/blocks.py", "import nproxy.config", "The engine takes the wire"),
     ("engine/scheduler.py", "import nproxy.openai.errors", "The engine's core knows no wire"),

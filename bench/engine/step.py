@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from engine.batch import Batch, Chunk, Draw, Row, plan_items
 from engine.config import EngineConfig
+from engine.messages import Sampling
 from engine.runner import Runner
 
 _NEW = 64  # tokens of room behind the prompt
@@ -85,7 +86,7 @@ def main() -> None:
 
 def _prefill(runner: Runner, prompt: tuple[int, ...]) -> None:
     table = tuple(range(-(-len(prompt) // runner.ready.block_size)))
-    draws = (Draw(0, 1, len(prompt), 1.0, 0, 1.0),)
+    draws = (Draw(0, 1, len(prompt), Sampling()),)
     runner.run(Batch(chunks=(Chunk(0, prompt, 0, table, draws),)))
 
 
@@ -98,7 +99,7 @@ def _step(prompt: tuple[int, ...], rows: int, size: int, new: int) -> Batch:
     for row in range(rows):
         first = -(-len(prompt) // size) + row * own
         table = shared + tuple(range(first, first + own))
-        fork.append(Row(row, 7 * row + new, at, table, Draw(row, row, at + 1, 1.0, 0, 1.0)))
+        fork.append(Row(row, 7 * row + new, at, table, Draw(row, row, at + 1, Sampling())))
     return Batch(rows=tuple(fork), items=plan_items(fork, size, gate=64))
 
 

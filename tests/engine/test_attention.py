@@ -12,10 +12,11 @@ import torch
 from engine.attention import Attention, KvCache
 from engine.batch import Batch, Chunk, Draw, Item, Row, plan_items
 from engine.kernels import reference
+from engine.messages import Sampling
 from engine.models.spec import ModelSpec
 
 BLOCK = 4
-DRAW = Draw(0, 0, 0, 0.0, 0, 1.0)
+DRAW = Draw(0, 0, 0, Sampling(temperature=0.0))
 
 
 def _spec(heads: int, kv_heads: int, head_dim: int = 16) -> ModelSpec:

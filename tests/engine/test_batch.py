@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.batch import Draw, Item, Reads, Row, count_reads, plan_items
+from engine.messages import Sampling
 
 BLOCK = 4
 
 
 def row(number: int, position: int, blocks: tuple[int, ...]) -> Row:
-    return Row(number, 7, position, blocks, Draw(number, 0, position + 1, 1.0, 0, 1.0))
+    return Row(number, 7, position, blocks, Draw(number, 0, position + 1, Sampling()))
 
 
 class Forest:

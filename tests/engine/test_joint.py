@@ -13,7 +13,7 @@ import torch
 
 from engine.batch import Batch, StepOutput
 from engine.config import EngineConfig
-from engine.engine import Engine
+from engine.core import Core
 from engine.messages import Add, Ready, Sampling, Stats
 from engine.runner import Runner
 from tests.fakes.tiny_models import save
@@ -53,7 +53,7 @@ def answers(
     config = EngineConfig(
         "", block_size=runner.ready.block_size, max_batch_tokens=tokens, max_sequences=16, share_gate=16
     )
-    engine = Engine(config, Part(runner, replace(runner.ready, blocks=blocks or runner.ready.blocks)))
+    engine = Core(config, Part(runner, replace(runner.ready, blocks=blocks or runner.ready.blocks)))
     drawn: dict[tuple[int, int], list[int]] = defaultdict(list)
     waiting = list(reversed(adds))
     while waiting or engine.has_work:

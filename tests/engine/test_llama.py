@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from engine.batch import Batch, Chunk, Draw, Row, plan_items
+from engine.messages import Sampling
 from tests.fakes.tiny_models import BLOCK, Scorer, reference_logits, save
 
-DRAW = Draw(0, 0, 0, 0.0, 0, 1.0)
+DRAW = Draw(0, 0, 0, Sampling(temperature=0.0))
 TOKENS = [random.Random(0).randrange(97) for _ in range(90)]
 TABLE = tuple(random.Random(1).sample(range(64), 30))
 

@@ -16,6 +16,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_items
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelError
+from engine.messages import Sampling
 from engine.runner import Runner
 from tests.fakes.tiny_models import save
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SIZE = 16
-GREEDY = Draw(0, 0, 0, 0.0, 0, 1.0)
+GREEDY = Draw(0, 0, 0, Sampling(temperature=0.0))
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +84,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 
 def _seeded(count: int, **settings: float) -> list[Draw]:
-    return [replace(GREEDY, seed=40 + i, temperature=1.0, **settings) for i in range(count)]  # type: ignore[arg-type]
+    return [replace(GREEDY, seed=40 + i, sampling=Sampling(**settings)) for i in range(count)]  # type: ignore[arg-type]
 
 
 PROMPT = [random.Random(4).randrange(97) for _ in range(41)]
@@ -241,7 +242,7 @@ def test_logits_are_near_transformers(
 @pytest.mark.timeout(300)
 def test_choices_of_the_real_model_equal_single_requests(real: Runner, prompts: list[list[int]]) -> None:
     torch.set_num_threads(1)
-    draws = [replace(draw, temperature=0.8) for draw in _seeded(4)]
+    draws = [replace(draw, sampling=Sampling(temperature=0.8)) for draw in _seeded(4)]
     together = Fork(real, prompts[0], draws).run(48)
     alone = [Fork(real, prompts[0], [draw], first_block=60 + 12 * i).run(48)[0] for i, draw in enumerate(draws)]
     assert together == alone

@@ -12,12 +12,17 @@ from engine import sampler
 from engine.batch import Draw
 from engine.kernels import reference
 from engine.kernels.philox import exponentials
+from engine.messages import Sampling
 
-PLAIN = Draw(sequence=0, seed=1, position=1, temperature=1.0, top_k=0, top_p=1.0)
+PLAIN = Draw(sequence=0, seed=1, position=1, sampling=Sampling())
+
+
+def _kind(draw: Draw) -> tuple[float, int, float]:
+    return draw.sampling.temperature, draw.sampling.top_k, draw.sampling.top_p
 
 
 def _draws(count: int, **settings: float) -> list[Draw]:
-    return [replace(PLAIN, seed=i, **settings) for i in range(count)]  # type: ignore[arg-type]
+    return [replace(PLAIN, seed=i, sampling=Sampling(**settings)) for i in range(count)]  # type: ignore[arg-type]
 
 
 def _rows(count: int, vocabulary: int, spread: float = 3.0, seed: int = 0) -> torch.Tensor:
@@ -26,8 +31,8 @@ def _rows(count: int, vocabulary: int, spread: float = 3.0, seed: int = 0) -> to
 
 def _expected(row: torch.Tensor, draw: Draw) -> int:
     """The token that the plain reference draws with the same random numbers."""
-    kept = reference.kept_tokens(row, draw.temperature, draw.top_k, draw.top_p)
-    weights = torch.softmax(row.double() / draw.temperature, -1) * kept
+    kept = reference.kept_tokens(row, *_kind(draw))
+    weights = torch.softmax(row.double() / draw.sampling.temperature, -1) * kept
     place = torch.tensor([draw.seed]), torch.tensor([draw.position])
     among_blocks, inside = exponentials(*place, -(-len(row) // 256), 0)[0], exponentials(*place, 256, 1)[0]
     return reference.race(weights, 256, among_blocks, inside)
@@ -64,7 +69,7 @@ def test_never_draws_what_is_cut_off(dtype: torch.dtype) -> None:
     logits = _rows(1, 4096).to(dtype)
     for settings in SETTINGS[3:]:
         draws = _draws(300, **settings)
-        kept = reference.kept_tokens(logits[0].float(), draws[0].temperature, draws[0].top_k, draws[0].top_p)
+        kept = reference.kept_tokens(logits[0].float(), *_kind(draws[0]))
         assert all(kept[token] for token in sampler.draw(logits, [0] * 300, draws))
 
 
@@ -91,7 +96,7 @@ def test_frequencies_over_positions_of_one_seed() -> None:
 def test_alone_and_in_a_batch_bit_for_bit() -> None:
     # Every mixture of settings in one batch; then each draw by itself, and the batch in reverse.
     logits = _rows(40, 3001)
-    draws = [replace(PLAIN, seed=i, position=7 * i, **SETTINGS[i % 10]) for i in range(40)]  # type: ignore[arg-type]
+    draws = [replace(PLAIN, seed=i, position=7 * i, sampling=Sampling(**SETTINGS[i % 10])) for i in range(40)]  # type: ignore[arg-type]
     together = sampler.draw(logits, list(range(40)), draws)
     assert together == [sampler.draw(logits[i : i + 1], [0], [draws[i]])[0] for i in range(40)]
     assert together == sampler.draw(logits.flip(0), list(range(40)), draws[::-1])[::-1]

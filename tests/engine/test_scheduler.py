@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.config import EngineConfig
-from engine.engine import Engine
+from engine.core import Core
 from engine.messages import Abort, Add, Sampling, StepDone
 from engine.sequence import State
 from tests.fakes.runner import HashRunner, expected, ready
@@ -21,9 +21,9 @@ MAX_MODEL_LEN = 200
 
 def engine_of(
     blocks: int = 256, *, tokens: int = 64, sequences: int = 16, block_size: int = 4, length: int = MAX_MODEL_LEN
-) -> Engine:
+) -> Core:
     config = EngineConfig("none", max_batch_tokens=tokens, max_sequences=sequences, share_gate=0, block_size=block_size)
-    return Engine(config, HashRunner(ready(blocks=blocks, block_size=block_size, max_model_len=length)))
+    return Core(config, HashRunner(ready(blocks=blocks, block_size=block_size, max_model_len=length)))
 
 
 def add(group: int, prompt: int, n: int, new: int, *, seed: int = 0, stops: frozenset[int] = frozenset()) -> Add:
@@ -31,7 +31,7 @@ def add(group: int, prompt: int, n: int, new: int, *, seed: int = 0, stops: froz
     return Add.alike(group, tokens, n, seed, new, Sampling(), stops)
 
 
-def check(engine: Engine) -> None:
+def check(engine: Core) -> None:
     scheduler = engine.scheduler
     queued = scheduler.running + scheduler.waiting
     scheduler.pool.check_integrity(sequence.blocks for sequence in queued)
@@ -45,7 +45,7 @@ def check(engine: Engine) -> None:
 class Answers:
     """All steps' outcomes of an engine, gathered by (group, choice)."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Core) -> None:
         self.engine = engine
         self.tokens: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.finish: dict[tuple[int, int], str] = {}
@@ -73,7 +73,7 @@ class Answers:
         return self
 
 
-def run(engine: Engine, *adds: Add) -> Answers:
+def run(engine: Core, *adds: Add) -> Answers:
     for one in adds:
         engine.add(one)
     return Answers(engine).finish_all()
@@ -188,7 +188,7 @@ def test_traffic_and_preemption_change_no_token(
 # Room
 
 
-def until_preempted(engine: Engine, one: Add) -> Answers:
+def until_preempted(engine: Core, one: Add) -> Answers:
     engine.add(one)
     answers = Answers(engine)
     while not answers.step().stats.preemptions:

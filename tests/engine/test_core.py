@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from engine.config import EngineConfig
-from engine.engine import Engine
+from engine.core import Core
 from engine.errors import ConfigError, CoreFailed
 from engine.messages import Abort, Add, Choice, Sampling
 from tests.fakes.runner import HashRunner, expected, ready
@@ -16,10 +16,10 @@ from tests.fakes.runner import HashRunner, expected, ready
 PROMPT = (5, 6, 7, 8, 9, 10)
 
 
-def make() -> tuple[Engine, HashRunner]:
+def make() -> tuple[Core, HashRunner]:
     runner = HashRunner(ready())
     config = EngineConfig("none", max_batch_tokens=64, max_sequences=16, share_gate=0, block_size=4)
-    return Engine(config, runner), runner
+    return Core(config, runner), runner
 
 
 def add(group: int, n: int = 2, new: int = 3) -> Add:
@@ -58,7 +58,7 @@ def test_sampling_reaches_every_draw() -> None:
     engine.step()
     draws = [*runner.batches[0].chunks[0].draws, *(row.draw for row in runner.batches[1].rows)]
     assert [(draw.seed, draw.position) for draw in draws] == [(40, 6), (41, 6), (40, 7), (41, 7)]
-    assert {(draw.temperature, draw.top_k, draw.top_p) for draw in draws} == {(0.5, 7, 0.9)}
+    assert {(draw.sampling.temperature, draw.sampling.top_k, draw.sampling.top_p) for draw in draws} == {(0.5, 7, 0.9)}
 
 
 def test_every_choice_is_drawn_as_it_asks_and_ends_at_its_own_limit() -> None:
@@ -76,7 +76,7 @@ def test_every_choice_is_drawn_as_it_asks_and_ends_at_its_own_limit() -> None:
     assert ends == {0: "length", 1: "length", 2: "length"}
     assert engine.stats().prompt_tokens_computed == len(PROMPT)
     draws = [*runner.batches[0].chunks[0].draws, *(row.draw for row in runner.batches[1].rows)]
-    assert [(draw.seed, draw.temperature, draw.top_k, draw.top_p) for draw in draws] == [
+    assert [(draw.seed, draw.sampling.temperature, draw.sampling.top_k, draw.sampling.top_p) for draw in draws] == [
         (40, 0.0, 0, 1.0),
         (7, 0.5, 0, 1.0),
         (9, 1.0, 5, 0.9),
@@ -162,7 +162,7 @@ def test_the_pool_is_sized_by_memory_unless_it_is_given() -> None:
 def test_the_scheduling_half_imports_no_torch() -> None:
     code = (
         "import sys, engine.config, engine.errors, engine.sequence, engine.blocks, engine.scheduler\n"
-        "import engine.batch, engine.messages, engine.engine\n"
+        "import engine.batch, engine.messages, engine.core\n"
         "assert 'asyncio' not in sys.modules, 'asyncio'\n"
         "import engine.worker, engine.channel\n"
         "print(sorted({'torch', 'triton', 'transformers', 'numpy'} & set(sys.modules)))"

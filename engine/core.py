@@ -29,7 +29,7 @@ class Runner(Protocol):
         ...
 
 
-class Engine:
+class Core:
     """Scheduler and runner, joined: what is added is answered over the following steps.
 
     Single-threaded; nothing here waits. Same messages in the same order give the same tokens.
