@@ -5,10 +5,12 @@ Rendering a template and encoding a long text take their time: `prepare` runs in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.messages import Ready
 from engine.server.order import Order
+from engine.text.parsers.parts import Parser, Plain
 from engine.text.template import TemplateRejected
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, invalid_request
@@ -19,11 +21,18 @@ _COMPLETION_TOKENS = 16  # OpenAI's default of legacy completions
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt in tokens, how many may follow it in each choice, and the text that comes back where echo asks."""
+    """One prompt in tokens, how many may follow it in each choice, and how what follows is read.
+
+    echo: the text that comes back where echo asks. grammar: what every choice must match, in llguidance's
+    notation. parser: gives a fresh parser for one choice. shown: special tokens that the parser sees as text.
+    """
 
     tokens: tuple[int, ...]
     limits: tuple[int, ...]
     echo: str = ""
+    grammar: str | None = None
+    parser: Callable[[], Parser] = Plain
+    shown: frozenset[int] = frozenset()
 
 
 def context_length(ready: Ready) -> int:
