@@ -15,6 +15,7 @@ from aiohttp import hdrs, web
 
 from engine.server import metrics
 from engine.server.answers import Answer
+from engine.server.endpoint import SERVING, json_answer, read
 from engine.server.order import read_order
 from engine.server.output import Output
 from engine.server.prompts import context_length
@@ -23,14 +24,11 @@ from nproxy.openai import request_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError, body_too_large, invalid_request, model_not_found
-from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.requests import parse_chat, parse_completion
 from nproxy.openai.wire import Wire
 
 _BODY_BYTES = 10 << 20
-_BODY_SECONDS = 30.0
 _KEEPALIVE_SECONDS = 75.0
-_SERVING = web.AppKey("serving", Serving)
 _ID = web.RequestKey("id", str)
 
 log = logging.getLogger("engine.server")
@@ -44,7 +42,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def listening(serving: Serving, *, uds: Path | None, host: str, port: int) -> AsyncIterator[str]:
     """Accept connections while the body runs, and give the address; raises OSError when it cannot be bound."""
     app = web.Application(client_max_size=_BODY_BYTES, middlewares=[_errors_in_envelope])
-    app[_SERVING] = serving
+    app[SERVING] = serving
     app.on_response_prepare.append(_signed)
     app.router.add_post("/v1/chat/completions", partial(_generate, dialect=Dialect.CHAT))
     app.router.add_post("/v1/completions", partial(_generate, dialect=Dialect.COMPLETIONS))
@@ -133,9 +131,9 @@ def _id(given: str | None) -> str:
 
 
 async def _generate(request: web.Request, dialect: Dialect) -> web.StreamResponse:
-    serving = request.app[_SERVING]
+    serving = request.app[SERVING]
     with serving.request():
-        raw = await _read(request)
+        raw = await read(request)
         parse = parse_chat if dialect is Dialect.CHAT else parse_completion
         asked = parse(Body.parse(raw), serving.limits)
         if asked.model != serving.model:
@@ -161,14 +159,6 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
             return web.Response(body=await answer.whole(), content_type="application/json")
 
 
-async def _read(request: web.Request) -> bytes:
-    try:
-        async with asyncio.timeout(_BODY_SECONDS):
-            return await request.read()
-    except TimeoutError as error:
-        raise invalid_request("The request body did not come in time.", status=408) from error
-
-
 def _wire(serving: Serving, dialect: Dialect, *, include_usage: bool) -> Wire:
     return Wire(
         dialect=dialect,
@@ -181,14 +171,14 @@ def _wire(serving: Serving, dialect: Dialect, *, include_usage: bool) -> Wire:
 
 
 async def _models(request: web.Request) -> web.Response:
-    return _json({"object": "list", "data": [_model_entry(request.app[_SERVING])]})
+    return json_answer({"object": "list", "data": [_model_entry(request.app[SERVING])]})
 
 
 async def _model(request: web.Request) -> web.Response:
-    serving = request.app[_SERVING]
+    serving = request.app[SERVING]
     if request.match_info["id"] != serving.model:
         raise model_not_found(request.match_info["id"])
-    return _json(_model_entry(serving))
+    return json_answer(_model_entry(serving))
 
 
 def _model_entry(serving: Serving) -> dict[str, object]:
@@ -203,17 +193,13 @@ def _model_entry(serving: Serving) -> dict[str, object]:
 
 
 async def _health(request: web.Request) -> web.Response:
-    request.app[_SERVING].check()
-    return _json({"status": "ok"})
+    request.app[SERVING].check()
+    return json_answer({"status": "ok"})
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    body = request.app[_SERVING].metrics.exposition()
+    body = request.app[SERVING].metrics.exposition()
     return web.Response(body=body, headers={hdrs.CONTENT_TYPE: metrics.CONTENT_TYPE})
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=dumps(value), content_type="application/json")
 
 
 def _error(error: ApiError) -> web.Response:
