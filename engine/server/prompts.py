@@ -46,7 +46,7 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
     if any(token >= ready.vocab_size for token in order.stop_tokens):
         raise invalid_request("A stop token is outside the model's vocabulary.", param="stop_token_ids")
     if isinstance(request, ChatRequest):
-        text = _chat_text(order, tokenizer)
+        text = chat_text(order, tokenizer)
         _refuse_endless(text, tokenizer, ready, "messages")
         return (_prompt(tokenizer.encode_chat(text), "", order, ready),)
     prompts = []
@@ -95,10 +95,14 @@ def _too_long(what: str, ready: Ready, param: str) -> ApiError:
     )
 
 
-def _chat_text(order: Order, tokenizer: Tokenizer) -> str:
+def chat_text(order: Order, tokenizer: Tokenizer, *, generation: bool = True) -> str:
+    """Render a chat by the model's template; raises ApiError 400 where that cannot be.
+
+    generation: with the beginning of the assistant's turn, for an answer to follow.
+    """
     if tokenizer.template is None:
         raise invalid_request("This model has no chat template; use /v1/completions.", param="messages")
     try:
-        return tokenizer.template.render(order.messages, order.variables)
+        return tokenizer.template.render(order.messages, order.variables, generation=generation)
     except TemplateRejected as error:
         raise invalid_request(str(error), param="messages") from error

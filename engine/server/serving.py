@@ -6,9 +6,10 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 from engine.config import EngineConfig
 from engine.messages import Choice, wrap_seed
@@ -25,6 +26,7 @@ STALL_SECONDS = 60.0
 
 _PREPARE_SECONDS = 10.0
 _MOST_CHOICES = 128
+_Result = TypeVar("_Result")
 
 
 class Serving:
@@ -114,10 +116,15 @@ class Serving:
 
     async def prepare(self, order: Order) -> tuple[Prompt, ...]:
         """Turn the request's prompts into tokens, off the event loop and within a time limit."""
+        ready = self.router.ready
+        return await self.aside(lambda: prepare(order, self.tokenizer, ready))
+
+    async def aside(self, work: Callable[[], _Result]) -> _Result:
+        """Do a piece of work on text in a thread; raises ApiError 503 when it takes too long."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_PREPARE_SECONDS):
-                return await loop.run_in_executor(self._threads, prepare, order, self.tokenizer, self.router.ready)
+                return await loop.run_in_executor(self._threads, work)
         except TimeoutError as error:
             raise ApiError(
                 503, "The prompt could not be prepared in time.", type="server_error", code="overloaded"

@@ -35,15 +35,17 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise ModelError(f"the model's chat template is not valid: {error}") from error
 
-    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
-        """Write the prompt, up to where the assistant's turn begins.
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], *, generation: bool = True
+    ) -> str:
+        """Write the prompt, up to where the assistant's turn begins; without `generation` that is left out.
 
         `variables` are the template's own switches (`enable_thinking` ...). Raises TemplateRejected for
         whatever goes wrong inside: a template meets data that its author never saw.
         """
         names = {**self._special, "tools": None, "documents": None, **variables}
         try:
-            return self._template.render(**(names | {"messages": messages, "add_generation_prompt": True}))
+            return self._template.render(**(names | {"messages": messages, "add_generation_prompt": generation}))
         except Exception as error:
             raise TemplateRejected(f"The model's chat template rejected the messages: {error}") from error
 

@@ -265,7 +265,7 @@ async def test_a_template_that_never_ends_is_given_up(path: Path, monkeypatch: p
     released = threading.Event()
 
     class Endless(ChatTemplate):
-        def render(self, messages: object, variables: object) -> str:
+        def render(self, messages: object, variables: object, *, generation: bool = True) -> str:
             released.wait(20)
             return "late"
 
