@@ -20,6 +20,7 @@ from engine.server.order import read_order
 from engine.server.output import Output
 from engine.server.prompts import context_length
 from engine.server.serving import Serving
+from engine.server.tokenize import detokenize, tokenize
 from nproxy.openai import request_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
@@ -46,6 +47,9 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
     app.on_response_prepare.append(_signed)
     app.router.add_post("/v1/chat/completions", partial(_generate, dialect=Dialect.CHAT))
     app.router.add_post("/v1/completions", partial(_generate, dialect=Dialect.COMPLETIONS))
+    for prefix in ("", "/v1"):
+        app.router.add_post(f"{prefix}/tokenize", tokenize)
+        app.router.add_post(f"{prefix}/detokenize", detokenize)
     app.router.add_get("/v1/models", _models)
     app.router.add_get("/v1/models/{id:.+}", _model)
     app.router.add_get("/health", _health)
