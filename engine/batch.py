@@ -49,7 +49,7 @@ class Chunk:
     for each sequence that leaves prefill here, all drawn from the last position's logits. next_tokens: where
     prompt log probabilities are asked for, the prompt's tokens at positions start + 1 .. start + len(tokens) (one
     fewer at the prompt's end) and, in `prompt_logprobs`, how many of the likeliest beside them. pooling: the
-    hidden states are asked for, not a token; `last` says that the chunk ends the prompt.
+    hidden states are asked for, not a token; `last` says that the chunk ends the prompt. adapter: as in Add.
     """
 
     sequence: int
@@ -114,13 +114,15 @@ class StepOutput:
     """What a step drew: (sequence, token id), chunks' draws first, then the rows', in batch order.
 
     logprobs: by sequence, of the drawn tokens for which they were asked. prompt_logprobs: by a chunk's
-    sequence, those of the tokens that follow its tokens in the prompt. embedded: by sequence, pooled vectors.
+    sequence, those of its next_tokens. pooled: by a chunk's sequence, where it has `pooling`: for "mean" the sum of
+    the hidden states of its tokens, every chunk's, as nothing is kept between steps; for "last" the hidden state of the
+    prompt's last token, from the last chunk only.
     """
 
     tokens: tuple[tuple[int, int], ...] = ()
     logprobs: Mapping[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, tuple[Logprobs, ...]] = field(default_factory=dict)
-    embedded: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    pooled: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
-from engine.messages import HEADER, Abort, Add, Broken, Ready, Start, StepDone, pack, unpack
+from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, StepDone, ToCore, pack, unpack
 
 _LOADER = "engine.runner:Runner.load"
 _END_SECONDS = 5.0
@@ -75,7 +75,7 @@ class CoreClient:
         """Seconds for which the core has owed a step: it has work, or messages to take in. 0 while it owes none."""
         return 0.0 if self._owing_since is None else time.monotonic() - self._owing_since
 
-    def add(self, message: Add) -> None:
+    def add(self, message: Add | Embed) -> None:
         """Send a new group; returns at once. Once the core is gone this does nothing: the iteration raises."""
         self._send(message)
 
@@ -83,7 +83,7 @@ class CoreClient:
         """Send the end of choices; tokens that were already under way may still arrive."""
         self._send(message)
 
-    def _send(self, message: Add | Abort) -> None:
+    def _send(self, message: ToCore) -> None:
         if not self._writer.is_closing():
             self._writer.write(pack(message))
             self._sent += 1

@@ -21,6 +21,8 @@ class EngineConfig:
     max_model_len: longest prompt plus answer, in tokens; None is the model's own limit.
     max_batch_tokens: tokens one step may run, decoding sequences first, prompts with what is left.
     max_sequences: sequences at once; also the widest n that one request can have.
+    max_queue: sequences that may wait while so many run; a request for more is turned away for now.
+    prefix_cache: keep the blocks of what is over, for requests that begin alike.
     share_gate: reading a prefix once for several rows must save at least this many tokens of KV.
     seed: base of the seeds given to requests without one; None draws it from the system.
     Raises ConfigError for values that cannot work.
@@ -35,6 +37,8 @@ class EngineConfig:
     max_model_len: int | None = None
     max_batch_tokens: int = 1024
     max_sequences: int = 256
+    max_queue: int = 2048
+    prefix_cache: bool = True
     share_gate: int = 64
     seed: int | None = None
 
@@ -50,8 +54,9 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if self.kv_fraction is not None and not 0 < self.kv_fraction < 1:
             raise ConfigError(f"kv_fraction must lie between 0 and 1, not {self.kv_fraction}")
-        if self.share_gate < 0:
-            raise ConfigError(f"share_gate must not be negative, not {self.share_gate}")
+        for name, value in {"share_gate": self.share_gate, "max_queue": self.max_queue}.items():
+            if value < 0:
+                raise ConfigError(f"{name} must not be negative, not {value}")
         if self.max_batch_tokens < self.max_sequences + self.block_size:
             # Every decoding sequence runs in every step, and a prompt must still move forward beside them.
             raise ConfigError(

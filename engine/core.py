@@ -9,8 +9,8 @@ from typing import Protocol
 from engine.batch import Batch, Reads, StepOutput, count_reads
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
-from engine.messages import Abort, Add, GroupFailed, Ready, Stats, StepDone, TokenDrawn
-from engine.scheduler import Scheduler
+from engine.messages import Abort, Add, Embed, GroupFailed, Ready, Stats, StepDone
+from engine.scheduler import Outcome, Scheduler
 
 _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
@@ -51,14 +51,15 @@ class Core:
         """Whether a step would do or tell anything."""
         return bool(self.scheduler.running or self.scheduler.waiting or self._failed or self._changed)
 
-    def add(self, message: Add) -> None:
-        """Queue a group; one that can never run here fails in the next step's outcome."""
+    def add(self, message: Add | Embed) -> None:
+        """Queue a group; one that can never run here, or not now, fails in the next step's outcome."""
         self._taken += 1
-        reason = self.scheduler.refusal(message)
-        if reason is None:
-            self.scheduler.add(message)
+        if reason := self.scheduler.refusal(message):
+            self._failed.append(GroupFailed(message.group, reason, "refused"))
+        elif reason := self.scheduler.crowded(message):
+            self._failed.append(GroupFailed(message.group, reason, "busy"))
         else:
-            self._failed.append(GroupFailed(message.group, reason, refused=True))
+            self.scheduler.add(message)
 
     def abort(self, message: Abort) -> None:
         """End choices at once: their blocks are free when this returns, and no token of theirs follows."""
@@ -70,17 +71,26 @@ class Core:
         """Schedule, run, postprocess. Raises CoreFailed when step after step cannot be run."""
         began = time.perf_counter()
         batch = self.scheduler.schedule()
-        tokens = self._run(batch) if batch.rows or batch.chunks else ()
+        outcome = self._run(batch) if batch.rows or batch.chunks else Outcome()
         failed, self._failed, self._changed = tuple(self._failed), [], False
         seconds = time.perf_counter() - began
-        return StepDone(tokens, failed, seconds, len(batch.rows) + len(batch.chunks), self.stats(), self._taken)
+        return StepDone(
+            outcome.tokens,
+            failed,
+            seconds,
+            len(batch.rows) + len(batch.chunks),
+            self.stats(),
+            self._taken,
+            outcome.started,
+            outcome.embedded,
+        )
 
-    def _run(self, batch: Batch) -> tuple[TokenDrawn, ...]:
+    def _run(self, batch: Batch) -> Outcome:
         try:
             output = self._runner.run(batch)
         except Exception as error:
             self._fail(batch, error)
-            return ()
+            return Outcome()
         self._failures = 0
         self._steps += 1
         self._reads += count_reads(batch.rows, batch.items)
@@ -93,7 +103,7 @@ class Core:
         if self._failures >= _FAILURES_IN_A_ROW:
             raise CoreFailed(f"{self._failures} steps in a row failed, the last with {type(error).__name__}") from error
         message = "the engine failed while computing this answer"
-        self._failed += [GroupFailed(group, message, refused=False) for group in self.scheduler.abort_batch(batch)]
+        self._failed += [GroupFailed(group, message, "failed") for group in self.scheduler.abort_batch(batch)]
 
     def stats(self) -> Stats:
         """Counters since start, and gauges as they are now."""

@@ -1,7 +1,7 @@
 """The channel between the server process and the core process: plain frozen types, no torch.
 
-The server sends one Start, then Add and Abort; the core answers with one Ready, then a StepDone after
-every step, and with Broken when it cannot go on. Every Add and Abort leads to a step, though it may have
+The server sends one Start, then Add, Embed and Abort; the core answers with one Ready, then a StepDone after
+every step, and with Broken when it cannot go on. Every one of them leads to a step, though it may have
 nothing to run. A group is one request, a choice one of its sequences (0 .. n-1).
 
 On the socket a message is its pickle behind its length. Pickle is right here and nowhere else: both ends
@@ -112,11 +112,16 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """A prompt whose last hidden states (after the final norm) are asked for, pooled to one vector."""
+    """A group without choices: a prompt whose hidden states (after the final norm) are pooled to one vector.
+
+    salt, adapter: as in Add.
+    """
 
     group: int
     prompt: tuple[int, ...]
     pooling: Literal["mean", "last"]
+    salt: str = ""
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +190,13 @@ class Embedded:
 class GroupFailed:
     """The core will not go on with this group; the message is for the client.
 
-    refused: the request can never fit, which is the client's to change; else the engine failed on it.
+    kind: "refused" for a request that can never run here, which is the client's to change; "busy" when too many
+    wait already, so that it may come again later; "failed" when the engine could not compute it.
     """
 
     group: int
     message: str
-    refused: bool
+    kind: Literal["refused", "busy", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +255,7 @@ class Broken:
     message: str
 
 
-ToCore = Add | Abort
+ToCore = Add | Embed | Abort
 FromCore = Ready | StepDone | Broken
 Message = Start | ToCore | FromCore
 

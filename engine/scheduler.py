@@ -9,16 +9,26 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Collection
+from dataclasses import dataclass
 from operator import attrgetter
 
-from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_items
+from engine.batch import Batch, Chunk, Draw, Past, Row, StepOutput, plan_items
 from engine.blocks import BlockPool, BlockTable
 from engine.config import EngineConfig
-from engine.messages import Add, Ready, TokenDrawn
+from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
 from engine.sequence import Finish, Sequence, SequenceGroup, State
 
 _by_age = attrgetter("order")
 _LOOK_AHEAD = 16  # waiting sequences that are looked at per admission
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step gave, as the messages tell it."""
+
+    tokens: tuple[TokenDrawn, ...] = ()
+    started: tuple[Started, ...] = ()
+    embedded: tuple[Embedded, ...] = ()
 
 
 class Scheduler:
@@ -50,36 +60,53 @@ class Scheduler:
 
     # What comes and goes
 
-    def refusal(self, add: Add) -> str | None:
+    def refusal(self, message: Add | Embed) -> str | None:
         """Why a group can never run here, as a sentence for the client; None if it can."""
-        prompt, n, size = len(add.prompt), len(add.choices), self.pool.block_size
-        if prompt == 0 or n < 1 or min([choice.max_tokens for choice in add.choices]) < 1:
+        new = [choice.max_tokens for choice in message.choices] if isinstance(message, Add) else [0]
+        prompt, n, size = len(message.prompt), len(new), self.pool.block_size
+        if prompt == 0 or n < 1 or (isinstance(message, Add) and min(new) < 1):
             return "a request needs a prompt of at least one token, one choice and one new token"
         if n > self._config.max_sequences:
             return f"n={n} is more than the {self._config.max_sequences} sequences that this engine runs at once"
-        if prompt >= self._max_model_len:
+        if prompt + min(max(new), 1) > self._max_model_len:
             return f"the prompt has {prompt} tokens; the model takes {self._max_model_len} with the answer"
         # All n leave prefill together, each with a block to write to; later the oldest goes on alone if it must.
-        longest = min(prompt + max([choice.max_tokens for choice in add.choices]), self._max_model_len)
+        longest = min(prompt + max(new), self._max_model_len)
         blocks = max(prompt // size + n, -(-longest // size))
         if blocks > self.pool.size:
             return f"the request needs {blocks} blocks of {size} tokens of KV cache; there are {self.pool.size}"
         return None
 
-    def add(self, add: Add) -> None:
-        """Queue a group for which `refusal` is None, its first choice as leader."""
-        group = SequenceGroup(add.group, self._arrivals, add.prompt, add.stop_tokens)
-        room = self._max_model_len - len(add.prompt)
+    def crowded(self, message: Add | Embed) -> str | None:
+        """Why a group cannot be queued now, as a sentence for the client; None if it can."""
+        n = len(message.choices) if isinstance(message, Add) else 1
+        if self.living + n > self._config.max_sequences + self._config.max_queue:
+            return f"{self.living} sequences run or wait already, too many for {n} more"
+        return None
+
+    def add(self, message: Add | Embed) -> None:
+        """Queue a group for which `refusal` and `crowded` are None, its first choice as leader."""
+        group = SequenceGroup(message.group, self._arrivals, message.prompt, salt=message.salt, adapter=message.adapter)
         self._arrivals += 1
         self._groups[group.id] = group
-        for number, choice in enumerate(add.choices):
-            state = State.FOLLOWING if number else State.WAITING
-            limit = min(choice.max_tokens, room)
-            sequence = Sequence(self._numbered, group, number, choice.seed, limit, choice.sampling, state)
-            self._numbered += 1
-            self._sequences[sequence.id] = sequence
-            group.sequences.append(sequence)
+        match message:
+            case Embed():
+                group.pooling = message.pooling
+                self._add_sequence(group, 0, 0, Sampling())
+            case Add():
+                group.stop_tokens = message.stop_tokens
+                group.logprobs, group.prompt_logprobs = message.logprobs, message.prompt_logprobs
+                room = self._max_model_len - len(message.prompt)
+                for choice in message.choices:
+                    self._add_sequence(group, choice.seed, min(choice.max_tokens, room), choice.sampling)
         self.waiting.append(group.sequences[0])
+
+    def _add_sequence(self, group: SequenceGroup, seed: int, limit: int, sampling: Sampling) -> None:
+        state = State.FOLLOWING if group.sequences else State.WAITING
+        sequence = Sequence(self._numbered, group, len(group.sequences), seed, limit, sampling, state)
+        self._numbered += 1
+        self._sequences[sequence.id] = sequence
+        group.sequences.append(sequence)
 
     def abort(self, group: int, choices: Collection[int] | None = None) -> None:
         """End these choices of a group, all of them for None; what is unknown or over is ignored."""
@@ -106,17 +133,32 @@ class Scheduler:
         items = plan_items(rows, self.pool.block_size, gate=self._config.share_gate)
         return Batch(self.pool.drain_copies(), chunks, rows, items)
 
-    def receive(self, batch: Batch, output: StepOutput) -> tuple[TokenDrawn, ...]:
+    def receive(self, batch: Batch, output: StepOutput) -> Outcome:
         """Take in what a step drew: fork the groups that leave prefill, end the sequences that are done."""
+        started: list[Started] = []
+        embedded: list[Embedded] = []
         for chunk in batch.chunks:
             sequence = self._sequences[chunk.sequence]
+            group = sequence.group
             sequence.computed += len(chunk.tokens)
-            prompt = len(sequence.group.prompt)
-            self.prompt_tokens_computed += max(min(sequence.computed, prompt) - chunk.start, 0)
+            self.prompt_tokens_computed += max(min(sequence.computed, len(group.prompt)) - chunk.start, 0)
+            if group.scoring:
+                group.scores += output.prompt_logprobs.get(sequence.id, ())
+            if pooled := output.pooled.get(sequence.id):
+                group.hidden = [a + b for a, b in zip(group.hidden, pooled, strict=True)] or list(pooled)
+            if chunk.pooling and chunk.last:
+                embedded.append(_embedded(group))
+                self._end(sequence)
             if chunk.draws:
                 self._leave_prefill(sequence)
+                if not group.started:
+                    started.append(_started(group))
+                    group.started = True
         self.tokens_drawn += len(output.tokens)
-        return tuple([self._extend(self._sequences[number], token) for number, token in output.tokens])
+        tokens = [
+            self._extend(self._sequences[number], token, output.logprobs.get(number)) for number, token in output.tokens
+        ]
+        return Outcome(tuple(tokens), tuple(started), tuple(embedded))
 
     def _row(self, sequence: Sequence) -> Row:
         position = sequence.length - 1
@@ -125,7 +167,8 @@ class Scheduler:
             sequence.blocks = (*sequence.blocks, *self.pool.take())
         else:
             sequence.blocks = self.pool.own(sequence.blocks, index)
-        return Row(sequence.id, sequence.output[-1], position, sequence.blocks, _draw(sequence))
+        draw, adapter = _draw(sequence), sequence.group.adapter
+        return Row(sequence.id, sequence.output[-1], position, sequence.blocks, draw, adapter)
 
     def _chunks(self, budget: int) -> tuple[Chunk, ...]:
         """Prompts in computation first, then new ones while tokens, sequences and blocks allow."""
@@ -147,12 +190,22 @@ class Scheduler:
         if size <= 0:
             return None
         end = start + size
-        draws: tuple[Draw, ...] = ()
-        if size == left:
-            leaving = [sequence] if sequence.output else sequence.group.living()
-            draws = tuple([_draw(one) for one in leaving])
-        table = sequence.blocks[: -(-end // self.pool.block_size)]
-        return Chunk(sequence.id, sequence.tokens[start:end], start, table, draws)
+        group = sequence.group
+        leaving: list[Sequence] = []
+        if size == left and not group.pooling:
+            leaving = [sequence] if sequence.output else group.living()
+        return Chunk(
+            sequence.id,
+            sequence.tokens[start:end],
+            start,
+            sequence.blocks[: -(-end // self.pool.block_size)],
+            tuple([_draw(one) for one in leaving]),
+            group.prompt[start + 1 : end + 1] if group.scoring else (),
+            group.prompt_logprobs or 0,
+            group.pooling,
+            size == left,
+            group.adapter,
+        )
 
     def _leave_prefill(self, leader: Sequence) -> None:
         leader.move(State.DECODE)
@@ -164,7 +217,7 @@ class Scheduler:
             follower.move(State.DECODE)
             insort(self.running, follower, key=_by_age)
 
-    def _extend(self, sequence: Sequence, token: int) -> TokenDrawn:
+    def _extend(self, sequence: Sequence, token: int, logprobs: Logprobs | None) -> TokenDrawn:
         group = sequence.group
         sequence.output.append(token)
         finish: Finish | None = None
@@ -174,7 +227,7 @@ class Scheduler:
             finish = "length"
         if finish is not None:
             self._end(sequence)
-        return TokenDrawn(group.id, sequence.choice, token, finish)
+        return TokenDrawn(group.id, sequence.choice, token, finish, logprobs)
 
     def _end(self, sequence: Sequence) -> None:
         """Take a sequence out; the first follower takes the place of a leader, with all it holds."""
@@ -228,6 +281,9 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self.pool.release(sequence.blocks)
         sequence.blocks, sequence.computed = (), 0
+        if not sequence.output:
+            sequence.group.scores.clear()
+            sequence.group.hidden.clear()
         sequence.move(State.WAITING)
         insort(self.waiting, sequence, key=_by_age)
         self.preemptions += 1
@@ -285,6 +341,8 @@ class Scheduler:
         missing = -(-sequence.length // self.pool.block_size) - len(inherited)
         sequence.blocks = (*self.pool.fork(inherited), *self.pool.take(missing))
         sequence.computed = len(inherited) * self.pool.block_size
+        if sequence.group.cached_tokens is None:
+            sequence.group.cached_tokens = sequence.computed
         sequence.move(State.PREFILL)
         insort(self.running, sequence, key=_by_age)
 
@@ -295,4 +353,23 @@ def _width(sequence: Sequence) -> int:
 
 
 def _draw(sequence: Sequence) -> Draw:
-    return Draw(sequence.id, sequence.seed, sequence.length, sequence.sampling)
+    group, sampling = sequence.group, sequence.sampling
+    return Draw(
+        sequence.id,
+        sequence.seed,
+        sequence.length,
+        sampling,
+        Past(group.prompt, sequence.output) if sampling.edits else None,
+        group.stop_tokens if len(sequence.output) < sampling.min_tokens else frozenset(),
+        group.logprobs,
+    )
+
+
+def _started(group: SequenceGroup) -> Started:
+    scores = None if group.prompt_logprobs is None else (None, *group.scores)
+    return Started(group.id, group.cached_tokens or 0, scores)
+
+
+def _embedded(group: SequenceGroup) -> Embedded:
+    count = len(group.prompt) if group.pooling == "mean" else 1
+    return Embedded(group.id, tuple([value / count for value in group.hidden]))

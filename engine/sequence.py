@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal
 
-from engine.messages import Sampling
+from engine.messages import Logprobs, Sampling
 
 Finish = Literal["stop", "length"]
 
@@ -43,17 +43,34 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 @dataclass(slots=True, eq=False)
 class SequenceGroup:
-    """One request: what its sequences have in common.
+    """One request: what its sequences have in common; the fields of its Add or Embed are explained there.
 
     number: its place in the order of arrival. overtaken: sequences that were admitted past it while it waited.
+    scores: of the prompt's tokens from the second on, as far as they are computed, where they are asked for.
+    hidden: the sum of the hidden states so far, where their mean is asked for. cached_tokens: prompt tokens that were
+    there when it was first admitted; None before. started: its first tokens are drawn.
     """
 
     id: int
     number: int
     prompt: tuple[int, ...]
-    stop_tokens: frozenset[int]
+    stop_tokens: frozenset[int] = frozenset()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    salt: str = ""
+    adapter: str | None = None
+    pooling: Literal["mean", "last"] | None = None
     sequences: list[Sequence] = field(default_factory=list)
     overtaken: int = 0
+    scores: list[Logprobs] = field(default_factory=list)
+    hidden: list[float] = field(default_factory=list)
+    cached_tokens: int | None = None
+    started: bool = False
+
+    @property
+    def scoring(self) -> bool:
+        """Whether its prompt's log probabilities are still to be computed."""
+        return self.prompt_logprobs is not None and not self.started
 
     def living(self) -> list[Sequence]:
         """The sequences that are not done, in order of choice."""

@@ -22,7 +22,7 @@ from typing import BinaryIO, NoReturn, assert_never
 from engine.config import EngineConfig
 from engine.core import Core, Runner
 from engine.errors import EngineError
-from engine.messages import HEADER, Abort, Add, Broken, FromCore, Message, Start, ToCore, pack, unpack
+from engine.messages import HEADER, Abort, Add, Broken, Embed, FromCore, Message, Start, ToCore, pack, unpack
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def serve(engine: Core, inbox: Inbox, send: Send) -> NoReturn:
     while True:
         for message in _arrived(inbox, wait=not engine.has_work):
             match message:
-                case Add():
+                case Add() | Embed():
                     engine.add(message)
                 case Abort():
                     engine.abort(message)
@@ -99,7 +99,7 @@ def _read(stream: BinaryIO) -> Message | None:
 def _listen(stream: BinaryIO, inbox: Inbox) -> None:
     """Put every message into the inbox; end the process when there can be no more."""
     try:
-        while isinstance(message := _read(stream), Add | Abort):
+        while isinstance(message := _read(stream), ToCore):
             inbox.put(message)
     except ConnectionError:
         pass  # how the end looks when the server went without having read everything

@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from engine.channel import CoreClient
 from engine.messages import Abort, Add, Choice, GroupFailed, TokenDrawn
 from engine.server.metrics import Metrics
-from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.errors import ApiError, invalid_request, overloaded
 
 FULL = 65_536
 """Tokens that may wait for one request: a minute of 32 choices on a fast CPU."""
+
+_RETRY_SECONDS = 1
 
 
 class Inbox:
@@ -78,9 +80,13 @@ class Ticket:
 
 
 def _error(failed: GroupFailed) -> ApiError:
-    if failed.refused:
-        return invalid_request(failed.message, code="request_too_large")
-    return ApiError(500, failed.message, type="server_error", code="engine_error")
+    match failed.kind:
+        case "refused":
+            return invalid_request(failed.message, code="request_too_large")
+        case "busy":
+            return overloaded(failed.message, retry_after=_RETRY_SECONDS)
+        case "failed":
+            return ApiError(500, failed.message, type="server_error", code="engine_error")
 
 
 class Router:

@@ -92,9 +92,9 @@ def test_a_step_that_cannot_be_run_ends_its_groups_and_no_others() -> None:
     engine.step()
     runner.failing = True
     done = engine.step()
-    assert [(failed.group, failed.message, failed.refused) for failed in done.failed] == [
-        (1, "the engine failed while computing this answer", False),
-        (2, "the engine failed while computing this answer", False),
+    assert [(failed.group, failed.message, failed.kind) for failed in done.failed] == [
+        (1, "the engine failed while computing this answer", "failed"),
+        (2, "the engine failed while computing this answer", "failed"),
     ]
     assert (done.tokens, done.stats.blocks_used, done.stats.running) == ((), 0, 0)
     runner.failing = False

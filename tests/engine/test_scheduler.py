@@ -367,7 +367,7 @@ def test_what_can_never_run_is_refused(one: Add, message: str) -> None:
     assert engine.has_work
     answers = Answers(engine).finish_all()
     assert message in answers.failed[1]
-    assert all(failed.refused for done in answers.steps for failed in done.failed)
+    assert all(failed.kind == "refused" for done in answers.steps for failed in done.failed)
     assert not answers.tokens
     assert not engine.has_work
 
