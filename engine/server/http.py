@@ -16,11 +16,14 @@ from aiohttp import hdrs, web
 from engine.server import metrics
 from engine.server.answers import Answer
 from engine.server.endpoint import SERVING, json_answer, read
+from engine.server.groups import groups, manners
+from engine.server.logprobs import Spelling
 from engine.server.order import read_order
 from engine.server.output import Output
 from engine.server.prompts import context_length
 from engine.server.serving import Serving
 from engine.server.tokenize import detokenize, tokenize
+from engine.server.writer import Writer
 from nproxy.openai import request_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
@@ -145,22 +148,20 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
         order = read_order(asked)
         router = serving.router
         prompts = await serving.prepare(order)
-        stop_tokens = order.stop_tokens if order.ignore_eos else order.stop_tokens | router.ready.eos_tokens
-        groups = [(prompt.tokens, serving.choices(order, prompt)) for prompt in prompts]
-        with router.submit(groups, stop_tokens) as ticket:
-            table, stops = serving.tokenizer.table, [wish.stops for wish in order.wishes]
+        with router.submit(groups(order, prompts, router.ready, serving.random)) as ticket:
+            table, tokens = serving.tokenizer.table, [prompt.tokens for prompt in prompts]
+            wire = _wire(serving, dialect, include_usage=asked.stream and asked.include_usage)
             answer = Answer(
-                wire=_wire(serving, dialect, include_usage=asked.stream and asked.include_usage),
-                ticket=ticket,
-                output=Output(ticket.groups, table, stops, [prompt.echo for prompt in prompts]),
-                choices=asked.choices,
-                prompt_tokens=sum(len(prompt.tokens) for prompt in prompts),
+                Writer(wire, Spelling(table, order.telling), tokens, asked.n),
+                ticket,
+                Output(ticket.groups, table, manners(order, prompts, table)),
+                prompt_tokens=sum(map(len, tokens)),
             )
             if asked.stream:
                 return await answer.stream(
                     request, include_usage=asked.include_usage, continuous=asked.continuous_usage
                 )
-            return web.Response(body=await answer.whole(), content_type="application/json")
+            return web.Response(body=await answer.whole(asked.n), content_type="application/json")
 
 
 def _wire(serving: Serving, dialect: Dialect, *, include_usage: bool) -> Wire:

@@ -12,14 +12,18 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from engine.channel import CoreClient
-from engine.messages import Abort, Add, Choice, GroupFailed, TokenDrawn
+from engine.messages import Abort, Add, GroupFailed, Started, TokenDrawn
 from engine.server.metrics import Metrics
 from nproxy.openai.errors import ApiError, invalid_request, overloaded
 
+Event = Started | TokenDrawn
+"""What a step tells of a group that goes on, the former ahead of the latter."""
+
 FULL = 65_536
-"""Tokens that may wait for one request: a minute of 32 choices on a fast CPU."""
+"""Events that may wait for one request: a minute of 32 choices on a fast CPU."""
 
 _RETRY_SECONDS = 1
 
@@ -28,34 +32,34 @@ class Inbox:
     """What the core has drawn for one request and the request has not taken yet."""
 
     def __init__(self) -> None:
-        self._tokens: list[TokenDrawn] = []
+        self._events: list[Event] = []
         self._error: ApiError | None = None
         self._filled = asyncio.Event()
 
-    def put(self, tokens: Iterable[TokenDrawn]) -> None:
-        """Add what one step drew; a full inbox fails its request instead, and a failed one takes no more."""
+    def put(self, events: Iterable[Event]) -> None:
+        """Add what one step told; a full inbox fails its request instead, and a failed one takes no more."""
         if self._error is not None:
             return
-        self._tokens.extend(tokens)
-        if len(self._tokens) > FULL:
-            self._tokens.clear()
+        self._events.extend(events)
+        if len(self._events) > FULL:
+            self._events.clear()
             self.fail(ApiError(408, "The answer was not read in time.", type="server_error", code="slow_reader"))
         self._filled.set()
 
     def fail(self, error: ApiError) -> None:
-        """End the request with this error, behind the tokens that are there; the first error counts."""
+        """End the request with this error, behind what is there; the first error counts."""
         self._error = self._error or error
         self._filled.set()
 
-    async def take(self) -> list[TokenDrawn]:
-        """All tokens there are, as soon as there are some; raises the error once they are taken."""
+    async def take(self) -> list[Event]:
+        """All there is, as soon as there is something; raises the error once that is taken."""
         await self._filled.wait()
-        if not self._tokens and self._error is not None:
+        if not self._events and self._error is not None:
             raise self._error
-        tokens, self._tokens = self._tokens, []
+        events, self._events = self._events, []
         if self._error is None:
             self._filled.clear()
-        return tokens
+        return events
 
 
 class Ticket:
@@ -105,12 +109,14 @@ class Router:
         try:
             async for step in self._core:
                 self._metrics.observe(step)
-                drawn: defaultdict[int, list[TokenDrawn]] = defaultdict(list)
+                told: defaultdict[int, list[Event]] = defaultdict(list)
+                for started in step.started:
+                    told[started.group].append(started)
                 for token in step.tokens:
-                    drawn[token.group].append(token)
-                for group, tokens in drawn.items():
+                    told[token.group].append(token)
+                for group, events in told.items():
                     if (inbox := self._inboxes.get(group)) is not None:
-                        inbox.put(tokens)
+                        inbox.put(events)
                 for failed in step.failed:
                     if (inbox := self._inboxes.get(failed.group)) is not None:
                         inbox.fail(_error(failed))
@@ -134,24 +140,22 @@ class Router:
             inbox.fail(error)
 
     @contextmanager
-    def submit(
-        self, prompts: Sequence[tuple[tuple[int, ...], tuple[Choice, ...]]], stop_tokens: frozenset[int]
-    ) -> Iterator[Ticket]:
-        """Add one group per prompt, given as its tokens and its choices; on leaving, what still runs is aborted.
+    def submit(self, adds: Sequence[Add]) -> Iterator[Ticket]:
+        """Add these groups, under numbers of our own; on leaving, what still runs is aborted.
 
         Raises ApiError when the core takes no more.
         """
         if self._over is not None:
             raise self._over
         inbox = Inbox()
-        ticket = Ticket(self._core, tuple(next(self._numbers) for _ in prompts), inbox)
-        for group, (tokens, choices) in zip(ticket.groups, prompts, strict=True):
+        ticket = Ticket(self._core, tuple(next(self._numbers) for _ in adds), inbox)
+        for group, add in zip(ticket.groups, adds, strict=True):
             self._inboxes[group] = inbox
-            self._core.add(Add(group, tokens, choices, stop_tokens))
+            self._core.add(replace(add, group=group))
         try:
             yield ticket
         finally:
-            for group in ticket.groups:
-                del self._inboxes[group]
+            for number in ticket.groups:
+                del self._inboxes[number]
                 if not ticket.over:
-                    self._core.abort(Abort(group))
+                    self._core.abort(Abort(number))

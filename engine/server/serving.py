@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from engine.config import EngineConfig
-from engine.messages import Choice, wrap_seed
 from engine.server.metrics import Metrics
 from engine.server.order import Order
 from engine.server.prompts import Prompt, prepare
@@ -33,7 +32,8 @@ class Serving:
     """One engine's state in the server process; owned by its event loop.
 
     model: the id on the wire. started: seconds since 1970. limits: widest n, and choices per request.
-    stall_seconds: a core that has work and gives no step for so long counts as hung.
+    stall_seconds: a core that has work and gives no step for so long counts as hung. random: where the seeds of
+    requests without one come from.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Serving:
         self.draining = False
         self.fingerprint: str | None = None
         self._core: tuple[Router, Metrics] | None = None
-        self._random = random.Random(config.seed)
+        self.random = random.Random(config.seed)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="prompts")
         self._requests = 0
         self._idle = asyncio.Event()
@@ -133,25 +133,6 @@ class Serving:
     def close(self) -> None:
         """Let the threads go; one that is still busy is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def choices(self, order: Order, prompt: Prompt) -> tuple[Choice, ...]:
-        """The choices of one prompt as the core takes them.
-
-        Choice i has the seed that it names itself, or the client's seed + i (the same for each prompt), or a
-        random number of 31 bits + i.
-        """
-        first = self._random.getrandbits(31) if order.seed is None else order.seed
-        return tuple(
-            [
-                Choice(self._seed(wish.seed, first + number), limit, wish.sampling)
-                for number, (wish, limit) in enumerate(zip(order.wishes, prompt.limits, strict=True))
-            ]
-        )
-
-    def _seed(self, own: int | None, otherwise: int) -> int:
-        if own == -1:
-            return self._random.getrandbits(31)
-        return wrap_seed(otherwise) if own is None else own
 
 
 def unavailable(message: str) -> ApiError:

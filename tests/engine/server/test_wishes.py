@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
-from engine.config import EngineConfig
 from engine.messages import Choice, Sampling
+from engine.server.groups import groups
 from engine.server.prompts import prepare
-from engine.server.serving import Serving
 from engine.server.wishes import Wish
 from nproxy.openai.errors import ApiError
 from tests.engine.server.test_order import LETTERS, READY, chat, completion
@@ -102,10 +102,7 @@ def test_each_choice_has_its_limit_and_the_longest_must_fit() -> None:
 
 def choices(**fields: Any) -> list[tuple[Choice, ...]]:
     order = completion(n=3, max_tokens=5, **fields)
-    served = Serving(EngineConfig("none", seed=1), "m", LETTERS)
-    made = [served.choices(order, prompt) for prompt in prepare(order, LETTERS, READY)]
-    served.close()
-    return made
+    return [group.choices for group in groups(order, prepare(order, LETTERS, READY), READY, Random(1))]
 
 
 def test_B7_seeds_count_up_from_the_requests_for_every_prompt() -> None:
