@@ -27,6 +27,7 @@ def as_yaml(report: Report, replica: Replica, api_key: str | None, widest: int) 
         _api_key(api_key),
         _n(report, widest),
         *_usage(report),
+        *_prompts(report),
         *_wire(report),
         *_parallel(report),
         *_seed(report),
@@ -86,6 +87,12 @@ def _usage(report: Report) -> list[Line]:
     if uncounted is None or _streams_count_less(report):
         return []
     return [("usage", "stream", f"{TITLES[uncounted]}: {report[uncounted, 'usage_all_choices'].how}")]
+
+
+def _prompts(report: Report) -> list[Line]:
+    """A server that breaks on a list of prompts, or answers its first alone, gets one prompt with each call."""
+    listed = report["completions", "prompt_lists"]
+    return [("prompts", "one", f"{TITLES['completions']}: {listed.how}")] if listed.verdict == "no" else []
 
 
 def _streams_count_less(report: Report) -> bool:

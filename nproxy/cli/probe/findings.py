@@ -59,10 +59,13 @@ ENDPOINT_FACTS: Mapping[str, str] = {
     "stream_usage": "usage in streams",
     "stream_usage_once": "usage in streams comes once, last",
     "stream_usage_all_choices": "usage in streams counts all",
-    "role_chunks": "role chunks first, in order",
     "one_id": "one id for all choices",
     "finish": "a finish_reason for each choice",
     "done": "sends [DONE]",
+}
+CHAT_FACTS: Mapping[str, str] = {
+    "role_chunks": "role chunks first, in order",
+    "tools": "calls the tool it must",
 }
 LEGACY_FACTS: Mapping[str, str] = {
     "prompt_lists": "lists of prompts",
@@ -71,11 +74,8 @@ LEGACY_FACTS: Mapping[str, str] = {
 }
 FACTS: Mapping[str, Mapping[str, str]] = {
     "server": SERVER_FACTS,
-    "chat": ENDPOINT_FACTS,
-    "completions": {
-        **{name: title for name, title in ENDPOINT_FACTS.items() if name != "role_chunks"},
-        **LEGACY_FACTS,
-    },
+    "chat": {**ENDPOINT_FACTS, **CHAT_FACTS},
+    "completions": {**ENDPOINT_FACTS, **LEGACY_FACTS},
 }
 """Every fact of every section, in the order of the table, with its wording there."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nproxy.cli.probe import activity, legacy, sampling, streams, width
+from nproxy.cli.probe import activity, legacy, sampling, streams, tools, width
 from nproxy.cli.probe.findings import FACTS, Finding, Report, completed, no, unknown, yes
 from nproxy.cli.probe.questions import Asking, Form, Get, Question, Reply, printable
 from nproxy.cli.probe.reading import read
@@ -84,6 +84,8 @@ def interview(plan: Plan) -> Asking[Report]:
     found[SECTIONS[main]] |= facts
     for other in others:
         found[SECTIONS[other]] |= yield from _briefly(replace(forms[other], extra=form.extra), opened[other].reply)
+    if Dialect.CHAT in forms:
+        found["chat"]["tools"] = yield from tools.named(form)
     if Dialect.COMPLETIONS in forms:
         found["completions"] |= yield from legacy.prompts(forms[Dialect.COMPLETIONS])
     found["server"] = {

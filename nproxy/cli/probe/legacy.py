@@ -20,7 +20,7 @@ def logprobs(form: Form) -> Asking[Finding]:
         asked = yield form.ask(logprobs=1)
     reading = read(asked)
     if reading is None:
-        return _unanswered(asked)
+        return unanswered(asked)
     return yes("every choice has them") if all(said.logprobs for said in reading.choices) else no("ignored: none came")
 
 
@@ -40,7 +40,7 @@ def prompts(form: Form) -> Asking[dict[str, Finding]]:
 def _choices(asked: Reply, due: int) -> Finding:
     reading = read(asked)
     if reading is None:
-        return _unanswered(asked)
+        return unanswered(asked)
     came = len(reading.choices)
     said = f"{came} choice{'s' if came > 1 else ''} came"
     return yes(said) if came == due else no(said)
@@ -48,13 +48,14 @@ def _choices(asked: Reply, due: int) -> Finding:
 
 def _echo(asked: Reply, reading: Reading | None, prompt: str) -> Finding:
     if reading is None:
-        return _unanswered(asked)
+        return unanswered(asked)
     # a tokenizer may put a space in front
     echoed = reading.texts[0].lstrip().startswith(prompt)
     return yes("the answer begins with the prompt") if echoed else no("ignored: the answer has no prompt")
 
 
-def _unanswered(asked: Reply) -> Finding:
+def unanswered(asked: Reply) -> Finding:
+    """What an answer tells that holds no choices: a refusal is a no."""
     if asked.ok:
         return unknown("the answer holds no choices")
     return no(asked.said()) if asked.refused else unknown(asked.said())

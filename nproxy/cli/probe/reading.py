@@ -62,7 +62,7 @@ def read(reply: Reply) -> Reading | None:
     value = reply.json()
     if not isinstance(value, dict):
         return None
-    choices = tuple(_said(choice, Said()) for choice in _choices(value))
+    choices = tuple(_said(choice, Said()) for choice in choices_of(value))
     return Reading(choices, parse_usage(value.get("usage"))) if choices else None
 
 
@@ -73,7 +73,7 @@ def _stream(body: bytes) -> Reading | None:
         if isinstance(identity := chunk.get("id"), str):
             look.ids.add(identity)
         usage = parse_usage(chunk.get("usage"))
-        present = list(_choices(chunk))
+        present = list(choices_of(chunk))
         if usage is not None and not present:
             look.tails.append(usage)
         for choice in present:
@@ -110,7 +110,8 @@ def _chunks(body: bytes, look: Look) -> Iterator[Mapping[str, JSON]]:
         yield chunk
 
 
-def _choices(value: Mapping[str, JSON]) -> Iterator[Mapping[str, JSON]]:
+def choices_of(value: Mapping[str, JSON]) -> Iterator[Mapping[str, JSON]]:
+    """The choices of an answer or a chunk, as far as they are objects."""
     found = value.get("choices")
     for choice in found if isinstance(found, list) else ():
         if isinstance(choice, dict):

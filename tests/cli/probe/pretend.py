@@ -35,6 +35,7 @@ class Pretend:
     refuse: Mapping[str, str] = field(default_factory=dict)  # fields, with the message of their 400
     ignore: tuple[str, ...] = ()  # fields that change nothing
     same_seed: bool = False  # all choices of a call share their seed
+    prompt_lists: Literal["all", "first", "break"] = "all"
     fixed_seed: bool = False  # a call without a seed always has the same one
     draws: Literal["always", "never", "specially"] = "always"
     counts: Literal["all", "one"] = "all"
@@ -86,6 +87,10 @@ class Pretend:
             n = self.widest
         prompt = body.get("prompt", "")
         prompts = prompt if isinstance(prompt, list) and isinstance(prompt[0], str) else [prompt]
+        if len(prompts) > 1 and self.prompt_lists == "break":
+            return refusal("Internal Server Error", 500)
+        if self.prompt_lists == "first":
+            prompts = prompts[:1]
         texts = [self._text(body, j, one) for one in prompts for j in range(n)]
         chat = post.path == "/chat/completions"
         tokens = body.get("max_tokens") or body["max_completion_tokens"]
@@ -109,6 +114,9 @@ class Pretend:
             said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
             logprobs = {"content": [{"token": text}]} if chat else {"tokens": [text]}
             asked = {"logprobs": logprobs} if body.get("logprobs") else {}
+            if isinstance(named := body.get("tool_choice"), dict):
+                call = {"id": f"c{index}", "type": "function", "function": {**named["function"], "arguments": "{}"}}
+                said = {"message": {"role": "assistant", "content": None, "tool_calls": [call]}}
             return {"index": index, **said, **asked, "finish_reason": self.finish}
 
         choices = [choice(index, text) for index, text in enumerate(texts)]

@@ -41,6 +41,10 @@ def upstream(text: str, folder: Path) -> Upstream:
         (Pretend(refuse={"seed": "no seed"}), {"n": "native", "seed": "omit"}),
         (Pretend(ignore=("seed",)), {"seed": "auto"}),
         (Pretend(greedy_n=False), {"n": "native"}),
+        (Pretend(), {"prompts": "auto"}),
+        (Pretend(prompt_lists="first"), {"prompts": "one"}),  # J4
+        (Pretend(prompt_lists="break"), {"prompts": "one"}),
+        (Pretend(paths=("/chat/completions",)), {"prompts": "auto"}),
         (Pretend(gets={"/slots": iter([SLOTS])}), {"parallel": 4}),
         (Pretend(listed=reply({"data": [{"id": "m", "owned_by": "nproxy"}]})), {"wire": "exact"}),
         (Pretend(draws="never", paths=("/completions",)), {"n": "native", "seed": "auto"}),
@@ -81,8 +85,8 @@ def test_what_is_missing_stands_in_comments() -> None:
     text = entry(Pretend(done=False, roles="none", ignore=("echo",)))
     assert yaml.safe_load(text)["upstreams"][0]["n"] == "native"
     assert [line.strip() for line in text.splitlines() if line.startswith("    #")] == [
-        "# /chat/completions: role chunks first, in order: no (no role for [0, 1])",
         "# /chat/completions: sends [DONE]: no (the stream just ended)",
+        "# /chat/completions: role chunks first, in order: no (no role for [0, 1])",
         "# /completions: sends [DONE]: no (the stream just ended)",
         "# /completions: echo: no (ignored: the answer has no prompt)",
     ]

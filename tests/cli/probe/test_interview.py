@@ -39,7 +39,8 @@ def test_questions_are_tiny_and_few() -> None:
     server = Pretend()
     report = server.probe()
     assert report.questions == len(server.asked)
-    assert max(body["max_tokens"] for body in server.bodies) <= PLAN.tokens
+    assert max(body["max_tokens"] for body in server.bodies if "tools" not in body) <= PLAN.tokens
+    assert max(body["max_tokens"] for body in server.bodies) <= 64
     assert sum(body["max_tokens"] * body.get("n", 1) for body in server.bodies) < 1000
 
 
@@ -295,6 +296,20 @@ def test_the_model_that_is_named_is_asked() -> None:
 def test_nothing_useful(server: Pretend, message: str) -> None:
     with pytest.raises(ProbeFailed, match=message):
         server.probe()
+
+
+@pytest.mark.parametrize(
+    ("server", "expected", "how"),
+    [
+        (Pretend(), "yes", "the tool that was named is called"),
+        (Pretend(ignore=("tool_choice",)), "no", "ignored: no call came"),
+        (Pretend(refuse={"tools": "no tools here"}), "no", "400: no tools here"),
+        (Pretend(paths=("/completions",)), "unknown", "the endpoint does not answer"),
+    ],
+)
+def test_a_named_tool(server: Pretend, expected: str, how: str) -> None:
+    found = server.probe()["chat", "tools"]
+    assert (found.verdict, found.how) == (expected, how)
 
 
 @pytest.mark.parametrize(
