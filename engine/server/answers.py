@@ -1,4 +1,4 @@
-"""Writing answers: the same pieces as a stream of events, or folded into one JSON body."""
+"""Sending answers: the same pieces as a stream of events, or folded into one JSON body."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from engine.server.best_of import the_best
 from engine.server.output import Output, Piece
 from engine.server.router import Ticket
+from engine.server.said import Said
+from engine.server.writer import Writer
 from nproxy.openai import request_id
-from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
-from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import DONE, PING, Wire, error_event
+from nproxy.openai.wire import DONE, PING, error_event
 
 _WRITE_SECONDS = 60.0
 _HEADERS_AFTER_SECONDS = 30.0  # a stream without any event by then begins all the same, with a ping
@@ -32,26 +33,24 @@ log = logging.getLogger("engine.server")
 class Answer:
     """One request's answer on its way out. prompt_tokens: of all its prompts, each counted once."""
 
-    def __init__(self, wire: Wire, ticket: Ticket, output: Output, choices: int, prompt_tokens: int) -> None:
-        self._wire = wire
+    def __init__(self, writer: Writer, ticket: Ticket, output: Output, prompt_tokens: int) -> None:
+        self._writer = writer
         self._ticket = ticket
         self._output = output
-        self._choices = choices
         self._prompt_tokens = prompt_tokens
 
-    async def whole(self) -> bytes:
-        """Wait for all choices and write them as one body; raises ApiError when the core fails the request."""
-        texts: list[list[str]] = [[] for _ in range(self._choices)]
-        reasons: list[str | None] = [None] * self._choices
+    async def whole(self, n: int) -> bytes:
+        """Wait for all choices and write the n best of each prompt, or all that were drawn, as one body.
+
+        Raises ApiError when the core fails the request.
+        """
+        choices = [Said() for _ in range(self._output.choices)]
         while not self._output.finished:
             for piece in await self._next():
-                texts[piece.index].append(piece.text)
-                reasons[piece.index] = piece.finish
-        choices = [
-            self._wire.choice(index, self._delta("".join(parts)), finish_reason=reason)
-            for index, (parts, reason) in enumerate(zip(texts, reasons, strict=True))
-        ]
-        return self._wire.answer(choices, self._usage())
+                choices[piece.index].add(piece)
+        drawn = len(choices) // len(self._ticket.groups)
+        shown = choices if n == drawn else the_best(choices, drawn, n)
+        return self._writer.answer(shown, self._usage(), self._output.prompt_logprobs)
 
     async def stream(self, request: web.Request, *, include_usage: bool, continuous: bool) -> web.StreamResponse:
         """Send events as they come, each step's in one write.
@@ -80,7 +79,7 @@ class Answer:
         continuous: bool,
     ) -> None:
         """Write the stream from `pieces` on; None stands for a silence that was long enough for a ping."""
-        prelude = self._wire.prelude(range(self._choices))
+        prelude = self._writer.prelude()
         written = _now()
         try:
             while not self._output.finished:
@@ -95,7 +94,7 @@ class Answer:
                 pieces = await self._next_by(written + _PING_SECONDS)
             data = prelude + self._frames(pieces or (), continuous)
             if include_usage:
-                data += self._wire.usage_tail(self._usage())
+                data += self._writer.usage_tail(self._usage())
             data += DONE
         except ApiError as error:
             data = error_event(error)
@@ -104,14 +103,14 @@ class Answer:
             await response.write_eof(data)
 
     async def _next(self) -> Sequence[Piece]:
-        """What the tokens that are there come to, once there are some; may be nothing that can be shown yet."""
+        """What the events that are there come to, once there are some; may be nothing that can be shown yet."""
         taken = self._output.take(await self._ticket.inbox.take())
         self._ticket.cut(taken.cut)
         self._ticket.over = self._output.finished
         return taken.pieces
 
     async def _next_by(self, deadline: float) -> Sequence[Piece] | None:
-        """The same; None when no token has come by then (on the loop's clock)."""
+        """The same; None when nothing has come by then (on the loop's clock)."""
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._next()
@@ -119,18 +118,17 @@ class Answer:
             return None
 
     def _frames(self, pieces: Sequence[Piece], continuous: bool) -> bytes:
-        if not continuous:
-            return b"".join(self._wire.text(p.index, p.text, finish_reason=p.finish) for p in pieces)
-        usage = self._usage()
-        return b"".join(
-            self._wire.chunk(p.index, self._delta(p.text), finish_reason=p.finish, usage=usage) for p in pieces
-        )
-
-    def _delta(self, text: str) -> dict[str, JSON]:
-        return {"content": text} if self._wire.dialect is Dialect.CHAT else {"text": text}
+        usage = self._usage() if continuous else None
+        return b"".join([self._writer.chunk(piece, usage) for piece in pieces])
 
     def _usage(self) -> Usage:
-        return Usage(prompt=self._prompt_tokens, completion=self._output.completion_tokens)
+        reasoned = self._output.reasoning_tokens
+        return Usage(
+            prompt=self._prompt_tokens,
+            completion=self._output.completion_tokens,
+            prompt_details={"cached_tokens": self._output.cached_tokens},
+            completion_details={"reasoning_tokens": reasoned} if reasoned else None,
+        )
 
 
 def _now() -> float:

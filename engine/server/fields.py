@@ -15,7 +15,10 @@ from nproxy.openai.jsonvalue import JSON
 
 _READ = frozenset(
     {
+        "best_of",
         "choice_params",
+        "include_stop_str_in_output",
+        "logprobs",
         "model",
         "n",
         "n_cmpl",
@@ -27,13 +30,18 @@ _READ = frozenset(
         "stop",
         "stop_token_ids",
         "ignore_eos",
+        "prompt_logprobs",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
+        "skip_special_tokens",
         "stream",
         "stream_options",
+        "top_logprobs",
     }
 )
 _READ_BY = {
     Dialect.CHAT: _READ | {"messages", "max_completion_tokens", "chat_template_kwargs"},
-    Dialect.COMPLETIONS: _READ | {"prompt", "echo", "best_of"},
+    Dialect.COMPLETIONS: _READ | {"prompt", "echo"},
 }
 
 _HARMLESS = frozenset(
@@ -60,34 +68,27 @@ _NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "grammar": (),
-    "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "logit_bias": ({},),
-    "logprobs": (False,),
     "min_p": (0,),
     "min_tokens": (0,),
     "modalities": (["text"],),
     "prediction": (),
     "presence_penalty": (0,),
     "priority": (0,),
-    "prompt_logprobs": (),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "use_beam_search": (False,),
 }
 _NEUTRAL_BY = {
-    Dialect.CHAT: {**_NEUTRAL, "add_special_tokens": (False,), "best_of": (1,), "echo": (False,)},
+    Dialect.CHAT: {**_NEUTRAL, "add_special_tokens": (False,), "echo": (False,)},
     Dialect.COMPLETIONS: {**_NEUTRAL, "add_special_tokens": (True,)},
 }
 

@@ -84,6 +84,14 @@ class _Latest(Collector):
         yield _labelled(
             CounterMetricFamily, "nproxy_engine_tokens", "Prompt tokens computed, and tokens drawn.", "type", tokens
         )
+        cache = {"hit": stats.prefix_cache_hits, "miss": stats.prefix_cache_misses}
+        yield _labelled(
+            CounterMetricFamily,
+            "nproxy_engine_prefix_cache_tokens",
+            "Prompt tokens whose keys and values were there already, and those that had to be computed.",
+            "result",
+            cache,
+        )
         for field, (name, text) in _COUNTERS.items():
             yield CounterMetricFamily(name, text, value=getattr(stats, field))
         for field, (name, text) in _GAUGES.items():

@@ -8,6 +8,7 @@ from typing import cast
 
 from engine.server.fields import check_fields
 from engine.server.members import Members, is_integer
+from engine.server.telling import MOST_LOGPROBS, Telling, read_telling
 from engine.server.wishes import Wish, read_wishes
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
@@ -26,6 +27,7 @@ class Order:
     seed: of choice 0 of each prompt, counted up from there; None asks for a random one. wishes: what each of a
     prompt's n choices is to be. stop_tokens: ids that end a choice, beside the model's own unless ignore_eos.
     messages: of a chat, each with its content as one text. variables: the chat template's own switches.
+    telling: what is told of tokens beside their text.
     """
 
     request: ChatRequest | CompletionRequest
@@ -35,14 +37,33 @@ class Order:
     ignore_eos: bool
     messages: tuple[Mapping[str, JSON], ...]
     variables: Mapping[str, JSON]
+    telling: Telling
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the prompt's text comes back with each choice."""
+        return isinstance(self.request, CompletionRequest) and self.request.echo
+
+    @property
+    def drawn_logprobs(self) -> int | None:
+        """As in Add; best_of chooses by them, told or not."""
+        chosen = 0 if self.request.drawn > self.request.n else None
+        return chosen if self.telling.logprobs is None else self.telling.logprobs
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """As in Add: what is told of the prompt, by itself or with an echo."""
+        told = [self.telling.prompt_logprobs, self.telling.logprobs if self.echoes else None]
+        return max([one for one in told if one is not None], default=None)
 
 
-def read_order(request: ChatRequest | CompletionRequest) -> Order:
-    """Read the engine's own fields; raises ApiError 400 naming the field at fault."""
+def read_order(request: ChatRequest | CompletionRequest, most_logprobs: int = MOST_LOGPROBS) -> Order:
+    """Read the engine's own fields; raises ApiError 400 naming the field at fault.
+
+    most_logprobs: how many of the likeliest tokens may be asked for.
+    """
     fields = request.body.fields
     check_fields(request.dialect, fields)
-    if request.best_of is not None and request.best_of != request.n:
-        raise invalid_request("'best_of' above 'n' is not supported by this engine.", param="best_of")
     return Order(
         request=request,
         wishes=read_wishes(request),
@@ -51,6 +72,7 @@ def read_order(request: ChatRequest | CompletionRequest) -> Order:
         ignore_eos=Members(fields).flag("ignore_eos"),
         messages=_messages(fields) if isinstance(request, ChatRequest) else (),
         variables=_variables(fields),
+        telling=read_telling(request, most_logprobs),
     )
 
 

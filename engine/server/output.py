@@ -1,98 +1,243 @@
-"""One request's answer taking shape: drawn tokens in, pieces of text per choice out. No IO.
+"""One request's answer taking shape: drawn tokens in, parts of what each choice says out. No IO.
 
 The whole answer is the fold of the same pieces that a stream sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
-from engine.messages import TokenDrawn
+from engine.messages import Logprobs, Started, TokenDrawn
 from engine.text.detokenizer import Detokenizer, TokenBytes
+from engine.text.parsers.parts import Content, Parser, Part, Plain, Reasoning, ToolStart
 from engine.text.stops import StopScanner
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """A token as the client may be told of it.
+
+    offset: characters of the choice's text before it, the echo's included. echoed: it is one of the prompt's.
+    """
+
+    token: int
+    logprobs: Logprobs | None
+    offset: int
+    echoed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """What one choice has to say next: text, and the finish reason with the last of it."""
+    """What one choice has to say next, and the finish reason with the last of it.
+
+    told: where tokens are told, those whose text stands in the parts. One that shows nothing yet, or never will,
+    comes with the piece after it; the last piece has all that are left.
+    """
 
     index: int
-    text: str
+    parts: tuple[Part, ...]
     finish: str | None
+    told: tuple[Told, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a batch of tokens came to: pieces in index order, one per choice at most, and the choices
+    """What a batch of events came to: pieces in index order, one per choice at most, and the choices
     (group, choice) that a stop string ended although the core would go on."""
 
     pieces: tuple[Piece, ...]
     cut: tuple[tuple[int, int], ...]
 
 
-class Output:
-    """All choices of a request: `n` for each of its groups, one group per prompt, in the prompts' order.
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How one choice's tokens are read.
 
-    stops: what ends each of a group's choices. echo: one text per group, shown at the beginning of each of its choices.
-    completion_tokens: tokens that belong to the answer so far, stop tokens included. A choice that a stop
-    string ended counts up to the token that completed the string; what the core drew beyond is not the
-    client's.
+    stops: what ends it; nothing does before min_tokens. keep_stop: the stop string or token stays in the text.
+    parser: gives a fresh parser. shown: special tokens that are text. tells: pieces carry their tokens.
+    echo: text that comes first; prompt: the tokens that are told with it. silent: nothing drawn is the client's,
+    and the choice ends with its echo.
     """
 
-    def __init__(
-        self, groups: Sequence[int], table: TokenBytes, stops: Sequence[tuple[str, ...]], echo: Sequence[str]
-    ) -> None:
-        """`stops` has one entry for each of the n choices, `echo` one for each group."""
-        self._first = {group: number * len(stops) for number, group in enumerate(groups)}
-        self._choices = [_Choice(table, mine, text) for text in echo for mine in stops]
+    stops: tuple[str, ...] = ()
+    min_tokens: int = 0
+    keep_stop: bool = False
+    parser: Callable[[], Parser] = Plain
+    shown: Container[int] = frozenset()
+    tells: bool = False
+    echo: str = ""
+    prompt: tuple[int, ...] = ()
+    silent: bool = False
+
+
+class Output:
+    """All choices of a request: the same number for each of its groups, one group per prompt, in the prompts' order.
+
+    completion_tokens: tokens that belong to the answer so far, stop tokens included. A choice that a stop
+    string ended counts up to the token that completed the string; what the core drew beyond is not the
+    client's. cached_tokens: of all prompts' tokens, those that were computed before. prompt_logprobs: by prompt,
+    where they were asked for.
+    """
+
+    def __init__(self, groups: Sequence[int], table: TokenBytes, manners: Sequence[Sequence[Manner]]) -> None:
+        """`manners` has one entry for each group, which has one for each of its choices."""
+        self._first: dict[int, int] = {}  # the index of each group's choice 0
+        self._choices: list[_Choice] = []
+        for group, of_group in zip(groups, manners, strict=True):
+            self._first[group] = len(self._choices)
+            self._choices += [_Choice(table, manner) for manner in of_group]
+        self._width = len(self._choices) // len(groups)
         self._running = set(range(len(self._choices)))
         self.completion_tokens = 0
+        self.cached_tokens = 0
+        self.prompt_logprobs: list[Sequence[Logprobs | None] | None] = [None] * len(groups)
+
+    @property
+    def choices(self) -> int:
+        """Of all groups together."""
+        return len(self._choices)
 
     @property
     def finished(self) -> bool:
         """Every choice has its finish reason."""
         return not self._running
 
-    def take(self, tokens: Sequence[TokenDrawn]) -> Taken:
-        """Take tokens in the order in which they were drawn; those of finished choices are passed over."""
-        touched: dict[int, list[str]] = {}
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of the completion's tokens, those that reasoning took."""
+        return sum([choice.reasoned for choice in self._choices])
+
+    def take(self, events: Sequence[Started | TokenDrawn]) -> Taken:
+        """Take events in the order in which they came; tokens of finished choices are passed over."""
+        touched: dict[int, list[Part]] = {}
         cut: list[tuple[int, int]] = []
-        for drawn in tokens:
-            index = self._first[drawn.group] + drawn.choice
+        for event in events:
+            if isinstance(event, Started):
+                self._begin(event)
+                continue
+            index = self._first[event.group] + event.choice
             if index not in self._running:
                 continue
             choice = self._choices[index]
-            self.completion_tokens += 1
-            touched.setdefault(index, []).append(choice.take(drawn.token, drawn.finish))
+            self.completion_tokens += choice.counts
+            touched.setdefault(index, []).extend(choice.take(event))
             if choice.finish is not None:
                 self._running.discard(index)
-                if drawn.finish is None:
-                    cut.append((drawn.group, drawn.choice))
-        pieces = (Piece(index, "".join(touched[index]), self._choices[index].finish) for index in sorted(touched))
-        return Taken(tuple(piece for piece in pieces if piece.text or piece.finish), tuple(cut))
+                if event.finish is None:
+                    cut.append((event.group, event.choice))
+        said = [(index, parts, self._choices[index]) for index, parts in sorted(touched.items())]
+        pieces = [
+            Piece(index, tuple(parts), choice.finish, choice.tell())
+            for index, parts, choice in said
+            if parts or choice.finish is not None
+        ]
+        return Taken(tuple(pieces), tuple(cut))
+
+    def _begin(self, started: Started) -> None:
+        first, logprobs = self._first[started.group], started.prompt_logprobs
+        self.cached_tokens += started.cached_tokens
+        self.prompt_logprobs[first // self._width] = logprobs
+        if logprobs is not None:
+            for choice in self._choices[first : first + self._width]:
+                choice.tell_prompt(logprobs)
 
 
 class _Choice:
-    """One choice's way from tokens to text."""
+    """One choice's way from tokens to parts: detokenizer, stop strings, parser."""
 
-    __slots__ = ("_detokenizer", "_echo", "_scanner", "finish")
+    __slots__ = (
+        "_called",
+        "_detokenizer",
+        "_echo",
+        "_in_reasoning",
+        "_length",
+        "_manner",
+        "_parser",
+        "_scanner",
+        "_table",
+        "_taken",
+        "_told",
+        "finish",
+        "reasoned",
+    )
 
-    def __init__(self, table: TokenBytes, stops: tuple[str, ...], echo: str) -> None:
-        self._detokenizer = Detokenizer(table)
-        self._scanner = StopScanner(stops)
-        self._echo = echo
+    def __init__(self, table: TokenBytes, manner: Manner) -> None:
+        self._table = table
+        self._manner = manner
+        self._detokenizer = Detokenizer(table, manner.shown)
+        self._scanner = StopScanner(manner.stops, keep=manner.keep_stop)
+        self._parser = manner.parser()
+        self._echo = manner.echo
+        self._length = len(manner.echo)
+        self._taken = 0
+        self._told: list[Told] = []
+        self._in_reasoning = self._called = False
+        self.reasoned = 0
         self.finish: str | None = None
 
-    def take(self, token: int, finish: str | None) -> str:
-        """The text that may be shown now. A stop token ends the choice and is not part of the text."""
-        text = "" if finish == "stop" else self._scanner.feed(self._detokenizer.feed(token))
+    @property
+    def counts(self) -> int:
+        """How many completion tokens a drawn one is."""
+        return 0 if self._manner.silent else 1
+
+    def take(self, drawn: TokenDrawn) -> list[Part]:
+        """The parts that may be shown now. A stop token ends the choice, and is not text unless it is kept."""
+        echo: list[Part] = [Content(self._echo)] if self._echo else []
+        self._echo = ""
+        if self._manner.silent:
+            self.finish = "length"
+            return echo
+        self._taken += 1
+        if self._manner.tells:
+            self._told.append(Told(drawn.token, drawn.logprobs, self._length))
+        parts = self._parse(self._scan(drawn.token, drawn.finish))
+        return echo + parts if echo else parts
+
+    def tell(self) -> tuple[Told, ...]:
+        """The tokens that have not been told yet; now they are."""
+        told, self._told = tuple(self._told), []
+        return told
+
+    def tell_prompt(self, logprobs: Sequence[Logprobs | None]) -> None:
+        """Tell the prompt's tokens with the echo; offsets are in the echo, as far as the tokens spell it."""
+        if not self._manner.prompt:
+            return
+        detokenizer, offsets, length = Detokenizer(self._table), [], 0
+        for token in self._manner.prompt:
+            offsets.append(length)
+            length += len(detokenizer.feed(token))
+        added = max(length - len(self._manner.echo), 0)  # a space that some vocabularies begin with
+        told = zip(self._manner.prompt, logprobs, offsets, strict=True)
+        self._told += [Told(token, one, max(offset - added, 0), echoed=True) for token, one, offset in told]
+
+    def _scan(self, token: int, finish: str | None) -> str:
+        """The token's text as far as no stop string holds it back; settles whether the choice ends."""
+        hidden = finish == "stop" and not self._manner.keep_stop
+        text = "" if hidden else self._detokenizer.feed(token)
         if finish is not None:
-            text += self._scanner.feed(self._detokenizer.flush())
+            text += self._detokenizer.flush()
+        self._length += len(text)
+        if self._taken > self._manner.min_tokens:
+            text = self._scanner.feed(text)
         if self._scanner.matched is not None:
-            finish = "stop"
+            self.finish = "stop"
         elif finish is not None:
             text += self._scanner.flush()
-        self.finish = finish
-        echo, self._echo = self._echo, ""
-        return echo + text
+            self.finish = finish
+        return text
+
+    def _parse(self, text: str) -> list[Part]:
+        """The parts of a token's text; at the end the rest, and "tool_calls" where the model ended behind a call."""
+        parts = self._parser.feed(text) if text else []
+        if self.finish is not None:
+            parts = parts + self._parser.finish()
+        reasoned = self._in_reasoning if not parts else False
+        for part in parts:
+            reasoned |= (is_reasoning := isinstance(part, Reasoning))
+            self._in_reasoning = is_reasoning
+            self._called |= isinstance(part, ToolStart)
+        self.reasoned += reasoned
+        if self._called and self.finish == "stop" and self._scanner.matched is None:
+            self.finish = "tool_calls"
+        return parts

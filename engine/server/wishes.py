@@ -37,14 +37,14 @@ class Wish:
 
 
 def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
-    """Read the wishes of choices 0 .. n - 1, the same for every prompt; raises ApiError 400 naming the field at fault.
+    """Read the wishes of all drawn choices, the same for every prompt; raises ApiError 400 naming the field at fault.
 
     What an entry of `choice_params` names stands for its choice in place of the request's; what it does not name
     is the request's.
     """
     common = _wish(Members({**request.body.fields, "seed": None}))
     if request.choice_params is None:
-        return (common,) * request.n
+        return (common,) * request.drawn
     return tuple(
         _overridden(request, own, f"{FIELD}.{number}.", common) for number, own in enumerate(request.choice_params)
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,15 +22,16 @@ from engine.errors import ModelError
 class TokenBytes:
     """What every token stands for. Special tokens stand for nothing: they are not shown.
 
-    longest: length of the longest token, special ones included: m tokens hold no text of more than
-    m x longest characters.
+    special: how the special ones are spelled, for where they are shown all the same. longest: length of the
+    longest token, special ones included: m tokens hold no text of more than m x longest characters.
     """
 
-    __slots__ = ("_bytes", "_texts", "longest")
+    __slots__ = ("_bytes", "_texts", "longest", "special")
 
-    def __init__(self, pieces: Iterable[bytes]) -> None:
+    def __init__(self, pieces: Iterable[bytes], special: Mapping[int, bytes] | None = None) -> None:
         self._bytes = tuple(pieces)
         self._texts = tuple(_text_or_none(piece) for piece in self._bytes)
+        self.special = special or {}
         self.longest = max(map(len, self._bytes), default=1)
 
     @classmethod
@@ -44,7 +45,7 @@ class TokenBytes:
         for token, number in vocabulary.items():
             if number not in special:
                 pieces[number] = to_bytes(token)
-        table = cls(pieces)
+        table = cls(pieces, {number: token.encode() for token, number in vocabulary.items() if number in special})
         table.longest = max(table.longest, max(map(len, vocabulary), default=1))
         return table
 
@@ -56,27 +57,33 @@ class TokenBytes:
         """The token's text where it is complete by itself, else None."""
         return self._texts[token] if token < len(self._texts) else ""
 
+    def spelling(self, token: int) -> bytes:
+        """The token's bytes, those of a special one included."""
+        return self.bytes_of(token) or self.special.get(token, b"")
+
 
 class Detokenizer:
     """One choice's tokens on their way to text. It continues a prompt, so a leading space is kept.
 
     Bytes that can never become a character turn into U+FFFD at once (one for each maximal part, as the
-    Unicode standard recommends); bytes that still can are held back.
+    Unicode standard recommends); bytes that still can are held back. shown: special tokens that are text here.
     """
 
-    __slots__ = ("_pending", "_table")
+    __slots__ = ("_pending", "_shown", "_table")
 
-    def __init__(self, table: TokenBytes) -> None:
+    def __init__(self, table: TokenBytes, shown: Container[int] = frozenset()) -> None:
         self._table = table
+        self._shown = shown
         self._pending = b""
 
     def feed(self, token: int) -> str:
         """The text that this token completes; often all of its own, sometimes none."""
         if not self._pending:
             text = self._table.text_of(token)
-            if text is not None:
+            if text or (text is not None and token not in self._shown):
                 return text
-        return self._decode(self._table.bytes_of(token), final=False)
+        piece = self._table.spelling(token) if token in self._shown else self._table.bytes_of(token)
+        return self._decode(piece, final=False)
 
     def flush(self) -> str:
         """The choice has ended: a character that was begun and not finished becomes U+FFFD."""

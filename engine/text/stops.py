@@ -2,7 +2,7 @@
 
 A stop string ends the text as soon as it is complete, wherever the pieces are cut: the one that is
 complete first counts, and of several complete at the same character the longest. The text is cut
-before it. What could still be the beginning of one is held back.
+before it, or behind it where it is kept. What could still be the beginning of one is held back.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 class StopScanner:
     """One choice's text on its way out. `matched` is the stop string that ended it, or None."""
 
-    __slots__ = ("_held", "_stops", "matched")
+    __slots__ = ("_held", "_keep", "_stops", "matched")
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    def __init__(self, stops: tuple[str, ...], *, keep: bool = False) -> None:
         """`stops`: non-empty strings; none at all makes `feed` pass everything through."""
         self._stops = stops
+        self._keep = keep
         self._held = ""
         self.matched: str | None = None
 
@@ -31,9 +32,9 @@ class StopScanner:
             default=None,
         )
         if found is not None:
-            _, at, self.matched = found
+            end, at, self.matched = found
             self._held = ""
-            return seen[:at]
+            return seen[: end if self._keep else at]
         keep = len(seen) - self._begun(seen)
         self._held = seen[keep:]
         return seen[:keep]

@@ -58,6 +58,8 @@ def test_every_count_of_the_core_is_there() -> None:
         "kv_bytes_read": ("kv_read_bytes_total", ""),
         "prefix_kv_bytes_read": ("prefix_kv_read_bytes_total", ""),
         "kv_bytes_unshared": ("kv_unshared_bytes_total", ""),
+        "prefix_cache_hits": ("prefix_cache_tokens_total", "hit"),
+        "prefix_cache_misses": ("prefix_cache_tokens_total", "miss"),
     }
     assert by_name.keys() == {field.name for field in fields(Stats)}
     for field, key in by_name.items():

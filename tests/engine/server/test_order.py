@@ -14,6 +14,7 @@ from tokenizers.models import BPE
 from engine.messages import Ready, Sampling
 from engine.server.order import Order, read_order
 from engine.server.prompts import Prompt, prepare
+from engine.server.telling import Telling
 from engine.text.detokenizer import TokenBytes
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
@@ -119,11 +120,14 @@ def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
         ({"repetition_penalty": True}, "repetition_penalty"),  # equal to 1 in Python, and yet not the number
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"min_tokens": 3}, "min_tokens"),
-        ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
-        ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
-        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
+        ({"return_token_ids": 1}, "return_token_ids"),
+        ({"include_stop_str_in_output": "yes"}, "include_stop_str_in_output"),
+        ({"skip_special_tokens": 0}, "skip_special_tokens"),
         ({"guided_regex": "a+"}, "guided_regex"),
         ({"nonsense": 0}, "nonsense"),
         ({"stream": True, "stream_options": {"chunk_size": 4}}, "stream_options"),
@@ -141,8 +145,10 @@ def test_refused_by_name_in_both_dialects(fields: dict[str, Any], param: str) ->
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"logprobs": True}, "logprobs"),
-        ({"logprobs": True, "top_logprobs": 2}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"functions": [{"name": "f"}]}, "functions"),
@@ -167,9 +173,11 @@ def test_refused_by_name_in_chat(fields: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"logprobs": 0}, "logprobs"),  # the chosen token's own
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"suffix": "the end"}, "suffix"),
-        ({"best_of": 3}, "best_of"),
         ({"max_completion_tokens": 5}, "max_completion_tokens"),
         ({"messages": [{}]}, "messages"),
     ],
@@ -178,6 +186,52 @@ def test_refused_by_name_in_completions(fields: dict[str, Any], param: str) -> N
     with pytest.raises(ApiError) as refused:
         completion(**fields)
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("order", "telling"),
+    [
+        (chat(), Telling()),
+        (chat(logprobs=False, top_logprobs=0), Telling()),
+        (chat(logprobs=True), Telling(logprobs=0)),
+        (chat(logprobs=True, top_logprobs=20), Telling(logprobs=20)),
+        (completion(logprobs=0), Telling(logprobs=0)),
+        (completion(logprobs=5, prompt_logprobs=2), Telling(logprobs=5, prompt_logprobs=2)),
+        (chat(return_token_ids=True, return_tokens_as_token_ids=True), Telling(ids=True, as_ids=True)),
+        (chat(skip_special_tokens=False, include_stop_str_in_output=True), Telling(special=True, keep_stop=True)),
+        (chat(skip_special_tokens=True), Telling()),
+    ],
+)
+def test_what_is_told_of_tokens(order: Order, telling: Telling) -> None:
+    assert order.telling == telling
+
+
+@pytest.mark.parametrize(
+    ("order", "drawn", "prompt"),
+    [
+        (completion(), None, None),
+        (completion(best_of=3), 0, None),
+        (completion(best_of=1), None, None),
+        (completion(best_of=3, logprobs=2), 2, None),
+        (completion(logprobs=2, echo=True), 2, 2),
+        (completion(logprobs=2, echo=True, prompt_logprobs=5), 2, 5),
+        (completion(prompt_logprobs=0), None, 0),
+        (completion(echo=True), None, None),
+        (chat(logprobs=True), 0, None),
+    ],
+)
+def test_which_log_probabilities_are_computed(order: Order, drawn: int | None, prompt: int | None) -> None:
+    assert (order.drawn_logprobs, order.prompt_logprobs) == (drawn, prompt)
+
+
+def test_the_operators_limit_of_log_probabilities() -> None:
+    with pytest.raises(ApiError) as refused:
+        read_order(completion(logprobs=3).request, most_logprobs=2)
+    assert (refused.value.param, refused.value.code) == ("logprobs", "integer_above_max_value")
+
+
+def test_E10_best_of_draws_as_many() -> None:
+    assert len(completion(best_of=3, n=2).wishes) == 3
 
 
 NEUTRAL = {
