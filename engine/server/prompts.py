@@ -5,7 +5,7 @@ Rendering a template and encoding a long text take their time: `prepare` runs in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.messages import Ready
@@ -51,18 +51,22 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
         return (_prompt(tokenizer.encode_chat(text), "", order, ready),)
     prompts = []
     for prompt in request.prompt:
-        if isinstance(prompt, str):
-            _refuse_endless(prompt, tokenizer, ready, "prompt")
-            tokens = tokenizer.encode(prompt)
-        else:
-            tokens = tuple(prompt)
-            if any(not 0 <= token < ready.vocab_size for token in tokens):
-                raise invalid_request("A token is outside the model's vocabulary.", param="prompt")
+        tokens = tokens_of(prompt, tokenizer, ready, "prompt")
         echo = ""
         if request.echo:
             echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
         prompts.append(_prompt(tokens, echo, order, ready, tokenizer.begin))
     return tuple(prompts)
+
+
+def tokens_of(prompt: str | Sequence[int], tokenizer: Tokenizer, ready: Ready, param: str) -> tuple[int, ...]:
+    """The tokens of a text, or those that came in its place; raises ApiError 400 for what is none of this model's."""
+    if isinstance(prompt, str):
+        _refuse_endless(prompt, tokenizer, ready, param)
+        return tokenizer.encode(prompt)
+    if any(not 0 <= token < ready.vocab_size for token in prompt):
+        raise invalid_request("A token is outside the model's vocabulary.", param=param)
+    return tuple(prompt)
 
 
 def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begin: int | None = None) -> Prompt:
@@ -76,7 +80,7 @@ def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begi
     most = max([wish.max_tokens or 0 for wish in order.wishes])
     if room < max(most, 1):
         asked = f" and {most} new tokens were asked for" if most else ""
-        raise _too_long(f"The prompt has {len(tokens)} tokens{asked}.", ready, param)
+        raise too_long(f"The prompt has {len(tokens)} tokens{asked}.", ready, param)
     unasked = min(room, _COMPLETION_TOKENS) if isinstance(order.request, CompletionRequest) else room
     return Prompt(tokens, tuple([wish.max_tokens or unasked for wish in order.wishes]), echo)
 
@@ -84,10 +88,11 @@ def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begi
 def _refuse_endless(text: str, tokenizer: Tokenizer, ready: Ready, param: str) -> None:
     """Spare the work on a text that cannot fit, however well its tokens match it."""
     if len(text) > context_length(ready) * tokenizer.table.longest:
-        raise _too_long(f"The prompt has {len(text)} characters.", ready, param)
+        raise too_long(f"The prompt has {len(text)} characters.", ready, param)
 
 
-def _too_long(what: str, ready: Ready, param: str) -> ApiError:
+def too_long(what: str, ready: Ready, param: str) -> ApiError:
+    """Build the 400 for a prompt beyond the context; `what` is its size, as a sentence."""
     return invalid_request(
         f"This model's maximum context length is {context_length(ready)} tokens. {what}",
         param=param,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, cast
 
@@ -141,7 +142,7 @@ def parse_chat(body: Body, limits: Limits) -> ChatRequest:
 def parse_completion(body: Body, limits: Limits) -> CompletionRequest:
     """Validate a legacy completion request; raises ApiError 400 naming the field at fault."""
     sent = typed(_SentCompletion, body.fields)
-    prompt, listed = _read_prompt(body)
+    prompt, listed = read_prompts(body.fields, "prompt")
     n = _check_width(sent, body, prompts=len(prompt), limits=limits)
     return CompletionRequest(
         body=body,
@@ -273,37 +274,40 @@ def _check_messages(body: Body) -> None:
             raise wrong_type(f"messages.{position}", "an object", message)
 
 
-def _read_prompt(body: Body) -> tuple[tuple[Prompt, ...], bool]:
-    """Read `prompt`: the prompts, and whether they came as a list of prompts. [1, 2, 3] is one prompt."""
-    prompt = body.fields.get("prompt")
+def read_prompts(fields: Mapping[str, JSON], param: str) -> tuple[tuple[Prompt, ...], bool]:
+    """Read the prompts of a field, and whether they came as a list of prompts. [1, 2, 3] is one prompt.
+
+    Raises ApiError 400 for what is no text, no list of token ids, and no list of either.
+    """
+    prompt = fields.get(param)
     if prompt is None:
-        raise missing("prompt")
+        raise missing(param)
     if isinstance(prompt, str):
         return (prompt,), False
     if not isinstance(prompt, list):
-        raise wrong_type("prompt", "a string or an array", prompt)
+        raise wrong_type(param, "a string or an array", prompt)
     kinds = set(map(type, prompt))
     if kinds == {str}:
         return tuple(cast(list[str], prompt)), True
     if kinds == {list}:
         listed = cast(list[list[JSON]], prompt)
         for tokens in listed:
-            _check_tokens(tokens)
+            _check_tokens(tokens, param)
         return tuple(cast(list[list[int]], listed)), True
-    _check_tokens(prompt)
+    _check_tokens(prompt, param)
     return (cast(list[int], prompt),), False
 
 
-def _check_tokens(tokens: list[JSON]) -> None:
+def _check_tokens(tokens: list[JSON], param: str) -> None:
     if not tokens:
-        raise empty_array("prompt")
+        raise empty_array(param)
     if set(map(type, tokens)) != {int}:  # a bool is no token
         message = (
-            "Invalid 'prompt': a string, an array of strings, of token ids, or of arrays of token ids is expected."
+            f"Invalid '{param}': a string, an array of strings, of token ids, or of arrays of token ids is expected."
         )
-        raise invalid_request(message, param="prompt", code="invalid_type")
+        raise invalid_request(message, param=param, code="invalid_type")
     if (lowest := min(cast(list[int], tokens))) < 0:
-        raise below("prompt", lowest, 0)
+        raise below(param, lowest, 0)
 
 
 def _too_many_choices(param: str, width: int, prompts: int, limits: Limits) -> ApiError:
