@@ -1,27 +1,149 @@
-"""Which parser a model's answers need."""
+"""Which parser a model's answers need: by the operator's word, or by what its chat template writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
-from engine.text.parsers.parts import Parser, Plain
+from engine.errors import ConfigError
+from engine.text.parsers import harmony
+from engine.text.parsers.calls import CallParser
+from engine.text.parsers.harmony import HarmonyParser
+from engine.text.parsers.parts import Content, Parser, Part, Plain, ToolArguments, ToolStart
+from engine.text.parsers.syntaxes import SYNTAXES
+from engine.text.parsers.thinking import MARKS, ThinkingParser
 
-NewId = Callable[[], str]
-"""Gives a fresh hexadecimal text of 32 digits; a family makes its calls' ids of it."""
+HARMONY = "gpt-oss"
+AUTO, NONE = "auto", "none"
+
+TOOL_FAMILIES = (*SYNTAXES, HARMONY)
+REASONING_FAMILIES = (*MARKS, HARMONY)
+
+# What betrays a family in a template, the first that holds; None: calls in a form that no parser here reads.
+_TOOL_SIGNS: Mapping[str, str | None] = {
+    "<|channel|>": HARMONY,
+    "<｜tool▁calls▁begin｜>": "deepseek",
+    "[TOOL_CALLS]": "mistral",
+    "<function=": None,  # Qwen3-Coder's XML
+    "<arg_key>": None,  # GLM's XML
+    "<tool_call>": "hermes",
+    "<|start_header_id|>": "llama3",
+}
+_REASONING_SIGNS: Mapping[str, str] = {"<|channel|>": HARMONY, "[THINK]": "mistral", "</think>": "think"}
 
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """How a model writes tool calls and reasoning, by family names; None where it does not."""
+    """How a model writes tool calls and reasoning, by family names; None where it does not, or nobody reads it."""
 
     tools: str | None = None
     reasoning: str | None = None
 
+    def marks(self, *, calls: bool) -> tuple[str, ...]:
+        """Texts of the tokens that the parser must see, special or not. calls: tool calls are looked for."""
+        if HARMONY in (self.tools, self.reasoning):
+            return harmony.SHOWN
+        shown = MARKS[self.reasoning].shown if self.reasoning else ()
+        return shown + (SYNTAXES[self.tools].shown if calls and self.tools else ())
 
-def parser_for(families: Families, *, calls: bool, thinking: bool, new_id: NewId) -> Parser:
+    def opens_reasoning(self, prompt: str) -> bool:
+        """Whether the answer to this prompt begins in the middle of reasoning."""
+        marks = MARKS.get(self.reasoning or "")
+        return marks is not None and prompt.rstrip().endswith(marks.begin)
+
+
+def choose(tools: str, reasoning: str, template: str | None, *, knows_tools: bool) -> Families:
+    """The families that the operator names; for "auto" those that the model's chat template shows.
+
+    knows_tools: the template writes out tools; one that does not gets them in words, and JSON is expected. Raises
+    ConfigError for names that are not known.
+    """
+    for option, name, known in (
+        ("tool_parser", tools, TOOL_FAMILIES),
+        ("reasoning_parser", reasoning, REASONING_FAMILIES),
+    ):
+        if name not in (AUTO, NONE, *known):
+            raise ConfigError(f"{option} must be auto, none, {', '.join(known[:-1])} or {known[-1]}, not {name!r}")
+    source = template or ""
+    seen_tools = _seen(_TOOL_SIGNS, source, otherwise="json") if knows_tools else "json"
+    seen_reasoning = _seen(_REASONING_SIGNS, source, otherwise=None)
+    return Families(
+        tools=seen_tools if tools == AUTO else _named(tools),
+        reasoning=seen_reasoning if reasoning == AUTO else _named(reasoning),
+    )
+
+
+def _seen(signs: Mapping[str, str | None] | Mapping[str, str], source: str, otherwise: str | None) -> str | None:
+    for sign, family in signs.items():
+        if sign in source:
+            return family
+    return otherwise
+
+
+def _named(name: str) -> str | None:
+    return None if name == NONE else name
+
+
+def parser_for(
+    families: Families,
+    *,
+    functions: Container[str] | None,
+    thinking: bool,
+    new_id: Callable[[], str],
+    parallel: bool = True,
+) -> Parser:
     """A fresh parser for one choice.
 
-    calls: tool calls are looked for. thinking: the prompt has already opened the reasoning.
+    functions: what may be called; None where no calls are looked for. thinking: the prompt has opened the reasoning.
+    new_id: gives a fresh text of hexadecimal digits, of which a call's id is made. parallel: calls behind the first
+    are told, too.
     """
-    return Plain()
+    parser: Parser = Plain()
+    if HARMONY in (families.tools, families.reasoning):
+        parser = HarmonyParser(new_id, calls=functions is not None)
+    elif functions is not None and families.tools is not None:
+        parser = CallParser(SYNTAXES[families.tools], functions, new_id)
+    if (marks := MARKS.get(families.reasoning or "")) is not None:
+        parser = _Behind(ThinkingParser(marks, inside=thinking), parser)
+    return parser if parallel or functions is None else _FirstCall(parser)
+
+
+class _Behind:
+    """One parser behind another: what the first one takes for content is the second one's text."""
+
+    def __init__(self, first: Parser, second: Parser) -> None:
+        self._first = first
+        self._second = second
+
+    def feed(self, text: str) -> list[Part]:
+        """Take more text; the parts that are certain now."""
+        return self._through(self._first.feed(text))
+
+    def finish(self) -> list[Part]:
+        """Give the rest of both."""
+        return self._through(self._first.finish()) + self._second.finish()
+
+    def _through(self, parts: list[Part]) -> list[Part]:
+        through: list[Part] = []
+        for part in parts:
+            through += self._second.feed(part.text) if isinstance(part, Content) else [part]
+        return through
+
+
+class _FirstCall:
+    """Tells the first call only, where the client wants no parallel ones."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._parser = parser
+
+    def feed(self, text: str) -> list[Part]:
+        """Take more text; the parts that are certain now."""
+        return _without_more_calls(self._parser.feed(text))
+
+    def finish(self) -> list[Part]:
+        """Give the rest."""
+        return _without_more_calls(self._parser.finish())
+
+
+def _without_more_calls(parts: list[Part]) -> list[Part]:
+    return [part for part in parts if not (isinstance(part, ToolStart | ToolArguments) and part.index > 0)]

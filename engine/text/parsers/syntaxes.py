@@ -1,0 +1,69 @@
+"""The families' ways to write tool calls, each as its models' chat templates and documentation have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import regex
+
+from engine.text.parsers.calls import Syntax
+
+_BARE_OBJECT = r'(?P<list>\[\s*)?(?=\{\s*"(?:name|type|id|function|parameters|arguments)"\s*:)'
+_NAME = r"[^\s<>{}\[\]]{1,256}"
+
+# <tool_call>{"name": ..., "arguments": {...}}</tool_call>, one pair of marks for each call: Hermes 2 Pro, Qwen2.5,
+# Qwen3, SmolLM3.
+_HERMES = Syntax(
+    opening=regex.compile(r"<tool_call>\s*(?=\{)"),
+    closing=regex.compile(r"\s*</tool_call>"),
+    shown=("<tool_call>", "</tool_call>"),
+)
+
+# {"name": ..., "parameters": {...}}, several separated by ";", sometimes behind <|python_tag|>: Llama 3.1 to 3.3.
+_LLAMA3 = Syntax(
+    opening=regex.compile(r"(?:<\|python_tag\|>\s*)?" + _BARE_OBJECT),
+    separators=" \t\r\n;,",
+    bare=True,
+    shown=("<|python_tag|>",),
+)
+
+# [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] up to the v7 tokenizers, then [TOOL_CALLS]name[ARGS]{...} for
+# each call, with a [CALL_ID] between in v11. Ids have nine letters and digits.
+_MISTRAL = Syntax(
+    opening=regex.compile(r"\[TOOL_CALLS\]\s*(?P<list>\[\s*)?(?=[^\s\[])"),
+    head=regex.compile(rf"(?P<name>{_NAME})\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[ARGS\]\s*)?\{{"),
+    ids=9,
+    shown=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+)
+
+# Behind the begin marks function<sep>name, line break and a fenced JSON block (V3, R1), or name<sep>{...} (V3.1).
+_DEEPSEEK = Syntax(
+    opening=regex.compile(r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>\s*(?=\S)"),
+    head=regex.compile(
+        rf"(?:function<｜tool▁sep｜>\s*(?P<name>{_NAME})\s*```(?:json)?\s*|(?P<name>{_NAME})<｜tool▁sep｜>\s*)\{{"
+    ),
+    closing=regex.compile(r"\s*(?:```|<｜tool▁call▁end｜>|<｜tool▁calls▁end｜>)"),
+    shown=(
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁call▁begin｜>",
+        "<｜tool▁sep｜>",
+        "<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁end｜>",
+    ),
+)
+
+# {"name": ..., "arguments": {...}} or an array of such, fenced or not: models that were told so in words, or forced.
+_JSON = Syntax(
+    opening=regex.compile(r"(?:```(?:json)?\s*)?" + _BARE_OBJECT),
+    closing=regex.compile(r"\s*```"),
+    separators=" \t\r\n;,",
+    bare=True,
+)
+
+SYNTAXES: Mapping[str, Syntax] = {
+    "hermes": _HERMES,
+    "llama3": _LLAMA3,
+    "mistral": _MISTRAL,
+    "deepseek": _DEEPSEEK,
+    "json": _JSON,
+}

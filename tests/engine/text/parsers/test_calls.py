@@ -1,0 +1,275 @@
+"""Tool calls as each family's models write them, whole, by characters, and in any pieces."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.text.parsers.families import Families, parser_for
+from engine.text.parsers.parts import Content, Parser, Part, ToolArguments, ToolStart
+from engine.text.parsers.syntaxes import SYNTAXES
+from tests.engine.text.parsers.folding import Said, counting, fold, read
+
+FUNCTIONS = frozenset({"weather", "now", "note"})
+PARIS, OSLO = '{"city": "Paris"}', '{"city": "Oslo", "days": [1, 2]}'
+V3 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{}\n```<｜tool▁call▁end｜>"
+V31 = "<｜tool▁call▁begin｜>{}<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+
+ONE = [("weather", PARIS)]
+TWO = [("weather", PARIS), ("weather", OSLO)]
+
+ROWS: dict[str, tuple[str, str, Said]] = {
+    "hermes": (
+        "hermes",
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+        Said(calls=ONE),
+    ),
+    "hermes: two, and text before": (
+        "hermes",
+        f'I look.\n<tool_call>\n{{"name": "weather", "arguments": {PARIS}}}\n</tool_call>\n'
+        f'<tool_call>\n{{"name": "weather", "arguments": {OSLO}}}\n</tool_call>\n',
+        Said("I look.", calls=TWO),
+    ),
+    "hermes: text behind": (
+        "hermes",
+        f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}</tool_call>\nDone. ',
+        Said("\nDone. ", calls=ONE),
+    ),
+    "hermes: no marks": (
+        "hermes",
+        'Say {"name": "weather", "arguments": {}} < 3',
+        Said('Say {"name": "weather", "arguments": {}} < 3'),
+    ),
+    "hermes: space only": ("hermes", " \n", Said(" \n")),
+    "hermes: a mark and no object": (
+        "hermes",
+        "use <tool_call> tags </tool_call>",
+        Said("use <tool_call> tags </tool_call>"),
+    ),
+    "hermes: members in another order": (
+        "hermes",
+        '<tool_call>{"arguments": {"name": "x"}, "name": "note"}</tool_call>',
+        Said(calls=[("note", '{"name": "x"}')]),
+    ),
+    "hermes: the object of OpenAI's wire": (
+        "hermes",
+        '<tool_call>{"type": "function", "function": {"name": "note", "arguments": {}}}</tool_call>',
+        Said(calls=[("note", "{}")]),
+    ),
+    "hermes: arguments as a string": (
+        "hermes",
+        r'<tool_call>{"name": "weather", "arguments": "{\"city\": \"Paris\"}"}</tool_call>',
+        Said(calls=ONE),
+    ),
+    "hermes: a string that holds no object": (
+        "hermes",
+        '<tool_call>{"name": "note", "arguments": "hello"}</tool_call>',
+        Said(calls=[("note", '"hello"')]),
+    ),
+    "hermes: no arguments": ("hermes", '<tool_call>{"name": "now"}</tool_call>', Said(calls=[("now", "{}")])),
+    "hermes: null arguments": (
+        "hermes",
+        '<tool_call>{"name": "now", "arguments": null}</tool_call>',
+        Said(calls=[("now", "{}")]),
+    ),
+    "hermes: a closing mark in a string": (
+        "hermes",
+        '<tool_call>{"name": "note", "arguments": {"text": "a </tool_call> \\" } \\\\"}}</tool_call>',
+        Said(calls=[("note", '{"text": "a </tool_call> \\" } \\\\"}')]),
+    ),
+    "hermes: a bracket is missing": (
+        "hermes",
+        f'<tool_call>{{"name": "weather", "arguments": {PARIS}</tool_call> Hm.',
+        Said(" Hm.", calls=ONE),
+    ),
+    "hermes: two brackets are missing": (
+        "hermes",
+        '<tool_call>{"name": "weather", "arguments": {"city": "Paris"</tool_call>',
+        Said(calls=[("weather", '{"city": "Paris"')]),
+    ),
+    "hermes: cut off in the arguments": (
+        "hermes",
+        '<tool_call>{"name": "weather", "arguments": {"city": "Pa',
+        Said(calls=[("weather", '{"city": "Pa')]),
+    ),
+    "hermes: cut off in the name": (
+        "hermes",
+        'So:\n<tool_call>\n{"name": "wea',
+        Said('So:\n<tool_call>\n{"name": "wea'),
+    ),
+    "hermes: cut off in the mark": ("hermes", "So: <tool_c", Said("So: <tool_c")),
+    "hermes: no closing mark": ("hermes", f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}', Said(calls=ONE)),
+    "hermes: not JSON, then a call": (
+        "hermes",
+        '<tool_call>{"name" = "weather"}</tool_call>'
+        f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}</tool_call>',
+        Said('<tool_call>{"name" = "weather"}</tool_call>', calls=ONE),
+    ),
+    "hermes: no name": ("hermes", '<tool_call>{"nom": 1}</tool_call>', Said('<tool_call>{"nom": 1}</tool_call>')),
+    "llama3": ("llama3", '{"name": "weather", "parameters": {"city": "Paris"}}', Said(calls=ONE)),
+    "llama3: with its type": (
+        "llama3",
+        '<|python_tag|>{"type": "function", "name": "weather", "parameters": {"city": "Paris"}}',
+        Said(calls=ONE),
+    ),
+    "llama3: several": (
+        "llama3",
+        f'{{"name": "weather", "parameters": {PARIS}}}; {{"name": "weather", "parameters": {OSLO}}}',
+        Said(calls=TWO),
+    ),
+    "llama3: text around": (
+        "llama3",
+        f'Let me see: {{"name": "weather", "parameters": {PARIS}}} is {{fine}}.',
+        Said("Let me see: is {fine}.", calls=ONE),
+    ),
+    "llama3: code": ("llama3", "<|python_tag|>print({1: 2})", Said("<|python_tag|>print({1: 2})")),
+    "llama3: an answer in JSON": (
+        "llama3",
+        '{"name": "John", "parameters": {}, "age": 3}',
+        Said('{"name": "John", "parameters": {}, "age": 3}'),
+    ),
+    "llama3: a function's name and nothing else": ("llama3", '{"name": "now"}', Said('{"name": "now"}')),
+    "llama3: a string for a name": (
+        "llama3",
+        '[{"name": 3, "parameters": {}}]',
+        Said('[{"name": 3, "parameters": {}}]'),
+    ),
+    "mistral: a list": (
+        "mistral",
+        f'[TOOL_CALLS] [{{"name": "weather", "arguments": {PARIS}}}, {{"name": "weather", "arguments": {OSLO}}}]',
+        Said(calls=TWO),
+    ),
+    "mistral: a list with ids": (
+        "mistral",
+        f'[TOOL_CALLS][{{"name": "weather", "arguments": {PARIS}, "id": "abcdefghi"}}]',
+        Said(calls=ONE),
+    ),
+    "mistral: names": (
+        "mistral",
+        f"[TOOL_CALLS]weather[ARGS]{PARIS}[TOOL_CALLS]weather[ARGS]{OSLO}",
+        Said(calls=TWO),
+    ),
+    "mistral: names with ids": (
+        "mistral",
+        f"On it.[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{PARIS}",
+        Said("On it.", calls=ONE),
+    ),
+    "mistral: names alone": ("mistral", f"[TOOL_CALLS]weather{PARIS}", Said(calls=ONE)),
+    "mistral: words": ("mistral", "[TOOL_CALLS] not a call", Said("[TOOL_CALLS] not a call")),
+    "mistral: a broken list": ("mistral", '[TOOL_CALLS] [{"nam": 1}] so', Said('[TOOL_CALLS] [{"nam": 1}] so')),
+    "deepseek: V3": (
+        "deepseek",
+        f"Wait.{BEGIN}{V3.format('weather', PARIS)}\n{V3.format('weather', OSLO)}{END}",
+        Said("Wait.", calls=TWO),
+    ),
+    "deepseek: V3.1": (
+        "deepseek",
+        f"{BEGIN}{V31.format('weather', PARIS)}{V31.format('weather', OSLO)}{END}",
+        Said(calls=TWO),
+    ),
+    "deepseek: a name is missing": (
+        "deepseek",
+        f"{BEGIN}{V31.format('', '{}')}",
+        Said(f"{BEGIN}{V31.format('', '{}')}"),
+    ),
+    "json": ("json", f'{{"name": "weather", "arguments": {PARIS}}}', Said(calls=ONE)),
+    "json: a list": (
+        "json",
+        f' [{{"name": "weather", "arguments": {PARIS}}},\n{{"name": "weather", "arguments": {OSLO}}}]\n',
+        Said(calls=TWO),
+    ),
+    "json: fenced": (
+        "json",
+        f'Call:\n```json\n[{{"name": "weather", "arguments": {PARIS}}}]\n```',
+        Said("Call:", calls=ONE),
+    ),
+    "json: an unknown function": (
+        "json",
+        '{"name": "rm", "arguments": {"path": "/"}}',
+        Said('{"name": "rm", "arguments": {"path": "/"}}'),
+    ),
+    "json: other JSON": ("json", '[1, {"a": {"name": 2}}] {', Said('[1, {"a": {"name": 2}}] {')),
+}
+MARKS = sorted({mark for syntax in SYNTAXES.values() for mark in syntax.shown})
+WORDS = ["function", "weather", "note", '{"name": "weather"', ', "arguments": ', ', "parameters": {', PARIS, "```json"]
+FRAGMENTS = st.sampled_from([*MARKS, *WORDS, '{"arguments": {}, "name": "now"}', *'[]{};, \n`"\\<xé'])
+
+
+def fresh(family: str) -> Parser:
+    return parser_for(Families(tools=family), functions=FUNCTIONS, thinking=False, new_id=counting())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_text_is_read_whole(row: str) -> None:
+    family, text, said = ROWS[row]
+    assert read(fresh(family), [text]) == said
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_and_in_any_two_pieces_and_by_characters(row: str) -> None:
+    family, text, said = ROWS[row]
+    assert read(fresh(family), text) == said
+    for at in range(len(text)):
+        assert read(fresh(family), [text[:at], text[at:]]) == said
+
+
+@given(st.data())
+def test_any_pieces_give_the_same(data: st.DataObject) -> None:
+    family = data.draw(st.sampled_from(sorted(SYNTAXES)))
+    text = "".join(data.draw(st.lists(FRAGMENTS, max_size=12)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = read(fresh(family), [text])
+    assert read(fresh(family), pieces) == read(fresh(family), text) == whole
+    if not whole.calls:
+        assert whole.content == text  # nothing is lost
+
+
+def test_a_call_is_told_as_soon_as_it_is_certain_and_its_arguments_as_they_come() -> None:
+    parser = fresh("hermes")
+    assert parser.feed('Hm <tool_call>{"name": "weather", "arguments": ') == [Content("Hm")]
+    assert parser.feed('{"ci') == [ToolStart(0, f"call_{0:032x}", "weather"), ToolArguments(0, '{"ci')]
+    assert parser.feed('ty": "Paris"') == [ToolArguments(0, 'ty": "Paris"')]
+    assert parser.feed("}}</tool_call>") == [ToolArguments(0, "}")]
+    assert parser.finish() == []
+
+
+def test_content_is_not_held_back_longer_than_a_mark_could_begin() -> None:
+    parser = fresh("hermes")
+    assert parser.feed("one two <to") == [Content("one two")]
+    assert parser.feed("day>") == [Content(" <today>")]
+    parser = fresh("json")
+    assert parser.feed('{"weather":') == [Content('{"weather":')]
+
+
+def test_mistral_ids_have_nine_characters() -> None:
+    (start, _) = fresh("mistral").feed("[TOOL_CALLS]now[ARGS]{}")
+    assert start == ToolStart(0, "0" * 9, "now")
+
+
+def test_without_parallel_calls_the_first_is_all() -> None:
+    parser = parser_for(Families(tools="json"), functions=FUNCTIONS, thinking=False, new_id=counting(), parallel=False)
+    text = f'[{{"name": "weather", "arguments": {PARIS}}}, {{"name": "weather", "arguments": {OSLO}}}]'
+    assert read(parser, [text]) == Said(calls=ONE)
+
+
+def test_choices_do_not_share_a_state() -> None:
+    texts = [ROWS[row][1] for row in ROWS if ROWS[row][0] == "hermes"]
+    parsers = [fresh("hermes") for _ in texts]
+    parts: list[list[Part]] = [[] for _ in texts]
+    for column in range(max(map(len, texts))):
+        for parser, text, mine in zip(parsers, texts, parts, strict=True):
+            mine += parser.feed(text[column : column + 1])
+    for parser, text, mine in zip(parsers, texts, parts, strict=True):
+        assert fold([*mine, *parser.finish()]) == read(fresh("hermes"), [text])
+
+
+def test_a_long_answer_is_read_in_one_pass() -> None:
+    # An opening bracket that never closes is what could make every piece look at all the text before it.
+    parser = fresh("hermes")
+    parser.feed('<tool_call>{"arguments": [')
+    for _ in range(20_000):
+        assert parser.feed('{"a": "b"}, ') == []
+    assert read(parser, [""]).content.endswith('{"a": "b"}, ')

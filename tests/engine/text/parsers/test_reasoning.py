@@ -1,0 +1,123 @@
+"""Reasoning in front of answers and calls, and gpt-oss's channels, in any pieces."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.text.parsers.families import Families, parser_for
+from engine.text.parsers.harmony import SHOWN
+from engine.text.parsers.parts import Parser, Reasoning, ToolArguments, ToolStart
+from tests.engine.text.parsers.folding import Said, counting, read
+
+FUNCTIONS = frozenset({"weather"})
+QWEN = Families("hermes", "think")
+MISTRAL = Families("mistral", "mistral")
+GPT_OSS = Families("gpt-oss", "gpt-oss")
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+CALLS = [("weather", '{"city": "Paris"}')]
+ANALYSIS = "<|channel|>analysis<|message|>The user asks.<|end|>"
+TO_WEATHER = "<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+
+ROWS: dict[str, tuple[Families, bool, str, Said]] = {
+    "marks": (QWEN, False, "<think>\nHm, so.\n</think>\n\nFour.", Said("Four.", "Hm, so.")),
+    "the prompt has opened it": (QWEN, True, "\nHm.\n</think>\n\nFour.\n", Said("Four.\n", "Hm.")),
+    "no reasoning": (QWEN, False, " Four, <think> and all.", Said(" Four, <think> and all.")),
+    "empty": (QWEN, False, "<think>\n\n</think>\n\nFour.", Said("Four.")),
+    "cut off": (QWEN, True, "Hm, so <", Said("", "Hm, so <")),
+    "the end mark alone": (QWEN, False, "Four.</think>", Said("Four.</think>")),
+    "twice": (QWEN, False, "<think>a</think>b<think>c</think>", Said("b<think>c</think>", "a")),
+    "then a call": (QWEN, False, f"<think>Hm.</think>\n\nOn it.\n{CALL}", Said("On it.", "Hm.", CALLS)),
+    "a call alone behind it": (QWEN, True, f"Hm.</think>\n\n{CALL}", Said("", "Hm.", CALLS)),
+    "a call in it is none": (QWEN, True, f"Shall I {CALL}?</think>No.", Said("No.", f"Shall I {CALL}?")),
+    "mistral": (
+        MISTRAL,
+        False,
+        '[THINK]Hm.[/THINK]On it.[TOOL_CALLS]weather[ARGS]{"city": "Paris"}',
+        Said("On it.", "Hm.", CALLS),
+    ),
+    "gpt-oss": (
+        GPT_OSS,
+        False,
+        f"{ANALYSIS}<|start|>assistant<|channel|>final<|message|>Four.<|return|>",
+        Said("Four.", "The user asks."),
+    ),
+    "gpt-oss: a stop token is not shown": (
+        GPT_OSS,
+        False,
+        f'{ANALYSIS}{TO_WEATHER}{{"city": "Paris"}}',
+        Said("", "The user asks.", CALLS),
+    ),
+    "gpt-oss: two calls and a preamble": (
+        GPT_OSS,
+        False,
+        "<|channel|>commentary<|message|>I look.<|end|>"
+        f'{TO_WEATHER}{{"city": "Paris"}}<|call|>'
+        "<|start|>assistant to=functions.weather<|channel|>commentary json<|message|><|call|>",
+        Said("I look.", "", [*CALLS, ("weather", "{}")]),
+    ),
+    "gpt-oss: messages of one kind": (
+        GPT_OSS,
+        False,
+        f"{ANALYSIS}<|start|>assistant{ANALYSIS}<|start|>assistant<|channel|>final<|message|>Four.",
+        Said("Four.", "The user asks.\nThe user asks."),
+    ),
+    "gpt-oss: a tool of its own": (
+        GPT_OSS,
+        False,
+        "<|channel|>analysis to=python code<|message|>print(4)<|call|>",
+        Said("", "print(4)"),
+    ),
+    "gpt-oss: no channel": (GPT_OSS, False, '{"four": 4} < 5', Said('{"four": 4} < 5')),
+    "gpt-oss: a header that ends": (GPT_OSS, False, "<|channel|>final<|end|>Four.", Said("<|channel|>finalFour.")),
+    "gpt-oss: cut off in a header": (GPT_OSS, False, f"{ANALYSIS}<|start|>assis", Said("", "The user asks.")),
+    "gpt-oss: a message without an end": (
+        GPT_OSS,
+        False,
+        "<|channel|>analysis<|message|>Hm.<|start|>assistant<|channel|>final<|message|>Four.",
+        Said("Four.", "Hm."),
+    ),
+}
+
+
+def fresh(families: Families, thinking: bool) -> Parser:
+    return parser_for(families, functions=FUNCTIONS, thinking=thinking, new_id=counting())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_an_answer_is_read_in_any_two_pieces_and_by_characters(row: str) -> None:
+    families, thinking, text, said = ROWS[row]
+    assert read(fresh(families, thinking), text) == said
+    for at in range(len(text) + 1):
+        assert read(fresh(families, thinking), [text[:at], text[at:]]) == said
+
+
+MARKS = ["<think>", "</think>", "[THINK]", "[/THINK]", "<tool_call>", *SHOWN]
+WORDS = ["assistant", "analysis", "final", "commentary", " to=functions.weather", CALL, "Hm."]
+FRAGMENTS = st.sampled_from([*MARKS, *WORDS, *' \n<|{}"'])
+
+
+@given(st.data())
+def test_any_pieces_give_the_same(data: st.DataObject) -> None:
+    families, thinking = data.draw(st.sampled_from([QWEN, MISTRAL, GPT_OSS])), data.draw(st.booleans())
+    text = "".join(data.draw(st.lists(FRAGMENTS, max_size=12)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = read(fresh(families, thinking), [text])
+    assert read(fresh(families, thinking), pieces) == read(fresh(families, thinking), text) == whole
+
+
+def test_reasoning_and_calls_are_told_as_they_come() -> None:
+    parser = fresh(GPT_OSS, False)
+    assert parser.feed("<|channel|>analysis<|message|>Hm") == [Reasoning("Hm")]
+    assert parser.feed(" so<|en") == [Reasoning(" so")]
+    assert parser.feed(f"d|>{TO_WEATHER}") == [ToolStart(0, f"call_{0:032x}", "weather")]
+    assert parser.feed('{"ci') == [ToolArguments(0, '{"ci')]
+
+
+def test_where_no_calls_are_looked_for_they_are_content() -> None:
+    for families in (QWEN, GPT_OSS):
+        parser = parser_for(families, functions=None, thinking=False, new_id=counting())
+        text = f"<think>Hm.</think>{CALL}" if families is QWEN else f"{TO_WEATHER}{{}}"
+        assert read(parser, [text]) == (Said(CALL, "Hm.") if families is QWEN else Said("{}"))
