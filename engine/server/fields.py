@@ -9,31 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine.server.sampling import FIELDS
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import invalid_request, shorten
 from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.typed import unknown
 
-_READ = frozenset(
+_READ = FIELDS | frozenset(
     {
         "best_of",
         "choice_params",
+        "ignore_eos",
         "include_stop_str_in_output",
         "logprobs",
+        "max_tokens",
         "model",
         "n",
         "n_cmpl",
-        "seed",
-        "temperature",
-        "top_p",
-        "top_k",
-        "max_tokens",
-        "stop",
-        "stop_token_ids",
-        "ignore_eos",
         "prompt_logprobs",
         "return_token_ids",
         "return_tokens_as_token_ids",
+        "seed",
         "skip_special_tokens",
+        "stop",
+        "stop_token_ids",
         "stream",
         "stream_options",
         "top_logprobs",
@@ -60,23 +59,15 @@ _HARMLESS = frozenset(
 
 _NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
     "add_generation_prompt": (True,),
-    "allowed_token_ids": (),
     "audio": (),
-    "bad_words": ([],),
     "continue_final_message": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "grammar": (),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "modalities": (["text"],),
     "prediction": (),
-    "presence_penalty": (0,),
     "priority": (0,),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "spaces_between_special_tokens": (True,),
     "structured_outputs": (),
@@ -92,12 +83,8 @@ _NEUTRAL_BY = {
     Dialect.COMPLETIONS: {**_NEUTRAL, "add_special_tokens": (True,)},
 }
 
-_PER_CHOICE = frozenset({"temperature", "top_p", "top_k", "seed", "max_tokens", "stop"})
+_PER_CHOICE = FIELDS | {"seed", "max_tokens", "stop"}
 _PER_CHOICE_BY = {Dialect.CHAT: _PER_CHOICE | {"max_completion_tokens"}, Dialect.COMPLETIONS: _PER_CHOICE}
-_NEUTRAL_PER_CHOICE: Mapping[str, tuple[JSON, ...]] = {
-    name: _NEUTRAL[name]
-    for name in ("frequency_penalty", "logit_bias", "min_p", "presence_penalty", "repetition_penalty")
-}
 
 _STREAM_OPTIONS = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
 
@@ -115,22 +102,17 @@ def check_fields(dialect: Dialect, fields: Mapping[str, JSON]) -> None:
             )
 
 
-def per_choice(dialect: Dialect, own: Mapping[str, JSON], where: str) -> dict[str, JSON]:
-    """What an entry of `choice_params` sets; `where` stands before its fields' names in refusals.
-
-    Raises ApiError 400 for a field that the engine would have to ignore.
-    """
-    given = {name: value for name, value in own.items() if name in _PER_CHOICE_BY[dialect]}
-    for name, value in own.items():
-        if name not in given:
-            _check_neutral(where + name, value, _NEUTRAL_PER_CHOICE.get(name))
-    return given
+def check_choice(dialect: Dialect, own: Mapping[str, JSON], where: str) -> None:
+    """Refuse, with ApiError 400, what an entry of `choice_params` cannot set; `where` stands before the name."""
+    for name in own:
+        if name not in _PER_CHOICE_BY[dialect]:
+            raise unknown(where + name)
 
 
 def _check_neutral(param: str, value: JSON, neutral: tuple[JSON, ...] | None) -> None:
     param = shorten(param)
     if neutral is None:
-        raise invalid_request(f"Unrecognized request argument: '{param}'.", param=param, code="unknown_parameter")
+        raise unknown(param)
     if not any(_same(value, harmless) for harmless in neutral):
         raise invalid_request(f"'{param}' is not supported by this engine.", param=param, code="unsupported_parameter")
 

@@ -62,8 +62,10 @@ def choices(order: Order, prompt: Prompt, random: Random) -> tuple[Choice, ...]:
     first = random.getrandbits(31) if order.seed is None else order.seed
     return tuple(
         [
-            Choice(_seed(wish.seed, first + number, random), limit, wish.sampling)
-            for number, (wish, limit) in enumerate(zip(order.wishes, prompt.limits, strict=True))
+            Choice(_seed(wish.seed, first + number, random), limit, sampling)
+            for number, (wish, limit, sampling) in enumerate(
+                zip(order.wishes, prompt.limits, prompt.samplings, strict=True)
+            )
         ]
     )
 

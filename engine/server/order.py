@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from engine.server.fields import check_fields
-from engine.server.members import Members, is_integer
+from engine.server.members import Members
+from engine.server.sampling import read_tokens
 from engine.server.telling import MOST_LOGPROBS, Telling, read_telling
 from engine.server.wishes import Wish, read_wishes
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
-from nproxy.openai.refusals import below, wrong_type
+from nproxy.openai.refusals import wrong_type
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 
 _RESERVED_VARIABLES = {"messages", "add_generation_prompt", "tools", "documents"}
@@ -68,7 +69,7 @@ def read_order(request: ChatRequest | CompletionRequest, most_logprobs: int = MO
         request=request,
         wishes=read_wishes(request),
         seed=None if request.seed == -1 else request.seed,  # -1 asks for a random seed, as with llama.cpp
-        stop_tokens=_stop_tokens(fields),
+        stop_tokens=frozenset(read_tokens(Members(fields), "stop_token_ids") or ()),
         ignore_eos=Members(fields).flag("ignore_eos"),
         messages=_messages(fields) if isinstance(request, ChatRequest) else (),
         variables=_variables(fields),
@@ -110,22 +111,6 @@ def _content(content: JSON, where: str) -> str:
             raise invalid_request(f"'{where}' may hold text parts only.", param=where, code="unsupported_parameter")
         texts.append(text)
     return "\n".join(texts)
-
-
-def _stop_tokens(fields: Fields) -> frozenset[int]:
-    value = fields.get("stop_token_ids")
-    if value is None:
-        return frozenset()
-    if not isinstance(value, list):
-        raise wrong_type("stop_token_ids", "an array of token ids", value)
-    tokens = set()
-    for number, token in enumerate(value):
-        if not is_integer(token):
-            raise wrong_type(f"stop_token_ids.{number}", "a token id", token)
-        if token < 0:
-            raise below(f"stop_token_ids.{number}", token, 0)
-        tokens.add(token)
-    return frozenset(tokens)
 
 
 def _variables(fields: Fields) -> Mapping[str, JSON]:

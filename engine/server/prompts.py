@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine.messages import Ready
+from engine.messages import Ready, Sampling
 from engine.server.order import Order
+from engine.server.wishes import samplings
 from engine.text.parsers.parts import Parser, Plain
 from engine.text.template import TemplateRejected
 from engine.text.tokenizer import Tokenizer
@@ -21,7 +22,7 @@ _COMPLETION_TOKENS = 16  # OpenAI's default of legacy completions
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt in tokens, how many may follow it in each choice, and how what follows is read.
+    """One prompt in tokens, how many may follow it in each choice, how they are drawn, and how they are read.
 
     echo: the text that comes back where echo asks. grammar: what every choice must match, in llguidance's
     notation. parser: gives a fresh parser for one choice. shown: special tokens that the parser sees as text.
@@ -29,6 +30,7 @@ class Prompt:
 
     tokens: tuple[int, ...]
     limits: tuple[int, ...]
+    samplings: tuple[Sampling, ...]
     echo: str = ""
     grammar: str | None = None
     parser: Callable[[], Parser] = Plain
@@ -48,14 +50,14 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
     if isinstance(request, ChatRequest):
         text = chat_text(order, tokenizer)
         _refuse_endless(text, tokenizer, ready, "messages")
-        return (_prompt(tokenizer.encode_chat(text), "", order, ready),)
+        return (_prompt(tokenizer.encode_chat(text), "", order, tokenizer, ready),)
     prompts = []
     for prompt in request.prompt:
         tokens = tokens_of(prompt, tokenizer, ready, "prompt")
         echo = ""
         if request.echo:
             echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
-        prompts.append(_prompt(tokens, echo, order, ready, tokenizer.begin))
+        prompts.append(_prompt(tokens, echo, order, tokenizer, ready, tokenizer.begin))
     return tuple(prompts)
 
 
@@ -69,7 +71,9 @@ def tokens_of(prompt: str | Sequence[int], tokenizer: Tokenizer, ready: Ready, p
     return tuple(prompt)
 
 
-def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begin: int | None = None) -> Prompt:
+def _prompt(
+    tokens: tuple[int, ...], echo: str, order: Order, tokenizer: Tokenizer, ready: Ready, begin: int | None = None
+) -> Prompt:
     """Settle the lengths. An empty prompt becomes the token that begins a text, as OpenAI's does."""
     param = "messages" if isinstance(order.request, ChatRequest) else "prompt"
     if not tokens and begin is not None:
@@ -80,21 +84,22 @@ def _prompt(tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, begi
     most = max([wish.max_tokens or 0 for wish in order.wishes])
     if room < max(most, 1):
         asked = f" and {most} new tokens were asked for" if most else ""
-        raise too_long(f"The prompt has {len(tokens)} tokens{asked}.", ready, param)
+        raise too_long(f"The prompt has {len(tokens)} tokens{asked}.", context_length(ready), param)
     unasked = min(room, _COMPLETION_TOKENS) if isinstance(order.request, CompletionRequest) else room
-    return Prompt(tokens, tuple([wish.max_tokens or unasked for wish in order.wishes]), echo)
+    limits = tuple([unasked if wish.max_tokens is None else max(wish.max_tokens, 1) for wish in order.wishes])
+    return Prompt(tokens, limits, samplings(order.wishes, limits, tokenizer, ready.vocab_size), echo)
 
 
 def _refuse_endless(text: str, tokenizer: Tokenizer, ready: Ready, param: str) -> None:
     """Spare the work on a text that cannot fit, however well its tokens match it."""
     if len(text) > context_length(ready) * tokenizer.table.longest:
-        raise too_long(f"The prompt has {len(text)} characters.", ready, param)
+        raise too_long(f"The prompt has {len(text)} characters.", context_length(ready), param)
 
 
-def too_long(what: str, ready: Ready, param: str) -> ApiError:
-    """Build the 400 for a prompt beyond the context; `what` is its size, as a sentence."""
+def too_long(what: str, most: int, param: str) -> ApiError:
+    """Build the 400 for a prompt beyond the context, which is `most` tokens; `what` is its size, as a sentence."""
     return invalid_request(
-        f"This model's maximum context length is {context_length(ready)} tokens. {what}",
+        f"This model's maximum context length is {most} tokens. {what}",
         param=param,
         code="context_length_exceeded",
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from engine.messages import Sampling
-from engine.server.fields import per_choice
+from engine.server.fields import check_choice
 from engine.server.members import Members
+from engine.server.sampling import read_bad_words, read_sampling, settle
+from engine.text.tokenizer import Tokenizer
 from nproxy.openai.choice_params import FIELD
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
@@ -18,8 +20,6 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 _MOST_STOPS = 16
 _LONGEST_STOP = 256
-_GREEDY_BELOW = 1e-5  # dividing logits by less overflows, and draws the likeliest token anyway
-_ALL_TOKENS = 1 << 30  # more than any vocabulary holds: a top_k beyond it asks for nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,16 @@ class Wish:
     """What one choice is to be.
 
     seed: its own, where it has one apart from the request's; -1 asks for a random one. max_tokens: None leaves it
-    to the dialect and the context. stops: strings that end it.
+    to the dialect and the context; 0 asks for the echo alone. stops: strings that end it. bad_words: what sampling
+    has to learn as tokens. where: what stands before the fields' names in refusals.
     """
 
     sampling: Sampling
     seed: int | None
     max_tokens: int | None
     stops: tuple[str, ...]
+    bad_words: tuple[str, ...] = ()
+    where: str = field(default="", compare=False)
 
 
 def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
@@ -42,7 +45,7 @@ def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
     What an entry of `choice_params` names stands for its choice in place of the request's; what it does not name
     is the request's.
     """
-    common = _wish(Members({**request.body.fields, "seed": None}))
+    common = _wish(Members({**request.body.fields, "seed": None}), _least(request))
     if request.choice_params is None:
         return (common,) * request.drawn
     return tuple(
@@ -51,39 +54,52 @@ def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
 
 
 def _overridden(request: ChatRequest | CompletionRequest, own: Mapping[str, JSON], where: str, common: Wish) -> Wish:
-    given = per_choice(request.dialect, own, where)
-    if not given:
+    if not own:
         return common
+    check_choice(request.dialect, own, where)
     replaced = {"seed"}
-    if not given.keys().isdisjoint(_LIMITS):  # two names of one thing
+    if not own.keys().isdisjoint(_LIMITS):  # two names of one thing
         replaced |= set(_LIMITS)
     base = {name: value for name, value in request.body.fields.items() if name not in replaced}
-    return _wish(Members({**base, **given}, where))
+    return _wish(Members({**base, **own}, where), _least(request))
 
 
-def _wish(members: Members) -> Wish:
+def samplings(
+    wishes: Sequence[Wish], limits: Sequence[int], tokenizer: Tokenizer, vocabulary: int
+) -> tuple[Sampling, ...]:
+    """How each choice is drawn, when its limit is known and the model's words are.
+
+    vocabulary: its size. Raises ApiError 400 for tokens that do not exist, and for a least above the limit.
+    """
+    found: dict[Wish, Sampling] = {}
+    for wish, limit in zip(wishes, limits, strict=True):
+        if wish.sampling.min_tokens > limit:
+            param = wish.where + "min_tokens"
+            raise invalid_request(f"'{param}' is above the {limit} tokens that may follow.", param=param)
+        if wish not in found:
+            found[wish] = settle(wish.sampling, wish.bad_words, tokenizer, vocabulary, wish.where)
+    return tuple([found[wish] for wish in wishes])
+
+
+def _least(request: ChatRequest | CompletionRequest) -> int:
+    """The fewest new tokens: none where the prompt comes back, and with it what the model thinks of it."""
+    return 0 if isinstance(request, CompletionRequest) and request.echo else 1
+
+
+def _wish(members: Members, least: int) -> Wish:
     return Wish(
-        sampling=_sampling(members),
+        sampling=read_sampling(members),
         seed=members.integer("seed", -(2**63), 2**63 - 1),
-        max_tokens=_max_tokens(members),
+        max_tokens=_max_tokens(members, least),
         stops=_stops(members),
+        bad_words=read_bad_words(members),
+        where=members.where,
     )
 
 
-def _sampling(members: Members) -> Sampling:
-    temperature = members.number("temperature", 1.0, 0.0, 2.0)
-    top_p = members.number("top_p", 1.0, 0.0, 1.0)
-    top_k = members.integer("top_k", -1) or 0
-    if temperature < _GREEDY_BELOW:
-        return Sampling(temperature=0.0)
-    if top_p == 0:  # the smallest set of tokens is the likeliest one alone
-        return Sampling(temperature=temperature, top_k=1)
-    return Sampling(temperature=temperature, top_k=top_k if 0 < top_k < _ALL_TOKENS else 0, top_p=top_p)
-
-
-def _max_tokens(members: Members) -> int | None:
+def _max_tokens(members: Members, least: int) -> int | None:
     """`max_tokens` and its newer name; OpenAI refuses both together, here they only must not differ."""
-    found = {value for name in _LIMITS if (value := members.integer(name, 1)) is not None}
+    found = {value for name in _LIMITS if (value := members.integer(name, least)) is not None}
     if len(found) > 1:
         names = " and ".join(f"'{members.called(name)}'" for name in _LIMITS)
         raise invalid_request(f"{names} differ.", param=members.called("max_tokens"))

@@ -41,6 +41,9 @@ class _Params(BaseModel):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    min_tokens: int | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
 
 
 def read_choice_params(fields: Mapping[str, JSON], n: int, drawn: int) -> ChoiceParams | None:

@@ -36,6 +36,9 @@ EVERYTHING = {
     "frequency_penalty": -2,
     "repetition_penalty": 1,
     "logit_bias": {"50256": -100, "7": 1.5},
+    "min_tokens": 3,
+    "bad_words": ["no", "never"],
+    "allowed_token_ids": [1, 2],
 }
 
 

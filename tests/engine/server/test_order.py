@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
-from tokenizers.models import BPE
+from tokenizers.models import BPE, WordLevel
 
 from engine.messages import Ready, Sampling
+from engine.server.groups import manners
 from engine.server.order import Order, read_order
 from engine.server.prompts import Prompt, prepare
 from engine.server.telling import Telling
@@ -80,6 +81,17 @@ def only(order: Order) -> Prompt:
         ({"temperature": 1e-9}, Sampling(0.0, 0, 1.0)),
         ({"top_p": 0}, Sampling(1.0, 1, 1.0)),
         ({"top_k": 10**15}, Sampling(1.0, 0, 1.0)),
+        ({"min_p": 0.05, "top_p": 0.5}, Sampling(top_p=0.5, min_p=0.05)),
+        ({"min_p": 0.05, "top_p": 0}, Sampling(top_k=1)),
+        (
+            {"presence_penalty": 2, "frequency_penalty": -2, "repetition_penalty": 1.1},
+            Sampling(presence_penalty=2.0, frequency_penalty=-2.0, repetition_penalty=1.1),
+        ),
+        ({"temperature": 0, "presence_penalty": 1, "min_p": 1}, Sampling(0.0, presence_penalty=1.0)),
+        ({"logit_bias": {"5": -100, "0": 0.5}}, Sampling(logit_bias=((5, -100.0), (0, 0.5)))),
+        ({"logit_bias": {}, "bad_words": [], "min_tokens": 0, "repetition_penalty": 1}, Sampling()),
+        ({"allowed_token_ids": [7, 3, 7]}, Sampling(allowed_tokens=(3, 7))),
+        ({"min_tokens": 3, "max_tokens": 3}, Sampling(min_tokens=3)),
     ],
 )
 def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
@@ -112,14 +124,26 @@ def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
         ({"stop_token_ids": 3}, "stop_token_ids"),
         ({"stop_token_ids": [True]}, "stop_token_ids.0"),
         ({"ignore_eos": 1}, "ignore_eos"),
-        ({"presence_penalty": 0.1}, "presence_penalty"),
-        ({"frequency_penalty": -1}, "frequency_penalty"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"min_p": 0.05}, "min_p"),
-        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 101}, "repetition_penalty"),
         ({"repetition_penalty": True}, "repetition_penalty"),  # equal to 1 in Python, and yet not the number
+        ({"logit_bias": [5]}, "logit_bias"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 100.5}}, "logit_bias.5"),
+        ({"logit_bias": {"5": "1"}}, "logit_bias.5"),
+        ({"bad_words": "x"}, "bad_words"),
+        ({"bad_words": ["x", " "]}, "bad_words.1"),
+        ({"bad_words": [3]}, "bad_words.0"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [1, -1]}, "allowed_token_ids.1"),
+        ({"allowed_token_ids": "all"}, "allowed_token_ids"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 1.5}, "min_tokens"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"min_tokens": 3}, "min_tokens"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
         ({"prompt_logprobs": -1}, "prompt_logprobs"),
@@ -179,6 +203,8 @@ def test_refused_by_name_in_chat(fields: dict[str, Any], param: str) -> None:
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"suffix": "the end"}, "suffix"),
         ({"max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"max_tokens": 0, "echo": False}, "max_tokens"),
+        ({"max_tokens": -1, "echo": True}, "max_tokens"),
         ({"messages": [{}]}, "messages"),
     ],
 )
@@ -234,6 +260,13 @@ def test_E10_best_of_draws_as_many() -> None:
     assert len(completion(best_of=3, n=2).wishes) == 3
 
 
+def test_max_tokens_0_asks_for_the_echo_alone() -> None:
+    order = completion(max_tokens=0, echo=True)
+    assert (order.wishes[0].max_tokens, only(order).limits) == (0, (1,))
+    ((manner,),) = manners(order, [only(order)], LETTERS.table)
+    assert manner.silent
+
+
 NEUTRAL = {
     "presence_penalty": 0,
     "frequency_penalty": 0.0,
@@ -272,6 +305,35 @@ def test_stop_tokens_and_ignore_eos() -> None:
     assert (order.stop_tokens, order.ignore_eos) == (frozenset({3, 5}), True)
     with pytest.raises(ApiError, match="vocabulary"):
         prepare(chat(stop_token_ids=[300]), LETTERS, READY)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logit_bias": {"300": 1}}, "logit_bias"),
+        ({"allowed_token_ids": [3, 300]}, "allowed_token_ids"),
+        ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
+        ({"min_tokens": 96}, "min_tokens"),
+        ({"n": 2, "choice_params": [{}, {"logit_bias": {"300": 1}}]}, "choice_params.1.logit_bias"),
+        ({"n": 2, "choice_params": [{"min_tokens": 4, "max_tokens": 3}, {}]}, "choice_params.0.min_tokens"),
+    ],
+)
+def test_refused_when_the_vocabulary_and_the_limit_are_known(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        prepare(chat(**fields), LETTERS, READY)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_bad_words_are_spelled_with_and_without_a_space() -> None:
+    """With a token per byte a space is a token more, and the bare word is banned behind it as anywhere."""
+    (sampling,) = only(chat(bad_words=["ab", " c"])).samplings
+    assert sampling.bad_words == tuple(sorted({LETTERS.encode_chat("ab"), LETTERS.encode_chat("c")}))
+    backend = tokenizers.Tokenizer(WordLevel({"<u>": 0, "no": 1, "▁no": 2, "▁": 3}, unk_token="<u>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    backend.decoder = decoders.Metaspace()
+    words = Tokenizer(backend, TokenBytes.of(backend), LETTERS.template, None)
+    (sampling,) = prepare(chat(bad_words=["no"]), words, READY)[0].samplings
+    assert sampling.bad_words == ((1,), (2,))
 
 
 @pytest.mark.parametrize(("given", "seed"), [(None, None), (7, 7), (-1, None), (-2, -2), (2**63 - 1, 2**63 - 1)])

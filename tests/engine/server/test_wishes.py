@@ -38,6 +38,21 @@ def test_what_a_choice_names_is_its_own_and_the_rest_is_the_requests() -> None:
     )
 
 
+def test_every_way_of_drawing_may_differ() -> None:
+    own = [
+        {"min_p": 0.1, "presence_penalty": 1, "frequency_penalty": 0.5, "repetition_penalty": 1.2},
+        {"logit_bias": {"5": 1}, "bad_words": ["x"], "allowed_token_ids": [5], "min_tokens": 2},
+        {},
+    ]
+    order = chat(n=3, presence_penalty=0.3, bad_words=["y"], choice_params=own)
+    assert [wish.sampling for wish in order.wishes] == [
+        Sampling(min_p=0.1, presence_penalty=1.0, frequency_penalty=0.5, repetition_penalty=1.2),
+        Sampling(presence_penalty=0.3, logit_bias=((5, 1.0),), allowed_tokens=(5,), min_tokens=2),
+        Sampling(presence_penalty=0.3),
+    ]
+    assert [wish.bad_words for wish in order.wishes] == [("y",), ("x",), ("y",)]
+
+
 def test_what_asks_for_nothing_passes() -> None:
     nothing = {
         "min_p": 0,
@@ -60,8 +75,11 @@ def test_what_asks_for_nothing_passes() -> None:
         ({"choice_params": [3, {}]}, "choice_params.0"),
         ({"choice_params": [{}, {"temprature": 1}]}, "choice_params.1.temprature"),
         ({"choice_params": [{}, {"n": None}]}, "choice_params.1.n"),
-        ({"choice_params": [{}, {"min_p": 0.1}]}, "choice_params.1.min_p"),
-        ({"choice_params": [{"logit_bias": {"5": 1}}, {}]}, "choice_params.0.logit_bias"),
+        ({"choice_params": [{}, {"min_p": 1.1}]}, "choice_params.1.min_p"),
+        ({"choice_params": [{"logit_bias": {"5": 101}}, {}]}, "choice_params.0.logit_bias.5"),
+        ({"choice_params": [{}, {"bad_words": [""]}]}, "choice_params.1.bad_words.0"),
+        ({"choice_params": [{}, {"allowed_token_ids": []}]}, "choice_params.1.allowed_token_ids"),
+        ({"choice_params": [{}, {"min_tokens": -1}]}, "choice_params.1.min_tokens"),
         ({"choice_params": [{}, {"ignore_eos": True}]}, "choice_params.1.ignore_eos"),
         ({"choice_params": [{}, {"temperature": "hot"}]}, "choice_params.1.temperature"),
         ({"choice_params": [{"temperature": 2.5}, {}]}, "choice_params.0.temperature"),
