@@ -1,4 +1,4 @@
-"""What shows only beside the answers: slots, cached prefixes, and whether work ends when the client leaves."""
+"""What shows only beside the answers: slots, cached prefixes, and what another request or a client that leaves does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
-from nproxy.cli.probe.questions import LONG, Asking, Form, Get, Leave, Reply
+from nproxy.cli.probe.questions import LONG, Asking, Beside, Form, Get, Leave, Reply
 from nproxy.cli.probe.reading import read
 
 GAUGES = (
@@ -21,6 +21,8 @@ GAUGES = (
 PAUSES = (0.25, 0.25, 0.5, 1.0, 1.0)
 """Seconds between looks after leaving. A server that stops has stopped after the last."""
 LEFT_TOKENS = 1024
+BESIDE_TOKENS = 64
+"""So many that a stream of them goes on while another request comes."""
 
 _SAMPLE = re.compile(r"^([^\s{]+)(\{[^}]*\})?\s+(\S+)")
 
@@ -50,6 +52,17 @@ def prefix_cache(form: Form, nonce: str) -> Asking[Finding]:
     cached = details["cached_tokens"]
     how = f"cached_tokens says {cached} of {prompt} the second time"
     return yes(how) if cached else no(f"{how}; longer prompts may do better")
+
+
+def beside(form: Form) -> Asking[Finding]:
+    """Ask something else while a stream runs: llama-cpp-python ends the stream then, as if it had come to its end."""
+    long = replace(form, prompt=LONG, tokens=BESIDE_TOKENS)
+    reading = read(streamed := (yield Beside(long.ask(stream=True), form.short().ask())))
+    if reading is None:
+        return unknown("the stream held no choice, or an error") if streamed.ok else unknown(streamed.said())
+    if all(said.finish is not None for said in reading.choices):
+        return yes("the stream came to its end")
+    return no("a second request cut the stream short")
 
 
 def cancel(form: Form) -> Asking[Finding]:

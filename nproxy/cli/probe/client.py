@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from nproxy.cli.probe.interview import ProbeFailed
-from nproxy.cli.probe.questions import Get, Leave, Post, Question, Reply
+from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply
 from nproxy.config import Replica
 
 LARGEST = 16 * 1024 * 1024
@@ -54,6 +54,8 @@ class Client:
                 return self._whole(self._post(question))
             case Leave():
                 return self._leave(question)
+            case Beside():
+                return self._beside(question)
 
     def _url(self, path: str, *, root: bool = False) -> str:
         base = self.replica.url
@@ -92,6 +94,24 @@ class Client:
         except httpx.HTTPError as error:
             return Reply(0, failure=self._why(error))
         return Reply(0, failure="the stream held no event")
+
+    def _beside(self, question: Beside) -> Reply:
+        began = time.monotonic()
+        body = bytearray()
+        asked = False
+        try:
+            with contextlib.closing(self._http.send(self._post(question.post), stream=True)) as response:
+                with contextlib.suppress(httpx.NetworkError, httpx.ProtocolError):
+                    for piece in response.iter_raw():
+                        body += piece
+                        if b"data:" in body and not asked:
+                            asked = True
+                            self._once(question.other)
+                        if time.monotonic() - began > 2 * self.seconds:  # for both
+                            return Reply(0, failure=self._too_slow())
+                return self._reply(response, bytes(body), time.monotonic() - began)
+        except httpx.HTTPError as error:
+            return Reply(0, failure=self._why(error))
 
     def _reply(self, response: httpx.Response, body: bytes, seconds: float) -> Reply:
         if self.key:

@@ -113,7 +113,9 @@ def _wire(report: Report) -> list[Line]:
 
 
 def _parallel(report: Report) -> list[Line]:
-    slots = report["server", "slots"]
+    slots, beside = report["server", "slots"], report["server", "beside"]
+    if beside.verdict == "no":
+        return [("parallel", "1", beside.how)]
     return [("parallel", str(slots.value), slots.how)] if slots.verdict == "yes" else []
 
 

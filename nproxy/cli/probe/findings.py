@@ -40,6 +40,7 @@ SERVER_FACTS: Mapping[str, str] = {
     "model_list": "lists its models",
     "slots": "says how many it works on at once",
     "prefix_cache": "caches prefixes",
+    "beside": "streams on beside other requests",
     "cancel": "stops when the client leaves",
 }
 ENDPOINT_FACTS: Mapping[str, str] = {

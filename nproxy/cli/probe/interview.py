@@ -16,6 +16,10 @@ from nproxy.openai.jsonvalue import JSON
 SECTIONS = {Dialect.CHAT: "chat", Dialect.COMPLETIONS: "completions"}
 
 
+SAYS_NOTHING = ("", "user", "organization_owner", "me")
+"""Owners of models that many a server writes."""
+
+
 class ProbeFailed(Exception):
     """Nothing useful can be found out; the message is one line for the user."""
 
@@ -85,7 +89,7 @@ def interview(plan: Plan) -> Asking[Report]:
     for other in others:
         found[SECTIONS[other]] |= yield from _briefly(replace(forms[other], extra=form.extra), opened[other].reply)
     if Dialect.CHAT in forms:
-        found["chat"]["tools"] = yield from tools.named(form)
+        found["chat"]["tools"] = yield from tools.must(form)
     if Dialect.COMPLETIONS in forms:
         found["completions"] |= yield from legacy.prompts(forms[Dialect.COMPLETIONS])
     found["server"] = {
@@ -94,6 +98,8 @@ def interview(plan: Plan) -> Asking[Report]:
         "prefix_cache": (yield from activity.prefix_cache(form, plan.nonce)),
         "cancel": (yield from activity.cancel(form)),
     }
+    if "finish" in facts and facts["finish"].verdict == "yes":
+        found["server"]["beside"] = yield from activity.beside(form)
     name, own_engine = _called(listed, opened[main].reply)
     sections = {section: completed(section, found[section]) for section in FACTS}
     return Report("", model, listed.models, name, own_engine, sections, 0)
@@ -161,5 +167,5 @@ def _called(listed: _Listed, answer: Reply) -> tuple[str, bool]:
         return f"nproxy ({printable(mode, 20)})", False
     if listed.owner == "nproxy":
         return "nproxy's engine", True
-    owner = "" if listed.owner in ("", "user", "organization_owner") else listed.owner
+    owner = "" if listed.owner in SAYS_NOTHING else listed.owner
     return printable(owner or answer.headers.get("server", ""), 40), False

@@ -43,7 +43,18 @@ class Leave:
     watch: Get
 
 
-Question = Get | Post | Leave
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Open a stream, ask `other` once its first event is there, and read the stream to its end. The reply is its.
+
+    Where the stream breaks off behind its head, the reply holds what came.
+    """
+
+    post: Post
+    other: Post
+
+
+Question = Get | Post | Leave | Beside
 
 
 @dataclass(frozen=True, slots=True)

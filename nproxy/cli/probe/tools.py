@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
 from nproxy.cli.probe.legacy import unanswered
-from nproxy.cli.probe.questions import Asking, Form
+from nproxy.cli.probe.questions import Asking, Form, Reply
 from nproxy.cli.probe.reading import choices_of, read
 from nproxy.openai.jsonvalue import JSON
 
@@ -20,24 +20,34 @@ TOOL: Mapping[str, JSON] = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-CHOICE: Mapping[str, JSON] = {"type": "function", "function": {"name": NAME}}
+CHOICES: Mapping[str, JSON] = {"required": "required", "named": {"type": "function", "function": {"name": NAME}}}
+"""Ways to say that the tool must be called: llama.cpp knows the first only, llama-cpp-python the second."""
 QUESTION = "What is the weather in Paris?"
 TOKENS = 64
 
 
-def named(form: Form) -> Asking[Finding]:
-    """Offer one tool and demand its call."""
-    asked = yield replace(form, prompt=QUESTION, tokens=TOKENS).ask(tools=[dict(TOOL)], tool_choice=dict(CHOICE))
+def must(form: Form) -> Asking[Finding]:
+    """Offer one tool and demand its call, in one way and then the other. Of a yes, the value is the way that works."""
+    form = replace(form, prompt=QUESTION, tokens=TOKENS)
+    found = unknown("not asked")
+    for way, choice in CHOICES.items():
+        found = _called((yield form.ask(tools=[dict(TOOL)], tool_choice=choice)), way)
+        if found.verdict == "yes":
+            break
+    return found
+
+
+def _called(asked: Reply, way: str) -> Finding:
     value = asked.json()
     if read(asked) is None or not isinstance(value, dict):
         return unanswered(asked)
-    called = [name for choice in choices_of(value) for name in _called(choice)]
-    if called == [NAME]:
-        return yes("the tool that was named is called")
-    return unknown(f"{len(called)} calls came") if called else no("ignored: no call came")
+    if [name for choice in choices_of(value) for name in _names(choice)] == [NAME]:
+        return yes(f"tool_choice {way}: it was called", way)
+    return no(f"tool_choice {way}: it was not called")
 
 
-def _called(choice: Mapping[str, JSON]) -> Iterator[JSON]:
+def _names(choice: Mapping[str, JSON]) -> Iterator[JSON]:
+    """The names of the tools that a choice calls."""
     message = choice.get("message")
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     for call in calls if isinstance(calls, list) else ():

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from nproxy.cli.probe import tools
 from nproxy.cli.probe.findings import Report
 from nproxy.cli.probe.interview import Plan, conduct, interview
-from nproxy.cli.probe.questions import Get, Leave, Post, Question, Reply
+from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply
 
 MODEL = "pretend"
 PLAN = Plan(nonce="nonce")
@@ -35,15 +36,17 @@ class Pretend:
     refuse: Mapping[str, str] = field(default_factory=dict)  # fields, with the message of their 400
     ignore: tuple[str, ...] = ()  # fields that change nothing
     same_seed: bool = False  # all choices of a call share their seed
+    tool_choices: tuple[Any, ...] = tuple(tools.CHOICES.values())
     prompt_lists: Literal["all", "first", "break"] = "all"
     fixed_seed: bool = False  # a call without a seed always has the same one
     draws: Literal["always", "never", "specially"] = "always"
     counts: Literal["all", "one"] = "all"
-    finish: str = "length"
+    finish: str | None = "length"
     usage: Literal["tail", "tails", "rider", "none"] = "tail"
     roles: Literal["first", "reversed", "late", "none", "twice"] = "first"
     ids: Literal["one", "many"] = "one"
     done: bool = True
+    cuts: bool = False  # a stream ends when another request comes
     cached: int | None = None
     paths: tuple[str, ...] = ("/chat/completions", "/completions")
     gets: Mapping[str, Iterator[Reply]] = field(default_factory=dict)
@@ -67,6 +70,12 @@ class Pretend:
             case Get() | Leave(watch=Get()):
                 get = question if isinstance(question, Get) else question.watch
                 return next(self.gets.get(get.path, iter(())), refusal("no such path", 404))
+            case Beside(post, other):
+                whole = self(post)
+                self.asked.remove(post)
+                self(other)
+                self.asked.remove(other)
+                return replace(whole, body=b"".join(whole.body.partition(b"\n\n")[:2])) if self.cuts else whole
             case Post():
                 answer = self._post(question)
                 return Reply(answer.status, {**answer.headers, **self.headers}, answer.body)
@@ -114,8 +123,9 @@ class Pretend:
             said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
             logprobs = {"content": [{"token": text}]} if chat else {"tokens": [text]}
             asked = {"logprobs": logprobs} if body.get("logprobs") else {}
-            if isinstance(named := body.get("tool_choice"), dict):
-                call = {"id": f"c{index}", "type": "function", "function": {**named["function"], "arguments": "{}"}}
+            if chat and body.get("tool_choice") in self.tool_choices:
+                function = {"name": body["tools"][0]["function"]["name"], "arguments": "{}"}
+                call = {"id": f"c{index}", "type": "function", "function": function}
                 said = {"message": {"role": "assistant", "content": None, "tool_calls": [call]}}
             return {"index": index, **said, **asked, "finish_reason": self.finish}
 

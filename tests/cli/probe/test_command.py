@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from nproxy.cli.probe.findings import FACTS
+from nproxy.cli.probe.questions import LONG
 from tests.cli.test_serving import serve
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, Seen, raw_server, words
 
@@ -106,6 +107,21 @@ async def test_streams_with_gaps() -> None:
         done = await probe(upstream.url)
     facts = ("usage", "stream_usage", "role_chunks", "done", "finish")
     assert [done.verdict(fact) for fact in facts] == ["no"] * 5
+
+
+async def test_a_stream_that_the_next_request_cuts() -> None:
+    cut = Behaviour(hold_after=2, end_after=2, end="close")
+
+    def choose(call: Seen) -> Behaviour | None:
+        if call.body.get("stream") and LONG in str(call.body):
+            return cut
+        cut.go_on.set()
+        return None
+
+    async with FakeUpstream() as upstream:
+        upstream.choose = choose
+        done = await probe(upstream.url)
+    assert done.verdict("beside", "server") == "no"
 
 
 async def test_json_in_answer_to_a_stream() -> None:

@@ -46,6 +46,7 @@ def upstream(text: str, folder: Path) -> Upstream:
         (Pretend(prompt_lists="break"), {"prompts": "one"}),
         (Pretend(paths=("/chat/completions",)), {"prompts": "auto"}),
         (Pretend(gets={"/slots": iter([SLOTS])}), {"parallel": 4}),
+        (Pretend(gets={"/slots": iter([SLOTS])}, cuts=True), {"parallel": 1}),
         (Pretend(listed=reply({"data": [{"id": "m", "owned_by": "nproxy"}]})), {"wire": "exact"}),
         (Pretend(draws="never", paths=("/completions",)), {"n": "native", "seed": "auto"}),
     ],

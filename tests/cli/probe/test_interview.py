@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nproxy.cli.probe import tools
 from nproxy.cli.probe.findings import FACTS
 from nproxy.cli.probe.interview import ProbeFailed
 from nproxy.cli.probe.questions import Get, Post, Reply
@@ -260,6 +261,20 @@ def test_leaving_seen_in_slots() -> None:
     assert (found.verdict, found.how) == ("yes", "/slots shows it idle 0.25 s after leaving")
 
 
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        (Pretend(), "yes"),
+        (Pretend(cuts=True), "no"),
+        (Pretend(cuts=True, paths=("/completions",)), "no"),
+        (Pretend(cuts=True, finish=None), "unknown"),  # no stream ends there
+    ],
+    ids=["goes on", "cut", "cut, legacy", "never ends"],
+)
+def test_a_second_request(server: Pretend, expected: str) -> None:
+    assert verdict(server, "beside", "server") == expected
+
+
 def test_only_legacy_completions() -> None:
     report = Pretend(paths=("/completions",)).probe()
     assert report["chat", "available"].verdict == "no"
@@ -301,13 +316,14 @@ def test_nothing_useful(server: Pretend, message: str) -> None:
 @pytest.mark.parametrize(
     ("server", "expected", "how"),
     [
-        (Pretend(), "yes", "the tool that was named is called"),
-        (Pretend(ignore=("tool_choice",)), "no", "ignored: no call came"),
+        (Pretend(), "yes", "tool_choice required: it was called"),
+        (Pretend(tool_choices=(tools.CHOICES["named"],)), "yes", "tool_choice named: it was called"),
+        (Pretend(ignore=("tool_choice",)), "no", "tool_choice named: it was not called"),
         (Pretend(refuse={"tools": "no tools here"}), "no", "400: no tools here"),
         (Pretend(paths=("/completions",)), "unknown", "the endpoint does not answer"),
     ],
 )
-def test_a_named_tool(server: Pretend, expected: str, how: str) -> None:
+def test_a_tool_that_must_be_called(server: Pretend, expected: str, how: str) -> None:
     found = server.probe()["chat", "tools"]
     assert (found.verdict, found.how) == (expected, how)
 
@@ -316,6 +332,11 @@ def test_a_named_tool(server: Pretend, expected: str, how: str) -> None:
     ("server", "name", "own"),
     [
         (Pretend(headers={"server": "uvicorn"}), "uvicorn", False),
+        (
+            Pretend(listed=reply({"data": [{"id": "m", "owned_by": "me"}]}), headers={"server": "uvicorn"}),
+            "uvicorn",
+            False,
+        ),
         (Pretend(headers={"x-nproxy-mode": "fanout"}), "nproxy (fanout)", False),
         (Pretend(listed=reply({"data": [{"id": "m", "owned_by": "vllm"}]})), "vllm", False),
         (Pretend(listed=reply({"data": [{"id": "m", "owned_by": "nproxy"}]})), "nproxy's engine", True),
