@@ -24,6 +24,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreFailed, ModelError
 from engine.server.http import listening
 from engine.server.metrics import Metrics
+from engine.server.pooling import Pooling, read_pooling
 from engine.server.router import Router
 from engine.server.serving import STALL_SECONDS, Serving, unavailable
 from engine.text.tokenizer import Tokenizer, load_tokenizer
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = Options(arguments.uds, arguments.host, arguments.port, arguments.exit_with_stdin, arguments.stall_seconds)
     try:
         config = _config(arguments)
-        tokenizer = load_tokenizer(Path(config.model))
+        tokenizer, pooling = load_tokenizer(Path(config.model)), read_pooling(config)
     except (ConfigError, ModelError) as error:
         print(f"engine: {error}", file=sys.stderr)  # noqa: T201 (the one line of a wrong use)
         return 2
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError:  # Windows has none
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(_serve(config, options, tokenizer))
+        return runner.run(_serve(config, options, tokenizer, pooling))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-sequences", type=int, metavar="N", help="sequences at once, and the widest n")
     parser.add_argument("--max-batch-tokens", type=int, metavar="N", help="tokens that one step may run")
+    parser.add_argument(
+        "--pooling", choices=("mean", "last"), help="how hidden states become embeddings, where the model does not say"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="base of the seeds of requests without one")
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when standard input does")
     parser.add_argument(
@@ -129,13 +133,14 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
         kv_fraction=arguments.kv_fraction,
         max_model_len=arguments.max_model_len,
         seed=arguments.seed,
+        pooling=arguments.pooling,
         **given,
     )
 
 
-async def _serve(config: EngineConfig, options: Options, tokenizer: Tokenizer) -> int:
+async def _serve(config: EngineConfig, options: Options, tokenizer: Tokenizer, pooling: Pooling | None) -> int:
     name = config.served_model_name or _own_name(config.model)
-    serving = Serving(config, name, tokenizer, options.stall_seconds)
+    serving = Serving(config, name, tokenizer, options.stall_seconds, pooling)
     loop = asyncio.get_running_loop()
     departure = _Departure(serving)
     for number in (signal.SIGTERM, signal.SIGINT):

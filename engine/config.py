@@ -23,6 +23,7 @@ class EngineConfig:
     max_sequences: sequences at once; also the widest n that one request can have.
     max_queue: sequences that may wait while so many run; a request for more is turned away for now.
     prefix_cache: keep the blocks of what is over, for requests that begin alike.
+    pooling: how hidden states become embeddings, in place of what the model's folder says.
     share_gate: reading a prefix once for several rows must save at least this many tokens of KV.
     seed: base of the seeds given to requests without one; None draws it from the system.
     Raises ConfigError for values that cannot work.
@@ -39,6 +40,7 @@ class EngineConfig:
     max_sequences: int = 256
     max_queue: int = 2048
     prefix_cache: bool = True
+    pooling: Literal["mean", "last"] | None = None
     share_gate: int = 64
     seed: int | None = None
 

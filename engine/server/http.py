@@ -15,6 +15,7 @@ from aiohttp import hdrs, web
 
 from engine.server import metrics
 from engine.server.answers import Answer
+from engine.server.embeddings import embeddings
 from engine.server.endpoint import SERVING, json_answer, read
 from engine.server.groups import groups, manners
 from engine.server.logprobs import Spelling
@@ -50,6 +51,7 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
     app.on_response_prepare.append(_signed)
     app.router.add_post("/v1/chat/completions", partial(_generate, dialect=Dialect.CHAT))
     app.router.add_post("/v1/completions", partial(_generate, dialect=Dialect.COMPLETIONS))
+    app.router.add_post("/v1/embeddings", embeddings)
     for prefix in ("", "/v1"):
         app.router.add_post(f"{prefix}/tokenize", tokenize)
         app.router.add_post(f"{prefix}/detokenize", detokenize)

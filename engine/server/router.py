@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from engine.channel import CoreClient
-from engine.messages import Abort, Add, GroupFailed, Started, TokenDrawn
+from engine.messages import Abort, Add, Embed, GroupFailed, Started, TokenDrawn
 from engine.server.metrics import Metrics
 from nproxy.openai.errors import ApiError, invalid_request, overloaded
 
@@ -26,6 +26,7 @@ FULL = 65_536
 """Events that may wait for one request: a minute of 32 choices on a fast CPU."""
 
 _RETRY_SECONDS = 1
+_VECTORS_AT_ONCE = 64  # of one request in the core, so that a long list does not fill the queue
 
 
 class Inbox:
@@ -100,6 +101,7 @@ class Router:
         self._core = core
         self._metrics = metrics
         self._inboxes: dict[int, Inbox] = {}
+        self._vectors: dict[int, asyncio.Future[tuple[float, ...]]] = {}
         self._numbers = itertools.count()
         self._over: ApiError | None = None
         self.ready = core.ready
@@ -117,9 +119,14 @@ class Router:
                 for group, events in told.items():
                     if (inbox := self._inboxes.get(group)) is not None:
                         inbox.put(events)
+                for embedded in step.embedded:
+                    if (vector := self._vectors.get(embedded.group)) is not None and not vector.done():
+                        vector.set_result(embedded.vector)
                 for failed in step.failed:
                     if (inbox := self._inboxes.get(failed.group)) is not None:
                         inbox.fail(_error(failed))
+                    elif (vector := self._vectors.get(failed.group)) is not None and not vector.done():
+                        vector.set_exception(_error(failed))
         finally:
             self.end(ApiError(503, "The engine has stopped.", type="server_error", code="engine_stopped"))
 
@@ -131,13 +138,16 @@ class Router:
     @property
     def idle(self) -> bool:
         """No request has a group in the core."""
-        return not self._inboxes
+        return not self._inboxes and not self._vectors
 
     def end(self, error: ApiError) -> None:
         """End every open request with this error, and refuse with it those that come; the first error counts."""
         self._over = self._over or error
         for inbox in self._inboxes.values():
             inbox.fail(error)
+        for vector in self._vectors.values():
+            if not vector.done():
+                vector.set_exception(error)
 
     @contextmanager
     def submit(self, adds: Sequence[Add]) -> Iterator[Ticket]:
@@ -158,4 +168,32 @@ class Router:
             for number in ticket.groups:
                 del self._inboxes[number]
                 if not ticket.over:
+                    self._core.abort(Abort(number))
+
+    async def embed(self, messages: Sequence[Embed]) -> list[tuple[float, ...]]:
+        """The vectors of these prompts, in order, each computed under a number of our own.
+
+        Raises ApiError when the core takes no more or fails one of them; then, and when cancelled, what still runs
+        is aborted.
+        """
+        vectors: list[tuple[float, ...]] = []
+        for first in range(0, len(messages), _VECTORS_AT_ONCE):
+            vectors += await self._embed(messages[first : first + _VECTORS_AT_ONCE])
+        return vectors
+
+    async def _embed(self, messages: Sequence[Embed]) -> list[tuple[float, ...]]:
+        if self._over is not None:
+            raise self._over
+        loop = asyncio.get_running_loop()
+        asked = {next(self._numbers): message for message in messages}
+        vectors: dict[int, asyncio.Future[tuple[float, ...]]] = {number: loop.create_future() for number in asked}
+        self._vectors |= vectors
+        for number, message in asked.items():
+            self._core.add(replace(message, group=number))
+        try:
+            return await asyncio.gather(*vectors.values())
+        finally:
+            for number, vector in vectors.items():
+                del self._vectors[number]
+                if not vector.done() or vector.cancelled():
                     self._core.abort(Abort(number))

@@ -14,6 +14,7 @@ from typing import TypeVar
 from engine.config import EngineConfig
 from engine.server.metrics import Metrics
 from engine.server.order import Order
+from engine.server.pooling import Pooling
 from engine.server.prompts import Prompt, prepare
 from engine.server.router import Router
 from engine.text.tokenizer import Tokenizer
@@ -33,17 +34,23 @@ class Serving:
 
     model: the id on the wire. started: seconds since 1970. limits: widest n, and choices per request.
     stall_seconds: a core that has work and gives no step for so long counts as hung. random: where the seeds of
-    requests without one come from.
+    requests without one come from. pooling: how the model gives embeddings, None where it gives none.
     """
 
     def __init__(
-        self, config: EngineConfig, model: str, tokenizer: Tokenizer, stall_seconds: float = STALL_SECONDS
+        self,
+        config: EngineConfig,
+        model: str,
+        tokenizer: Tokenizer,
+        stall_seconds: float = STALL_SECONDS,
+        pooling: Pooling | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.started = int(time.time())
         self.limits = Limits(max_n=min(_MOST_CHOICES, config.max_sequences))
         self.stall_seconds = stall_seconds
+        self.pooling = pooling
         self.draining = False
         self.fingerprint: str | None = None
         self._core: tuple[Router, Metrics] | None = None
