@@ -7,29 +7,32 @@ rows of the residual stream that somebody draws from become logits.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from engine import sampler
 from engine.attention import Attention, KvCache
 from engine.batch import Batch, Draw, StepOutput
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.messages import Ready
+from engine.messages import Logprobs, Ready
 from engine.models.llama import Decoder
 from engine.models.weights import open_checkpoint
+from engine.sampling.logprobs import logprobs, positions
+from engine.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Runs steps, one at a time, on the thread that calls; the cache is the only thing that a step changes."""
+    """Runs steps, one at a time, on the thread that calls; the cache is the only thing that a step changes, but for
+    what the sampler remembers to save work."""
 
     ready: Ready
     _decoder: Decoder
     _cache: KvCache
     _attention: Attention
+    _sampler: Sampler
 
     @classmethod
     def load(cls, config: EngineConfig) -> Runner:
@@ -58,7 +61,7 @@ class Runner:
             device="cpu",
             dtype=str(dtype).removeprefix("torch."),
         )
-        return cls(ready, decoder, cache, Attention(spec, cache))
+        return cls(ready, decoder, cache, Attention(spec, cache), Sampler())
 
     def run(self, batch: Batch) -> StepOutput:
         """Carry out copies, then run chunks and rows in one pass, and draw."""
@@ -68,7 +71,9 @@ class Runner:
             if not batch.chunks and not batch.rows:
                 return StepOutput()
             x = self._forward(batch)
-            return self._draw(batch, x)
+            output = self._draw(batch, x)
+            scored = self._prompt_logprobs(batch, x)
+            return replace(output, prompt_logprobs=scored) if scored else output
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         """The residual stream [T, H] after the last layer, chunks' tokens first, then the rows'."""
@@ -107,8 +112,23 @@ class Runner:
         if not draws:
             return StepOutput()
         logits = self._decoder.logits(x if len(sources) == len(x) else x[torch.tensor(sources)])
-        tokens = sampler.draw(logits, rows, draws)
-        return StepOutput(tuple((d.sequence, token) for d, token in zip(draws, tokens, strict=True)))
+        return self._sampler.sample(logits, rows, draws, batch.masks)
+
+    def _prompt_logprobs(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[Logprobs, ...]]:
+        """Of the chunks with next_tokens, by sequence; logits of a slice of positions at a time."""
+        told: dict[int, tuple[Logprobs, ...]] = {}
+        size = positions(self.ready.vocab_size)
+        begin = 0
+        for chunk in batch.chunks:
+            scored: list[Logprobs] = []
+            for start in range(0, len(chunk.next_tokens), size):
+                followers = chunk.next_tokens[start : start + size]
+                logits = self._decoder.logits(x[begin + start : begin + start + len(followers)])
+                scored += logprobs(logits, [(i, token, chunk.prompt_logprobs) for i, token in enumerate(followers)])
+            if scored:
+                told[chunk.sequence] = tuple(scored)
+            begin += len(chunk.tokens)
+        return told
 
 
 def usable_cores() -> int:

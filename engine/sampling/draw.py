@@ -1,4 +1,4 @@
-"""From logits to tokens: temperature, top-k, top-p, then two races of exponential variates.
+"""From logits to tokens: temperature, min-p, top-k, top-p, then two races of exponential variates.
 
 A drawn token is a function of its row of logits, its settings and random numbers that are a function of
 (seed, position): no generator state, so neither the order of a batch nor who else is in it can change an
@@ -19,23 +19,36 @@ Shapes: N rows of logits, V vocabulary, P distributions, M draws.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from engine.batch import Draw
 from engine.kernels.philox import exponentials
+from engine.messages import Sampling
 
 _BLOCK = 256  # tokens whose weights are summed as one
 _COLDEST = 1e-5  # temperatures below it are greedy: the division would overflow
 _LIKELIEST = 256  # top-p looks among so many tokens before it sorts a whole row
 
 
+class Kind(NamedTuple):
+    """What makes a distribution: a row of logits and the settings that shape it."""
+
+    row: int
+    temperature: float = 1.0
+    min_p: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
 def draw(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int]:
     """Draw one token for each of `draws`, the i-th from logits[rows[i]]; logits [N, V], any float dtype.
 
-    Temperature below 1e-5 and top_k 1 take the highest score (of equals the lowest id). top-k and top-p keep
-    all equals at their edge; top-p is of what top-k left.
+    Temperature below 1e-5 and top_k 1 take the highest score (of equals the lowest id). min-p, top-k and top-p
+    look at the distribution at its temperature; top-k and top-p keep all equals at their edge; top-p is of what
+    the others left.
     """
     tokens = [0] * len(draws)
     greedy = [i for i, d in enumerate(draws) if d.sampling.temperature < _COLDEST or d.sampling.top_k == 1]
@@ -57,11 +70,8 @@ def _argmax(logits: torch.Tensor, rows: Sequence[int]) -> list[int]:
 
 
 def _sample(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int]:
-    kinds: dict[tuple[int, float, int, float], int] = {}  # (row, temperature, top_k, top_p) -> distribution
-    which = [
-        kinds.setdefault((row, d.sampling.temperature, d.sampling.top_k, d.sampling.top_p), len(kinds))
-        for row, d in zip(rows, draws, strict=True)
-    ]
+    kinds: dict[Kind, int] = {}  # -> distribution
+    which = [kinds.setdefault(_kind(row, d.sampling), len(kinds)) for row, d in zip(rows, draws, strict=True)]
     weights = _weights(logits, list(kinds))  # [P, V rounded up to blocks]
     seeds = torch.tensor([d.seed for d in draws])
     positions = torch.tensor([d.position for d in draws])
@@ -69,37 +79,43 @@ def _sample(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) ->
     return tokens
 
 
-def _weights(logits: torch.Tensor, kinds: Sequence[tuple[int, float, int, float]]) -> torch.Tensor:
-    """exp((score - highest) / temperature) of each distribution, 0 for what top-k and top-p drop; float32."""
-    rows = [row for row, *_ in kinds]
-    scores = logits if rows == list(range(len(logits))) else logits[torch.tensor(rows)]
+def _kind(row: int, sampling: Sampling) -> Kind:
+    return Kind(row, sampling.temperature, sampling.min_p, sampling.top_k, sampling.top_p)
+
+
+def _weights(logits: torch.Tensor, kinds: Sequence[Kind]) -> torch.Tensor:
+    """exp((score - highest) / temperature) of each distribution, 0 for what min-p, top-k and top-p drop; float32."""
+    rows = [kind.row for kind in kinds]
+    scores = logits if rows == list(range(len(logits))) else logits.index_select(0, torch.tensor(rows))
     scores = scores.float()
     weights = scores - scores.amax(-1, keepdim=True)  # [P, V]
-    if any(kind[1] != 1 for kind in kinds):
-        weights /= torch.tensor([kind[1] for kind in kinds], dtype=torch.float32).unsqueeze(1)
+    if any(kind.temperature != 1 for kind in kinds):
+        weights /= torch.tensor([kind.temperature for kind in kinds], dtype=torch.float32).unsqueeze(1)
     weights.exp_()
-    cut = [i for i, kind in enumerate(kinds) if kind[2] > 0 or kind[3] < 1]
+    cut = [i for i, kind in enumerate(kinds) if kind.min_p > 0 or kind.top_k > 0 or kind.top_p < 1]
     if cut:
         part = weights if len(cut) == len(kinds) else weights[cut]
-        kept = part >= _lowest_kept(part, [kinds[i][2] for i in cut], [kinds[i][3] for i in cut]).unsqueeze(1)
+        kept = part >= _lowest_kept(part, [kinds[i] for i in cut]).unsqueeze(1)
         weights[cut] = part * kept
     short = -weights.shape[1] % _BLOCK
     return F.pad(weights, (0, short)) if short else weights
 
 
-def _lowest_kept(weights: torch.Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> torch.Tensor:
-    """The lowest weight in each row [P, V] that top-k (0: off) and then top-p (1: off) leave; [P]."""
+def _lowest_kept(weights: torch.Tensor, kinds: Sequence[Kind]) -> torch.Tensor:
+    """The lowest weight in each row [P, V] that min-p (0: off), top-k (0: off) and then top-p (1: off) leave; [P]."""
     vocabulary = weights.shape[1]
-    looked_at = min(max(*top_k, _LIKELIEST if min(top_p) < 1 else 1), vocabulary)
+    lowest = torch.tensor([kind.min_p for kind in kinds], dtype=torch.float32)  # a row's highest weight is 1
+    for_k = torch.tensor([kind.top_k if 0 < kind.top_k < vocabulary else 0 for kind in kinds])
+    for_p = [i for i, kind in enumerate(kinds) if kind.top_p < 1]
+    looked_at = min(max(int(for_k.max()), _LIKELIEST if for_p else 0), vocabulary)
+    if not looked_at:
+        return lowest
     highest = weights.topk(looked_at, dim=-1).values  # [P, looked_at], falling
-    lowest = torch.zeros(len(weights))
-    for_k = torch.tensor([k if 0 < k < vocabulary else 0 for k in top_k])
     on = for_k > 0
-    lowest[on] = highest[on, for_k[on] - 1]
-    for_p = [i for i, p in enumerate(top_p) if p < 1]
+    lowest[on] = torch.maximum(lowest[on], highest[on, for_k[on] - 1])
     if for_p:
         left = (weights[for_p] * (weights[for_p] >= lowest[for_p].unsqueeze(1))).sum(-1, dtype=torch.float64)
-        needed = left * torch.tensor([top_p[i] for i in for_p], dtype=torch.float64)  # [Pp], of the sum
+        needed = left * torch.tensor([kinds[i].top_p for i in for_p], dtype=torch.float64)  # [Pp], of the sum
         edge = _edge(highest[for_p], needed)
         for i in (edge < 0).nonzero().flatten().tolist():
             # A flat distribution: its likeliest few are not enough, so all are sorted.

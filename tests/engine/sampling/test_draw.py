@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine import sampler
 from engine.batch import Draw
 from engine.kernels import reference
 from engine.kernels.philox import exponentials
 from engine.messages import Sampling
+from engine.sampling import draw as sampler
 
 PLAIN = Draw(sequence=0, seed=1, position=1, sampling=Sampling())
 
@@ -105,9 +105,8 @@ def test_alone_and_in_a_batch_bit_for_bit() -> None:
 @pytest.mark.parametrize("kind", SETTINGS, ids=str)
 def test_weights_alone_and_in_a_batch_bit_for_bit(kind: dict[str, float]) -> None:
     logits = _rows(33, 49_152)
-    full = (kind.get("temperature", 1.0), int(kind.get("top_k", 0)), kind.get("top_p", 1.0))
-    together = sampler._weights(logits, [(i, *full) for i in range(33)])
-    alone = sampler._weights(logits[20:21], [(0, *full)])
+    together = sampler._weights(logits, [sampler.Kind(i, **kind) for i in range(33)])
+    alone = sampler._weights(logits[20:21], [sampler.Kind(0, **kind)])
     assert torch.equal(together[20], alone[0])
     assert torch.equal(together.view(33, -1, 256).sum(-1)[20], alone.view(1, -1, 256).sum(-1)[0])
 
@@ -188,6 +187,6 @@ def test_top_p_of_a_flat_distribution_sorts_it_all() -> None:
     # The likeliest 256 of 4,096 nearly equal tokens hold about 6 %: the reference keeps thousands.
     logits = _rows(3, 4096, spread=0.01)
     for row, d in enumerate(_draws(3, top_p=0.9)):
-        kept = sampler._weights(logits, [(row, 1.0, 0, 0.9)])[0] > 0
+        kept = sampler._weights(logits, [sampler.Kind(row, top_p=0.9)])[0] > 0
         assert torch.equal(kept, reference.kept_tokens(logits[row], 1.0, 0, 0.9))
         assert sampler.draw(logits, [row], [d]) == [_expected(logits[row], d)]
