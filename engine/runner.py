@@ -12,12 +12,14 @@ from pathlib import Path
 
 import torch
 
-from engine.attention import Attention, KvCache
+from engine.attention.cache import KvCache
+from engine.attention.compute import Attention
 from engine.batch import Batch, Draw, StepOutput
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.messages import Logprobs, Ready
 from engine.models.llama import Decoder
+from engine.models.spec import kv_values_per_token
 from engine.models.weights import open_checkpoint
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
@@ -48,9 +50,9 @@ class Runner:
             if length > spec.context:
                 raise ConfigError(f"max_model_len is {length}; the model was made for {spec.context} tokens")
             decoder = Decoder(checkpoint, dtype, length)
-        token_bytes = spec.kv_values_per_token * dtype.itemsize
+        token_bytes = kv_values_per_token(spec.attention) * dtype.itemsize
         blocks = config.kv_blocks(token_bytes, _memory())
-        cache = KvCache(spec, blocks, config.block_size, dtype)
+        cache = KvCache(spec.attention, blocks, config.block_size, dtype)
         ready = Ready(
             vocab_size=spec.vocab,
             max_model_len=length,
@@ -61,7 +63,7 @@ class Runner:
             device="cpu",
             dtype=str(dtype).removeprefix("torch."),
         )
-        return cls(ready, decoder, cache, Attention(spec, cache), Sampler())
+        return cls(ready, decoder, cache, Attention(spec.attention, cache), Sampler())
 
     def run(self, batch: Batch) -> StepOutput:
         """Carry out copies, then run chunks and rows in one pass, and draw."""

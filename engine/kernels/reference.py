@@ -1,6 +1,6 @@
 """Every kernel's meaning, in plain torch: slow, without a plan, one loop per thing that is looped over.
 
-The faster roads (engine/attention.py on a CPU, Triton on a GPU) are tested against these. They compute in
+The faster roads (engine/attention/ on a CPU, Triton on a GPU) are tested against these. They compute in
 the dtype of what they are given; tests give them float64.
 
 Shapes: R rows, Q query heads, K key heads, D head_dim, S slots of the KV cache (blocks x block size);
@@ -57,19 +57,34 @@ def merge_parts(partial: torch.Tensor, lse: torch.Tensor, items: Sequence[Item],
 
 
 def prefill_attn(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor, start: int, scale: float
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slots: torch.Tensor,
+    start: int,
+    scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of a chunk at positions start .. start + T - 1; slots [start + T] of all its positions.
 
-    q [T, Q, D]; keys, values [K, S, D]; gives [T, Q, D].
+    q [T, Q, D]; keys, values [K, S, D]; gives [T, Q, D]. window: a query sees that many keys, its own included.
+    softcap: scores s become softcap * tanh(s / softcap). sinks [Q]: one more score per head, without a value.
     """
     out = torch.empty_like(q)
     group = q.shape[1] // keys.shape[0]
     for token in range(len(q)):
-        seen = slots[: start + token + 1]
+        end = start + token + 1
+        seen = slots[0 if window is None else max(end - window, 0) : end]
         for head in range(q.shape[1]):
             scores = (keys[head // group, seen] @ q[token, head]) * scale
-            out[token, head] = scores.softmax(0) @ values[head // group, seen]
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
+            if sinks is not None:
+                scores = torch.cat((scores, sinks[head : head + 1].to(scores.dtype)))
+            out[token, head] = scores.softmax(0)[: len(seen)] @ values[head // group, seen]
     return out
 
 

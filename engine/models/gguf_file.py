@@ -1,7 +1,7 @@
 """A GGUF file as a checkpoint: quantized tensors become floats again, a few megabytes at a time.
 
 The layout of the file is read by engine.ggufmeta; the quantization formats are the gguf package's.
-llama.cpp stores the query and key rows of its `llama` architecture in another order (the two halves of
+llama.cpp stores the query and key rows of its `llama` and `smollm3` architectures in another order (the two halves of
 a head interleaved, for its kind of rotation); reading undoes that.
 """
 
@@ -20,7 +20,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
 from engine.errors import ModelError
 from engine.ggufmeta import Header, TensorInfo, read_header
-from engine.models.spec import ModelSpec, spec_from_gguf
+from engine.models.spec import ModelSpec
+from engine.models.spec_gguf import spec_from_gguf
 
 _PIECE = 1 << 22  # numbers that are dequantized at once: 16 MiB as float32
 
@@ -43,6 +44,7 @@ _IN_BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_INTERLEAVED = ("llama", "smollm3")
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -83,7 +85,7 @@ class _File:
             except NotImplementedError as error:
                 raise ModelError(f"tensor {name} is quantized as {stored.kind.name}, which cannot be read") from error
             target[at : at + step].copy_(torch.from_numpy(piece).view(-1, columns))
-        if self.spec.architecture == "llama" and (role := re.search(r"\.([qk])_proj\.", name)):
+        if self.spec.architecture in _INTERLEAVED and (role := re.search(r"\.([qk])_proj\.", name)):
             heads = self.spec.heads if role[1] == "q" else self.spec.kv_heads
             # [head, pair, half] as stored -> [head, half, pair]
             out.copy_(out.view(heads, self.spec.head_dim // 2, 2, -1).transpose(1, 2).reshape(out.shape))

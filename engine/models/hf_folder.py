@@ -12,7 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import ModelError
-from engine.models.spec import ModelSpec, spec_from_hf
+from engine.models.spec import ModelSpec
+from engine.models.spec_hf import spec_from_hf
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 

@@ -1,4 +1,4 @@
-"""One decoder for the Llama family: Llama, SmolLM, Mistral, Qwen2, Qwen3.
+"""One decoder for the Llama family: Llama, SmolLM, SmolLM3, Mistral, Qwen2, Qwen3.
 
 Tensors of a step are flat over tokens, whatever sequences they belong to: T tokens run through every
 product together, and attention alone knows who sees whom. Products and keys and values are in the
@@ -31,6 +31,7 @@ class _Layer:
     qkv: Linear  # [T, H] -> [T, (Q + 2K) * D]: queries, keys, values
     q_norm: torch.Tensor | None  # [D], interleaved like the heads
     k_norm: torch.Tensor | None  # [D]
+    rotated: bool  # queries and keys, by their positions
     output: Linear  # [T, Q * D] -> [T, H]
     mlp_norm: torch.Tensor  # [H]
     gate_up: Linear  # [T, H] -> [T, 2 * I]
@@ -50,7 +51,7 @@ class Decoder:
         reader = _Reader(checkpoint, dtype)
         spec = self.spec
         self._embedding = reader.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)  # [V, H]
-        self._layers = [_layer(reader, spec, f"model.layers.{i}.") for i in range(spec.layers)]
+        self._layers = [_layer(reader, spec, i) for i in range(spec.layers)]
         self._norm = reader.norm("model.norm.weight", spec.hidden)
         tied = spec.tied or "lm_head.weight" not in checkpoint.names
         if tied and not spec.tied:
@@ -72,7 +73,8 @@ class Decoder:
             if layer.q_norm is not None and layer.k_norm is not None:
                 _norm_heads_(qkv[:, : spec.heads], layer.q_norm, spec.eps)
                 _norm_heads_(qkv[:, spec.heads : spec.heads + spec.kv_heads], layer.k_norm, spec.eps)
-            rotate_(qkv[:, : spec.heads + spec.kv_heads], turn)
+            if layer.rotated:
+                rotate_(qkv[:, : spec.heads + spec.kv_heads], turn)
             x += layer.output(attend(index, qkv[:, : spec.heads], qkv[:, spec.heads :]))
             h = F.rms_norm(x, (spec.hidden,), layer.mlp_norm, spec.eps).to(self.dtype)
             gate, up = layer.gate_up(h).chunk(2, dim=-1)  # [T, I] each
@@ -89,7 +91,8 @@ def _norm_heads_(heads: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
     heads.copy_(F.rms_norm(heads.float(), heads.shape[-1:], weight, eps))
 
 
-def _layer(reader: _Reader, spec: ModelSpec, at: str) -> _Layer:
+def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
+    at = f"model.layers.{number}."
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     attention, mlp = f"{at}self_attn.", f"{at}mlp."
     normed = spec.qk_norm
@@ -107,6 +110,7 @@ def _layer(reader: _Reader, spec: ModelSpec, at: str) -> _Layer:
         qkv=linear(qkv, qkv_bias),
         q_norm=interleave(reader.norm(f"{attention}q_norm.weight", spec.head_dim), 1) if normed else None,
         k_norm=interleave(reader.norm(f"{attention}k_norm.weight", spec.head_dim), 1) if normed else None,
+        rotated=number not in spec.unrotated,
         output=reader.product(f"{attention}o_proj", spec.hidden, q, bias=spec.output_bias),
         mlp_norm=reader.norm(f"{at}post_attention_layernorm.weight", spec.hidden),
         gate_up=linear(reader.stack(gate_up, spec.hidden), reader.stack_bias(gate_up) if spec.mlp_bias else None),

@@ -5,41 +5,24 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 
-from engine.attention import Attention, KvCache
+from engine.attention.cache import KvCache
+from engine.attention.compute import Attention
 from engine.batch import Batch, Chunk, Draw, Item, Row, plan_items
 from engine.kernels import reference
 from engine.messages import Sampling
-from engine.models.spec import ModelSpec
+from engine.models.spec import AttentionSpec
 
 BLOCK = 4
 DRAW = Draw(0, 0, 0, Sampling(temperature=0.0))
 
 
-def _spec(heads: int, kv_heads: int, head_dim: int = 16) -> ModelSpec:
-    return ModelSpec(
-        architecture="LlamaForCausalLM",
-        vocab=10,
-        hidden=heads * head_dim,
-        layers=2,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate=8,
-        eps=1e-5,
-        rope_theta=10000.0,
-        scaling=None,
-        context=4096,
-        tied=True,
-        qkv_bias=False,
-        output_bias=False,
-        mlp_bias=False,
-        qk_norm=False,
-        eos=frozenset(),
-    )
+def _spec(heads: int, kv_heads: int, window: int | None = None, softcap: float | None = None) -> AttentionSpec:
+    return AttentionSpec(heads, kv_heads, head_dim=16, scale=0.25, window=window, softcap=softcap)
 
 
 @dataclass
@@ -83,30 +66,30 @@ def _forest(chance: random.Random, groups: int, depth: int) -> Forest:
 class Case:
     """A cache full of numbers and queries for some rows, in one dtype."""
 
-    def __init__(self, spec: ModelSpec, blocks: int, rows: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, spec: AttentionSpec, blocks: int, rows: int, dtype: torch.dtype = torch.float32) -> None:
         torch.manual_seed(5)
         self.spec = spec
-        self.cache = KvCache(spec, blocks, BLOCK, dtype)
-        self.cache.data.copy_(torch.randn(self.cache.data.shape))
-        self.attention = Attention(spec, self.cache)
+        self.cache = KvCache([spec, spec], blocks, BLOCK, dtype)
+        self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
+        self.attention = Attention([spec, spec], self.cache)
         self.q = torch.randn(rows, spec.heads, spec.head_dim).to(dtype) * 2
         self.kv = torch.randn(rows, 2 * spec.kv_heads, spec.head_dim).to(dtype)
 
-    def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
+    def run(self, batch: Batch, layer: int = 1, sinks: torch.Tensor | None = None) -> torch.Tensor:
         """[T, Q, D]"""
         plan = self.attention.plan(batch)
-        return self.attention.run(plan, layer, self.q, self.kv).view(self.q.shape)
+        return self.attention.run(plan, layer, self.q, self.kv, sinks).view(self.q.shape)
 
     def halves(self, layer: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a layer in float64, as the last run left them."""
-        data = self.cache.data[layer].double()
+        data = self.cache.pools[0][layer].double()
         return data[: self.spec.kv_heads], data[self.spec.kv_heads :]
 
     def whole(self, rows: list[Row]) -> torch.Tensor:
         """Attention of each row over all its past in one piece, [R, Q, D] float64."""
         keys, values = self.halves()
         items = [Item((i,), row.blocks, 0, row.position + 1, i) for i, row in enumerate(rows)]
-        scale = self.spec.head_dim**-0.5
+        scale = self.spec.scale
         return reference.attn_items(self.q.double(), keys, values, items, BLOCK, scale)[0]
 
 
@@ -133,7 +116,7 @@ def test_random_fork_trees_equal_the_reference(seed: int) -> None:
     items = plan_items(forest.rows, BLOCK, span=chance.choice([8, 16, 512]), gate=chance.choice([0, 20]))
     out = case.run(Batch(rows=tuple(forest.rows), items=items))
     keys, values = case.halves()
-    parts = reference.attn_items(case.q.double(), keys, values, items, BLOCK, spec.head_dim**-0.5)
+    parts = reference.attn_items(case.q.double(), keys, values, items, BLOCK, spec.scale)
     merged = reference.merge_parts(*parts, items, len(forest.rows))
     torch.testing.assert_close(merged, case.whole(forest.rows), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(out.double(), merged, rtol=1e-5, atol=1e-5)
@@ -187,7 +170,7 @@ def test_bfloat16_is_as_close_as_bfloat16_can_be() -> None:
 def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     rows = [Row(0, 1, 30, tuple(range(8)), DRAW)]
     case = Case(_spec(2, 1), 8, 1)
-    case.cache.data *= 60
+    case.cache.pools[0] *= 60
     items = tuple(Item((0,), (block,), 4 * block, min(4 * block + 4, 31), block) for block in range(8))
     out = case.run(Batch(rows=tuple(rows), items=items))
     assert out.isfinite().all()
@@ -200,8 +183,8 @@ def test_what_lies_beyond_a_span_is_not_read() -> None:
     case = Case(_spec(4, 2), 4, 2)
     batch = Batch(rows=tuple(rows), items=plan_items(rows, BLOCK))
     before = case.run(batch)
-    case.cache.data[:, :, 10:12] = 1e4
-    case.cache.data[:, :, 15:] = -1e4
+    case.cache.pools[0][:, :, 10:12] = 1e4
+    case.cache.pools[0][:, :, 15:] = -1e4
     assert torch.equal(case.run(batch), before)
 
 
@@ -214,7 +197,7 @@ def test_prefill_equals_the_reference(length: int, group: int) -> None:
     out = case.run(Batch(chunks=(Chunk(0, (1,) * length, 0, blocks),)))
     keys, values = case.halves()
     slots = reference.span_slots(blocks, 0, length, BLOCK)
-    expected = reference.prefill_attn(case.q.double(), keys, values, slots, 0, spec.head_dim**-0.5)
+    expected = reference.prefill_attn(case.q.double(), keys, values, slots, 0, spec.scale)
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -252,7 +235,7 @@ def test_a_shared_prefix_is_a_bucket_of_its_own(rows: int) -> None:
     fork = [Row(i, 1, 496 + 61 + i % 3, tables[i], DRAW) for i in range(rows)]
     case = Case(_spec(6, 2), 800, rows)
     plan = case.attention.plan(Batch(rows=tuple(fork), items=plan_items(fork, BLOCK)))
-    shapes = sorted((bucket.width, bucket.items) for bucket in plan.buckets)
+    shapes = sorted((bucket.width, bucket.items) for bucket in plan.layers[0].buckets)
     assert shapes[-1] == (rows, 1)
     assert [width for width, _ in shapes[:-1]] == [1] * (len(shapes) - 1)
 
@@ -266,14 +249,116 @@ def test_buckets_stay_small_enough_to_gather() -> None:
     )
     case = Case(_spec(2, 1), 500, 40)
     plan = case.attention.plan(Batch(rows=tuple(rows), items=items))
-    assert sum(bucket.items for bucket in plan.buckets) == 160
-    assert max(bucket.items for bucket in plan.buckets) * 500 <= 1 << 14
+    assert sum(bucket.items for bucket in plan.layers[0].buckets) == 160
+    assert max(bucket.items for bucket in plan.layers[0].buckets) * 500 <= 1 << 14
 
 
 def test_copy_blocks() -> None:
     case = Case(_spec(4, 2), 8, 1)
-    expected = case.cache.data.clone()
+    expected = case.cache.pools[0].clone()
     pairs = [(0, 5), (0, 6), (3, 1)]
     reference.copy_blocks(expected, pairs, BLOCK)
     case.cache.copy_blocks(pairs)
-    assert torch.equal(case.cache.data, expected)
+    assert torch.equal(case.cache.pools[0], expected)
+
+
+SPECIAL = [
+    {"window": 1},
+    {"window": 3},
+    {"window": 8},
+    {"window": 17},
+    {"window": 64},
+    {"softcap": 2.0},
+    {"sinks": True},
+    {"window": 9, "softcap": 3.0, "sinks": True},
+]
+
+
+def _special(settings: dict[str, Any], heads: int, kv_heads: int) -> tuple[AttentionSpec, torch.Tensor | None]:
+    settings = dict(settings)
+    torch.manual_seed(3)
+    sinks = torch.randn(heads) * 2 if settings.pop("sinks", False) else None
+    return _spec(heads, kv_heads, **settings), sinks
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("settings", SPECIAL, ids=str)
+def test_windows_caps_and_sinks_of_rows(seed: int, settings: dict[str, Any]) -> None:
+    chance = random.Random(300 + seed)
+    forest = _forest(chance, groups=chance.randrange(1, 5), depth=chance.randrange(0, 3))
+    spec, sinks = _special(settings, 6, 2)
+    case = Case(spec, forest.blocks, len(forest.rows))
+    items = plan_items(forest.rows, BLOCK, span=chance.choice([8, 16, 512]), gate=chance.choice([0, 20]))
+    out = case.run(Batch(rows=tuple(forest.rows), items=items), sinks=sinks)
+    for i, row in enumerate(forest.rows):
+        slots = reference.span_slots(row.blocks, 0, row.position + 1, BLOCK)
+        q = case.q[i : i + 1].double()
+        expected = reference.prefill_attn(
+            q, *case.halves(), slots, row.position, spec.scale, window=spec.window, softcap=spec.softcap, sinks=sinks
+        )
+        torch.testing.assert_close(out[i].double(), expected[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [*SPECIAL, {"window": 70}, {"window": 130}], ids=str)
+def test_windows_caps_and_sinks_of_chunks(settings: dict[str, Any]) -> None:
+    # A prompt of 150 in chunks that begin and end anywhere, a decoding row beside each.
+    chance = random.Random(8)
+    tokens, cuts = 150, [0, 5, 64, 65, 131, 150]
+    blocks = tuple(chance.sample(range(50), 38))
+    spec, sinks = _special(settings, 4, 2)
+    case = Case(spec, 60, tokens)
+    q, kv = case.q, case.kv
+    parts = []
+    for start, end in pairwise(cuts):
+        row = Row(0, 1, 20, (50, 51, 52, 53, 54, 55), DRAW)
+        case.q, case.kv = torch.cat((q[start:end], q[:1])), torch.cat((kv[start:end], kv[:1]))
+        chunk = Chunk(0, (1,) * (end - start), start, blocks)
+        out = case.run(Batch(chunks=(chunk,), rows=(row,), items=plan_items([row], BLOCK)), sinks=sinks)
+        parts.append(out[:-1])
+    slots = reference.span_slots(blocks, 0, tokens, BLOCK)
+    expected = reference.prefill_attn(
+        q.double(), *case.halves(), slots, 0, spec.scale, window=spec.window, softcap=spec.softcap, sinks=sinks
+    )
+    torch.testing.assert_close(torch.cat(parts).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_reads_no_more_blocks_than_it_has_to() -> None:
+    rows = [Row(i, 1, 400 + i, tuple(range(101)), DRAW) for i in range(2)]
+    case = Case(_spec(2, 1, window=10), 101, 2)
+    plan = case.attention.plan(Batch(rows=tuple(rows), items=plan_items(rows, BLOCK)))
+    # Keys 391 .. 401: three blocks for both rows and one for each, padded to one bucket of three times three.
+    assert sum(len(bucket.places) for bucket in plan.layers[0].buckets) == 2 * 3 * 3
+    chunk = Chunk(0, (1,) * 4, 396, tuple(range(100)))
+    plan = case.attention.plan(Batch(chunks=(chunk,)))
+    assert len(plan.layers[0].chunks[0].places) == 2 * 4  # keys 387 .. 399
+
+
+def test_layers_of_different_shapes_and_windows() -> None:
+    layers = [_spec(4, 2), _spec(4, 2, window=6), AttentionSpec(6, 1, 8, 0.3), _spec(4, 2)]
+    cache = KvCache(layers, 12, BLOCK, torch.float32)
+    assert [tuple(pool.shape) for pool in cache.pools] == [(3, 4, 48, 16), (1, 2, 48, 8)]
+    attention = Attention(layers, cache)
+    torch.manual_seed(1)
+    row = Row(0, 1, 20, (7, 3, 9, 1, 0, 2), DRAW)
+    chunk = Chunk(1, (1,) * 13, 0, (5, 4, 8, 6))
+    plan = attention.plan(Batch(chunks=(chunk,), rows=(row,), items=plan_items([row], BLOCK)))
+    assert plan.layers[0] is plan.layers[3]
+    for layer, spec in enumerate(layers):
+        for pool in cache.pools:
+            pool.copy_(torch.randn(pool.shape))
+        q = torch.randn(14, spec.heads, spec.head_dim)
+        kv = torch.randn(14, 2 * spec.kv_heads, spec.head_dim)
+        out = attention.run(plan, layer, q, kv).view(q.shape)
+        pool, place = (cache.pools[1], 0) if layer == 2 else (cache.pools[0], {0: 0, 1: 1, 3: 2}[layer])
+        halves = pool[place].double().chunk(2)
+        for begin, end, start, blocks in ((0, 13, 0, chunk.blocks), (13, 14, 20, row.blocks)):
+            slots = reference.span_slots(blocks, 0, start + end - begin, BLOCK)
+            expected = reference.prefill_attn(
+                q[begin:end].double(), *halves, slots, start, spec.scale, window=spec.window
+            )
+            torch.testing.assert_close(out[begin:end].double(), expected, rtol=1e-5, atol=1e-5)
+    before = [pool.clone() for pool in cache.pools]
+    cache.copy_blocks([(7, 10), (5, 11)])
+    for pool, old in zip(cache.pools, before, strict=True):
+        reference.copy_blocks(old, [(7, 10), (5, 11)], BLOCK)
+        assert torch.equal(pool, old)

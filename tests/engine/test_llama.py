@@ -17,6 +17,8 @@ DRAW = Draw(0, 0, 0, Sampling(temperature=0.0))
 TOKENS = [random.Random(0).randrange(97) for _ in range(90)]
 TABLE = tuple(random.Random(1).sample(range(64), 30))
 
+SLIDING = "sliding_attention"
+
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
     ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 6}),
@@ -40,6 +42,12 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("mistral", {"sliding_window": None}),
     ("qwen2", {}),
     ("qwen3", {"head_dim": 16}),
+    ("mistral", {"sliding_window": 8}),
+    ("qwen2", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
+    ("qwen2", {"sliding_window": 8, "use_sliding_window": False, "max_window_layers": 1}),
+    ("qwen3", {"sliding_window": 70, "use_sliding_window": True, "layer_types": [SLIDING, "full_attention", SLIDING]}),
+    ("smollm3", {"num_hidden_layers": 5}),
+    ("smollm3", {"no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 8}),
 ]
 
 
@@ -51,9 +59,10 @@ def test_logits_equal_transformers(tmp_path: Path, kind: str, settings: dict[str
     torch.testing.assert_close(scorer.prompt(TOKENS, TABLE), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_decoding_equals_prefill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}])
+def test_decoding_equals_prefill(tmp_path: Path, settings: dict[str, Any]) -> None:
     # A prompt in two chunks, then token by token: every position's logits are those of one pass.
-    model = save(tmp_path, "qwen3")
+    model = save(tmp_path, "qwen3", **settings)
     expected = reference_logits(model, TOKENS)
     scorer = Scorer(tmp_path)
     parts = [scorer.prompt(TOKENS[:21], TABLE), scorer.prompt(TOKENS[21:50], TABLE, start=21)]

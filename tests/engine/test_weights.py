@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 
 from engine.errors import ModelError
 from engine.models.llama import Decoder
-from engine.models.spec import Llama3Scaling, spec_from_hf
+from engine.models.spec import Llama3Scaling
+from engine.models.spec_hf import spec_from_hf
 from engine.models.weights import open_checkpoint
 from tests.fakes.tiny_models import Scorer, make, reference_logits, save
 
@@ -107,8 +108,11 @@ def test_tensors_must_be_those_of_the_config(tmp_path: Path) -> None:
         ({"architectures": None}, "architecture None is not supported"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized checkpoints"),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "sliding-window"),
-        ({"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 64}, "sliding-window"),
+        ({"sliding_window": 4096}, "sliding windows are not known of this architecture"),
+        ({"architectures": ["Qwen2ForCausalLM"], "layer_types": ["chunked_attention"] * 3}, "layer_types must name 3"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 0}, "sliding windows"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": "4096"}, "sliding_window must be a whole number"),
+        ({"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]}, "no_rope_layers must be a list of 3"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope scaling 'dynamic'"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
@@ -225,11 +229,15 @@ def _write_gguf(
     for key, value in extra.items():
         if isinstance(value, np.ndarray):
             writer.add_tensor(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
         else:
             writer.add_string(key, value)
     for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
         values = tensor.numpy()
-        if arch == "llama" and (".q_proj" in name or ".k_proj" in name):
+        if arch in ("llama", "smollm3") and (".q_proj" in name or ".k_proj" in name):
             heads = config.num_attention_heads if ".q_proj" in name else config.num_key_value_heads
             halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
             values = halves.swapaxes(1, 2).reshape(values.shape)
@@ -245,7 +253,13 @@ def _write_gguf(
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [("llama", {}), ("llama", {"attention_bias": True}), ("qwen2", {}), ("qwen3", {"head_dim": 16})],
+    [
+        ("llama", {}),
+        ("llama", {"attention_bias": True}),
+        ("qwen2", {}),
+        ("qwen3", {"head_dim": 16}),
+        ("smollm3", {"num_hidden_layers": 5}),
+    ],
     ids=str,
 )
 def test_gguf_equals_transformers(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
@@ -255,6 +269,15 @@ def test_gguf_equals_transformers(tmp_path: Path, kind: str, settings: dict[str,
     scorer = Scorer(path)
     assert scorer.spec.eos == {2}
     torch.testing.assert_close(scorer.prompt(TOKENS, TABLE), reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
+
+
+def test_a_sliding_window_of_a_gguf_is_used(tmp_path: Path) -> None:
+    # The converter calls a Mistral model llama.
+    model = make("mistral", sliding_window=8)
+    path = tmp_path / "model.gguf"
+    _write_gguf(path, model, "llama", **{"llama.attention.sliding_window": 8})
+    logits = Scorer(path).prompt(TOKENS, TABLE)
+    torch.testing.assert_close(logits, reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "Q5_1", "F16", "BF16"])
@@ -327,6 +350,7 @@ def test_a_gguf_whose_directory_lies_is_refused(tmp_path: Path) -> None:
     [
         ("gemma", {}, "GGUF architecture 'gemma' is not supported"),
         ("llama", {"llama.rope.scaling.type": "yarn"}, "rope scaling 'yarn'"),
+        ("qwen2", {"qwen2.attention.sliding_window": 8}, "sliding windows are not supported"),
         ("llama", {"blk.0.attn_sinks.weight": np.zeros(6, np.float32)}, "does not know"),
     ],
     ids=str,

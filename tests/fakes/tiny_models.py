@@ -16,9 +16,12 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
-from engine.attention import Attention, KvCache
+from engine.attention.cache import KvCache
+from engine.attention.compute import Attention
 from engine.batch import Batch, Chunk
 from engine.models.llama import Decoder
 from engine.models.weights import open_checkpoint
@@ -43,6 +46,7 @@ _KINDS: dict[str, tuple[Any, Any]] = {
     "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
 }
 
 
@@ -79,8 +83,8 @@ class Scorer:
         with open_checkpoint(path) as checkpoint:
             self.spec = checkpoint.spec
             self.decoder = Decoder(checkpoint, dtype, self.spec.context)
-        self.cache = KvCache(self.spec, blocks, block_size, dtype)
-        self.attention = Attention(self.spec, self.cache)
+        self.cache = KvCache(self.spec.attention, blocks, block_size, dtype)
+        self.attention = Attention(self.spec.attention, self.cache)
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Logits of every token of the batch, chunks' tokens first, then the rows'; [T, V] float32."""

@@ -1,0 +1,147 @@
+"""Attention over the paged cache on the CPU: prefill by tiles, decode by a work list.
+
+A layer runs a few tensor operations over what was planned for the step. The meaning of every operation
+stands in kernels/reference.py, and the tests compare the two.
+
+Shapes: T tokens, R decoding rows, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.attention.cache import KvCache
+from engine.attention.plan import Bucket, ChunkPlan, Layout, Plan, Planner
+from engine.batch import Batch
+from engine.models.spec import AttentionSpec
+
+_TILE = 64  # queries of a prompt that are scored together: their scores stay in the cores' caches
+
+
+class Attention:
+    """One model's attention over one cache. `plan` once a step, then `run` once a layer."""
+
+    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache) -> None:
+        self._layers = tuple(layers)
+        self._cache = cache
+        self._planner = Planner(layers, cache)
+        self._nothing = torch.empty(1, 1, 1, dtype=cache.dtype)
+        self._closed = torch.full((_TILE, _TILE), -torch.inf, dtype=cache.dtype)
+        self._later = self._closed.triu(1)  # [query, key]
+
+    def plan(self, batch: Batch) -> Plan:
+        """Lay out a step whose tokens are the chunks' in order, then one per row; there is at least one."""
+        return self._planner.plan(batch)
+
+    def run(
+        self, plan: Plan, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """One layer: store kv [T, 2K, D], then attend with q [T, Q, D]; gives [T, Q * D].
+
+        sinks [Q]: a score per head that takes its share of the softmax and brings no value.
+        """
+        self._cache.store(layer, kv, plan.slots)
+        layout = plan.layers[layer]
+        if not layout.chunks:
+            return self._decode(layout, layer, q, sinks)
+        out = torch.empty(len(q), q.shape[1] * q.shape[2], dtype=q.dtype)
+        for chunk in layout.chunks:
+            self._prefill(chunk, layer, q[chunk.begin : chunk.end], sinks, out[chunk.begin : chunk.end])
+        if plan.rows:
+            out[plan.prompt_tokens :] = self._decode(layout, layer, q[plan.prompt_tokens :], sinks)
+        return out
+
+    def _prefill(
+        self, chunk: ChunkPlan, layer: int, q: torch.Tensor, sinks: torch.Tensor | None, out: torch.Tensor
+    ) -> None:
+        """Causal attention of a chunk's queries [T, Q, D] over all its keys so far, into out [T, Q * D].
+
+        Tiles end at fixed positions of the sequence, wherever the chunk begins.
+        """
+        spec = self._layers[layer]
+        k, v = self._cache.gather(layer, chunk.places).chunk(2)  # [K, N * block_size, D] each
+        k = k.transpose(1, 2)
+        q = q.view(len(q), spec.kv_heads, -1, spec.head_dim)  # [T, K, G, D]
+        group = q.shape[2]
+        out = out.view(q.shape)
+        at, end = chunk.start, chunk.start + len(q)
+        while at < end:
+            stop = min(at - at % _TILE + _TILE, end)
+            low = chunk.first if chunk.window is None else max(at - chunk.window + 1, chunk.first)
+            here = slice(at - chunk.start, stop - chunk.start)  # t queries
+            keys = slice(low - chunk.first, stop - chunk.first)  # S keys, the last t of them the queries' own
+            tile = q[here].permute(1, 2, 0, 3).reshape(spec.kv_heads, -1, spec.head_dim)  # [K, G * t, D]
+            scores = self._scores(spec, tile, k[:, :, keys])  # [K, G * t, S]
+            by_query = scores.view(spec.kv_heads, group, stop - at, -1)
+            by_query[..., at - low :] += self._later[: stop - at, : stop - at]
+            if chunk.window is not None and stop - chunk.window > low:
+                # The i-th query no longer sees the keys up to at + i - window.
+                gone = self._closed[: stop - at, : stop - at].tril(at - chunk.window - low)
+                by_query[..., : stop - at] += gone
+            part = torch.bmm(torch.softmax(scores, -1), v[:, keys])  # [K, G * t, D]
+            if sinks is not None:
+                lse = by_query.float().logsumexp(-1)  # [K, G, t]
+                part *= _left(lse, sinks.view(spec.kv_heads, group, 1)).view(*part.shape[:2], 1)
+            out[here] = part.view(spec.kv_heads, group, stop - at, -1).permute(2, 0, 1, 3)
+            at = stop
+
+    def _decode(self, layout: Layout, layer: int, q: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+        """Attention of the rows' queries [R, Q, D] by the work list; gives [R, Q * D]."""
+        spec = self._layers[layer]
+        by_head = q.view(len(q), spec.kv_heads, -1, spec.head_dim).transpose(0, 1).contiguous()  # [K, R, G, D]
+        for bucket in layout.buckets:
+            self._attn_items(layout, bucket, layer, by_head)
+        return _merge_parts(layout, len(q), sinks)
+
+    def _attn_items(self, layout: Layout, bucket: Bucket, layer: int, q: torch.Tensor) -> None:
+        """Attend with a bucket's rows over their spans; partials and log-sum-exps go into the layout's buffers."""
+        spec = self._layers[layer]
+        products = spec.kv_heads * bucket.items  # B: one per key head and item
+        kv = self._cache.gather(layer, bucket.places).view(2 * products, -1, spec.head_dim)  # [2B, span, D]
+        k, v = kv[:products], kv[products:]
+        rows = q if bucket.rows is None else q.index_select(1, bucket.rows)
+        rows = rows.view(products, -1, spec.head_dim)  # [B, width * G, D]
+        scores = self._scores(spec, rows, k.transpose(1, 2)).float()
+        if bucket.mask is not None:
+            scores.view(spec.kv_heads, bucket.items, *scores.shape[1:]).add_(bucket.mask)
+        weights = torch.softmax(scores, -1)  # [B, width * G, span]
+        count = products * bucket.width
+        place = slice(bucket.first, bucket.first + count)
+        # Of the likeliest key, weight = exp(score - lse): two maxima instead of another pass of exponentials.
+        lse = layout.lse[place].view(products, -1)  # [B, width * G]
+        torch.sub(scores.amax(-1), weights.amax(-1).log_(), out=lse)
+        partial = layout.partial[place].view(products, -1, spec.head_dim)
+        torch.bmm(weights.to(v.dtype), v, out=partial)
+
+    def _scores(self, spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        """q [B, M, D] against k [B, D, S], scaled and capped: [B, M, S]."""
+        scores = torch.baddbmm(self._nothing, q, k, beta=0, alpha=spec.scale)
+        if spec.softcap is not None:
+            scores.div_(spec.softcap).tanh_().mul_(spec.softcap)
+        return scores
+
+
+def _merge_parts(layout: Layout, rows: int, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Join every row's partials in the order of `lo`; gives [rows, Q * D]."""
+    count = len(layout.parts)  # P
+    flat = layout.parts.view(-1)
+    partial = layout.partial.index_select(0, flat)  # [P * R * K, G, D]
+    if count > 1 or sinks is not None:
+        lse = layout.lse.index_select(0, flat).view(count, -1, 1)  # [P, R * K * G, 1]
+        shares = lse.softmax(0)
+        if sinks is not None:
+            whole = lse.logsumexp(0).view(rows, -1)  # [R, Q]
+            shares = shares * _left(whole, sinks).view(-1, 1)
+        parts = partial.view(count, -1, partial.shape[-1])  # [P, R * K * G, D]
+        merged = parts[0] * shares[0]
+        for p in range(1, count):
+            merged.addcmul_(parts[p], shares[p])
+        partial = merged.to(partial.dtype)
+    return partial.view(rows, -1)
+
+
+def _left(lse: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """What a sink's score leaves to the keys, whose scores' log-sum-exp is `lse`."""
+    return torch.sigmoid(lse - sinks.float())

@@ -1,0 +1,210 @@
+"""The part of a step's attention that layers share: index tensors, masks and buffers, laid out once a step.
+
+Layers of one shape and window share one layout. A window takes keys out of the chunks and the work list
+here, so that computing knows little of it; in a step whose sequences are all shorter than the window its
+layers use the layout of those that see everything.
+
+Shapes: T tokens, R decoding rows, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from engine.attention.buckets import alike
+from engine.attention.cache import KvCache
+from engine.batch import Batch, Chunk, Item, Row
+from engine.models.spec import AttentionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlan:
+    """A prompt's chunk: tokens begin .. end - 1 of the step stand at positions start .. start + end - begin - 1.
+
+    places: for KvCache.gather, the blocks of positions `first` .. start + end - begin - 1; `first` is the
+    first of a block. window: how many keys a query sees, its own included; None for all.
+    """
+
+    begin: int
+    end: int
+    start: int
+    first: int
+    places: torch.Tensor
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Work items of about one shape, run as one batch of products: `items` items of `width` rows each.
+
+    rows: which decoding rows, [items * width]; None stands for all rows in order. Narrower items repeat a
+    row (its partial is not used), shorter ones a block (masked). mask: [items, 1, span] float32 with 0 where
+    an item has a key and -inf where not, [items, width * G, span] where rows see different keys of it; None
+    where all see all. first: of the bucket's partials in the buffer.
+    """
+
+    items: int
+    width: int
+    rows: torch.Tensor | None
+    places: torch.Tensor  # for KvCache.gather: the items' blocks, items * span / block_size of them
+    mask: torch.Tensor | None
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the layers of one shape and window share; good for one step only, its buffers included.
+
+    Partials lie in one buffer, a bucket after the other, each ordered [K, items, width]; a partial is the G
+    query heads of one row and key head. parts [P, R * K]: where the p-th part of each row and key head
+    lies; rows of fewer parts name the last place, which holds nothing (log-sum-exp -inf).
+    """
+
+    chunks: tuple[ChunkPlan, ...]
+    buckets: tuple[Bucket, ...]
+    parts: torch.Tensor
+    partial: torch.Tensor  # [places, G, D]
+    lse: torch.Tensor  # [places, G] float32
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step: its tokens are the chunks' in order, then one per row."""
+
+    slots: torch.Tensor  # [T], where each token's keys and values go
+    prompt_tokens: int  # the chunks' tokens
+    rows: int
+    layers: tuple[Layout, ...]  # by layer
+
+
+class Planner:
+    """Plans steps over one cache for a model's layers."""
+
+    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache) -> None:
+        self._cache = cache
+        # What a layout depends on: layers that differ in the rest only share theirs.
+        self._kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
+
+    def plan(self, batch: Batch) -> Plan:
+        """Lay out a step."""
+        size = self._cache.block_size
+        slots = [slot for chunk in batch.chunks for slot in _slots(chunk, size)]
+        prompt_tokens = len(slots)
+        slots += [row.blocks[row.position // size] * size + row.position % size for row in batch.rows]
+        longest = max(
+            [chunk.start + len(chunk.tokens) for chunk in batch.chunks] + [row.position + 1 for row in batch.rows]
+        )
+        layouts: dict[AttentionSpec, Layout] = {}
+        for kind in dict.fromkeys(self._kinds):
+            wide = kind if kind.window is None or kind.window < longest else replace(kind, window=None)
+            layouts[kind] = layouts.get(wide) or self._layout(batch, wide)
+            layouts.setdefault(wide, layouts[kind])
+        return Plan(torch.tensor(slots), prompt_tokens, len(batch.rows), tuple([layouts[kind] for kind in self._kinds]))
+
+    def _layout(self, batch: Batch, kind: AttentionSpec) -> Layout:
+        chunks: list[ChunkPlan] = []
+        begin = 0
+        for chunk in batch.chunks:
+            chunks.append(self._chunk(chunk, begin, kind))
+            begin += len(chunk.tokens)
+        items = batch.items
+        if kind.window is not None:
+            items = within_window(batch.rows, items, self._cache.block_size, kind.window)
+        buckets, parts, places = self._buckets(batch.rows, items, kind)
+        group = kind.heads // kind.kv_heads
+        lse = torch.empty(places + 1, group)
+        lse[-1] = -torch.inf
+        partial = torch.zeros(places + 1, group, kind.head_dim, dtype=self._cache.dtype)
+        return Layout(tuple(chunks), buckets, parts, partial, lse)
+
+    def _chunk(self, chunk: Chunk, begin: int, kind: AttentionSpec) -> ChunkPlan:
+        size = self._cache.block_size
+        seen = 0 if kind.window is None else max(chunk.start - kind.window + 1, 0) // size
+        needed = -(-(chunk.start + len(chunk.tokens)) // size)
+        places = self._cache.places(chunk.blocks[seen:needed], kind.kv_heads)
+        return ChunkPlan(begin, begin + len(chunk.tokens), chunk.start, seen * size, places, kind.window)
+
+    def _buckets(
+        self, rows: Sequence[Row], items: Sequence[Item], kind: AttentionSpec
+    ) -> tuple[tuple[Bucket, ...], torch.Tensor, int]:
+        """Batch items of about one shape; gives the buckets, the table of parts, and the number of places."""
+        size, kv_heads = self._cache.block_size, kind.kv_heads
+        buckets: list[Bucket] = []
+        parts: list[list[tuple[int, list[int]]]] = [[] for _ in rows]  # per row: (lo, places by key head)
+        first = 0
+        for group in alike(items):
+            width = max(len(item.rows) for item in group)
+            span = max(len(item.blocks) for item in group)
+            stride = len(group) * width
+            for number, item in enumerate(group):
+                for offset, row in enumerate(item.rows):
+                    place = first + number * width + offset
+                    parts[row].append((item.lo, [place + head * stride for head in range(kv_heads)]))
+            padded_rows = [row for item in group for row in _padded(item.rows, width)]
+            blocks = [block for item in group for block in _padded(item.blocks, span)]
+            buckets.append(
+                Bucket(
+                    items=len(group),
+                    width=width,
+                    rows=None if padded_rows == list(range(len(rows))) else torch.tensor(padded_rows),
+                    places=self._cache.places(blocks, kv_heads),
+                    mask=_mask(rows, group, width, span * size, kind),
+                    first=first,
+                )
+            )
+            first += kv_heads * stride
+        most = max((len(mine) for mine in parts), default=0)
+        nothing = (0, [first] * kv_heads)
+        table = [sorted(mine) + [nothing] * (most - len(mine)) for mine in parts]
+        where = [[place for mine in table for place in mine[p][1]] for p in range(most)]
+        return tuple(buckets), torch.tensor(where, dtype=torch.int64).view(most, -1 if most else 0), first
+
+
+def within_window(rows: Sequence[Row], items: Sequence[Item], block_size: int, window: int) -> tuple[Item, ...]:
+    """The work list without the blocks that none of an item's rows sees any more, and without rows that see none.
+
+    A row at position p sees keys p - window + 1 .. p; what is left of an item may hold a few keys more, which
+    the mask takes from the rows that are past them.
+    """
+    kept: list[Item] = []
+    slot = 0
+    for item in items:
+        seeing = tuple([row for row in item.rows if rows[row].position - window + 1 < item.hi])
+        if not seeing:
+            continue
+        begin = max(min([rows[row].position for row in seeing]) - window + 1, item.lo)
+        skipped = (begin - item.lo) // block_size
+        kept.append(Item(seeing, item.blocks[skipped:], item.lo + skipped * block_size, item.hi, slot))
+        slot += len(seeing)
+    return tuple(kept)
+
+
+def _slots(chunk: Chunk, size: int) -> list[int]:
+    end = chunk.start + len(chunk.tokens)
+    return [chunk.blocks[p // size] * size + p % size for p in range(chunk.start, end)]
+
+
+def _padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:
+    return values + values[-1:] * (length - len(values))
+
+
+def _mask(
+    rows: Sequence[Row], items: Sequence[Item], width: int, span: int, kind: AttentionSpec
+) -> torch.Tensor | None:
+    lengths = [item.hi - item.lo for item in items]
+    firsts = [0] * len(items)  # per item or, with a window, per item and row: the first key of the item that is seen
+    seen_by = 1
+    if kind.window is not None:
+        seen_by = width
+        firsts = [rows[row].position - kind.window + 1 - item.lo for item in items for row in _padded(item.rows, width)]
+    if max(firsts) <= 0:
+        if all(length == span for length in lengths):
+            return None
+        firsts, seen_by = [0] * len(items), 1
+    keys = torch.arange(span)
+    hidden = (keys >= torch.tensor(lengths).view(-1, 1, 1)) | (keys < torch.tensor(firsts).view(len(items), seen_by, 1))
+    mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)  # [items, 1 or width, span]
+    return mask if seen_by == 1 else mask.repeat_interleave(kind.heads // kind.kv_heads, 1)
