@@ -1,16 +1,19 @@
-"""The block pool: which blocks of the KV cache are held, and by how many. Counts only, no tensors.
+"""The block pool: which blocks of the KV cache are held, by how many, and which content is known. No tensors.
 
-A block is in one of three states: used (some block table holds it), cached (nobody holds it, but its
-content is known by a hash and may serve a later request) or free. Nothing is hashed yet, so `cached` is
-empty; `release` is the one place where a block's last holder leaves, and `take` the one where it is reused.
+A block is in one of three states: used (some block table holds it), cached (nobody holds it, but its content
+is known by a key and may serve again) or free. A full block is published under its key (prefix.py) once it is
+computed; whoever needs the same tokens after the same past finds it there, held or cached. Cached blocks are given
+out again when no free ones are left, least recently used first.
 
 Invariant for everyone who builds block tables: two tables that hold the same block hold the same blocks
-before it too, because a block's keys depend on the whole past.
+before it too, because a block's keys depend on the whole past. So the blocks of a chain of keys are known up to
+some point, and none behind it: who holds a block holds those before it, and they are let go and reused after it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 from engine.errors import OutOfBlocks
@@ -19,36 +22,46 @@ BlockTable = tuple[int, ...]
 
 
 class BlockPool:
-    """Reference counts over `size` blocks of `block_size` tokens.
+    """Reference counts over `size` blocks of `block_size` tokens, and the keys of those that are published.
 
-    peak: most blocks used at once so far. shared: blocks with more than one holder now. copies: copies
-    made so far; the ones not yet handed to the runner are fetched by `drain_copies`.
+    keep: whether a published block stays known when its last holder leaves. peak: most blocks used at once so far.
+    shared: blocks with more than one holder now. copies: copies made so far; the ones not yet handed to the
+    runner are fetched by `drain_copies`.
     """
 
-    def __init__(self, size: int, block_size: int) -> None:
+    def __init__(self, size: int, block_size: int, *, keep: bool = False) -> None:
         self.size = size
         self.block_size = block_size
         self.peak = 0
         self.shared = 0
         self.copies = 0
+        self._keep = keep
         self._holders = [0] * size
+        self._keys: list[bytes | None] = [None] * size
+        self._known: dict[bytes, int] = {}
         self._free = list(range(size - 1, -1, -1))  # a stack: block 0 is taken first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self._pending: list[tuple[int, int]] = []
 
     @property
     def free(self) -> int:
-        """Blocks that can be taken now."""
+        """Blocks that hold nothing."""
         return len(self._free)
 
     @property
     def cached(self) -> int:
-        """Blocks that nobody holds but that may serve a later request."""
-        return 0
+        """Blocks that nobody holds but that may serve again."""
+        return len(self._cached)
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be taken now."""
+        return len(self._free) + len(self._cached)
 
     @property
     def used(self) -> int:
         """Blocks that some table holds."""
-        return self.size - len(self._free) - self.cached
+        return self.size - self.available
 
     def holders(self, block: int) -> int:
         """How many tables hold the block."""
@@ -56,27 +69,31 @@ class BlockPool:
 
     def take(self, count: int = 1) -> BlockTable:
         """Take blocks for one holder; raises OutOfBlocks, and then takes none."""
-        if count > len(self._free):
-            raise OutOfBlocks(f"{count} blocks asked for, {len(self._free)} free")
-        taken = tuple(self._free.pop() for _ in range(count))
+        if count > self.available:
+            raise OutOfBlocks(f"{count} blocks asked for, {self.available} available")
+        taken = tuple([self._free.pop() if self._free else self._evict() for _ in range(count)])
         for block in taken:
             self._holders[block] = 1
         self.peak = max(self.peak, self.used)
         return taken
 
     def fork(self, table: Sequence[int], times: int = 1) -> BlockTable:
-        """Let `times` more tables hold these blocks; the same table serves them all."""
+        """Let `times` more tables hold these blocks, used or cached; the same table serves them all."""
         if times > 0:
             for block in table:
-                if self._holders[block] == 1:
+                before = self._holders[block]
+                if before == 0:
+                    del self._cached[block]
+                if before < 2 <= before + times:
                     self.shared += 1
                 self._holders[block] += times
+            self.peak = max(self.peak, self.used)
         return tuple(table)
 
     def own(self, table: BlockTable, index: int) -> BlockTable:
         """The table with a block at `index` that its holder may write to: copied if others hold it too.
 
-        The last holder writes in place. Raises OutOfBlocks.
+        The last holder writes in place. Only for blocks that are not full. Raises OutOfBlocks.
         """
         block = table[index]
         if self._holders[block] == 1:
@@ -97,6 +114,26 @@ class BlockPool:
         self._pending.clear()
         return pending
 
+    def publish(self, table: BlockTable, index: int, key: bytes) -> BlockTable:
+        """Make a full, computed block known by its key; to be called in the order of the table.
+
+        Where the key is known already, the table gets the block that has it, and gives up its own: the invariant
+        above would not hold otherwise, and one copy is enough.
+        """
+        block = table[index]
+        known = self._known.setdefault(key, block)
+        if known == block:
+            self._keys[block] = key
+            return table
+        self.fork((known,))
+        self._let_go(block)
+        return (*table[:index], known, *table[index + 1 :])
+
+    def find(self, keys: Sequence[bytes], most: int) -> BlockTable:
+        """The known blocks of a chain of keys, at most the first so many. They are nobody's hold: fork them at once."""
+        count = bisect_left(keys, True, hi=most, key=lambda key: key not in self._known)
+        return tuple([self._known[key] for key in keys[:count]])
+
     def release(self, table: Iterable[int]) -> None:
         """One holder lets go of a table's blocks, last block first, so that a prompt's first blocks go last."""
         for block in reversed(tuple(table)):
@@ -110,7 +147,21 @@ class BlockPool:
         if holders == 1:
             self.shared -= 1
         elif holders == 0:
-            self._free.append(block)
+            if self._keep and self._keys[block] is not None:
+                self._cached[block] = None
+            else:
+                self._forget(block)
+                self._free.append(block)
+
+    def _evict(self) -> int:
+        block, _ = self._cached.popitem(last=False)
+        self._forget(block)
+        return block
+
+    def _forget(self, block: int) -> None:
+        if (key := self._keys[block]) is not None:
+            del self._known[key]
+            self._keys[block] = None
 
     def check_integrity(self, tables: Iterable[Iterable[int]]) -> None:
         """Compare the counts with the block tables that exist; RuntimeError says what does not agree."""
@@ -118,8 +169,12 @@ class BlockPool:
         actual = {block: count for block, count in enumerate(self._holders) if count}
         if actual != dict(expected):
             raise RuntimeError(f"holders counted {actual}, holders found {dict(expected)}")
-        if sorted(self._free) != [block for block in range(self.size) if not self._holders[block]]:
-            raise RuntimeError("the free list and the counts disagree")
+        if sorted([*self._free, *self._cached]) != [block for block in range(self.size) if not self._holders[block]]:
+            raise RuntimeError("the lists of free and cached blocks and the counts disagree")
+        if self._known != {key: block for block, key in enumerate(self._keys) if key is not None}:
+            raise RuntimeError("the keys of the blocks and the blocks of the keys disagree")
+        if any(self._keys[block] is None for block in self._cached) or any(self._keys[block] for block in self._free):
+            raise RuntimeError("a cached block has no key, or a free one has")
         if self.shared != sum(count > 1 for count in actual.values()):
             raise RuntimeError(f"shared blocks counted {self.shared}, found {expected}")
         if self.peak < self.used or self.used != len(actual):

@@ -49,14 +49,14 @@ class Core:
     @property
     def has_work(self) -> bool:
         """Whether a step would do or tell anything."""
-        return bool(self.scheduler.running or self.scheduler.waiting or self._failed or self._changed)
+        return bool(self.scheduler.running or self.scheduler.queue.waiting or self._failed or self._changed)
 
     def add(self, message: Add | Embed) -> None:
         """Queue a group; one that can never run here, or not now, fails in the next step's outcome."""
         self._taken += 1
-        if reason := self.scheduler.refusal(message):
+        if reason := self.scheduler.limits.refusal(message):
             self._failed.append(GroupFailed(message.group, reason, "refused"))
-        elif reason := self.scheduler.crowded(message):
+        elif reason := self.scheduler.limits.crowd(message, self.scheduler.living):
             self._failed.append(GroupFailed(message.group, reason, "busy"))
         else:
             self.scheduler.add(message)
@@ -125,4 +125,6 @@ class Core:
             kv_bytes_read=self._reads.items * unit,
             prefix_kv_bytes_read=self._reads.shared * unit,
             kv_bytes_unshared=self._reads.unshared * unit,
+            prefix_cache_hits=scheduler.cache_hits,
+            prefix_cache_misses=scheduler.cache_misses,
         )

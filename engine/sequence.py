@@ -1,7 +1,8 @@
 """Sequences, their groups, and their states, which are data: all transitions stand in one table here.
 
 One choice is one sequence; one request is one group. A group prefills once: its leader carries the
-prompt's blocks, the followers wait without any and fork from the leader when the prompt is computed.
+prompt's blocks, the followers wait without any and fork from the leader when the prompt is computed. An Embed is a
+group of one sequence, which ends with its prompt.
 
     WAITING    in the queue, holding nothing: a group's leader, or a preempted sequence
     FOLLOWING  waits for its group's leader to compute the prompt; in no queue, holding nothing
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal
 
+from engine import prefix
 from engine.messages import Logprobs, Sampling
 
 Finish = Literal["stop", "length"]
@@ -45,36 +47,54 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 class SequenceGroup:
     """One request: what its sequences have in common; the fields of its Add or Embed are explained there.
 
-    number: its place in the order of arrival. overtaken: sequences that were admitted past it while it waited.
-    scores: of the prompt's tokens from the second on, as far as they are computed, where they are asked for.
-    hidden: the sum of the hidden states so far, where their mean is asked for. cached_tokens: prompt tokens that were
-    there when it was first admitted; None before. started: its first tokens are drawn.
+    number: its place in the order of arrival. root: what the keys of its blocks hang on. alive: how many of its
+    sequences are not done. overtaken: sequences that were admitted past it while it waited. cached_tokens: prompt
+    tokens that were there when it was first admitted; None before. started: its first tokens are drawn. scores: of
+    the prompt's tokens from the second on, as far as they are computed, where they are asked for. hidden: the sum
+    of the hidden states so far, where they are.
     """
 
     id: int
     number: int
     prompt: tuple[int, ...]
+    root: bytes
     stop_tokens: frozenset[int] = frozenset()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
-    salt: str = ""
     adapter: str | None = None
     pooling: Literal["mean", "last"] | None = None
     sequences: list[Sequence] = field(default_factory=list)
+    alive: int = 0
     overtaken: int = 0
-    scores: list[Logprobs] = field(default_factory=list)
-    hidden: list[float] = field(default_factory=list)
     cached_tokens: int | None = None
     started: bool = False
+    scores: list[Logprobs] = field(default_factory=list)
+    hidden: tuple[float, ...] = ()
 
     @property
     def scoring(self) -> bool:
         """Whether its prompt's log probabilities are still to be computed."""
         return self.prompt_logprobs is not None and not self.started
 
+    @property
+    def skips_known_blocks(self) -> bool:
+        """Whether it may begin behind the blocks that are known: unless every position has something to tell."""
+        return not self.scoring and self.pooling != "mean"
+
     def living(self) -> list[Sequence]:
         """The sequences that are not done, in order of choice."""
         return [sequence for sequence in self.sequences if sequence.state is not State.DONE]
+
+    def gather(self, scores: tuple[Logprobs, ...], hidden: tuple[float, ...]) -> None:
+        """Keep what a chunk of the prompt has told, besides its keys and values."""
+        self.scores += scores
+        if hidden:
+            self.hidden = tuple([a + b for a, b in zip(self.hidden, hidden, strict=True)]) if self.hidden else hidden
+
+    def forget(self) -> None:
+        """Drop what has been gathered: the prompt is computed again."""
+        self.scores.clear()
+        self.hidden = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +104,7 @@ class Sequence:
     id: unique in this engine. seed: its own key, int64. limit: its new tokens at most (what was asked for, or
     what the model's length leaves). output: its tokens so far. blocks: its block table, replaced and never
     changed in place, so that siblings share one tuple until they part. computed: how many of its tokens have
-    keys and values, while in PREFILL.
+    keys and values, while in PREFILL. keys: of its first full blocks, as far as they were needed.
     """
 
     id: int
@@ -97,6 +117,7 @@ class Sequence:
     output: list[int] = field(default_factory=list)
     blocks: tuple[int, ...] = ()
     computed: int = 0
+    keys: list[bytes] = field(default_factory=list)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -109,9 +130,20 @@ class Sequence:
         return len(self.group.prompt) + len(self.output)
 
     @property
-    def tokens(self) -> tuple[int, ...]:
-        """Prompt and output."""
-        return (*self.group.prompt, *self.output) if self.output else self.group.prompt
+    def width(self) -> int:
+        """Sequences that run, or will once it leaves prefill: all living siblings of a group's leader."""
+        return 1 if self.output else self.group.alive
+
+    def span(self, start: int, end: int) -> tuple[int, ...]:
+        """Its tokens at positions start .. end - 1, of prompt and output."""
+        prompt = len(self.group.prompt)
+        return (*self.group.prompt[start:end], *self.output[max(start - prompt, 0) : max(end - prompt, 0)])
+
+    def name_blocks(self, count: int, block_size: int) -> None:
+        """Have the keys of its first `count` blocks, all of whose tokens must be known."""
+        if (known := len(self.keys)) < count:
+            before = self.keys[-1] if self.keys else self.group.root
+            self.keys += prefix.chain(before, self.span(known * block_size, count * block_size), block_size)
 
     def move(self, state: State) -> None:
         """Change state along TRANSITIONS; RuntimeError for any other change, which is a bug of the scheduler."""

@@ -21,7 +21,7 @@ def test_taken_and_released() -> None:
 
 def test_too_many_asked_for_takes_none() -> None:
     pool = BlockPool(2, 16)
-    with pytest.raises(OutOfBlocks, match="3 blocks asked for, 2 free"):
+    with pytest.raises(OutOfBlocks, match="3 blocks asked for, 2 available"):
         pool.take(3)
     pool.check_integrity([])
     assert pool.peak == 0

@@ -1,9 +1,10 @@
 """A runner without a model: tokens are a hash of what a model would have read, so that wrong KV shows.
 
 It keeps a real (small) KV cache of one integer per token slot: a written slot holds a hash of its token,
-its position and the slot before it, which is read through the block table; a draw hashes all the slots of
-its past, as attention reads them all. A wrong table, a missing copy, a block released too early or a
-position out of step therefore changes the tokens.
+its position, its adapter and the slot before it, which is read through the block table; a draw hashes all the slots of
+its past, as attention reads them all. A wrong table, a missing copy, a block released too early, a cached block that is
+not what it is taken for, or a position out of step therefore changes the tokens. Log probabilities and hidden
+states are such hashes too.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import os
 import sys
 import threading
 
-from engine.batch import Batch, Draw, StepOutput
+from engine.batch import Batch, Chunk, Draw, StepOutput
 from engine.config import EngineConfig
 from engine.errors import ModelError
-from engine.messages import Ready
+from engine.messages import Logprobs, Ready
 
 
-def mixed(*values: int) -> int:
-    """A 32-bit hash of some integers, the same in every process."""
+def mixed(*values: int | str) -> int:
+    """A 32-bit hash of some values, the same in every process."""
     return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=4).digest(), "big")
 
 
@@ -58,40 +59,61 @@ class HashRunner:
         assert not sources & set(targets), "a copy reads what another writes"
         for source, target in batch.copies:
             self._slots[target * size : target * size + size] = self._slots[source * size : source * size + size]
-        written: list[int] = []
-        drawn: list[list[tuple[int, int]]] = []
+        touched: list[int] = []
+        drawn: list[list[tuple[Draw, int]]] = []
+        scores: dict[int, tuple[Logprobs, ...]] = {}
+        pooled: dict[int, tuple[float, ...]] = {}
         for chunk in reversed(batch.chunks):  # chunks of one step may run in any order
             last = chunk.start + len(chunk.tokens)
             assert len(chunk.blocks) == -(-last // size)
-            written += [self._write(chunk.blocks, chunk.start + i, token) for i, token in enumerate(chunk.tokens)]
-            drawn.append([(draw.sequence, self._draw(draw, chunk.blocks, last)) for draw in chunk.draws])
+            touched += [
+                self._write(chunk.blocks, chunk.start + i, token, chunk.adapter) for i, token in enumerate(chunk.tokens)
+            ]
+            drawn.append([(draw, self._draw(draw, chunk.blocks, last)) for draw in chunk.draws])
+            if chunk.next_tokens:
+                scores[chunk.sequence] = self._scores(chunk)
+            if chunk.pooling == "mean" or (chunk.pooling and chunk.last):
+                first = chunk.start if chunk.pooling == "mean" else last - 1
+                pooled[chunk.sequence] = hidden(self._past(chunk.blocks, last)[first:])
         tokens = [pair for pairs in reversed(drawn) for pair in pairs]
         for row in batch.rows:
-            written.append(self._write(row.blocks, row.position, row.token))
+            touched.append(self._write(row.blocks, row.position, row.token, row.adapter))
         for row in batch.rows:
             assert row.draw.sequence == row.sequence
-            tokens.append((row.sequence, self._draw(row.draw, row.blocks, row.position + 1)))
-        assert len(set(written)) == len(written), "two writes to one slot"
+            tokens.append((row.draw, self._draw(row.draw, row.blocks, row.position + 1)))
+        assert len(set(touched)) == len(touched), "two writes to one slot"
         self._check_items(batch)
-        return StepOutput(tuple(tokens))
+        return StepOutput(
+            tuple([(draw.sequence, token) for draw, token in tokens]),
+            {draw.sequence: score(token) for draw, token in tokens if draw.logprobs is not None},
+            scores,
+            pooled,
+        )
 
     def _slot(self, blocks: tuple[int, ...], position: int) -> int:
         return blocks[position // self.ready.block_size] * self.ready.block_size + position % self.ready.block_size
 
-    def _write(self, blocks: tuple[int, ...], position: int, token: int) -> int:
+    def _write(self, blocks: tuple[int, ...], position: int, token: int, adapter: str | None) -> int:
         before = 0
         if position:
             found = self._slots[self._slot(blocks, position - 1)]
             assert found is not None, f"position {position} reads a slot that was never written"
             before = found
         slot = self._slot(blocks, position)
-        self._slots[slot] = mixed(before, position, token)
+        self._slots[slot] = written(before, position, token, adapter)
         return slot
+
+    def _past(self, blocks: tuple[int, ...], position: int) -> list[int]:
+        return [self._slots[self._slot(blocks, before)] or 0 for before in range(position)]
 
     def _draw(self, draw: Draw, blocks: tuple[int, ...], position: int) -> int:
         assert draw.position == position
-        past = [self._slots[self._slot(blocks, before)] or 0 for before in range(position)]
-        return mixed(*past, draw.seed, position) % self.ready.vocab_size
+        assert draw.past is None or len(draw.past.prompt) + len(draw.past.output) == position
+        return token_after(self._past(blocks, position), draw.seed, draw.banned, self.ready.vocab_size)
+
+    def _scores(self, chunk: Chunk) -> tuple[Logprobs, ...]:
+        past = self._past(chunk.blocks, chunk.start + len(chunk.tokens))
+        return tuple([score(past[chunk.start + i], token) for i, token in enumerate(chunk.next_tokens)])
 
     def _check_items(self, batch: Batch) -> None:
         seen = [0] * len(batch.rows)
@@ -102,16 +124,53 @@ class HashRunner:
         assert seen == [row.position + 1 for row in batch.rows]
 
 
-def expected(prompt: tuple[int, ...], seed: int, count: int, vocab_size: int = 1000) -> list[int]:
+def written(before: int, position: int, token: int, adapter: str | None = None) -> int:
+    """What a slot holds: `before` is what the one before it does, 0 for none."""
+    return mixed(before, position, token, *([] if adapter is None else [adapter]))
+
+
+def token_after(past: list[int], seed: int, banned: frozenset[int] = frozenset(), vocab_size: int = 1000) -> int:
+    """The token that is drawn behind some slots: a hash, or the next one that is not banned."""
+    token = mixed(*past, seed, len(past)) % vocab_size
+    while token in banned:
+        token = (token + 1) % vocab_size
+    return token
+
+
+def score(*values: int) -> Logprobs:
+    """Something like log probabilities: a hash of a drawn token, or of a slot and the prompt's next token."""
+    number = mixed(*values)
+    return Logprobs(-number / 2**32, number % 7 + 1)
+
+
+def hidden(slots: list[int]) -> tuple[float, ...]:
+    """Something like the sum of hidden states; exact, whatever the order of the sums."""
+    return float(sum(slots)), float(len(slots))
+
+
+def slots_of(tokens: tuple[int, ...], adapter: str | None = None) -> list[int]:
+    """What the slots of a sequence of tokens hold: computed without blocks or batches."""
+    slots: list[int] = []
+    for position, token in enumerate(tokens):
+        slots.append(written(slots[-1] if slots else 0, position, token, adapter))
+    return slots
+
+
+def expected(
+    prompt: tuple[int, ...],
+    seed: int,
+    count: int,
+    vocab_size: int = 1000,
+    *,
+    adapter: str | None = None,
+    stops: frozenset[int] = frozenset(),
+    min_tokens: int = 0,
+) -> list[int]:
     """The tokens that one choice must get, whatever else runs: computed without blocks or batches."""
-    past: list[int] = []
-    tokens: list[int] = []
-    while len(past) < len(prompt) + count - 1:
-        position = len(past)
-        token = prompt[position] if position < len(prompt) else tokens[-1]
-        past.append(mixed(past[-1] if past else 0, position, token))
-        if len(past) >= len(prompt):
-            tokens.append(mixed(*past, seed, len(past)) % vocab_size)
+    past, tokens = slots_of(prompt, adapter), list[int]()
+    while len(tokens) < count:
+        tokens.append(token_after(past, seed, stops if len(tokens) < min_tokens else frozenset(), vocab_size))
+        past.append(written(past[-1], len(past), tokens[-1], adapter))
     return tokens
 
 

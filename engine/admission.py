@@ -1,0 +1,124 @@
+"""Who may come in: what can never run here, when the queue is full, and which waiting sequence goes next.
+
+Counts only; no tensors, no clock, no randomness. The scheduler owns both objects.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import attrgetter
+
+from engine.blocks import BlockPool, BlockTable
+from engine.config import EngineConfig
+from engine.messages import Add, Embed, Ready
+from engine.sequence import Sequence, SequenceGroup, State
+
+by_age = attrgetter("order")
+_LOOK_AHEAD = 64  # waiting groups that are looked at per admission
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this engine takes at all, and how many sequences it takes at once."""
+
+    config: EngineConfig
+    ready: Ready
+
+    def refusal(self, message: Add | Embed) -> str | None:
+        """Why a group can never run here, as a sentence for the client; None if it can."""
+        new = [choice.max_tokens for choice in message.choices] if isinstance(message, Add) else [0]
+        prompt, n, size, most = len(message.prompt), len(new), self.ready.block_size, self.ready.max_model_len
+        least = 1 if isinstance(message, Add) else 0
+        if prompt == 0 or n < 1 or min(new) < least:
+            return "a request needs a prompt of at least one token, one choice and one new token"
+        if n > self.config.max_sequences:
+            return f"n={n} is more than the {self.config.max_sequences} sequences that this engine runs at once"
+        if prompt + least > most:
+            return f"the prompt has {prompt} tokens; the model takes {most}{' with the answer' * least}"
+        # All n leave prefill together, each with a block to write to; later the oldest goes on alone if it must.
+        blocks = max(prompt // size + n, -(-min(prompt + max(new), most) // size))
+        if blocks > self.ready.blocks:
+            return f"the request needs {blocks} blocks of {size} tokens of KV cache; there are {self.ready.blocks}"
+        return None
+
+    def crowd(self, message: Add | Embed, living: int) -> str | None:
+        """Why a group cannot queue behind so many living sequences; None if it can, as it always can behind none."""
+        n = len(message.choices) if isinstance(message, Add) else 1
+        if living + n > self.config.max_sequences + self.config.max_queue:
+            return f"{living} sequences run or wait here already; there is no place for {n} more now"
+        return None
+
+
+class Queue:
+    """The sequences that wait, oldest first, and the rules by which they are let in."""
+
+    def __init__(self, pool: BlockPool, max_sequences: int) -> None:
+        self.waiting: list[Sequence] = []
+        self._pool = pool
+        self._max_sequences = max_sequences
+
+    def put(self, sequence: Sequence) -> None:
+        """Let a sequence wait, at its place by age."""
+        insort(self.waiting, sequence, key=by_age)
+
+    def admit(self, running: list[Sequence]) -> Sequence | None:
+        """Take out the next sequence that can go beside the running ones, with its blocks, and start its prefill.
+
+        The oldest goes first. While it does not fit, younger groups may overtake it, but all in all with no more
+        sequences than it has itself: a narrow request slips past a wide one, and the wide one's turn
+        comes. Who waits for blocks that another prompt is just about to give takes nobody's place. One
+        further block for each sequence that runs stays untouched: who is let in too early is preempted a few
+        steps later and computed twice.
+        """
+        if not self.waiting:
+            return None
+        slots = sum([sequence.width for sequence in running])
+        passed: list[SequenceGroup] = []
+        for sequence in islice(self._heads(), _LOOK_AHEAD):
+            width = sequence.width
+            if any(group.overtaken + width > len(group.sequences) for group in passed):
+                return None
+            if slots + width <= self._max_sequences:
+                known = self._known(sequence)
+                if self._is_coming(sequence, len(known), running):
+                    continue
+                if self._blocks(sequence, width, known) + slots <= self._pool.available:
+                    for group in passed:
+                        group.overtaken += width
+                    self.waiting.remove(sequence)
+                    self._start(sequence, known)
+                    return sequence
+            passed.append(sequence.group)
+        return None
+
+    def _heads(self) -> Iterator[Sequence]:
+        """The oldest waiting sequence of each group."""
+        return (next(siblings) for _, siblings in groupby(self.waiting, key=lambda sequence: sequence.group.number))
+
+    def _known(self, sequence: Sequence) -> BlockTable:
+        """The blocks that need not be computed. The last token always is: somebody draws from it."""
+        most = (sequence.length - 1) // self._pool.block_size
+        sequence.name_blocks(most, self._pool.block_size)
+        return self._pool.find(sequence.keys, most) if sequence.group.skips_known_blocks else ()
+
+    def _is_coming(self, sequence: Sequence, known: int, running: Iterable[Sequence]) -> bool:
+        """Whether the next block that a sequence lacks is one that a running prompt is going to compute."""
+        if known >= (sequence.length - 1) // self._pool.block_size or not sequence.group.skips_known_blocks:
+            return False
+        key = sequence.keys[known]
+        return any(one.state is State.PREFILL and key in one.keys[known : known + 1] for one in running)
+
+    def _blocks(self, sequence: Sequence, width: int, known: BlockTable) -> int:
+        """Available blocks for all its tokens, and for a first new one of each sequence that will leave prefill."""
+        held = sum([self._pool.holders(block) > 0 for block in known])
+        return sequence.length // self._pool.block_size + width - held
+
+    def _start(self, sequence: Sequence, known: BlockTable) -> None:
+        size = self._pool.block_size
+        held = self._pool.fork(known)
+        sequence.blocks = (*held, *self._pool.take(-(-sequence.length // size) - len(held)))
+        sequence.computed = len(held) * size
+        sequence.move(State.PREFILL)
