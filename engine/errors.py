@@ -15,6 +15,10 @@ class ModelError(EngineError):
     """The model's files are missing, damaged or of a kind that the engine cannot run."""
 
 
+class GrammarError(EngineError):
+    """A grammar cannot be compiled: the client's to change."""
+
+
 class CoreFailed(EngineError):
     """The core process ended, or could not start; everything it had in hand is lost."""
 

@@ -1,0 +1,229 @@
+"""Grammars: each text compiled once, one matcher per sequence, a mask of tokens for each draw.
+
+The library (llguidance) is imported with the first grammar: a core without it runs everything else. A grammar
+is compiled in a thread, and its group waits outside the scheduler meanwhile. A mask costs some microseconds a
+row, so masks are computed in the step, where they are needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.batch import Batch
+from engine.errors import GrammarError
+from engine.messages import Add, Ready
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+_log = logging.getLogger(__name__)
+
+MOST_BYTES = 256 << 10
+"""Longest grammar text, in UTF-8."""
+
+_LEXER_STATES = 50_000  # 1 to 2 kB each, at most, in every matcher
+_STACK = 64 << 20  # the library recurses along chains of rules; who tries a grammar beforehand does so with less
+_KEPT = 64  # compiled grammars
+_NO_PACKAGE = "grammars need the llguidance package, which is not installed beside this engine"
+
+_REGEX_ERROR = re.compile(r"^error: (.+)$", re.MULTILINE)  # below the pattern, over several lines
+_SCHEMA_PLACE = re.compile(r"^at [0-9()]+: (?=failed to compile JSON schema)")  # in a text that is not the client's
+_REASONS = {"": "it cannot be followed", "NoExtensionBias": "there is no text that it lets through"}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A grammar at its beginning. matcher: never advanced, only copied. mask: of the first token."""
+
+    matcher: LLMatcher
+    mask: bytes
+
+
+class Compiler:
+    """Makes matchers for one model's tokens.
+
+    tokenizer: the text of a tokenizer.json. vocab_size: of the model's logits. stop_tokens: what ends an answer.
+    Raises GrammarError where the tokens cannot be read so.
+    """
+
+    def __init__(self, tokenizer: str, vocab_size: int, stop_tokens: Collection[int]) -> None:
+        try:
+            from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+        except ImportError as error:
+            raise GrammarError(_NO_PACKAGE) from error
+        if not stop_tokens:
+            raise GrammarError("this model has no token that could end an answer, so it takes no grammar")
+        try:
+            self._tokens = LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=sorted(stop_tokens))
+        except ValueError as error:
+            raise GrammarError(f"grammars do not go with this model's tokenizer: {error}") from error
+        self._limits = LLParserLimits(max_lexer_states=_LEXER_STATES, verbose_errors=False)
+        self._new = LLMatcher
+        self._bytes = -(-vocab_size // 8)
+
+    def compile(self, grammar: str) -> Compiled:
+        """Compile a text in llguidance's notation; raises GrammarError with a reason for the client."""
+        if len(grammar.encode()) > MOST_BYTES:
+            raise GrammarError(f"it is longer than {MOST_BYTES} bytes")
+        matcher = self._new(self._tokens, grammar, log_level=0, limits=self._limits)
+        mask = self.mask(matcher)
+        if matcher.is_error():
+            raise GrammarError(reason(matcher))
+        return Compiled(matcher, mask)
+
+    def mask(self, matcher: LLMatcher) -> bytes:
+        """What may be drawn next: bit t % 8 of byte t // 8 for token t. Stop tokens alone once nothing else may."""
+        return matcher.compute_bitmask()[: self._bytes]
+
+
+def reason(matcher: LLMatcher) -> str:
+    """Why a matcher is in error: one line of at most 300 characters, for the client."""
+    text = matcher.get_error()
+    found = _REGEX_ERROR.search(text)
+    line = found[1] if found else next(iter(text.splitlines()), "")
+    return _REASONS.get(line) or _SCHEMA_PLACE.sub("", line)[:300]
+
+
+@dataclass(slots=True)
+class _Follower:
+    """A sequence under a grammar. matcher: None until its first token, so that siblings share the first mask."""
+
+    group: int
+    compiled: Compiled
+    matcher: LLMatcher | None = None
+
+
+@dataclass(slots=True)
+class _Held:
+    """A group whose grammar is being compiled. aborted: choices that have been ended meanwhile."""
+
+    add: Add
+    compiled: Future[Compiled]
+    aborted: set[int]
+
+
+class Grammars:
+    """All grammars of a core, and where its sequences are in them. Owned by the core's thread.
+
+    tokenizer: as in Compiler; None where none was given, and then every grammar is refused. wake: called, from a
+    thread of its own, when a held group may go on.
+    """
+
+    def __init__(self, tokenizer: str | None, ready: Ready, wake: Callable[[], None]) -> None:
+        self._tokenizer = tokenizer
+        self._ready = ready
+        self._wake = wake
+        self._compiler: Compiler | None = None
+        self._compiled: OrderedDict[str, Future[Compiled]] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+        self._held: dict[int, _Held] = {}
+        self._followers: dict[int, _Follower] = {}
+
+    # Groups that wait for their grammar
+
+    @property
+    def held(self) -> int:
+        """Choices whose grammar is being compiled."""
+        return sum([len(held.add.choices) - len(held.aborted) for held in self._held.values()])
+
+    @property
+    def due(self) -> bool:
+        """Whether `release` would give something."""
+        return any(held.compiled.done() for held in self._held.values())
+
+    def hold(self, add: Add, grammar: str) -> None:
+        """Keep a group until its grammar is compiled; then `wake` is called and the group is due."""
+        compiled = self._compiled.get(grammar)
+        if compiled is None:
+            # One that fails is kept as well: it fails again without any work.
+            compiled = self._compiled[grammar] = self._submit(grammar)
+            if len(self._compiled) > _KEPT:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(grammar)
+        self._held[add.group] = _Held(add, compiled, set())
+        compiled.add_done_callback(lambda _: self._wake())
+
+    def release(self) -> list[tuple[Add, Compiled | str, frozenset[int]]]:
+        """The groups that are due, in order of arrival: each with its grammar, or why it has none, and the choices
+        that were ended meanwhile."""
+        due = [held for held in self._held.values() if held.compiled.done()]
+        for held in due:
+            del self._held[held.add.group]
+        return [(held.add, _outcome(held.compiled), frozenset(held.aborted)) for held in due]
+
+    def abort(self, group: int, choices: Collection[int] | None) -> None:
+        """End choices of a held group, all of them for None; another group is none of this one's business."""
+        if held := self._held.get(group):
+            held.aborted.update(range(len(held.add.choices)) if choices is None else choices)
+            if held.aborted.issuperset(range(len(held.add.choices))):
+                del self._held[group]
+
+    def _submit(self, grammar: str) -> Future[Compiled]:
+        stack = threading.stack_size(_STACK)  # for the thread that the first submit starts
+        try:
+            return self._thread.submit(self._compile, grammar)
+        finally:
+            threading.stack_size(stack)
+
+    def _compile(self, grammar: str) -> Compiled:
+        """Runs in the thread."""
+        if self._compiler is None:
+            if self._tokenizer is None:
+                raise GrammarError("this engine was started without its tokenizer, so it takes no grammar")
+            self._compiler = Compiler(self._tokenizer, self._ready.vocab_size, self._ready.eos_tokens)
+        return self._compiler.compile(grammar)
+
+    # Sequences under a grammar
+
+    def follow(self, group: int, sequences: Iterable[int], compiled: Compiled) -> None:
+        """From now on these sequences, which have no token yet, keep to a grammar."""
+        for sequence in sequences:
+            self._followers[sequence] = _Follower(group, compiled)
+
+    def masks(self, batch: Batch) -> Mapping[int, bytes]:
+        """The masks of a batch's draws, by sequence; those of sequences without a grammar are left out."""
+        if not self._followers:
+            return {}
+        draws = [draw for chunk in batch.chunks for draw in chunk.draws] + [row.draw for row in batch.rows]
+        found = [(draw.sequence, self._followers.get(draw.sequence)) for draw in draws]
+        return {sequence: self._mask(follower) for sequence, follower in found if follower is not None}
+
+    def _mask(self, follower: _Follower) -> bytes:
+        if follower.matcher is None or self._compiler is None:
+            return follower.compiled.mask
+        return self._compiler.mask(follower.matcher)
+
+    def advance(self, tokens: Iterable[tuple[int, int]]) -> dict[int, str]:
+        """Take in drawn tokens, as (sequence, token); returns the groups that cannot go on, each with the reason."""
+        failed: dict[int, str] = {}
+        for sequence, token in tokens if self._followers else ():
+            if (follower := self._followers.get(sequence)) is None:
+                continue
+            if follower.matcher is None:
+                follower.matcher = follower.compiled.matcher.deep_copy()
+            # One that failed at its mask takes a stop token without a word.
+            if not follower.matcher.consume_token(token) or follower.matcher.is_error():
+                failed[follower.group] = f"the grammar could not be followed: {reason(follower.matcher)}"
+        return failed
+
+    def keep(self, living: Callable[[int], bool]) -> None:
+        """Forget the sequences that live no more."""
+        for sequence in [sequence for sequence in self._followers if not living(sequence)]:
+            del self._followers[sequence]
+
+
+def _outcome(compiled: Future[Compiled]) -> Compiled | str:
+    error = compiled.exception()
+    if error is None:
+        return compiled.result()
+    if not isinstance(error, GrammarError):  # nothing that a grammar does may end the core
+        _log.error("a grammar could not be compiled", exc_info=error)
+        return "the grammar could not be compiled"
+    return f"the grammar cannot be used: {error}"
