@@ -90,6 +90,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-sequences", type=int, metavar="N", help="sequences at once, and the widest n")
     parser.add_argument("--max-batch-tokens", type=int, metavar="N", help="tokens that one step may run")
     parser.add_argument(
+        "--max-queue", type=int, metavar="N", help="sequences that may wait while --max-sequences run; then 429"
+    )
+    parser.add_argument(
+        "--no-prefix-cache",
+        dest="prefix_cache",
+        action="store_false",
+        help="keep nothing of prompts and answers that are over, for requests that begin alike",
+    )
+    parser.add_argument(
         "--pooling", choices=("mean", "last"), help="how hidden states become embeddings, where the model does not say"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="base of the seeds of requests without one")
@@ -121,7 +130,7 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
         raise ModelError(f"{model} is neither a folder nor a .gguf file")
     given = {
         name: getattr(arguments, name)
-        for name in ("max_sequences", "max_batch_tokens")
+        for name in ("max_sequences", "max_batch_tokens", "max_queue")
         if getattr(arguments, name) is not None
     }
     return EngineConfig(
@@ -133,6 +142,7 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
         kv_fraction=arguments.kv_fraction,
         max_model_len=arguments.max_model_len,
         seed=arguments.seed,
+        prefix_cache=arguments.prefix_cache,
         pooling=arguments.pooling,
         **given,
     )
