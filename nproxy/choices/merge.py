@@ -230,12 +230,12 @@ class Merge:
             strand.by_choice.update((said.index, usage) for said in chunk.choices if said.index in promised)
 
     def _note_fingerprint(self, strand: Strand, chunk: UpstreamChunk) -> None:
-        """Keep the leg's fingerprint; in a stream the first one that is heard stands on every frame from then on."""
+        """Keep the leg's fingerprint; in a stream the first that a choice says stands on all frames from then on."""
         if chunk.fingerprint is None:
             return
         if strand.fingerprint is None:
             strand.fingerprint = chunk.fingerprint
-        if self._request.stream and self._wire.fingerprint is None:
+        if self._request.stream and chunk.choices and self._wire.fingerprint is None:
             self._wire = self._wire.with_fingerprint(chunk.fingerprint)
             for other in self._strands.values():
                 other.rewriter.forget()  # what was learned shows no fingerprint
@@ -318,7 +318,8 @@ class Merge:
         return b""
 
     def _usage_tail(self, usage: Usage) -> bytes:
-        return self._wire.usage_tail(usage)
+        told = (strand.fingerprint for strand in self._strands.values() if strand.fingerprint is not None)
+        return self._wire.with_fingerprint(self._wire.fingerprint or next(told, None)).usage_tail(usage)
 
     def _answer(self, usage: Usage | None) -> bytes:
         """The whole answer; what is told once is told by the leg that brings its first choice."""

@@ -184,6 +184,17 @@ def test_C5_a_fingerprint_that_comes_late_stands_on_every_chunk_from_then_on() -
     assert [frame.get("system_fingerprint") for frame in play.frames] == [None] * 8 + ["fp"] * 4
 
 
+@pytest.mark.parametrize("options", [None, {"include_usage": True}])
+def test_C5_a_fingerprint_that_only_the_usage_has_stands_there_only(options: dict[str, bool] | None) -> None:
+    # vLLM: which of several calls ends first must not decide what the chunks of the others look like
+    play = Play(chat(n=2, stream=True, stream_options=options))
+    last = chunk([], usage={"prompt_tokens": 1, "completion_tokens": 1}, system_fingerprint="fp")
+    play.streams(0, delta("x"), delta(finish="stop"), last, DONE)
+    play.streams(1, delta("x"), delta(finish="stop"), last, DONE)
+    told = [frame.get("system_fingerprint") for frame in play.frames if frame != "[DONE]"]
+    assert told == [None] * 6 + (["fp"] if options else [])
+
+
 def test_unknown_keys_ride_along() -> None:
     play = Play(chat(n=2, stream=True))
     play.says(1, delta("x", stop_reason=7, top={"timings": {"a": 1}}))

@@ -67,7 +67,12 @@ _ANSWERS = [
     ("C4", CHOICES + "merge.py", "if chunk.extra and not self._request.stream:", "if False:"),
     ("C4", CHOICES + "merge.py", "extra=fold([said.extra for said in spoken]),", "extra={},"),
     ("C5", CHOICES + "merge.py", "first = shown[0][1].strand", "first = shown[-1][1].strand"),
-    ("C5", CHOICES + "merge.py", "if self._request.stream and self._wire.fingerprint is None:", "if False:"),
+    (
+        "C5",
+        CHOICES + "merge.py",
+        "if self._request.stream and chunk.choices and self._wire.fingerprint is None:",
+        "if False:",
+    ),
     ("C7", CHOICES + "conduct.py", "if missing and not self._doomed:", "if False:"),
     (
         "C9",
