@@ -19,6 +19,14 @@ class GrammarError(EngineError):
     """A grammar cannot be compiled: the client's to change."""
 
 
+class RequestError(EngineError, ValueError):
+    """A request to the library asks for what cannot be; `param` is the field at fault, where it is one's."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 class CoreFailed(EngineError):
     """The core process ended, or could not start; everything it had in hand is lost."""
 

@@ -30,14 +30,15 @@ BREAKS = [
     ("nproxy/gateway/__init__.py", "import nproxy.models", "Models are"),
     ("nproxy/cli/options.py", "def late():\n    import engine.config", "nproxy never imports the engine"),
     ("nproxy/models/hub.py", "import torch", "nproxy never imports the engine"),
-    ("engine/newcomer.py", "", "engine: server > channel"),
-    ("engine/scheduler.py", "import engine.core", "engine: server > channel"),
-    ("engine/text/stops.py", "import engine.server.output", "engine: server > channel"),
+    ("engine/newcomer.py", "", "engine: library > server"),
+    ("engine/scheduler.py", "import engine.core", "engine: library > server"),
+    ("engine/text/stops.py", "import engine.server.output", "engine: library > server"),
     ("engine/blocks.py", "import nproxy.config", "The engine takes the wire"),
     ("engine/scheduler.py", "import nproxy.openai.errors", "The engine's core knows no wire"),
     ("engine/batch.py", "import torch", "The engine's scheduling half"),
     ("engine/sequence.py", f"{TYPE_ONLY}import asyncio", "The engine's scheduling half"),
     ("engine/text/vocabulary.py", "import torch", "The engine's server process"),
+    ("engine/library.py", "import aiohttp", "The engine as a library"),
     ("nproxy/config/tree.py", "import nproxy.config.planned", "No cycles"),
 ]
 

@@ -1,0 +1,160 @@
+"""The engine inside this process: the same words, checks and answers as over HTTP."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from engine import Delta, Engine, EngineError, ModelError, RequestError
+from tests.engine.asking import QUESTION, answer, chat
+from tests.engine.conftest import MODEL
+from tests.real.processes import ROOT
+
+pytestmark = pytest.mark.model
+
+PROMPTS = ["The sky is", "Once upon a time there was"]
+
+
+@pytest.fixture(scope="module")
+def engine(default_model: Path) -> Iterator[Engine]:
+    threads = torch.get_num_threads()
+    with Engine(default_model, dtype="float32", max_sequences=16, max_queue=8, num_blocks=256) as loaded:
+        yield loaded
+    torch.set_num_threads(threads)
+
+
+def running(engine: Engine) -> int:
+    assert engine._core is not None
+    return engine._core.scheduler.living
+
+
+async def test_a_chat_is_the_servers(engine: Engine, client: httpx.AsyncClient) -> None:
+    wishes: dict[str, Any] = {"n": 3, "seed": 7, "temperature": 0.9, "top_p": 0.9, "max_tokens": 12}
+    theirs, ours = await answer(client, "/v1/chat/completions", chat(**wishes)), engine.chat(QUESTION, **wishes)
+    assert [choice.text for choice in ours.choices] == [c["message"]["content"] for c in theirs["choices"]]
+    assert [choice.finish_reason for choice in ours.choices] == [c["finish_reason"] for c in theirs["choices"]]
+    assert ours.usage.prompt == theirs["usage"]["prompt_tokens"]
+    assert ours.usage.completion == theirs["usage"]["completion_tokens"]
+    assert ours.choices[0].message["content"] == ours.choices[0].text
+
+
+async def test_texts_are_the_servers(engine: Engine, client: httpx.AsyncClient) -> None:
+    wishes: dict[str, Any] = {"n": 2, "seed": 3, "max_tokens": 6, "logprobs": 2}
+    body = {"model": MODEL, "prompt": PROMPTS, **wishes}
+    theirs, ours = (await answer(client, "/v1/completions", body))["choices"], engine.generate(PROMPTS, **wishes)
+    assert [choice.text for one in ours for choice in one.choices] == [choice["text"] for choice in theirs]
+    told = [choice.logprobs or () for one in ours for choice in one.choices]
+    assert [[one.own for one in of_choice] for of_choice in told] == [
+        pytest.approx(choice["logprobs"]["token_logprobs"]) for choice in theirs
+    ]
+    assert [[choice.index for choice in one.choices] for one in ours] == [[0, 1]] * 2
+
+
+def test_more_prompts_than_the_queue_takes(engine: Engine) -> None:
+    """40 choices in all, of which 24 may be in the core at once; each is what it is by itself."""
+    prompts = [[number, number + 1] for number in range(1, 41)]
+    answers = engine.generate(prompts, seed=1, max_tokens=3, ignore_eos=True)
+    assert all(one.usage.completion == 3 == len(one.choices[0].tokens) for one in answers)
+    for number in (0, 17, 39):
+        (alone,) = engine.generate(prompts[number : number + 1], seed=1, max_tokens=3, ignore_eos=True)
+        assert alone.choices == answers[number].choices
+    assert running(engine) == 0
+
+
+def test_one_text_is_one_prompt_and_stops_are_cut(engine: Engine) -> None:
+    [whole] = engine.generate("1, 2, 3, 4,", temperature=0, max_tokens=8)
+    assert " 6" in whole.choices[0].text
+    [cut] = engine.generate("1, 2, 3, 4,", temperature=0, max_tokens=8, stop=" 6")
+    assert cut.choices[0].text == whole.choices[0].text.partition(" 6")[0]
+    assert cut.choices[0].finish_reason == "stop"
+    assert cut.choices[0].tokens == whole.choices[0].tokens[: len(cut.choices[0].tokens)]
+    assert running(engine) == 0
+
+
+def fold(pieces: Iterator[Delta], n: int) -> list[tuple[str, tuple[int, ...], str | None]]:
+    texts, tokens, reasons = [""] * n, [()] * n, [None] * n  # type: Any
+    for piece in pieces:
+        assert reasons[piece.index] is None
+        texts[piece.index] += piece.text
+        tokens[piece.index] += piece.tokens
+        reasons[piece.index] = piece.finish_reason
+    return list(zip(texts, tokens, reasons, strict=True))
+
+
+@pytest.mark.parametrize("prompt", ["The sky is", QUESTION])
+def test_a_stream_is_the_answer_in_pieces(engine: Engine, prompt: Any) -> None:
+    wishes: dict[str, Any] = {"n": 2, "seed": 5, "max_tokens": 10, "temperature": 0.8}
+    whole = engine.chat(prompt, **wishes) if isinstance(prompt, list) else engine.generate(prompt, **wishes)[0]
+    assert fold(engine.stream(prompt, **wishes), 2) == [(c.text, c.tokens, c.finish_reason) for c in whole.choices]
+
+
+def test_a_stream_that_is_left_ends(engine: Engine) -> None:
+    stream = engine.stream("The sky is", n=3, max_tokens=200, ignore_eos=True)
+    next(stream)
+    assert running(engine) == 3
+    del stream
+    assert running(engine) == 0
+
+
+def test_a_stream_and_other_requests_beside_it(engine: Engine) -> None:
+    wishes: dict[str, Any] = {"seed": 11, "max_tokens": 12, "ignore_eos": True}
+    [alone] = engine.generate("The sky is", **wishes)
+    stream = engine.stream("The sky is", **wishes)
+    pieces = [next(stream)]
+    assert engine.generate("The sky is", **wishes) == [alone]
+    assert fold(iter([*pieces, *stream]), 1)[0][0] == alone.choices[0].text
+
+
+def test_threads_may_share_it(engine: Engine) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        asked = [threads.submit(engine.generate, PROMPTS, n=2, seed=seed, max_tokens=8) for seed in range(3)]
+        given = [one.result(60) for one in asked]
+    assert given[1] == engine.generate(PROMPTS, n=2, seed=1, max_tokens=8)
+    assert running(engine) == 0
+
+
+@pytest.mark.parametrize(
+    ("wishes", "param"),
+    [
+        ({"temperature": 9}, "temperature"),
+        ({"n": 17}, "n"),
+        ({"max_tokens": 5000}, "prompt"),
+        ({"colour": "blue"}, "colour"),
+        ({"stop": 5}, "stop"),
+    ],
+)
+def test_what_cannot_be_asked(engine: Engine, wishes: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        engine.generate("a", **wishes)
+    assert refused.value.param == param
+    with pytest.raises(RequestError):
+        engine.stream("a", **wishes)  # at once, not with the first piece
+
+
+def test_no_model_and_no_engine(default_model: Path, tmp_path: Path, engine: Engine) -> None:
+    with pytest.raises(ModelError):
+        Engine(tmp_path / "nowhere")
+    core, engine._core = engine._core, None
+    try:
+        with pytest.raises(EngineError, match="closed"):
+            engine.generate("a")
+    finally:
+        engine._core = core
+
+
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [("engine", "torch aiohttp tokenizers pydantic"), ("engine.library", "aiohttp")],
+)
+def test_importing_it_loads_no_more_than_it_needs(imported: str, absent: str) -> None:
+    code = f"import sys, {imported}; print(*[name for name in {absent.split()} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
