@@ -41,10 +41,10 @@ class CoreClient:
         self._owing_since: float | None = None
 
     @classmethod
-    async def start(cls, config: EngineConfig, loader: str = _LOADER) -> CoreClient:
+    async def start(cls, config: EngineConfig, loader: str = _LOADER, tokenizer: str | None = None) -> CoreClient:
         """Start the core process and wait until the model is loaded; raises CoreFailed with the reason.
 
-        loader: "module:name" of what makes the runner, imported in the core process only.
+        loader: "module:name" of what makes the runner, imported in the core process only. tokenizer: as in Start.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -56,14 +56,14 @@ class CoreClient:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=2,  # whatever a library prints is a log line, not the server's output
                     pass_fds=(theirs.fileno(),),
-                    env=_environment(),
+                    env=child_environment(),
                 )
             except BaseException:
                 writer.close()
                 raise
         client = cls(process, reader, writer)
         try:
-            writer.write(pack(Start(config, loader)))
+            writer.write(pack(Start(config, loader, tokenizer)))
             client.ready = await client._receive(Ready)
         except BaseException:
             await client.close()
@@ -129,8 +129,8 @@ class CoreClient:
         raise CoreFailed(message.message if isinstance(message, Broken) else f"the engine core sent {message!r}")
 
 
-def _environment() -> dict[str, str]:
-    """What the core process inherits: this process's environment, and two things it must have.
+def child_environment() -> dict[str, str]:
+    """What a process of the engine's inherits: this process's environment, and two things it must have.
 
     It runs the same `engine` as this process, from wherever that was imported: an installed one is found
     anyway, a source tree is named, since `-P` leaves the working folder out. And its math threads spin

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from engine.batch import Batch, Reads, StepOutput, count_reads
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
+from engine.grammar import Grammars
 from engine.messages import Abort, Add, Embed, GroupFailed, Ready, Stats, StepDone
 from engine.scheduler import Outcome, Scheduler
 
@@ -33,11 +36,21 @@ class Core:
     """Scheduler and runner, joined: what is added is answered over the following steps.
 
     Single-threaded; nothing here waits. Same messages in the same order give the same tokens.
+
+    tokenizer: the text of a tokenizer.json, without which no grammar is taken. wake: called, from another thread,
+    when a group's grammar has been compiled, so that there is work; where it is None, `add` compiles and waits.
     """
 
-    def __init__(self, config: EngineConfig, runner: Runner) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner,
+        tokenizer: str | None = None,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
         self.ready = runner.ready
         self.scheduler = Scheduler(config, runner.ready)
+        self.grammars = Grammars(tokenizer, runner.ready, wake)
         self._runner = runner
         self._failed: list[GroupFailed] = []
         self._changed = False  # something ended outside a step: the counts are to be told
@@ -49,15 +62,18 @@ class Core:
     @property
     def has_work(self) -> bool:
         """Whether a step would do or tell anything."""
-        return bool(self.scheduler.running or self.scheduler.queue.waiting or self._failed or self._changed)
+        there = self.scheduler.running or self.scheduler.queue.waiting or self.grammars.due
+        return bool(there or self._failed or self._changed)
 
     def add(self, message: Add | Embed) -> None:
         """Queue a group; one that can never run here, or not now, fails in the next step's outcome."""
         self._taken += 1
         if reason := self.scheduler.limits.refusal(message):
             self._failed.append(GroupFailed(message.group, reason, "refused"))
-        elif reason := self.scheduler.limits.crowd(message, self.scheduler.living):
+        elif reason := self.scheduler.limits.crowd(message, self.scheduler.living + self.grammars.held):
             self._failed.append(GroupFailed(message.group, reason, "busy"))
+        elif isinstance(message, Add) and message.grammar is not None:
+            self.grammars.hold(message, message.grammar)
         else:
             self.scheduler.add(message)
 
@@ -65,11 +81,13 @@ class Core:
         """End choices at once: their blocks are free when this returns, and no token of theirs follows."""
         self._taken += 1
         self.scheduler.abort(message.group, message.choices)
+        self.grammars.abort(message.group, message.choices)
         self._changed = True
 
     def step(self) -> StepDone:
         """Schedule, run, postprocess. Raises CoreFailed when step after step cannot be run."""
         began = time.perf_counter()
+        self._release()
         batch = self.scheduler.schedule()
         outcome = self._run(batch) if batch.rows or batch.chunks else Outcome()
         failed, self._failed, self._changed = tuple(self._failed), [], False
@@ -85,8 +103,19 @@ class Core:
             outcome.embedded,
         )
 
+    def _release(self) -> None:
+        """Queue the groups whose grammars have been compiled since the last step."""
+        for add, grammar, aborted in self.grammars.release():
+            if isinstance(grammar, str):
+                self._failed.append(GroupFailed(add.group, grammar, "refused"))
+            else:
+                self.grammars.follow(add.group, self.scheduler.add(add), grammar)
+                self.scheduler.abort(add.group, aborted)
+
     def _run(self, batch: Batch) -> Outcome:
         try:
+            if masks := self.grammars.masks(batch):
+                batch = replace(batch, masks=masks)
             output = self._runner.run(batch)
         except Exception as error:
             self._fail(batch, error)
@@ -94,7 +123,14 @@ class Core:
         self._failures = 0
         self._steps += 1
         self._reads += count_reads(batch.rows, batch.items)
-        return self.scheduler.receive(batch, output)
+        against = self.grammars.advance(output.tokens)
+        outcome = self.scheduler.receive(batch, output)
+        for group, reason in against.items():
+            self.scheduler.abort(group)
+            self._failed.append(GroupFailed(group, reason, "refused"))
+            outcome = replace(outcome, tokens=tuple([drawn for drawn in outcome.tokens if drawn.group != group]))
+        self.grammars.keep(self.scheduler.lives)
+        return outcome
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         """End the groups of a batch that could not be run; give up when nothing runs any more."""
@@ -115,7 +151,7 @@ class Core:
             blocks_shared=pool.shared,
             peak_blocks=pool.peak,
             running=len(scheduler.running),
-            waiting=scheduler.living - len(scheduler.running),
+            waiting=scheduler.living - len(scheduler.running) + self.grammars.held,
             forks=scheduler.forks,
             block_copies=pool.copies,
             preemptions=scheduler.preemptions,

@@ -113,10 +113,10 @@ class Grammars:
     """All grammars of a core, and where its sequences are in them. Owned by the core's thread.
 
     tokenizer: as in Compiler; None where none was given, and then every grammar is refused. wake: called, from a
-    thread of its own, when a held group may go on.
+    thread of its own, when a held group may go on; None where nobody sleeps, and then `hold` waits.
     """
 
-    def __init__(self, tokenizer: str | None, ready: Ready, wake: Callable[[], None]) -> None:
+    def __init__(self, tokenizer: str | None, ready: Ready, wake: Callable[[], None] | None) -> None:
         self._tokenizer = tokenizer
         self._ready = ready
         self._wake = wake
@@ -148,7 +148,10 @@ class Grammars:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(grammar)
         self._held[add.group] = _Held(add, compiled, set())
-        compiled.add_done_callback(lambda _: self._wake())
+        if (wake := self._wake) is None:
+            compiled.exception()
+        else:
+            compiled.add_done_callback(lambda _: wake())
 
     def release(self) -> list[tuple[Add, Compiled | str, frozenset[int]]]:
         """The groups that are due, in order of arrival: each with its grammar, or why it has none, and the choices

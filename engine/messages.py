@@ -20,10 +20,14 @@ from engine.config import EngineConfig
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first message: the settings, and what loads the model, as "module:name" of a function that
-    takes an EngineConfig and gives a runner (engine.core.Runner)."""
+    takes an EngineConfig and gives a runner (engine.core.Runner).
+
+    tokenizer: the text of a tokenizer.json, from which grammars learn what a token stands for; None takes none.
+    """
 
     config: EngineConfig
     loader: str
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

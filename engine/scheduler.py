@@ -59,10 +59,14 @@ class Scheduler:
         """Sequences that are not done, running or not."""
         return len(self._sequences)
 
+    def lives(self, sequence: int) -> bool:
+        """Whether a sequence, by its id, is not done."""
+        return sequence in self._sequences
+
     # What comes and goes
 
-    def add(self, message: Add | Embed) -> None:
-        """Queue a group that the limits let in, its first choice as leader."""
+    def add(self, message: Add | Embed) -> list[int]:
+        """Queue a group that the limits let in, its first choice as leader; returns its sequences' ids by choice."""
         # With the cache off blocks are still found by their keys, but among siblings only, and while one holds them.
         scope = (message.salt, message.adapter) if self._config.prefix_cache else (self._arrivals,)
         group = SequenceGroup(message.group, self._arrivals, message.prompt, prefix.root(*scope))
@@ -80,6 +84,7 @@ class Scheduler:
                 for choice in message.choices:
                     self._add_sequence(group, choice.seed, min(choice.max_tokens, room), choice.sampling)
         self.queue.put(group.sequences[0])
+        return [sequence.id for sequence in group.sequences]
 
     def _add_sequence(self, group: SequenceGroup, seed: int, limit: int, sampling: Sampling) -> None:
         state = State.FOLLOWING if group.sequences else State.WAITING

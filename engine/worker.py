@@ -26,7 +26,8 @@ from engine.messages import HEADER, Abort, Add, Broken, Embed, FromCore, Message
 
 _log = logging.getLogger(__name__)
 
-Inbox = queue.SimpleQueue[ToCore]
+# None says nothing but that there is work: it wakes a core that sleeps.
+Inbox = queue.SimpleQueue[ToCore | None]
 Send = Callable[[FromCore], None]
 
 
@@ -39,12 +40,14 @@ def serve(engine: Core, inbox: Inbox, send: Send) -> NoReturn:
                     engine.add(message)
                 case Abort():
                     engine.abort(message)
+                case None:
+                    pass
                 case _:
                     assert_never(message)
         send(engine.step())
 
 
-def _arrived(inbox: Inbox, *, wait: bool) -> Iterator[ToCore]:
+def _arrived(inbox: Inbox, *, wait: bool) -> Iterator[ToCore | None]:
     if wait:
         yield inbox.get()
     while True:
@@ -74,7 +77,7 @@ def run(link: socket.socket) -> int:
         gc.collect()
         gc.freeze()
         send(runner.ready)
-        serve(Core(start.config, runner), inbox, send)
+        serve(Core(start.config, runner, start.tokenizer, lambda: inbox.put(None)), inbox, send)
     except (BrokenPipeError, ConnectionResetError):
         return 0  # the server is gone, and nobody is left to be told
     except Exception as error:

@@ -14,6 +14,7 @@ import importlib
 import os
 import sys
 import threading
+from collections.abc import Mapping
 
 from engine.batch import Batch, Chunk, Draw, StepOutput
 from engine.config import EngineConfig
@@ -44,11 +45,13 @@ class HashRunner:
         self.failing = False
         self.pause: threading.Event | None = None
         self.free_steps = 0
+        self._masks: Mapping[int, bytes] = {}
         self._slots: list[int | None] = [None] * (about.blocks * about.block_size)
 
     def run(self, batch: Batch) -> StepOutput:
         """Check the batch's own rules, carry it out, draw."""
         self.batches.append(batch)
+        self._masks = batch.masks
         if self.failing:
             raise MemoryError("no memory left on the device")
         if self.pause is not None and len(self.batches) > self.free_steps:
@@ -109,7 +112,10 @@ class HashRunner:
     def _draw(self, draw: Draw, blocks: tuple[int, ...], position: int) -> int:
         assert draw.position == position
         assert draw.past is None or len(draw.past.prompt) + len(draw.past.output) == position
-        return token_after(self._past(blocks, position), draw.seed, draw.banned, self.ready.vocab_size)
+        banned = draw.banned
+        if (mask := self._masks.get(draw.sequence)) is not None:
+            banned |= {token for token in range(self.ready.vocab_size) if not mask[token // 8] >> token % 8 & 1}
+        return token_after(self._past(blocks, position), draw.seed, banned, self.ready.vocab_size)
 
     def _scores(self, chunk: Chunk) -> tuple[Logprobs, ...]:
         past = self._past(chunk.blocks, chunk.start + len(chunk.tokens))
