@@ -101,6 +101,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pooling", choices=("mean", "last"), help="how hidden states become embeddings, where the model does not say"
     )
+    parser.add_argument("--max-logprobs", type=int, metavar="N", help="most of the likeliest tokens told with each")
+    parser.add_argument(
+        "--lora",
+        type=_adapter,
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="serve a LoRA adapter under a name of its own; may be given several times",
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="base of the seeds of requests without one")
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when standard input does")
     parser.add_argument(
@@ -121,6 +130,13 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _adapter(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"must be NAME=PATH, not {text}")
+    return name, path
+
+
 def _config(arguments: argparse.Namespace) -> EngineConfig:
     """The settings; raises ConfigError for wrong ones and ModelError where the path holds no model."""
     model = Path(arguments.model)
@@ -130,7 +146,7 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
         raise ModelError(f"{model} is neither a folder nor a .gguf file")
     given = {
         name: getattr(arguments, name)
-        for name in ("max_sequences", "max_batch_tokens", "max_queue")
+        for name in ("max_sequences", "max_batch_tokens", "max_queue", "max_logprobs")
         if getattr(arguments, name) is not None
     }
     return EngineConfig(
@@ -144,6 +160,7 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
         seed=arguments.seed,
         prefix_cache=arguments.prefix_cache,
         pooling=arguments.pooling,
+        adapters=tuple(arguments.lora),
         **given,
     )
 

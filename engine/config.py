@@ -23,6 +23,8 @@ class EngineConfig:
     max_sequences: sequences at once; also the widest n that one request can have.
     max_queue: sequences that may wait while so many run; a request for more is turned away for now.
     prefix_cache: keep the blocks of what is over, for requests that begin alike.
+    max_logprobs: how many of the likeliest tokens a client may ask to be told with each.
+    adapters: LoRA adapters as (the id on the wire, the adapter's folder), served beside the model itself.
     pooling: how hidden states become embeddings, in place of what the model's folder says.
     share_gate: reading a prefix once for several rows must save at least this many tokens of KV.
     seed: base of the seeds given to requests without one; None draws it from the system.
@@ -40,6 +42,8 @@ class EngineConfig:
     max_sequences: int = 256
     max_queue: int = 2048
     prefix_cache: bool = True
+    max_logprobs: int = 20
+    adapters: tuple[tuple[str, str], ...] = ()
     pooling: Literal["mean", "last"] | None = None
     share_gate: int = 64
     seed: int | None = None
@@ -56,9 +60,13 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if self.kv_fraction is not None and not 0 < self.kv_fraction < 1:
             raise ConfigError(f"kv_fraction must lie between 0 and 1, not {self.kv_fraction}")
-        for name, value in {"share_gate": self.share_gate, "max_queue": self.max_queue}.items():
+        counts = {"share_gate": self.share_gate, "max_queue": self.max_queue, "max_logprobs": self.max_logprobs}
+        for name, value in counts.items():
             if value < 0:
                 raise ConfigError(f"{name} must not be negative, not {value}")
+        names = [self.served_model_name, *(name for name, _ in self.adapters)]
+        if len(set(names)) < len(names) or "" in names:
+            raise ConfigError("every adapter needs a name of its own")
         if self.max_batch_tokens < self.max_sequences + self.block_size:
             # Every decoding sequence runs in every step, and a prompt must still move forward beside them.
             raise ConfigError(

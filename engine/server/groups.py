@@ -12,8 +12,13 @@ from engine.server.prompts import Prompt
 from engine.text.detokenizer import TokenBytes
 
 
-def groups(order: Order, prompts: Sequence[Prompt], ready: Ready, random: Random) -> tuple[Add, ...]:
-    """One group per prompt, numbered from 0; who sends them to a core gives them numbers of its own."""
+def groups(
+    order: Order, prompts: Sequence[Prompt], ready: Ready, random: Random, *, salt: str = "", adapter: str | None = None
+) -> tuple[Add, ...]:
+    """One group per prompt, numbered from 0; who sends them to a core gives them numbers of its own.
+
+    salt, adapter: as in Add.
+    """
     stop_tokens = order.stop_tokens if order.ignore_eos else order.stop_tokens | ready.eos_tokens
     return tuple(
         [
@@ -24,7 +29,9 @@ def groups(order: Order, prompts: Sequence[Prompt], ready: Ready, random: Random
                 stop_tokens,
                 logprobs=order.drawn_logprobs,
                 prompt_logprobs=order.prompt_logprobs,
+                salt=salt,
                 grammar=prompt.grammar,
+                adapter=adapter,
             )
             for number, prompt in enumerate(prompts)
         ]

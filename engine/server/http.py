@@ -22,13 +22,14 @@ from engine.server.logprobs import Spelling
 from engine.server.order import read_order
 from engine.server.output import Output
 from engine.server.prompts import context_length
+from engine.server.salt import salt_of
 from engine.server.serving import Serving
 from engine.server.tokenize import detokenize, tokenize
 from engine.server.writer import Writer
 from nproxy.openai import request_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.errors import ApiError, body_too_large, invalid_request, model_not_found
+from nproxy.openai.errors import ApiError, body_too_large, invalid_request
 from nproxy.openai.requests import parse_chat, parse_completion
 from nproxy.openai.wire import Wire
 
@@ -145,14 +146,14 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
         raw = await read(request)
         parse = parse_chat if dialect is Dialect.CHAT else parse_completion
         asked = parse(Body.parse(raw), serving.limits)
-        if asked.model != serving.model:
-            raise model_not_found(asked.model)
-        order = read_order(asked)
+        adapter, salt = serving.adapter(asked.model), salt_of(request.headers, asked.body.fields)
+        order = read_order(asked, serving.most_logprobs)
         router = serving.router
         prompts = await serving.prepare(order)
-        with router.submit(groups(order, prompts, router.ready, serving.random)) as ticket:
+        adds = groups(order, prompts, router.ready, serving.random, salt=salt, adapter=adapter)
+        with router.submit(adds) as ticket:
             table, tokens = serving.tokenizer.table, [prompt.tokens for prompt in prompts]
-            wire = _wire(serving, dialect, include_usage=asked.stream and asked.include_usage)
+            wire = _wire(serving, dialect, asked.model, include_usage=asked.stream and asked.include_usage)
             answer = Answer(
                 Writer(wire, Spelling(table, order.telling), tokens, asked.n),
                 ticket,
@@ -166,37 +167,32 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
             return web.Response(body=await answer.whole(asked.n), content_type="application/json")
 
 
-def _wire(serving: Serving, dialect: Dialect, *, include_usage: bool) -> Wire:
+def _wire(serving: Serving, dialect: Dialect, model: str, *, include_usage: bool) -> Wire:
     return Wire(
         dialect=dialect,
         id=f"{'chatcmpl' if dialect is Dialect.CHAT else 'cmpl'}-{uuid.uuid4().hex}",
         created=int(time.time()),
-        model=serving.model,
+        model=model,
         fingerprint=serving.fingerprint,
         include_usage=include_usage,
     )
 
 
 async def _models(request: web.Request) -> web.Response:
-    return json_answer({"object": "list", "data": [_model_entry(request.app[SERVING])]})
+    serving = request.app[SERVING]
+    return json_answer({"object": "list", "data": [_entry(serving, id) for id in (serving.model, *serving.adapters)]})
 
 
 async def _model(request: web.Request) -> web.Response:
-    serving = request.app[SERVING]
-    if request.match_info["id"] != serving.model:
-        raise model_not_found(request.match_info["id"])
-    return json_answer(_model_entry(serving))
+    serving, id = request.app[SERVING], request.match_info["id"]
+    serving.adapter(id)
+    return json_answer(_entry(serving, id))
 
 
-def _model_entry(serving: Serving) -> dict[str, object]:
+def _entry(serving: Serving, id: str) -> dict[str, object]:
     longest = context_length(serving.router.ready) if serving.ready else None
-    return {
-        "id": serving.model,
-        "object": "model",
-        "created": serving.started,
-        "owned_by": "nproxy",
-        "max_model_len": longest,
-    }
+    entry = {"id": id, "object": "model", "created": serving.started, "owned_by": "nproxy", "max_model_len": longest}
+    return entry if id == serving.model else {**entry, "parent": serving.model}
 
 
 async def _health(request: web.Request) -> web.Response:

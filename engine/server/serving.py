@@ -18,7 +18,7 @@ from engine.server.pooling import Pooling
 from engine.server.prompts import Prompt, prepare
 from engine.server.router import Router
 from engine.text.tokenizer import Tokenizer
-from nproxy.openai.errors import ApiError
+from nproxy.openai.errors import ApiError, model_not_found
 from nproxy.openai.requests import Limits
 
 STALL_SECONDS = 60.0
@@ -32,7 +32,8 @@ _Result = TypeVar("_Result")
 class Serving:
     """One engine's state in the server process; owned by its event loop.
 
-    model: the id on the wire. started: seconds since 1970. limits: widest n, and choices per request.
+    model: the id on the wire; adapters: those of its LoRA adapters. started: seconds since 1970. limits: widest n,
+    and choices per request. most_logprobs: how many of the likeliest tokens may be asked for.
     stall_seconds: a core that has work and gives no step for so long counts as hung. random: where the seeds of
     requests without one come from. pooling: how the model gives embeddings, None where it gives none.
     """
@@ -48,7 +49,9 @@ class Serving:
         self.model = model
         self.tokenizer = tokenizer
         self.started = int(time.time())
+        self.adapters = tuple([name for name, _ in config.adapters])
         self.limits = Limits(max_n=min(_MOST_CHOICES, config.max_sequences))
+        self.most_logprobs = config.max_logprobs
         self.stall_seconds = stall_seconds
         self.pooling = pooling
         self.draining = False
@@ -90,6 +93,14 @@ class Serving:
         if self._core is None:
             raise unavailable("The engine is loading its model.")
         return self._core
+
+    def adapter(self, model: str) -> str | None:
+        """The adapter that a client means, None for the model alone; raises ApiError 404 for any other name."""
+        if model in self.adapters:
+            return model
+        if model != self.model:
+            raise model_not_found(model)
+        return None
 
     def check(self) -> None:
         """Raise ApiError 503 unless there is a core and it works, as far as can be seen from here."""

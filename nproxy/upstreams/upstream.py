@@ -123,12 +123,14 @@ class Upstreams:
 
 
 def _engine(socket: Path) -> Settings:
-    """The built-in engine as an upstream: native `n`, an exact wire, no key, and no hurry while it computes."""
+    """The built-in engine as an upstream: native `n`, an exact wire, and no hurry while it computes.
+
+    It sees the clients' keys, behind which it shares no computed prompts; nobody else can reach its socket.
+    """
     return Settings.model_validate(
         {
             "name": ENGINE_UPSTREAM,
             "replicas": [f"unix:{socket}"],
-            "api_key": "none",
             "n": "native",
             "wire": "exact",
             "timeouts": Timeouts(first_event=600, idle=300, response=None),

@@ -1,7 +1,8 @@
-"""A client, the gateway and a scripted upstream, all on real sockets, in one of the settings."""
+"""A client, the gateway and what stands behind it, all on real sockets, in one of the settings."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -18,67 +19,25 @@ SEED = 42
 """Every request carries it: choice i then says `said(SEED + i)`, whichever call brings it."""
 
 
-class Scene:
-    """What a row is played on. The gateway starts with the first request, or with `start`.
+class Stage(ABC):
+    """What a row is played on, as the client sees it. The gateway starts with the first request, or with `start`.
 
-    n: the choices that the client asks for. legs: the calls that they take, if all goes well.
+    n: the choices that the client asks for.
     """
 
-    def __init__(self, setting: Setting, upstream: FakeUpstream, begin: Callable[..., Any]) -> None:
+    def __init__(self, setting: Setting, begin: Callable[..., Any]) -> None:
         self.setting = setting
-        self.upstream = upstream
         self.n = setting.n
-        self.legs = 1 if setting.native else setting.n
         self._begin = begin
         self._gateway: Gateway | None = None
-        self._by_choice: dict[int, Behaviour] = {}
-        self.does()
 
+    @abstractmethod
     async def start(self, *, config: dict[str, Any] | None = None, **settings: Any) -> Gateway:
         """Start the gateway: keywords are the upstream's settings, `config` further parts."""
-        mode = "native" if self.setting.native else "fanout"
-        self._gateway = await self._begin(config=config, **{"n": mode, **settings})
-        return await self.gateway()
 
     async def gateway(self) -> Gateway:
         """The gateway, started if it was not."""
         return self._gateway or await self.start()
-
-    # ---- the upstream
-
-    def does(self, **fields: Any) -> Behaviour:
-        """Say how all calls are answered."""
-        self.upstream.behaviour = self._behaviour(fields)
-        return self.upstream.behaviour
-
-    def choice_does(self, index: int, **fields: Any) -> Behaviour:
-        """Say how that call is answered which brings this choice; where there is one call only, that one."""
-        index = 0 if self.legs == 1 else index
-        self._by_choice[index] = self._behaviour(fields)
-        self.upstream.choose = self._chosen
-        return self._by_choice[index]
-
-    def first_call_does(self, **fields: Any) -> None:
-        """Say how the next call is answered."""
-        self.upstream.script(self._behaviour(fields))
-
-    def _behaviour(self, fields: dict[str, Any]) -> Behaviour:
-        return Behaviour(**{"n": "native" if self.setting.native else "ignore", **fields})
-
-    def _chosen(self, call: Seen) -> Behaviour | None:
-        return self._by_choice.get(call.body["seed"] - SEED)
-
-    @property
-    def calls(self) -> list[Seen]:
-        return self.upstream.calls
-
-    @property
-    def made_again(self) -> Seen:
-        """The one call that was made a second time."""
-        (again,) = (call for call in self.calls if call.headers["x-request-id"].endswith("-r1"))
-        return again
-
-    # ---- the client
 
     def fields(self, path: str = CHAT, **fields: Any) -> dict[str, Any]:
         """The body of a request for n choices; `n=None` or `seed=None` leaves it out."""
@@ -126,6 +85,57 @@ class Scene:
         prompt = fields.get("prompt") if path == COMPLETIONS else None
         listed = isinstance(prompt, list) and isinstance(prompt[0], str | list)
         return int(n) * (len(prompt) if listed and isinstance(prompt, list) else 1)
+
+
+class Scene(Stage):
+    """A stage with a scripted upstream. legs: the calls that n choices take, if all goes well."""
+
+    def __init__(self, setting: Setting, upstream: FakeUpstream, begin: Callable[..., Any]) -> None:
+        super().__init__(setting, begin)
+        self.upstream = upstream
+        self.legs = 1 if setting.native else setting.n
+        self._by_choice: dict[int, Behaviour] = {}
+        self.does()
+
+    async def start(self, *, config: dict[str, Any] | None = None, **settings: Any) -> Gateway:
+        """Start the gateway: keywords are the upstream's settings, `config` further parts."""
+        mode = "native" if self.setting.native else "fanout"
+        self._gateway = await self._begin(config=config, **{"n": mode, **settings})
+        return await self.gateway()
+
+    # ---- the upstream
+
+    def does(self, **fields: Any) -> Behaviour:
+        """Say how all calls are answered."""
+        self.upstream.behaviour = self._behaviour(fields)
+        return self.upstream.behaviour
+
+    def choice_does(self, index: int, **fields: Any) -> Behaviour:
+        """Say how that call is answered which brings this choice; where there is one call only, that one."""
+        index = 0 if self.legs == 1 else index
+        self._by_choice[index] = self._behaviour(fields)
+        self.upstream.choose = self._chosen
+        return self._by_choice[index]
+
+    def first_call_does(self, **fields: Any) -> None:
+        """Say how the next call is answered."""
+        self.upstream.script(self._behaviour(fields))
+
+    def _behaviour(self, fields: dict[str, Any]) -> Behaviour:
+        return Behaviour(**{"n": "native" if self.setting.native else "ignore", **fields})
+
+    def _chosen(self, call: Seen) -> Behaviour | None:
+        return self._by_choice.get(call.body["seed"] - SEED)
+
+    @property
+    def calls(self) -> list[Seen]:
+        return self.upstream.calls
+
+    @property
+    def made_again(self) -> Seen:
+        """The one call that was made a second time."""
+        (again,) = (call for call in self.calls if call.headers["x-request-id"].endswith("-r1"))
+        return again
 
     @property
     def said(self) -> dict[int, str]:

@@ -38,6 +38,8 @@ from tests.real.processes import ROOT, ended
         (["{folder}", "--dtype", "int3"], "invalid choice"),
         (["{folder}", "--stall-seconds", "0"], "must be above 0, not 0"),
         (["{folder}", "--stall-seconds", "soon"], "invalid _seconds value"),
+        (["{folder}", "--lora", "name"], "must be NAME=PATH, not name"),
+        (["{folder}", "--max-logprobs", "-1"], "max_logprobs must not be negative"),
         ([], "required: MODEL"),
     ],
 )

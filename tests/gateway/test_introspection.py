@@ -165,11 +165,14 @@ async def test_the_engine_is_the_first_upstream_and_its_metrics_stand_behind(soc
             httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client,
         ):
             sent = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "n": 4}
-            answer = await client.post("/v1/chat/completions", json=sent)
+            headers = {"authorization": "Bearer of-a-client"}
+            answer = await client.post("/v1/chat/completions", json=sent, headers=headers)
             assert answer.status_code == 200
             assert answer.headers["x-nproxy-mode"] == "relay"
             assert answer.headers["x-nproxy-upstream"] == "engine"
             assert [call.body["n"] for call in engine.calls] == [4]
+            # by it the engine knows whose prompts share what is computed
+            assert engine.calls[0].headers["authorization"] == "Bearer of-a-client"
             text = (await client.get("/metrics")).text
             assert "nproxy_engine_sequences 1" in text
             assert "other_metric" not in text

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,10 +30,10 @@ from tests.engine.server.test_order import LETTERS
 
 @asynccontextmanager
 async def engine(
-    tokenizer: Tokenizer, path: Path, *, runner: str = "hash", block_size: int = 4, stall: float = 60.0
+    tokenizer: Tokenizer, path: Path, *, runner: str = "hash", stall: float = 60.0, **settings: Any
 ) -> AsyncIterator[Serving]:
     """The server on a Unix socket; its core takes 512 tokens, in 256 blocks."""
-    config = EngineConfig(runner, max_batch_tokens=64, max_sequences=16, block_size=block_size)
+    config = EngineConfig(runner, **{"max_batch_tokens": 64, "max_sequences": 16, "block_size": 4, **settings})
     core = await CoreClient.start(config, "tests.fakes.runner:load")
     try:
         served = Serving(config, MODEL, tokenizer, stall)
