@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,12 +25,17 @@ pytestmark = pytest.mark.model
 PROMPTS = ["The sky is", "Once upon a time there was"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def engine(default_model: Path) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
     with Engine(default_model, dtype="float32", max_sequences=16, max_queue=8, num_blocks=256) as loaded:
         yield loaded
-    torch.set_num_threads(threads)
 
 
 def running(engine: Engine) -> int:
@@ -158,3 +165,21 @@ def test_importing_it_loads_no_more_than_it_needs(imported: str, absent: str) ->
     code = f"import sys, {imported}; print(*[name for name in {absent.split()} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
+
+
+def test_the_example(default_model: Path) -> None:
+    env = {**os.environ, "MODEL": str(default_model), "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "examples/library.py", "Name an animal."]
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"^choice (\d)", done.stdout, re.MULTILINE)) == ["0", "1", "2", "3"]
+    assert len(re.findall(r"mean log probability -\d", done.stdout)) == 2
+
+
+def test_the_readmes_example(capsys: pytest.CaptureFixture[str], default_model: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    [block] = [block for block in blocks if "from engine import Engine" in block]
+    exec(block, {})
+    shown = capsys.readouterr().out
+    assert {"0", "1", "2", "3"} <= set(re.findall(r"^(\d) \S", shown, re.MULTILINE))
+    assert len(re.findall(r"Usage\(prompt=\d+, cached=\d+, completion=16\)", shown)) == 2
