@@ -20,7 +20,7 @@ from nproxy.choices.lessons import Lack
 from nproxy.choices.plan import Request
 from nproxy.choices.reading import LegFault, in_band, read_answer, read_chunk
 from nproxy.choices.strands import Choice, Strand
-from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done
+from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
@@ -100,6 +100,8 @@ class Merge:
             return None
         if name == "error":
             raise in_band(data)
+        if is_null(data):
+            return None
         chunk = read_chunk(data, self._request.dialect)
         strand.spoke = strand.streamed = True
         return self._taken(strand, data, chunk)

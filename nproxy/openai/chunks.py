@@ -67,6 +67,11 @@ def is_done(data: bytes) -> bool:
     return len(data) < 16 and data.strip() == b"[DONE]"
 
 
+def is_null(data: bytes) -> bool:
+    """Whether an event's data is null, which says nothing: llama.cpp begins streams of several prompts with it."""
+    return len(data) < 16 and data.strip() == b"null"
+
+
 def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
     """Parse one event's data. Raises MalformedChunk. An absent index is 0; absent choices are none."""
     value = _object(data)

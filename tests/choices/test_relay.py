@@ -203,6 +203,13 @@ def test_K12_malformed() -> None:
     assert play.finish == "malformed"
 
 
+def test_R8_an_event_that_is_null_says_nothing() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, b"null", *ODD, DONE)
+    assert b"null\n" not in play.emitted
+    assert play.finish == "ok"
+
+
 def test_P3_data_of_several_lines_is_framed_as_one() -> None:
     play = Play(chat(stream=True), NATIVE)
     play.streams(0, ODD[0].replace(b'"model"', b'\n"model"'), *ODD[1:], DONE)

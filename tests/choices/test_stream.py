@@ -215,6 +215,15 @@ def test_a_stream_without_any_choice() -> None:
     assert play.finish == "short"
 
 
+@pytest.mark.parametrize("capability", [FANOUT, NATIVE])
+def test_R8_an_event_that_is_null_says_nothing(capability: Capability) -> None:
+    play = Play(chat(n=2, stream=True), capability)
+    play.says(0, b"null")
+    assert play.frames == []
+    play.says(0, delta("x"), b" null ", delta("y"))
+    assert contents(play.frames)[0] == "xy"
+
+
 def test_a_surplus_choice_is_dropped_and_counted() -> None:
     play = Play(chat(n=2, stream=True))
     play.streams(0, delta("x"), delta("y", index=1), delta("y", index=-1), delta(finish="stop"))

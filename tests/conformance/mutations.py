@@ -343,6 +343,7 @@ _NATIVE = [
     ("R3", OPENAI + "usage.py", "parts = list(tails) or", "parts = list(tails)[-1:] or"),
     ("R4", CHOICES + "compose.py", "request.stream or (leg.width > 1 and not capability.json_usage)", "request.stream"),
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
+    ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1)", "1)"),
 ]
 

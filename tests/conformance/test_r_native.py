@@ -34,9 +34,10 @@ def last_choice_first(chunks: list[Any]) -> list[Any]:
         pytest.param(quirks.composed(quirks.role_with_the_first_token, last_choice_first), id="R1-both"),
         pytest.param(quirks.id_per_choice, id="R2-id-per-choice"),
         pytest.param(quirks.usage_per_choice, id="R3-usage-per-choice"),
+        pytest.param(lambda chunks: [b"data: null\n\n", *chunks], id="R8-null"),
     ],
 )
-async def test_R1_R2_R3_streams_of_other_servers(scene: Scene, quirk: Any) -> None:
+async def test_R1_R2_R3_R8_streams_of_other_servers(scene: Scene, quirk: Any) -> None:
     scene.does(quirk=quirk)
     answer = await scene.stream(**USAGE)
     assert answer.texts == scene.said

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nproxy.cli.probe.questions import Reply
+from nproxy.openai.chunks import is_null
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.sse import SSEDecoder, SSEError
 from nproxy.openai.usage import Usage, parse_usage, within_leg
@@ -99,6 +100,8 @@ def _chunks(body: bytes, look: Look) -> Iterator[Mapping[str, JSON]]:
     for event in events:
         if event.data.strip() == b"[DONE]":
             look.done = True
+            continue
+        if is_null(event.data):
             continue
         try:
             chunk = loads(event.data)

@@ -189,3 +189,10 @@ def test_every_recording_reads_as_choices_or_a_refusal(server: str) -> None:
     for name in recorded.names(server):
         answer = as_reply(server, name)
         assert (read(answer) is not None) != answer.refused, name
+
+
+def test_R8_a_stream_that_begins_with_null() -> None:
+    said = json.dumps({"id": "x", "choices": [{"index": 0, "text": "a", "finish_reason": "length"}]})
+    found = read(Reply(200, {"content-type": "text/event-stream"}, f"data: null\n\ndata: {said}\n\n".encode()))
+    assert found is not None
+    assert found.texts == ("a",)
