@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine.server import chat
 from engine.server.sampling import FIELDS
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import invalid_request, shorten
@@ -18,6 +19,7 @@ from nproxy.openai.typed import unknown
 _READ = FIELDS | frozenset(
     {
         "best_of",
+        "cache_salt",
         "choice_params",
         "ignore_eos",
         "include_stop_str_in_output",
@@ -39,7 +41,7 @@ _READ = FIELDS | frozenset(
     }
 )
 _READ_BY = {
-    Dialect.CHAT: _READ | {"messages", "max_completion_tokens", "chat_template_kwargs"},
+    Dialect.CHAT: _READ | chat.FIELDS | {"max_completion_tokens"},
     Dialect.COMPLETIONS: _READ | {"prompt", "echo"},
 }
 

@@ -5,14 +5,19 @@ Rendering a template and encoding a long text take their time: `prepare` runs in
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.messages import Ready, Sampling
+from engine.server.chat import Chat
+from engine.server.holding import Writing, hold
 from engine.server.order import Order
+from engine.server.rendering import render
+from engine.server.structure import Structure
 from engine.server.wishes import samplings
+from engine.text.parsers.families import parser_for
 from engine.text.parsers.parts import Parser, Plain
-from engine.text.template import TemplateRejected
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.requests import ChatRequest, CompletionRequest
@@ -24,17 +29,24 @@ _COMPLETION_TOKENS = 16  # OpenAI's default of legacy completions
 class Prompt:
     """One prompt in tokens, how many may follow it in each choice, how they are drawn, and how they are read.
 
-    echo: the text that comes back where echo asks. grammar: what every choice must match, in llguidance's
-    notation. parser: gives a fresh parser for one choice. shown: special tokens that the parser sees as text.
+    echo: the text that comes back where echo asks. structure: what every choice must match. parser: gives a fresh
+    parser for one choice. shown: special tokens that the parser sees as text. called: the finish reason of a choice
+    that ended by itself behind a call.
     """
 
     tokens: tuple[int, ...]
     limits: tuple[int, ...]
     samplings: tuple[Sampling, ...]
     echo: str = ""
-    grammar: str | None = None
+    structure: Structure | None = None
     parser: Callable[[], Parser] = Plain
     shown: frozenset[int] = frozenset()
+    called: str = "tool_calls"
+
+    @property
+    def grammar(self) -> str | None:
+        """What every choice must match, as in Add."""
+        return None if self.structure is None else self.structure.grammar
 
 
 def context_length(ready: Ready) -> int:
@@ -47,18 +59,45 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
     request = order.request
     if any(token >= ready.vocab_size for token in order.stop_tokens):
         raise invalid_request("A stop token is outside the model's vocabulary.", param="stop_token_ids")
-    if isinstance(request, ChatRequest):
-        text = chat_text(order, tokenizer)
-        _refuse_endless(text, tokenizer, ready, "messages")
-        return (_prompt(tokenizer.encode_chat(text), "", order, tokenizer, ready),)
+    if order.chat is not None:
+        return (_chat_prompt(order, order.chat, tokenizer, ready),)
     prompts = []
-    for prompt in request.prompt:
+    for prompt in request.prompt if isinstance(request, CompletionRequest) else ():  # what is no chat is one
         tokens = tokens_of(prompt, tokenizer, ready, "prompt")
         echo = ""
-        if request.echo:
+        if order.echoes:
             echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
         prompts.append(_prompt(tokens, echo, order, tokenizer, ready, tokenizer.begin))
     return tuple(prompts)
+
+
+def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready) -> Prompt:
+    """The prompt of a chat, and how its answers are held and read."""
+    families, tools = tokenizer.families, chat.tools
+    if tools is not None and families.tools is None:
+        raise invalid_request(
+            "This engine does not know how its model writes tool calls (its option --tool-parser says so).",
+            param="tools",
+            code="unsupported_parameter",
+        )
+    text = render(chat, tokenizer.template)
+    _refuse_endless(text, tokenizer, ready, "messages")
+    thinking = families.opens_reasoning(text)
+    held = hold(Writing(families, tokenizer.special, thinking), tools, order.structure)
+    functions = None if tools is None else tools.names
+    parallel = tools is None or tools.parallel
+    shown = [tokenizer.special(mark) for mark in families.marks(calls=tools is not None)]
+    return replace(
+        _prompt(tokenizer.encode_chat(text), "", order, tokenizer, ready),
+        structure=held,
+        parser=lambda: parser_for(families, functions=functions, thinking=thinking, new_id=_new_id, parallel=parallel),
+        shown=frozenset([token for token in shown if token is not None]),
+        called="stop" if tools is not None and tools.choice == "named" else "tool_calls",
+    )
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
 
 
 def tokens_of(prompt: str | Sequence[int], tokenizer: Tokenizer, ready: Ready, param: str) -> tuple[int, ...]:
@@ -87,7 +126,8 @@ def _prompt(
         raise too_long(f"The prompt has {len(tokens)} tokens{asked}.", context_length(ready), param)
     unasked = min(room, _COMPLETION_TOKENS) if isinstance(order.request, CompletionRequest) else room
     limits = tuple([unasked if wish.max_tokens is None else max(wish.max_tokens, 1) for wish in order.wishes])
-    return Prompt(tokens, limits, samplings(order.wishes, limits, tokenizer, ready.vocab_size), echo)
+    drawn = samplings(order.wishes, limits, tokenizer, ready.vocab_size)
+    return Prompt(tokens, limits, drawn, echo, order.structure)
 
 
 def _refuse_endless(text: str, tokenizer: Tokenizer, ready: Ready, param: str) -> None:
@@ -103,16 +143,3 @@ def too_long(what: str, most: int, param: str) -> ApiError:
         param=param,
         code="context_length_exceeded",
     )
-
-
-def chat_text(order: Order, tokenizer: Tokenizer, *, generation: bool = True) -> str:
-    """Render a chat by the model's template; raises ApiError 400 where that cannot be.
-
-    generation: with the beginning of the assistant's turn, for an answer to follow.
-    """
-    if tokenizer.template is None:
-        raise invalid_request("This model has no chat template; use /v1/completions.", param="messages")
-    try:
-        return tokenizer.template.render(order.messages, order.variables, generation=generation)
-    except TemplateRejected as error:
-        raise invalid_request(str(error), param="messages") from error

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from engine.server.chat import FIELDS, Chat, read_chat
 from engine.server.endpoint import SERVING, json_answer, read
 from engine.server.members import Members, is_integer
-from engine.server.order import Order, read_order
-from engine.server.prompts import chat_text, context_length
+from engine.server.prompts import context_length
+from engine.server.rendering import render
 from engine.server.serving import Serving
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.body import Body
@@ -22,7 +23,6 @@ from nproxy.openai.typed import unknown
 _LONGEST = 1 << 20
 """Characters of a text, and tokens of a list: more than any context takes, and a second's work."""
 
-_CHAT = frozenset({"messages", "tools", "chat_template_kwargs"})
 _OPTIONS = frozenset({"model", "add_special_tokens", "return_token_strs"})
 
 
@@ -55,43 +55,38 @@ async def detokenize(request: web.Request) -> web.Response:
 class _Asked:
     """What is to be tokenized: a text, or a chat that the model's template writes out.
 
-    generation: the chat ends where the assistant's turn begins. special: the text gets the tokens that begin a
-    prompt (BOS). strings: each token is shown as the vocabulary spells it, too.
+    special: the text gets the tokens that begin a prompt (BOS). strings: each token is shown as the vocabulary
+    spells it, too.
     """
 
-    source: str | Order
-    generation: bool
+    source: str | Chat
     special: bool
     strings: bool
 
     def tokens(self, tokenizer: Tokenizer) -> tuple[list[int], list[str] | None]:
         """The tokens, and their spellings where they are asked for; raises ApiError 400 for what is too long."""
-        if isinstance(self.source, Order):
-            text = chat_text(self.source, tokenizer, generation=self.generation)
-        else:
-            text = self.source
+        text = render(self.source, tokenizer.template) if isinstance(self.source, Chat) else self.source
         if len(text) > _LONGEST:
-            raise _too_long("messages" if isinstance(self.source, Order) else "prompt", f"{len(text)} characters")
+            raise _too_long("messages" if isinstance(self.source, Chat) else "prompt", f"{len(text)} characters")
         tokens = list(tokenizer.encode(text) if self.special else tokenizer.encode_chat(text))
         return tokens, [tokenizer.backend.id_to_token(token) or "" for token in tokens] if self.strings else None
 
 
 def _read_asked(members: Members, serving: Serving) -> _Asked:
     fields, chat = members.values, members.get("messages") is not None
-    for name in fields.keys() - _OPTIONS - (_CHAT | {"add_generation_prompt"} if chat else {"prompt"}):
+    for name in fields.keys() - _OPTIONS - (FIELDS if chat else {"prompt"}):
         raise unknown(name)
     if chat:
-        body = {"model": serving.model, **{name: fields[name] for name in _CHAT & fields.keys()}}
-        source: JSON | Order = read_order(parse_chat(Body.parse(dumps(body)), serving.limits))
+        body = {"model": serving.model, **{name: fields[name] for name in FIELDS & fields.keys()}}
+        source: JSON | Chat = read_chat(parse_chat(Body.parse(dumps(body)), serving.limits).body.fields)
     else:
         source = members.get("prompt")
     if source is None:
         raise missing("prompt")
-    if not isinstance(source, str | Order):
+    if not isinstance(source, str | Chat):
         raise wrong_type("prompt", "a string", source)
     return _Asked(
         source,
-        generation=_flag(members, "add_generation_prompt", default=True),
         special=_flag(members, "add_special_tokens", default=not chat),
         strings=_flag(members, "return_token_strs", default=False),
     )

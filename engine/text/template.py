@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
@@ -24,14 +26,31 @@ class TemplateRejected(Exception):
     """The template could not write these messages, or refused to; the text is for the client."""
 
 
+_CALL = '{"needle": 1}'
+_PROBE: tuple[Mapping[str, Any], ...] = (
+    {"role": "user", "content": "x"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "a1b2c3d4e", "type": "function", "function": {"name": "f", "arguments": _CALL}}],
+    },
+)
+
+
 class ChatTemplate:
-    """A compiled template. `render` only reads it, so threads may share one."""
+    """A compiled template. `render` only reads it, so threads may share one.
+
+    source: its text. variables: the names that it takes from outside, those of every template and its own.
+    """
 
     def __init__(self, source: str, special: Mapping[str, str]) -> None:
         """`special`: the named special tokens (`bos_token` ...); raises ModelError for a syntax error."""
+        self.source = source
         self._special = dict(special)
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            self.variables = frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source)))
         except jinja2.TemplateError as error:
             raise ModelError(f"the model's chat template is not valid: {error}") from error
 
@@ -48,6 +67,18 @@ class ChatTemplate:
             return self._template.render(**(names | {"messages": messages, "add_generation_prompt": generation}))
         except Exception as error:
             raise TemplateRejected(f"The model's chat template rejected the messages: {error}") from error
+
+    @cached_property
+    def writes_arguments_as_they_are(self) -> bool:
+        """Whether the arguments of earlier calls may be given as JSON text; else the template wants objects.
+
+        Tried out: a template that makes JSON of them would quote the quotes, and one that joins texts breaks over
+        an object.
+        """
+        try:
+            return _CALL in self.render(_PROBE, {}, generation=False)
+        except TemplateRejected:
+            return False
 
 
 def _environment() -> jinja2.Environment:

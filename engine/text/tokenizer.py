@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import tokenizers
 from engine.errors import ModelError
 from engine.ggufmeta import read_metadata
 from engine.text.detokenizer import TokenBytes
+from engine.text.parsers.families import AUTO, Families, choose
 from engine.text.template import ChatTemplate
 from engine.text.vocabulary import special_strings, tokenizer_from_metadata
 
@@ -28,13 +29,20 @@ class Tokenizer:
     """Text to tokens and the table for the way back. Threads may share one.
 
     template: None where the model has none (a base model): it takes no chat then. begin: the token
-    that stands for an empty prompt, None where the model has none.
+    that stands for an empty prompt, None where the model has none. families: how the model writes tool calls and
+    reasoning.
     """
 
     backend: tokenizers.Tokenizer
     table: TokenBytes
     template: ChatTemplate | None
     begin: int | None
+    families: Families = field(default_factory=Families)
+
+    def special(self, text: str) -> int | None:
+        """The special token that is spelled so; None where there is none, and the text is one like any other."""
+        number: int | None = self.backend.token_to_id(text)
+        return number if number in self.table.special else None
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Encode a prompt that is no chat; it begins with the BOS token where the model wants one."""
@@ -54,9 +62,15 @@ class Tokenizer:
         return tuple(encoding.ids)
 
 
-def load_tokenizer(model: Path) -> Tokenizer:
-    """Load from a Hugging Face folder or a GGUF file; raises ModelError, which names what is wrong."""
-    return _from_folder(model) if model.is_dir() else _from_gguf(model)
+def load_tokenizer(model: Path, tool_parser: str = AUTO, reasoning_parser: str = AUTO) -> Tokenizer:
+    """Load from a Hugging Face folder or a GGUF file; raises ModelError, which names what is wrong.
+
+    tool_parser, reasoning_parser: names of families, or "auto" or "none"; raises ConfigError for others.
+    """
+    tokenizer = _from_folder(model) if model.is_dir() else _from_gguf(model)
+    template = tokenizer.template
+    source, knows_tools = (None, False) if template is None else (template.source, "tools" in template.variables)
+    return replace(tokenizer, families=choose(tool_parser, reasoning_parser, source, knows_tools=knows_tools))
 
 
 def _from_gguf(path: Path) -> Tokenizer:

@@ -19,17 +19,23 @@ AUTO, NONE = "auto", "none"
 TOOL_FAMILIES = (*SYNTAXES, HARMONY)
 REASONING_FAMILIES = (*MARKS, HARMONY)
 
-# What betrays a family in a template, the first that holds; None: calls in a form that no parser here reads.
-_TOOL_SIGNS: Mapping[str, str | None] = {
-    "<|channel|>": HARMONY,
-    "<｜tool▁calls▁begin｜>": "deepseek",
-    "[TOOL_CALLS]": "mistral",
-    "<function=": None,  # Qwen3-Coder's XML
-    "<arg_key>": None,  # GLM's XML
-    "<tool_call>": "hermes",
-    "<|start_header_id|>": "llama3",
+# What betrays a family in a template: the first whose signs are all there. None: calls that no parser here reads.
+_TOOL_SIGNS: Mapping[tuple[str, ...], str | None] = {
+    ("<|channel|>",): HARMONY,
+    ("<｜tool▁calls▁begin｜>", "```json"): "deepseek",
+    ("<｜tool▁calls▁begin｜>",): "deepseek-v3.1",
+    ("[TOOL_CALLS]", "[ARGS]"): "mistral-v11",
+    ("[TOOL_CALLS]",): "mistral",
+    ("<function=",): None,  # Qwen3-Coder's XML
+    ("<arg_key>",): None,  # GLM's XML
+    ("<tool_call>",): "hermes",
+    ("<|start_header_id|>",): "llama3",
 }
-_REASONING_SIGNS: Mapping[str, str] = {"<|channel|>": HARMONY, "[THINK]": "mistral", "</think>": "think"}
+_REASONING_SIGNS: Mapping[tuple[str, ...], str | None] = {
+    ("<|channel|>",): HARMONY,
+    ("[THINK]",): "mistral",
+    ("</think>",): "think",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +79,9 @@ def choose(tools: str, reasoning: str, template: str | None, *, knows_tools: boo
     )
 
 
-def _seen(signs: Mapping[str, str | None] | Mapping[str, str], source: str, otherwise: str | None) -> str | None:
-    for sign, family in signs.items():
-        if sign in source:
+def _seen(signs: Mapping[tuple[str, ...], str | None], source: str, otherwise: str | None) -> str | None:
+    for all_of_them, family in signs.items():
+        if all(sign in source for sign in all_of_them):
             return family
     return otherwise
 

@@ -64,6 +64,8 @@ SYNTAXES: Mapping[str, Syntax] = {
     "hermes": _HERMES,
     "llama3": _LLAMA3,
     "mistral": _MISTRAL,
+    "mistral-v11": _MISTRAL,
     "deepseek": _DEEPSEEK,
+    "deepseek-v3.1": _DEEPSEEK,
     "json": _JSON,
 }

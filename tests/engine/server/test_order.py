@@ -173,9 +173,6 @@ def test_refused_by_name_in_both_dialects(fields: dict[str, Any], param: str) ->
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"functions": [{"name": "f"}]}, "functions"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
@@ -368,7 +365,6 @@ def test_messages(messages: list[Any], text: str) -> None:
         ([{"role": "user", "content": 5}], "messages.0.content"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages.0.content"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content"),
-        ([{"role": "user", "content": ""}, {"role": "assistant", "tool_calls": [{}]}], "messages.1.tool_calls"),
     ],
 )
 def test_messages_that_cannot_be_read(messages: Any, param: str) -> None:
