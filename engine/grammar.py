@@ -64,6 +64,7 @@ class Compiler:
             self._tokens = LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=sorted(stop_tokens))
         except ValueError as error:
             raise GrammarError(f"grammars do not go with this model's tokenizer: {error}") from error
+        self.stop_tokens = frozenset(stop_tokens)
         self._limits = LLParserLimits(max_lexer_states=_LEXER_STATES, verbose_errors=False)
         self._new = LLMatcher
         self._bytes = -(-vocab_size // 8)

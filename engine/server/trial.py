@@ -1,0 +1,103 @@
+"""Where a grammar is tried before the core gets it: a process that may hang over it, or crash of it.
+
+`python -m engine.server.trial`, started by compiling.py. It reads lines of JSON: first an object with "compiler",
+the arguments of a Compiler, and "token_seconds", the processor time that a token may take; then one grammar each.
+It answers each grammar with `{"grammar"}`, the text that the core is to have, or with `{"error"}`. It ends with its
+standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from engine.errors import GrammarError
+from engine.grammar import Compiler, reason
+
+_STACK = 4 << 20  # far less than in the core: what overflows a stack does so here
+_MEMORY = 8 << 30  # of addresses, not of memory in use
+_TOKENS = 16
+
+
+def main() -> None:
+    """Answer until there are no more lines; a grammar that is being tried then is left."""
+    _bound_memory()
+    threading.stack_size(_STACK)
+    thread = ThreadPoolExecutor(1)
+    settings = json.loads(sys.stdin.buffer.readline())
+    compiler = thread.submit(lambda: Compiler(**settings["compiler"]))
+    for line in sys.stdin.buffer:
+        thread.submit(_answer, compiler, json.loads(line), settings["token_seconds"])
+    os._exit(0)
+
+
+def _bound_memory() -> None:
+    with suppress(ImportError, ValueError, OSError):  # not there on Windows, and of no effect on macOS
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+
+
+def _answer(compiler: Future[Compiler], grammar: str, token_seconds: float) -> None:
+    try:
+        grammar = _in_lark(grammar)
+        _try(compiler.result(), grammar, token_seconds)
+        answer = {"grammar": grammar}
+    except GrammarError as error:
+        answer = {"error": str(error)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def _in_lark(grammar: str) -> str:
+    """Turn entries in GBNF (structure.py) into Lark."""
+    if '"gbnf"' not in grammar:
+        return grammar
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    whole: dict[str, Any] = json.loads(grammar)
+    for entry in whole["grammars"]:
+        if (text := entry.pop("gbnf", None)) is not None:
+            try:
+                entry["lark_grammar"] = gbnf_to_lark(text)
+            except RecursionError as error:
+                raise GrammarError("it is nested too deeply") from error
+            except Exception as error:  # of the library's parser; some have no type of their own
+                raise GrammarError(str(error)) from error
+    return json.dumps(whole, ensure_ascii=False)
+
+
+def _try(compiler: Compiler, grammar: str, token_seconds: float) -> None:
+    """Compile, and follow a few tokens; raises GrammarError."""
+    compiled = compiler.compile(grammar)
+    matcher, mask = compiled.matcher, compiled.mask
+    drawing, ends = random.Random(0), sum([1 << token for token in compiler.stop_tokens])
+    for _ in range(_TOKENS):
+        if matcher.is_stopped():
+            return
+        began = time.thread_time()
+        matcher.consume_token(_some(int.from_bytes(mask, "little"), ends, drawing))
+        mask = compiler.mask(matcher)
+        if time.thread_time() - began > token_seconds:
+            raise GrammarError("it is too complex: a token takes too long")
+        if matcher.is_error():
+            raise GrammarError(reason(matcher))
+
+
+def _some(mask: int, ends: int, drawing: random.Random) -> int:
+    """One of a mask's tokens, the first from a random place on; a stop token where there is no other."""
+    mask = mask & ~ends or mask
+    above = mask >> drawing.randrange(mask.bit_length()) if mask else 0
+    place = mask.bit_length() - above.bit_length()
+    return place + (above & -above).bit_length() - 1
+
+
+if __name__ == "__main__":
+    main()
