@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 from aiohttp import web
 
+from engine.messages import Logprobs
 from engine.server.best_of import the_best
 from engine.server.output import Output, Piece
 from engine.server.router import Ticket
 from engine.server.said import Said
-from engine.server.writer import Writer
 from nproxy.openai import request_id
 from nproxy.openai.errors import ApiError
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import DONE, PING, error_event
+from nproxy.openai.wire import PING
 
 _WRITE_SECONDS = 60.0
 _HEADERS_AFTER_SECONDS = 30.0  # a stream without any event by then begins all the same, with a ping
@@ -30,10 +31,31 @@ _STREAM_HEADERS = {
 log = logging.getLogger("engine.server")
 
 
+class Writing(Protocol):
+    """How one endpoint writes pieces and whole choices; see Writer, and the responses' own."""
+
+    def prelude(self) -> bytes:
+        """What a stream begins with."""
+
+    def chunk(self, piece: Piece, usage: Usage | None = None) -> bytes:
+        """One piece; usage: the running total, where each chunk carries it."""
+
+    def end(self, usage: Usage) -> bytes:
+        """What a stream ends with when all choices are done."""
+
+    def failure(self, error: ApiError) -> bytes:
+        """What it ends with otherwise."""
+
+    def answer(
+        self, choices: Sequence[Said], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
+    ) -> bytes:
+        """The whole answer instead of a stream; `prompt_logprobs`: of each prompt, where they were computed."""
+
+
 class Answer:
     """One request's answer on its way out. prompt_tokens: of all its prompts, each counted once."""
 
-    def __init__(self, writer: Writer, ticket: Ticket, output: Output, prompt_tokens: int) -> None:
+    def __init__(self, writer: Writing, ticket: Ticket, output: Output, prompt_tokens: int) -> None:
         self._writer = writer
         self._ticket = ticket
         self._output = output
@@ -52,17 +74,18 @@ class Answer:
         shown = choices if n == drawn else the_best(choices, drawn, n)
         return self._writer.answer(shown, self._usage(), self._output.prompt_logprobs)
 
-    async def stream(self, request: web.Request, *, include_usage: bool, continuous: bool) -> web.StreamResponse:
+    async def stream(self, request: web.Request, *, continuous: bool = False) -> web.StreamResponse:
         """Send events as they come, each step's in one write.
 
         The status goes out with the first tokens, or after half a minute without; until then ApiError is raised
-        and has a status of its own, and after that an error is the stream's last event.
+        and has a status of its own, and after that an error is the stream's last event. continuous: each chunk has
+        the usage so far.
         """
         pieces = await self._next_by(_now() + _HEADERS_AFTER_SECONDS)
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         await response.prepare(request)
         try:
-            await self._events(response, pieces, include_usage=include_usage, continuous=continuous)
+            await self._events(response, pieces, continuous)
         except Exception as error:  # the status is out: all that is left is to break off
             if not isinstance(error, (TimeoutError, ConnectionError)):  # a reader that stalled, or has left
                 log.exception("stream %s failed", response.headers[request_id.HEADER])
@@ -70,14 +93,7 @@ class Answer:
                 request.transport.abort()
         return response
 
-    async def _events(
-        self,
-        response: web.StreamResponse,
-        pieces: Sequence[Piece] | None,
-        *,
-        include_usage: bool,
-        continuous: bool,
-    ) -> None:
+    async def _events(self, response: web.StreamResponse, pieces: Sequence[Piece] | None, continuous: bool) -> None:
         """Write the stream from `pieces` on; None stands for a silence that was long enough for a ping."""
         prelude = self._writer.prelude()
         written = _now()
@@ -92,12 +108,9 @@ class Answer:
                         await response.write(data)
                     written = _now()
                 pieces = await self._next_by(written + _PING_SECONDS)
-            data = prelude + self._frames(pieces or (), continuous)
-            if include_usage:
-                data += self._writer.usage_tail(self._usage())
-            data += DONE
+            data = prelude + self._frames(pieces or (), continuous) + self._writer.end(self._usage())
         except ApiError as error:
-            data = error_event(error)
+            data = self._writer.failure(error)
             response.force_close()
         async with asyncio.timeout(_WRITE_SECONDS):
             await response.write_eof(data)

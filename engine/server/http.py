@@ -161,9 +161,7 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
                 prompt_tokens=sum(map(len, tokens)),
             )
             if asked.stream:
-                return await answer.stream(
-                    request, include_usage=asked.include_usage, continuous=asked.continuous_usage
-                )
+                return await answer.stream(request, continuous=asked.continuous_usage)
             return web.Response(body=await answer.whole(asked.n), content_type="application/json")
 
 

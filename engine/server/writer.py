@@ -10,9 +10,10 @@ from engine.server.output import Piece, Told
 from engine.server.said import Said, delta, message, text_of
 from engine.text.parsers.parts import Content
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import Wire
+from nproxy.openai.wire import DONE, Wire, error_event
 
 
 class Writer:
@@ -56,9 +57,13 @@ class Writer:
             usage=usage,
         )
 
-    def usage_tail(self, usage: Usage) -> bytes:
-        """The chunk without choices that carries the usage."""
-        return self._wire.usage_tail(usage)
+    def end(self, usage: Usage) -> bytes:
+        """The chunk without choices that carries the usage, where it was asked for, and `[DONE]`."""
+        return (self._wire.usage_tail(usage) if self._wire.include_usage else b"") + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """An error as the stream's last event."""
+        return error_event(error)
 
     def answer(
         self, choices: Sequence[Said], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
