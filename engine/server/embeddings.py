@@ -14,9 +14,10 @@ from engine.server.endpoint import SERVING, json_answer, read
 from engine.server.members import Members
 from engine.server.pooling import Pooling
 from engine.server.prompts import context_length, tokens_of, too_long
+from engine.server.salt import salt_of
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.body import Body
-from nproxy.openai.errors import invalid_request, model_not_found
+from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import missing, wrong_type
 from nproxy.openai.requests import Prompt, read_prompts
@@ -35,8 +36,7 @@ async def embeddings(request: web.Request) -> web.Response:
     serving = request.app[SERVING]
     with serving.request():
         asked = _read_asked(Members(Body.parse(await read(request)).fields))
-        if asked.model != serving.model:
-            raise model_not_found(asked.model)
+        adapter, salt = serving.adapter(asked.model), salt_of(request.headers, {})
         pooling, router = serving.pooling, serving.router
         if pooling is None:
             raise invalid_request(
@@ -52,11 +52,11 @@ async def embeddings(request: web.Request) -> web.Response:
                 code="unsupported_value",
             )
         prompts = await serving.aside(lambda: _prompts(asked.inputs, serving.tokenizer, router.ready, pooling))
-        vectors = await router.embed([Embed(0, prompt, pooling.kind) for prompt in prompts])
+        vectors = await router.embed([Embed(0, prompt, pooling.kind, salt, adapter) for prompt in prompts])
         data = await serving.aside(lambda: _data(vectors, pooling, asked))
         count = sum(map(len, prompts))
         usage = {"prompt_tokens": count, "total_tokens": count}
-        return json_answer({"object": "list", "data": data, "model": serving.model, "usage": usage})
+        return json_answer({"object": "list", "data": data, "model": asked.model, "usage": usage})
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from engine.server.rendering import render
 from engine.server.serving import Serving
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.body import Body
-from nproxy.openai.errors import ApiError, invalid_request, model_not_found
+from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import JSON, dumps
 from nproxy.openai.refusals import missing, wrong_type
 from nproxy.openai.requests import parse_chat
@@ -114,13 +114,12 @@ def _read_tokens(value: JSON, vocab_size: int) -> list[int]:
 
 
 def _check_model(model: JSON, serving: Serving) -> None:
-    """The model may be left out: there is one tokenizer here."""
+    """The model may be left out: there is one tokenizer here, of the model and its adapters."""
     if model is None:
         return
     if not isinstance(model, str):
         raise wrong_type("model", "a string", model)
-    if model != serving.model:
-        raise model_not_found(model)
+    serving.adapter(model)
 
 
 def _too_long(param: str, size: str) -> ApiError:
