@@ -9,7 +9,7 @@ query head h reads key head h // (Q / K).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -114,14 +114,56 @@ def copy_blocks(cache: torch.Tensor, pairs: Sequence[tuple[int, int]], block_siz
         cache[..., target * block_size : (target + 1) * block_size, :] = there
 
 
-def kept_tokens(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
-    """Which tokens top-k and then top-p leave, from one row of logits [V]; bool [V].
+def let_through(logits: torch.Tensor, mask: bytes) -> torch.Tensor:
+    """Logits [V] under a grammar's mask: token t stays if bit t % 8 of byte t // 8 is there and set."""
+    passes = [t // 8 < len(mask) and bool(mask[t // 8] & 1 << t % 8) for t in range(len(logits))]
+    return torch.where(torch.tensor(passes), logits, -torch.inf)
 
-    top-k keeps every token that scores at least the k-th highest; top-p then keeps the shortest list of the
-    likeliest that holds at least top_p of what is left. Equals at the edge are all kept.
+
+def exclude(logits: torch.Tensor, tokens: Collection[int]) -> torch.Tensor:
+    """Logits [V] without some tokens."""
+    return torch.where(torch.tensor([t in tokens for t in range(len(logits))]), -torch.inf, logits)
+
+
+def bad_ends(past: Sequence[int], words: Sequence[Sequence[int]]) -> list[int]:
+    """Tokens that would now end one of the words, given all that stands before, prompt and output."""
+    return [word[-1] for word in words if list(past[len(past) - len(word) + 1 :]) == list(word[:-1])]
+
+
+def add_bias(logits: torch.Tensor, bias: Sequence[tuple[int, float]]) -> torch.Tensor:
+    """Logits [V] with the sum of each token's biases."""
+    out = logits.clone()
+    for token, value in bias:
+        out[token] += value
+    return out
+
+
+def penalize(
+    logits: torch.Tensor,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    repetition: float,
+    frequency: float,
+    presence: float,
+) -> torch.Tensor:
+    """Logits [V] after the penalties: CTRL's over prompt and output, then OpenAI's two over the output."""
+    out = logits.clone()
+    for token in {*prompt, *output}:
+        out[token] = out[token] / repetition if out[token] > 0 else out[token] * repetition
+        count = list(output).count(token)
+        out[token] -= count * frequency + (count > 0) * presence
+    return out
+
+
+def kept_tokens(logits: torch.Tensor, temperature: float, min_p: float, top_k: int, top_p: float) -> torch.Tensor:
+    """Which tokens min-p, top-k and then top-p leave, from one row of logits [V]; bool [V].
+
+    min-p keeps what is at least min_p times as likely as the likeliest, top-k every token that scores at least the
+    k-th highest; top-p then keeps the shortest list of the likeliest that holds at least top_p of what is left.
+    Equals at the edge are all kept.
     """
     weights = torch.softmax(logits.double() / temperature, -1)
-    kept = torch.ones_like(logits, dtype=torch.bool)
+    kept = weights >= min_p * weights.max()
     if 0 < top_k < len(logits):
         kept &= logits >= logits.sort(descending=True).values[top_k - 1]
     if top_p < 1:
@@ -130,6 +172,13 @@ def kept_tokens(logits: torch.Tensor, temperature: float, top_k: int, top_p: flo
         needed = int((left[order].cumsum(0) / left.sum() < top_p).sum())
         kept &= logits >= logits[order[min(needed, int(kept.sum()) - 1)]]
     return kept
+
+
+def token_logprob(logits: torch.Tensor, token: int, count: int) -> tuple[float, int, list[int]]:
+    """A token's log probability and rank under logits [V], and the likeliest `count`, of equals the lowest id first."""
+    logs = logits.double() - logits.double().logsumexp(0)
+    likeliest = sorted(range(len(logits)), key=lambda t: (-float(logits[t]), t))[:count]
+    return float(logs[token]), 1 + int((logits > logits[token]).sum()), likeliest
 
 
 def race(weights: torch.Tensor, block: int, among_blocks: torch.Tensor, inside: torch.Tensor) -> int:

@@ -4,5 +4,6 @@ sampler     the room's door: what a step's draws come to
 edits       what changes logits before temperature: grammar, allowed tokens, bad words, bias, penalties
 tally       how often a past holds each token, kept from step to step
 draw        temperature, min-p, top-k, top-p, and the race of random numbers
+highest     the highest of a row, as top-k and the likeliest tokens need them
 logprobs    log probabilities of the raw logits, ranks and the likeliest tokens
 """

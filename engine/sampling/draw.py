@@ -21,16 +21,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
 from engine.batch import Draw
 from engine.kernels.philox import exponentials
 from engine.messages import Sampling
+from engine.sampling.highest import highest
 
 _BLOCK = 256  # tokens whose weights are summed as one
 _COLDEST = 1e-5  # temperatures below it are greedy: the division would overflow
-_LIKELIEST = 256  # top-p looks among so many tokens before it sorts a whole row
 
 
 class Kind(NamedTuple):
@@ -41,6 +43,11 @@ class Kind(NamedTuple):
     min_p: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+
+    @property
+    def cuts(self) -> bool:
+        """Whether it leaves out any token."""
+        return self.min_p > 0 or self.top_k > 0 or self.top_p < 1
 
 
 def draw(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int]:
@@ -53,10 +60,9 @@ def draw(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> li
     tokens = [0] * len(draws)
     greedy = [i for i, d in enumerate(draws) if d.sampling.temperature < _COLDEST or d.sampling.top_k == 1]
     if greedy:
-        best = logits.argmax(-1).tolist() if len(logits) <= len(greedy) else None
-        picked = [best[rows[i]] for i in greedy] if best is not None else _argmax(logits, [rows[i] for i in greedy])
-        for i, token in zip(greedy, picked, strict=True):
-            tokens[i] = token
+        best = _likeliest(logits, [rows[i] for i in greedy])
+        for i in greedy:
+            tokens[i] = best[rows[i]]
     if len(greedy) < len(draws):
         drawn = sorted(set(range(len(draws))).difference(greedy))
         for i, token in zip(drawn, _sample(logits, [rows[i] for i in drawn], [draws[i] for i in drawn]), strict=True):
@@ -64,9 +70,11 @@ def draw(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> li
     return tokens
 
 
-def _argmax(logits: torch.Tensor, rows: Sequence[int]) -> list[int]:
-    picked: list[int] = logits[torch.tensor(rows)].argmax(-1).tolist()
-    return picked
+def _likeliest(logits: torch.Tensor, rows: Sequence[int]) -> dict[int, int]:
+    """The highest of each of some rows."""
+    distinct = list(dict.fromkeys(rows))
+    best = highest(_rows(logits, distinct), 1)
+    return dict(zip(distinct, best.flatten().tolist(), strict=True))
 
 
 def _sample(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int]:
@@ -84,53 +92,54 @@ def _kind(row: int, sampling: Sampling) -> Kind:
 
 
 def _weights(logits: torch.Tensor, kinds: Sequence[Kind]) -> torch.Tensor:
-    """exp((score - highest) / temperature) of each distribution, 0 for what min-p, top-k and top-p drop; float32."""
-    rows = [kind.row for kind in kinds]
-    scores = logits if rows == list(range(len(logits))) else logits.index_select(0, torch.tensor(rows))
-    scores = scores.float()
-    weights = scores - scores.amax(-1, keepdim=True)  # [P, V]
+    """The probabilities of each distribution, 0 for what min-p, top-k and top-p drop (not scaled up again); float32."""
+    scores = _rows(logits, [kind.row for kind in kinds])
     if any(kind.temperature != 1 for kind in kinds):
-        weights /= torch.tensor([kind.temperature for kind in kinds], dtype=torch.float32).unsqueeze(1)
-    weights.exp_()
-    cut = [i for i, kind in enumerate(kinds) if kind.min_p > 0 or kind.top_k > 0 or kind.top_p < 1]
-    if cut:
-        part = weights if len(cut) == len(kinds) else weights[cut]
-        kept = part >= _lowest_kept(part, [kinds[i] for i in cut]).unsqueeze(1)
-        weights[cut] = part * kept
+        temperatures = torch.tensor([kind.temperature for kind in kinds], dtype=torch.float32).unsqueeze(1)
+        scores = (scores - scores.amax(-1, keepdim=True)).div_(temperatures)  # the highest is 0: none overflows
+    weights = scores.softmax(-1)  # [P, V]
+    if any(kind.cuts for kind in kinds):
+        lowest = _lowest_kept(weights, kinds).unsqueeze(1)
+        # Into floats: torch compares several times as fast when it need not make booleans.
+        weights *= torch.ge(weights, lowest, out=torch.empty_like(weights))
     short = -weights.shape[1] % _BLOCK
     return F.pad(weights, (0, short)) if short else weights
 
 
+def _rows(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Some rows of logits [N, V] in float32; `logits` themselves where that is what they are."""
+    chosen = logits if rows == list(range(len(logits))) else logits.index_select(0, torch.tensor(rows))
+    return chosen.float()
+
+
 def _lowest_kept(weights: torch.Tensor, kinds: Sequence[Kind]) -> torch.Tensor:
-    """The lowest weight in each row [P, V] that min-p (0: off), top-k (0: off) and then top-p (1: off) leave; [P]."""
+    """The lowest weight in each row [P, V] that min-p, top-k and then top-p leave; [P]."""
     vocabulary = weights.shape[1]
-    lowest = torch.tensor([kind.min_p for kind in kinds], dtype=torch.float32)  # a row's highest weight is 1
-    for_k = torch.tensor([kind.top_k if 0 < kind.top_k < vocabulary else 0 for kind in kinds])
-    for_p = [i for i, kind in enumerate(kinds) if kind.top_p < 1]
-    looked_at = min(max(int(for_k.max()), _LIKELIEST if for_p else 0), vocabulary)
-    if not looked_at:
-        return lowest
-    highest = weights.topk(looked_at, dim=-1).values  # [P, looked_at], falling
-    on = for_k > 0
-    lowest[on] = torch.maximum(lowest[on], highest[on, for_k[on] - 1])
-    if for_p:
-        left = (weights[for_p] * (weights[for_p] >= lowest[for_p].unsqueeze(1))).sum(-1, dtype=torch.float64)
-        needed = left * torch.tensor([kinds[i].top_p for i in for_p], dtype=torch.float64)  # [Pp], of the sum
-        edge = _edge(highest[for_p], needed)
-        for i in (edge < 0).nonzero().flatten().tolist():
-            # A flat distribution: its likeliest few are not enough, so all are sorted.
-            edge[i] = _edge(weights[for_p[i]].sort(descending=True).values[None], needed[i : i + 1]).clamp_(min=0)
-        lowest[for_p] = torch.maximum(lowest[for_p], edge)
+    lowest = torch.zeros(len(kinds))
+    if for_min := [i for i, kind in enumerate(kinds) if kind.min_p > 0]:
+        lowest[for_min] = weights[for_min].amax(-1) * torch.tensor([kinds[i].min_p for i in for_min])
+    if for_k := [i for i, kind in enumerate(kinds) if 0 < kind.top_k < vocabulary]:
+        last = torch.tensor([kinds[i].top_k for i in for_k]).unsqueeze(1) - 1
+        part = weights[for_k]
+        edge = part.gather(1, highest(part, int(last.max()) + 1).gather(1, last)).squeeze(1)
+        lowest[for_k] = torch.maximum(lowest[for_k], edge)
+    for i, kind in enumerate(kinds):
+        if kind.top_p < 1:
+            lowest[i] = _nucleus_edge(weights[i].numpy(), float(lowest[i]), kind.top_p)
     return lowest
 
 
-def _edge(falling: torch.Tensor, needed: torch.Tensor) -> torch.Tensor:
-    """The weight at which the sums of falling weights [P, M] first reach `needed` [P]; -1 where they do not."""
-    sums = falling.double().cumsum(-1)
-    below = (sums < needed.unsqueeze(1)).sum(-1)  # [P]
-    reached = below < falling.shape[1]
-    at = below.clamp(max=falling.shape[1] - 1).unsqueeze(1)
-    return torch.where(reached, falling.gather(1, at).squeeze(1), -1.0)
+def _nucleus_edge(weights: npt.NDArray[np.float32], lowest: float, top_p: float) -> float:
+    """The lowest of the likeliest weights [V] that first hold `top_p` of all from `lowest` up.
+
+    What is below (1 - top_p) / V of the sum holds less than 1 - top_p all together, so only the rest is sorted.
+    """
+    left = weights[weights >= lowest] if lowest > 0 else weights
+    total = float(left.sum(dtype=np.float64))
+    likely = left[left >= np.float32(total * (1 - top_p) / len(weights))]
+    falling = np.sort(likely)[::-1]
+    needed = int(np.searchsorted(np.cumsum(falling, dtype=np.float64), total * top_p))
+    return float(falling[min(needed, len(falling) - 1)])
 
 
 def _race(weights: torch.Tensor, which: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

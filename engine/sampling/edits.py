@@ -119,9 +119,9 @@ class Edits:
         settings = [(s.repetition_penalty, s.frequency_penalty, s.presence_penalty) for *_, s in tallies]
         repetition, frequency, presence = torch.tensor(settings).repeat_interleave(sizes, 0).unbind(1)
         counts = torch.from_numpy(np.concatenate([tally.counts for _, tally, _ in tallies]))
-        values = scores.view(-1)[at]
+        values = scores.view(-1).index_select(0, at)
         values = torch.where(values > 0, values / repetition, values * repetition)
-        scores.view(-1)[at] = values - frequency * counts - presence * (counts > 0)
+        scores.view(-1).scatter_(0, at, values - frequency * counts - presence * (counts > 0))
 
     def _tally(self, draw: Draw) -> Tally:
         past = _past(draw)
@@ -170,9 +170,9 @@ def _allow_(scores: torch.Tensor, wanted: Sequence[_Row]) -> None:
     limited = [(i, row.rules.allowed) for i, row in enumerate(wanted) if row.draw.sampling.allowed_tokens is not None]
     if limited:
         at = _flat(limited, scores)
-        kept = scores.view(-1)[at]
+        kept = scores.view(-1).index_select(0, at)
         scores.index_fill_(0, torch.tensor([i for i, _ in limited]), -torch.inf)
-        scores.view(-1)[at] = kept
+        scores.view(-1).scatter_(0, at, kept)
 
 
 def _exclude_(scores: torch.Tensor, wanted: Sequence[_Row]) -> None:
@@ -180,7 +180,7 @@ def _exclude_(scores: torch.Tensor, wanted: Sequence[_Row]) -> None:
     excluded = [(i, tokens) for i, row in enumerate(wanted) if (tokens := {*row.draw.banned, *_bad_ends(row)})]
     if excluded:
         at = _flat([(i, _known(tokens, scores.shape[1])) for i, tokens in excluded], scores)
-        scores.view(-1)[at] = -torch.inf
+        scores.view(-1).scatter_(0, at, -torch.inf)
 
 
 def _bad_ends(row: _Row) -> list[int]:

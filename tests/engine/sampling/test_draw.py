@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,12 +18,13 @@ from engine.sampling import draw as sampler
 PLAIN = Draw(sequence=0, seed=1, position=1, sampling=Sampling())
 
 
-def _kind(draw: Draw) -> tuple[float, int, float]:
-    return draw.sampling.temperature, draw.sampling.top_k, draw.sampling.top_p
+def _kind(draw: Draw) -> tuple[float, float, int, float]:
+    sampling = draw.sampling
+    return sampling.temperature, sampling.min_p, sampling.top_k, sampling.top_p
 
 
-def _draws(count: int, **settings: float) -> list[Draw]:
-    return [replace(PLAIN, seed=i, sampling=Sampling(**settings)) for i in range(count)]  # type: ignore[arg-type]
+def _draws(count: int, **settings: Any) -> list[Draw]:
+    return [replace(PLAIN, seed=i, sampling=Sampling(**settings)) for i in range(count)]
 
 
 def _rows(count: int, vocabulary: int, spread: float = 3.0, seed: int = 0) -> torch.Tensor:
@@ -38,7 +40,7 @@ def _expected(row: torch.Tensor, draw: Draw) -> int:
     return reference.race(weights, 256, among_blocks, inside)
 
 
-SETTINGS = [
+SETTINGS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.3},
     {"temperature": 2.0},
@@ -49,12 +51,16 @@ SETTINGS = [
     {"top_k": 40, "top_p": 0.8, "temperature": 1.3},
     {"top_k": 10_000, "top_p": 0.999},
     {"top_p": 0.97, "temperature": 50.0},
+    {"min_p": 0.05},
+    {"min_p": 0.3, "temperature": 2.0},
+    {"min_p": 0.001, "top_k": 30, "top_p": 0.9},
+    {"min_p": 0.02, "top_p": 0.99, "temperature": 0.8},
 ]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("vocabulary", [10, 256, 1000, 5003])
-def test_equals_the_reference(settings: dict[str, float], vocabulary: int) -> None:
+def test_equals_the_reference(settings: dict[str, Any], vocabulary: int) -> None:
     logits = _rows(6, vocabulary)
     draws = _draws(60, **settings)
     rows = [i % 6 for i in range(60)]
@@ -96,14 +102,14 @@ def test_frequencies_over_positions_of_one_seed() -> None:
 def test_alone_and_in_a_batch_bit_for_bit() -> None:
     # Every mixture of settings in one batch; then each draw by itself, and the batch in reverse.
     logits = _rows(40, 3001)
-    draws = [replace(PLAIN, seed=i, position=7 * i, sampling=Sampling(**SETTINGS[i % 10])) for i in range(40)]  # type: ignore[arg-type]
+    draws = [replace(PLAIN, seed=i, position=7 * i, sampling=Sampling(**SETTINGS[i % 14])) for i in range(40)]
     together = sampler.draw(logits, list(range(40)), draws)
     assert together == [sampler.draw(logits[i : i + 1], [0], [draws[i]])[0] for i in range(40)]
     assert together == sampler.draw(logits.flip(0), list(range(40)), draws[::-1])[::-1]
 
 
 @pytest.mark.parametrize("kind", SETTINGS, ids=str)
-def test_weights_alone_and_in_a_batch_bit_for_bit(kind: dict[str, float]) -> None:
+def test_weights_alone_and_in_a_batch_bit_for_bit(kind: dict[str, Any]) -> None:
     logits = _rows(33, 49_152)
     together = sampler._weights(logits, [sampler.Kind(i, **kind) for i in range(33)])
     alone = sampler._weights(logits[20:21], [sampler.Kind(0, **kind)])
@@ -154,13 +160,13 @@ def test_a_small_temperature_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_minus_infinity_is_never_drawn(settings: dict[str, float]) -> None:
+def test_minus_infinity_is_never_drawn(settings: dict[str, Any]) -> None:
     logits = torch.full((1, 1500), -torch.inf)
     allowed = {3, 255, 256, 1499}
     logits[0, sorted(allowed)] = torch.tensor([0.5, 0.0, 1.0, 0.2])
     drawn = set(sampler.draw(logits, [0] * 400, _draws(400, **settings)))
     assert drawn <= allowed
-    if settings.get("top_p", 1.0) > 0.95:
+    if settings.get("top_p", 1.0) > 0.95 and not settings.get("min_p"):
         assert drawn == allowed
 
 
@@ -188,5 +194,5 @@ def test_top_p_of_a_flat_distribution_sorts_it_all() -> None:
     logits = _rows(3, 4096, spread=0.01)
     for row, d in enumerate(_draws(3, top_p=0.9)):
         kept = sampler._weights(logits, [sampler.Kind(row, top_p=0.9)])[0] > 0
-        assert torch.equal(kept, reference.kept_tokens(logits[row], 1.0, 0, 0.9))
+        assert torch.equal(kept, reference.kept_tokens(logits[row], 1.0, 0.0, 0, 0.9))
         assert sampler.draw(logits, [row], [d]) == [_expected(logits[row], d)]
