@@ -27,6 +27,7 @@ from engine.server.metrics import Metrics
 from engine.server.pooling import Pooling, read_pooling
 from engine.server.router import Router
 from engine.server.serving import STALL_SECONDS, Serving, unavailable
+from engine.text.parsers.families import AUTO, NONE, REASONING_FAMILIES, TOOL_FAMILIES
 from engine.text.tokenizer import Tokenizer, load_tokenizer
 
 _DRAIN_SECONDS = 8.0  # the supervisor waits ten before it kills
@@ -56,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = Options(arguments.uds, arguments.host, arguments.port, arguments.exit_with_stdin, arguments.stall_seconds)
     try:
         config = _config(arguments)
-        tokenizer, pooling = load_tokenizer(Path(config.model)), read_pooling(config)
+        tokenizer = load_tokenizer(Path(config.model), config.tool_parser, config.reasoning_parser)
+        pooling = read_pooling(config)
     except (ConfigError, ModelError) as error:
         print(f"engine: {error}", file=sys.stderr)  # noqa: T201 (the one line of a wrong use)
         return 2
@@ -97,6 +99,18 @@ def _parser() -> argparse.ArgumentParser:
         dest="prefix_cache",
         action="store_false",
         help="keep nothing of prompts and answers that are over, for requests that begin alike",
+    )
+    parser.add_argument(
+        "--tool-parser",
+        choices=(AUTO, NONE, *TOOL_FAMILIES),
+        default=AUTO,
+        help="how the model writes tool calls (default: what its chat template shows)",
+    )
+    parser.add_argument(
+        "--reasoning-parser",
+        choices=(AUTO, NONE, *REASONING_FAMILIES),
+        default=AUTO,
+        help="how the model writes reasoning (default: what its chat template shows)",
     )
     parser.add_argument(
         "--pooling", choices=("mean", "last"), help="how hidden states become embeddings, where the model does not say"
@@ -160,6 +174,8 @@ def _config(arguments: argparse.Namespace) -> EngineConfig:
         seed=arguments.seed,
         prefix_cache=arguments.prefix_cache,
         pooling=arguments.pooling,
+        tool_parser=arguments.tool_parser,
+        reasoning_parser=arguments.reasoning_parser,
         adapters=tuple(arguments.lora),
         **given,
     )
@@ -207,7 +223,7 @@ async def _until_told(config: EngineConfig, serving: Serving, departure: _Depart
 async def _run_core(config: EngineConfig, serving: Serving) -> None:
     """Load the model and hand out steps until cancelled; raises CoreFailed."""
     began = asyncio.get_running_loop().time()
-    core = await CoreClient.start(config)
+    core = await CoreClient.start(config, tokenizer=serving.tokenizer.backend.to_str())
     try:
         metrics = Metrics(core.ready)
         router = Router(core, metrics)

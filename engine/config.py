@@ -24,6 +24,8 @@ class EngineConfig:
     max_queue: sequences that may wait while so many run; a request for more is turned away for now.
     prefix_cache: keep the blocks of what is over, for requests that begin alike.
     max_logprobs: how many of the likeliest tokens a client may ask to be told with each.
+    tool_parser, reasoning_parser: the family whose way of writing tool calls and reasoning the model has; "auto"
+    looks at its chat template, "none" leaves all as text.
     adapters: LoRA adapters as (the id on the wire, the adapter's folder), served beside the model itself.
     pooling: how hidden states become embeddings, in place of what the model's folder says.
     share_gate: reading a prefix once for several rows must save at least this many tokens of KV.
@@ -43,6 +45,8 @@ class EngineConfig:
     max_queue: int = 2048
     prefix_cache: bool = True
     max_logprobs: int = 20
+    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"
     adapters: tuple[tuple[str, str], ...] = ()
     pooling: Literal["mean", "last"] | None = None
     share_gate: int = 64

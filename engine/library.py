@@ -144,8 +144,8 @@ class Engine:
         Raises ModelError for a model that cannot be run, ConfigError for options that cannot work.
         """
         config = EngineConfig(str(model), **options)
-        self._tokenizer = load_tokenizer(Path(model))
-        self._core: Core | None = Core(config, Runner.load(config))
+        self._tokenizer = load_tokenizer(Path(model), config.tool_parser, config.reasoning_parser)
+        self._core: Core | None = Core(config, Runner.load(config), self._tokenizer.backend.to_str())
         self._limits = Limits(config.max_sequences, _UNBOUNDED)
         self._room = config.max_sequences + config.max_queue
         self._random = Random(config.seed)

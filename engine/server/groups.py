@@ -10,6 +10,7 @@ from engine.server.order import Order
 from engine.server.output import Manner
 from engine.server.prompts import Prompt
 from engine.text.detokenizer import TokenBytes
+from nproxy.openai.errors import invalid_request
 
 
 def groups(
@@ -17,8 +18,12 @@ def groups(
 ) -> tuple[Add, ...]:
     """One group per prompt, numbered from 0; who sends them to a core gives them numbers of its own.
 
-    salt, adapter: as in Add.
+    salt, adapter: as in Add. Raises ApiError 400 for what cannot stand together.
     """
+    held = next((prompt.structure.field for prompt in prompts if prompt.structure is not None), None)
+    if held is not None and order.ignore_eos:
+        message = f"'ignore_eos' cannot stand beside '{held}': an answer that is complete ends."
+        raise invalid_request(message, param="ignore_eos")
     stop_tokens = order.stop_tokens if order.ignore_eos else order.stop_tokens | ready.eos_tokens
     return tuple(
         [
@@ -49,6 +54,7 @@ def manners(order: Order, prompts: Sequence[Prompt], table: TokenBytes) -> list[
                 keep_stop=telling.keep_stop,
                 parser=prompt.parser,
                 shown=table.special if telling.special else prompt.shown,
+                called=prompt.called,
                 tells=telling.ids or order.drawn_logprobs is not None,
                 echo=prompt.echo,
                 prompt=prompt.tokens if order.echoes and telling.logprobs is not None else (),

@@ -56,6 +56,7 @@ class Manner:
 
     stops: what ends it; nothing does before min_tokens. keep_stop: the stop string or token stays in the text.
     parser: gives a fresh parser. shown: special tokens that are text. tells: pieces carry their tokens.
+    called: the finish reason behind a call, where the model ended by itself.
     echo: text that comes first; prompt: the tokens that are told with it. silent: nothing drawn is the client's,
     and the choice ends with its echo.
     """
@@ -65,6 +66,7 @@ class Manner:
     keep_stop: bool = False
     parser: Callable[[], Parser] = Plain
     shown: Container[int] = frozenset()
+    called: str = "tool_calls"
     tells: bool = False
     echo: str = ""
     prompt: tuple[int, ...] = ()
@@ -228,7 +230,7 @@ class _Choice:
         return text
 
     def _parse(self, text: str) -> list[Part]:
-        """The parts of a token's text; at the end the rest, and "tool_calls" where the model ended behind a call."""
+        """The parts of a token's text; at the end the rest, and why it ended where that was a call."""
         parts = self._parser.feed(text) if text else []
         if self.finish is not None:
             parts = parts + self._parser.finish()
@@ -239,5 +241,5 @@ class _Choice:
             self._called |= isinstance(part, ToolStart)
         self.reasoned += reasoned
         if self._called and self.finish == "stop" and self._scanner.matched is None:
-            self.finish = "tool_calls"
+            self.finish = self._manner.called
         return parts
