@@ -54,6 +54,14 @@ def texts(answered: dict[str, Any]) -> list[str]:
     return [choice["message"]["content"] if "message" in choice else choice["text"] for choice in choices]
 
 
+def counts(usage: dict[str, Any]) -> tuple[int, int]:
+    """Tokens of prompt and answer; the total must be their sum, and of the prompt all but a token may be cached."""
+    prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
+    assert usage["total_tokens"] == prompt + completion
+    assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] < prompt
+    return prompt, completion
+
+
 async def stream(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Folded:
     """A stream that must succeed, put together."""
     async with client.stream("POST", path, json={**body, "stream": True}) as response:
