@@ -65,12 +65,22 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
         "--max-model-len": settings.max_model_len,
         "--max-sequences": settings.max_sequences,
         "--max-batch-tokens": settings.max_batch_tokens,
+        "--max-queue": settings.max_queue,
+        "--block-size": settings.block_size,
         "--num-blocks": settings.num_blocks,
+        "--kv-fraction": settings.kv_fraction,
+        "--max-logprobs": settings.max_logprobs,
+        "--tool-parser": settings.tool_parser,
+        "--reasoning-parser": settings.reasoning_parser,
+        "--pooling": settings.pooling,
+        "--seed": settings.seed,
         "--stall-seconds": f"{settings.stall_seconds:g}",
         # at `info` the engine tells of its start, and so do we
         "--log-level": "warning" if log_level == "info" else log_level,
     }
     given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
+    given += [word for name, folder in settings.adapters.items() for word in ("--lora", f"{name}={folder}")]
+    given += [] if settings.prefix_cache else ["--no-prefix-cache"]
     # -P: a folder named engine where the user stands is not the engine
     return [sys.executable, "-P", "-m", "engine", str(model.path), *given, "--exit-with-stdin"]
 

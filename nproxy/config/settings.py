@@ -19,6 +19,7 @@ from nproxy.config.values import (
     Models,
     NMode,
     Parallel,
+    Part,
     Paths,
     Port,
     Replicas,
@@ -48,6 +49,14 @@ class Listen(Settings):
     """How long requests in flight may go on after SIGTERM."""
 
 
+AdapterName = Annotated[str, Field(pattern="^[^=]+$")]
+ToolParser = Literal[
+    "auto", "none", "hermes", "llama3", "mistral", "mistral-v11", "deepseek", "deepseek-v3.1", "json", "gpt-oss"
+]
+ReasoningParser = Literal["auto", "none", "think", "mistral", "gpt-oss"]
+"""The engine's families; a test compares them with its own list."""
+
+
 class Engine(Settings):
     """The built-in engine, started as a child process."""
 
@@ -61,8 +70,28 @@ class Engine(Settings):
     """Most choices that run in one step; null: the engine's own default."""
     max_batch_tokens: Count | None = None
     """Most tokens computed in one step; null: the engine's own default."""
+    max_queue: Whole | None = None
+    """Most choices that wait while max_sequences run, then 429; null: the engine's own default."""
+    block_size: Count | None = None
+    """Tokens in a block of the KV cache; null: the engine's own default."""
     num_blocks: Count | None = None
     """Blocks of the KV cache; null: from the memory that is free."""
+    kv_fraction: Part | None = None
+    """Part of the memory for the KV cache, in place of num_blocks; null: the engine's own default."""
+    prefix_cache: bool = True
+    """Keep what was computed for a prompt and its answers, for requests that begin alike."""
+    max_logprobs: Whole | None = None
+    """Most of the likeliest tokens that a request may ask to be told with each; null: the engine's own default."""
+    tool_parser: ToolParser = "auto"
+    """How the model writes tool calls; auto: what its chat template shows; none: all is text."""
+    reasoning_parser: ReasoningParser = "auto"
+    """How the model writes reasoning; auto: what its chat template shows; none: all is text."""
+    pooling: Literal["mean", "last"] | None = None
+    """How hidden states become embeddings, for a model whose folder does not say."""
+    adapters: dict[AdapterName, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)
+    """LoRA adapters: under which model id each is served, and its folder."""
+    seed: int | None = None
+    """Base of the seeds of requests without one; null: another at each start."""
     stall_seconds: Seconds = 60
     """An engine that has work and gives no token for so long counts as hung and is started again."""
 

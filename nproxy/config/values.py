@@ -45,6 +45,7 @@ Port = Annotated[int, Field(ge=0, le=65535), BeforeValidator(_no_bool)]
 SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Part = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Mebibytes = Annotated[float, Field(gt=0, le=1024), BeforeValidator(_no_bool)]
 
 

@@ -9,15 +9,22 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import aiohttp
 import psutil
 import pytest
 
+from engine.__main__ import _config as engine_config
+from engine.__main__ import _parser as engine_arguments
+from engine.config import EngineConfig
+from engine.text.parsers.families import REASONING_FAMILIES, TOOL_FAMILIES
 from nproxy.cli import engine_child
 from nproxy.cli.engine_child import EngineFailed, command, private_socket, supervised
 from nproxy.config import Engine
+from nproxy.config.settings import ReasoningParser, ToolParser
 from nproxy.models import LocalModel
 
 FAKE = Path(__file__).parents[1] / "fakes" / "engine_process.py"
@@ -73,9 +80,61 @@ def test_the_command_leaves_unset_options_to_the_engine() -> None:
     words = command(Engine(max_model_len=512), model, Path("/s"), "info")
     assert words == [
         *(sys.executable, "-P", "-m", "engine", "/models/name", "--uds", "/s", "--served-model-name", "org/name"),
-        *("--dtype", "auto", "--max-model-len", "512", "--stall-seconds", "60"),
-        *("--log-level", "warning", "--exit-with-stdin"),
+        *("--dtype", "auto", "--max-model-len", "512", "--tool-parser", "auto", "--reasoning-parser", "auto"),
+        *("--stall-seconds", "60", "--log-level", "warning", "--exit-with-stdin"),
     ]
+
+
+def test_every_setting_reaches_the_engine() -> None:
+    settings = Engine(
+        model="unused",
+        dtype="float32",
+        max_model_len=512,
+        max_sequences=8,
+        max_batch_tokens=128,
+        max_queue=0,
+        block_size=32,
+        kv_fraction=0.5,
+        prefix_cache=False,
+        max_logprobs=5,
+        tool_parser="hermes",
+        reasoning_parser="none",
+        pooling="mean",
+        adapters={"tuned": "/models/tuned", "other": "/models/a=b"},
+        seed=-7,
+        stall_seconds=2,
+    )
+    words = command(settings, LocalModel("m", Path(__file__).parent), Path("/s"), "info")
+    understood = engine_config(engine_arguments().parse_args(words[4:]))
+    assert understood == EngineConfig(
+        model=str(Path(__file__).parent),
+        dtype="float32",
+        served_model_name="m",
+        block_size=32,
+        kv_fraction=0.5,
+        max_model_len=512,
+        max_batch_tokens=128,
+        max_sequences=8,
+        max_queue=0,
+        prefix_cache=False,
+        max_logprobs=5,
+        tool_parser="hermes",
+        reasoning_parser="none",
+        pooling="mean",
+        adapters=(("tuned", "/models/tuned"), ("other", "/models/a=b")),
+        seed=-7,
+    )
+    assert {field.name for field in fields(EngineConfig)} - {"share_gate"} == {*understood_names()}
+
+
+def understood_names() -> set[str]:
+    """The engine's settings that the gateway's configuration has a key for, and the id, which is the model's."""
+    return {*Engine.model_fields, "served_model_name"} - {"stall_seconds"}
+
+
+def test_the_parsers_named_are_those_that_the_engine_has() -> None:
+    assert get_args(ToolParser) == ("auto", "none", *TOOL_FAMILIES)
+    assert get_args(ReasoningParser) == ("auto", "none", *REASONING_FAMILIES)
 
 
 def test_a_missing_package_of_the_engine_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
