@@ -59,6 +59,7 @@ def check(engine: Core) -> None:
     assert all(one.state in (State.PREFILL, State.DECODE) for one in running)
     assert all(one.state is State.WAITING and not one.blocks for one in waiting)
     assert len({id(one) for one in queued}) == len(queued)
+    assert all(one.group.overtaken <= len(one.group.sequences) for one in queued)
     before: dict[int, int] = {}  # the block before each block: the same in every table
     for one in running:
         for left, right in zip((-1, *one.blocks), one.blocks, strict=False):

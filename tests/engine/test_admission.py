@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from engine.messages import Add
+from engine.core import Core
+from engine.messages import Abort, Add, Embed
 from tests.engine.scheduling import MAX_MODEL_LEN, Answers, add, assert_right, engine_of, run
 
 # Fairness
@@ -42,6 +45,70 @@ def test_streams_of_wide_requests_do_not_starve_a_single_one() -> None:
         engine.add(add(group, 5, 16, 20))
     answers.finish_all()
     assert admitted(answers).index(99) <= 4
+
+
+def test_a_single_one_is_seen_behind_a_long_line_of_wide_ones() -> None:
+    engine = engine_of()
+    for group in range(60):
+        engine.add(add(group, 5, 16, 20))
+    engine.add(add(99, 5, 1, 3))
+    engine.abort(Abort(0, (15,)))  # 15 of 16 run: the place left is too small for all others
+    answers = Answers(engine)
+    answers.step()
+    assert {drawn.group for drawn in answers.steps[0].tokens} == {0, 99}
+
+
+def test_a_narrow_request_passes_the_preempted_choices_of_a_wide_one() -> None:
+    engine = engine_of(40, sequences=20)
+    engine.add(add(1, 8, 12, 60))
+    answers = Answers(engine)
+    while len(engine.scheduler.queue.waiting) < 6:
+        answers.step()
+    engine.add(add(2, 5, 1, 4))
+    answers.finish_all()
+    assert answers.steps[answers.step_of(2)].stats.waiting >= 6
+    assert answers.finish.keys() == {(1, choice) for choice in range(12)} | {(2, 0)}
+
+
+# Long prompts
+
+
+def chunks_of(engine: Core) -> list[dict[int, int]]:
+    """By step, how many tokens of which sequence's prompt were computed."""
+    batches = engine._runner.batches  # type: ignore[attr-defined]
+    return [{chunk.sequence: len(chunk.tokens) for chunk in batch.chunks} for batch in batches]
+
+
+def test_a_long_prompt_keeps_nobody_out() -> None:
+    engine = engine_of(tokens=24)
+    engine.add(add(1, 190, 1, 4))
+    answers = Answers(engine)
+    answers.step()
+    for group in range(2, 6):
+        engine.add(add(group, 10, 1, 4))
+        answers.step()
+    answers.finish_all()
+    waited = [answers.step_of(group) - (group - 1) for group in range(2, 6)]
+    assert max(waited) <= 1
+    assert answers.step_of(1) <= 190 // 8  # it got a good third of the tokens all the time
+
+
+def test_the_oldest_prompt_gets_half_and_what_nobody_else_wants() -> None:
+    engine = engine_of(tokens=64)
+    for group, prompt in enumerate([190, 190, 190, 10]):
+        engine.add(add(group, prompt, 1, 1))
+    Answers(engine).finish_all()
+    steps = chunks_of(engine)
+    assert steps[:3] == [{0: 32 + 4, 1: 16, 2: 8, 3: 4}, {0: 32, 1: 16, 2: 8, 3: 6}, {0: 32 + 8, 1: 16, 2: 8}]
+    assert all(60 < sum(step.values()) <= 64 for step in steps[:8])  # all but a part of a block is used
+
+
+def test_prompts_of_one_step_go_one_after_the_other() -> None:
+    engine = engine_of(tokens=64)
+    for group in range(4):
+        engine.add(add(group, 60, 1, 1))
+    answers = Answers(engine).finish_all()
+    assert [answers.step_of(group) for group in range(4)] == [0, 1, 2, 3]
 
 
 # Room
@@ -84,6 +151,40 @@ def test_what_can_never_run_is_refused(one: Add, message: str) -> None:
     assert all(failed.kind == "refused" for done in answers.steps for failed in done.failed)
     assert not answers.tokens
     assert not engine.has_work
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"), [(MAX_MODEL_LEN + 1, "the model takes 200$"), (0, "at least one token")]
+)
+def test_a_prompt_to_embed_may_be_as_long_as_the_model_takes(prompt: int, message: str) -> None:
+    engine = engine_of()
+    engine.add(Embed(1, tuple(range(prompt)), "mean"))
+    engine.add(Embed(2, tuple(range(MAX_MODEL_LEN)), "mean"))
+    answers = Answers(engine).finish_all()
+    assert re.search(message, answers.failed[1])
+    assert list(answers.embedded) == [2]
+
+
+def test_a_full_queue_turns_away_for_now() -> None:
+    engine = engine_of(sequences=8, queue=4)
+    for group in range(3):
+        engine.add(add(group, 5, 4, 3))  # eight to run, four to wait
+    engine.add(add(3, 5, 1, 3))
+    engine.add(Embed(4, (1, 2), "mean"))
+    answers = Answers(engine)
+    failed = answers.step().failed
+    assert [(one.group, one.kind) for one in failed] == [(3, "busy"), (4, "busy")]
+    assert "12 sequences run or wait here already" in failed[0].message
+    answers.finish_all()
+    engine.add(add(5, 5, 8, 3))
+    assert_right(answers.finish_all(), add(5, 5, 8, 3))
+
+
+def test_a_request_that_can_never_run_is_refused_in_a_full_queue_too() -> None:
+    engine = engine_of(sequences=8, queue=0)
+    engine.add(add(1, 5, 8, 3))
+    engine.add(add(2, 5, 9, 3))
+    assert [one.kind for one in engine.step().failed] == ["refused"]
 
 
 def test_a_group_that_just_fits_is_served() -> None:
