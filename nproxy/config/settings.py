@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from nproxy.config.values import (
+    AdapterName,
     ApiKey,
     Count,
     Host,
@@ -49,7 +50,6 @@ class Listen(Settings):
     """How long requests in flight may go on after SIGTERM."""
 
 
-AdapterName = Annotated[str, Field(pattern="^[^=]+$")]
 ToolParser = Literal[
     "auto", "none", "hermes", "llama3", "mistral", "mistral-v11", "deepseek", "deepseek-v3.1", "json", "gpt-oss"
 ]

@@ -49,6 +49,16 @@ Part = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), BeforeValidator(
 Mebibytes = Annotated[float, Field(gt=0, le=1024), BeforeValidator(_no_bool)]
 
 
+def _parse_adapter_name(value: str) -> str:
+    """Take what can stand before the `=` of the engine's own option."""
+    if not value or "=" in value:
+        raise PydanticCustomError("adapter_name", "must be a model id without an equals sign")
+    return value
+
+
+AdapterName = Annotated[str, AfterValidator(_parse_adapter_name)]
+
+
 def _parse_host(value: str) -> str:
     """Take an IP address, or a name that a resolver may know."""
     try:

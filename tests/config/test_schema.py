@@ -28,7 +28,7 @@ def test_every_section_refuses_unknown_keys(section: str) -> None:
 KEYWORDS = {
     *("$defs", "$ref", "title", "description", "default", "examples", "type", "enum", "const", "anyOf", "oneOf"),
     *("properties", "required", "additionalProperties", "minProperties", "items", "minItems"),
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "pattern", "patternProperties"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "pattern"),
 }
 """Those of JSON Schema 2020-12 that the settings need; a validator ignores what it does not know."""
 
@@ -38,7 +38,7 @@ def schemas(schema: dict[str, Any] | bool) -> Iterator[dict[str, Any]]:
     if isinstance(schema, bool):
         return
     yield schema
-    for keyword in ("$defs", "properties", "patternProperties"):
+    for keyword in ("$defs", "properties"):
         for inner in schema.get(keyword, {}).values():
             yield from schemas(inner)
     for inner in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
