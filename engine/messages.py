@@ -76,8 +76,9 @@ class Add:
     said to ignore them); the stop token itself is reported and counted but never detokenized.
     logprobs: how many of the likeliest tokens are told with each drawn one, besides its own; None computes
     none. prompt_logprobs: the same for the prompt's tokens, told once in Started. salt: the prompt's blocks are
-    shared with groups of the same salt only. grammar: what every choice must match, in llguidance's own
-    notation; None lets all through. adapter: name of the LoRA adapter, None for the model alone.
+    shared with groups of the same salt only. grammar: what every choice must match: llguidance's list of
+    grammars as JSON, where an entry may hold "gbnf" in place of "lark_grammar"; None lets all through.
+    adapter: name of the LoRA adapter, None for the model alone.
     """
 
     group: int

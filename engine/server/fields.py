@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.server import chat
+from engine.server import chat, structure
 from engine.server.sampling import FIELDS
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import invalid_request, shorten
@@ -38,6 +38,7 @@ _READ = FIELDS | frozenset(
         "stream",
         "stream_options",
         "top_logprobs",
+        *structure.FIELDS,
     }
 )
 _READ_BY = {
@@ -65,14 +66,11 @@ _NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
     "continue_final_message": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "grammar": (),
     "length_penalty": (1,),
     "modalities": (["text"],),
     "prediction": (),
     "priority": (0,),
-    "response_format": ({"type": "text"},),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),

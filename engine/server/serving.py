@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from engine.config import EngineConfig
+from engine.messages import Ready
+from engine.server.compiling import Compiling
 from engine.server.metrics import Metrics
 from engine.server.order import Order
 from engine.server.pooling import Pooling
@@ -58,6 +61,7 @@ class Serving:
         self.fingerprint: str | None = None
         self._core: tuple[Router, Metrics] | None = None
         self.random = random.Random(config.seed)
+        self._compiling: Compiling | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="prompts")
         self._requests = 0
         self._idle = asyncio.Event()
@@ -133,9 +137,17 @@ class Serving:
         return True
 
     async def prepare(self, order: Order) -> tuple[Prompt, ...]:
-        """Turn the request's prompts into tokens, off the event loop and within a time limit."""
+        """Turn the request's prompts into tokens, off the event loop and within a time limit, and try its grammar."""
         ready = self.router.ready
-        return await self.aside(lambda: prepare(order, self.tokenizer, ready))
+        prompts = await self.aside(lambda: prepare(order, self.tokenizer, ready))
+        return tuple([await self._tried(prompt, ready) for prompt in prompts])
+
+    async def _tried(self, prompt: Prompt, ready: Ready) -> Prompt:
+        if prompt.structure is None:
+            return prompt
+        if self._compiling is None:
+            self._compiling = Compiling(self.tokenizer, ready)
+        return replace(prompt, structure=await self._compiling.check(prompt.structure))
 
     async def aside(self, work: Callable[[], _Result]) -> _Result:
         """Do a piece of work on text in a thread; raises ApiError 503 when it takes too long."""
@@ -149,8 +161,10 @@ class Serving:
             ) from error
 
     def close(self) -> None:
-        """Let the threads go; one that is still busy is not waited for."""
+        """Let the threads and the process that tries grammars go; what is still busy is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._compiling is not None:
+            self._compiling.kill()
 
 
 def unavailable(message: str) -> ApiError:

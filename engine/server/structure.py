@@ -1,8 +1,8 @@
 """What an answer must look like: a client's fields become one text, which is compiled here and in the core.
 
 The text is llguidance's: a JSON list of grammars in its Lark dialect, of which the first is the answer's
-and may name the others as `@name`. One thing is added: an entry may hold "gbnf" in place of "lark_grammar";
-compiling.py turns it into Lark, which takes its time. Nothing is compiled here, so nothing here is slow.
+and may name the others as `@name`. One thing is added: an entry may hold "gbnf" in place of "lark_grammar",
+and becomes Lark where it is compiled. Nothing is compiled here, so nothing here is slow.
 
 A rule is a piece of Lark that may stand inside a grammar: `text_rule`, `json_rule` and the like make some.
 """
@@ -82,13 +82,6 @@ def free_text_to(name: str, marker: str | int) -> str:
 def grammar_of(start: str, *definitions: str) -> str:
     """A grammar that begins with the rule `start`; definitions: lines of Lark that it uses."""
     return _listed([{"lark_grammar": "\n".join([f"start: {start}", *definitions])}])
-
-
-def after_reasoning(grammar: str, marker: str | int) -> str:
-    """The grammar of any text up to `marker` (such as "</think>"), line breaks, and then what `grammar` takes."""
-    first, *others = json.loads(grammar)["grammars"]
-    lark = "\n".join([r"start: reasoning /\n{0,2}/ @answer", free_text_to("reasoning", marker)])
-    return _listed([{"lark_grammar": lark}, {**first, "name": "answer"}, *others])
 
 
 def _listed(grammars: Sequence[Mapping[str, str]]) -> str:

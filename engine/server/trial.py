@@ -16,10 +16,9 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
 
 from engine.errors import GrammarError
-from engine.grammar import Compiler, reason
+from engine.grammar import Compiler, in_lark, reason
 
 _STACK = 4 << 20  # far less than in the core: what overflows a stack does so here
 _MEMORY = 8 << 30  # of addresses, not of memory in use
@@ -47,31 +46,13 @@ def _bound_memory() -> None:
 
 def _answer(compiler: Future[Compiler], grammar: str, token_seconds: float) -> None:
     try:
-        grammar = _in_lark(grammar)
+        grammar = in_lark(grammar)
         _try(compiler.result(), grammar, token_seconds)
         answer = {"grammar": grammar}
     except GrammarError as error:
         answer = {"error": str(error)}
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
-
-
-def _in_lark(grammar: str) -> str:
-    """Turn entries in GBNF (structure.py) into Lark."""
-    if '"gbnf"' not in grammar:
-        return grammar
-    from llguidance.gbnf_to_lark import gbnf_to_lark
-
-    whole: dict[str, Any] = json.loads(grammar)
-    for entry in whole["grammars"]:
-        if (text := entry.pop("gbnf", None)) is not None:
-            try:
-                entry["lark_grammar"] = gbnf_to_lark(text)
-            except RecursionError as error:
-                raise GrammarError("it is nested too deeply") from error
-            except Exception as error:  # of the library's parser; some have no type of their own
-                raise GrammarError(str(error)) from error
-    return json.dumps(whole, ensure_ascii=False)
 
 
 def _try(compiler: Compiler, grammar: str, token_seconds: float) -> None:
