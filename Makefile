@@ -13,7 +13,7 @@ pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --c
 pins := pyproject.toml requirements/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-system conformance-mutations fuzz lint format clean
+.PHONY: help serve test test-system conformance-mutations fuzz compatibility lint format clean
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
@@ -34,6 +34,9 @@ conformance-mutations: $(VENV)/.dev  ## Switch off one rule after another and se
 
 fuzz: $(VENV)/.dev  ## Decode and merge a million streams, everything about them drawn (many minutes)
 	$(bin)/python -m tests.conformance.fuzz $(ARGS)
+
+compatibility: $(VENV)/.dev  ## Install real servers (a compiler is needed), probe them, play the cases, write docs/compatibility.md
+	$(bin)/python -m tests.compatibility $(ARGS)
 
 lint: $(VENV)/.dev  ## Check style, types and the arrows between rooms
 	$(bin)/ruff check

