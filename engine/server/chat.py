@@ -14,6 +14,7 @@ from nproxy.openai.refusals import missing, wrong_type
 
 _RESERVED_VARIABLES = {"messages", "add_generation_prompt", "continue_final_message", "tools", "documents"}
 _SPEAKING = frozenset({"system", "developer", "user", "tool"})  # roles whose messages are nothing without content
+_REASONING = ("reasoning_content", "reasoning", "thinking")  # names that an earlier answer's reasoning has
 _OLD_MEMBERS = {"function_call": "tool_calls", "audio": None}
 
 FIELDS = frozenset(
@@ -99,6 +100,8 @@ def _message(message: Message, where: str) -> Message:
     if content is None and role in _SPEAKING:
         raise missing(f"{where}.content")
     others = {key: value for key, value in message.items() if key != "tool_calls"}
+    if (reasoning := next((message[name] for name in _REASONING if message.get(name) is not None), None)) is not None:
+        others = {"thinking": reasoning, **others, "reasoning_content": reasoning}  # templates know the first or last
     if message.get("tool_calls") is None or message["tool_calls"] == []:
         return {**others, "content": _content(content, f"{where}.content")}
     calls = _calls(message["tool_calls"], f"{where}.tool_calls")

@@ -24,8 +24,7 @@ def render(chat: Chat, template: ChatTemplate | None) -> str:
         messages = in_words(messages, chat.tools)
     else:
         variables["tools"] = None if chat.tools is None else list(chat.tools.listed)
-        if not template.writes_arguments_as_they_are:
-            messages = tuple([_with_objects(message, f"messages.{i}") for i, message in enumerate(messages)])
+        messages = tuple([_suited(message, template, f"messages.{i}") for i, message in enumerate(messages)])
     try:
         text = template.render(messages, variables, generation=chat.generation)
     except TemplateRejected as error:
@@ -55,10 +54,14 @@ def _unknown(field: str) -> ApiError:
     return invalid_request(message, param=field, code="unsupported_parameter")
 
 
-def _with_objects(message: Message, where: str) -> Message:
-    """The message with its calls' arguments as objects."""
+def _suited(message: Message, template: ChatTemplate, where: str) -> Message:
+    """The message with its calls as this template takes them."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
+        return message
+    if message["content"] is None and not template.takes_null:
+        message = {**message, "content": ""}
+    if template.joins_arguments:
         return message
     return {**message, "tool_calls": [_with_object(call, f"{where}.tool_calls.{i}") for i, call in enumerate(calls)]}
 

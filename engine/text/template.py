@@ -26,15 +26,7 @@ class TemplateRejected(Exception):
     """The template could not write these messages, or refused to; the text is for the client."""
 
 
-_CALL = '{"needle": 1}'
-_PROBE: tuple[Mapping[str, Any], ...] = (
-    {"role": "user", "content": "x"},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "a1b2c3d4e", "type": "function", "function": {"name": "f", "arguments": _CALL}}],
-    },
-)
+_ARGUMENTS = '{"needle": 1}'
 
 
 class ChatTemplate:
@@ -69,16 +61,30 @@ class ChatTemplate:
             raise TemplateRejected(f"The model's chat template rejected the messages: {error}") from error
 
     @cached_property
-    def writes_arguments_as_they_are(self) -> bool:
-        """Whether the arguments of earlier calls may be given as JSON text; else the template wants objects.
+    def joins_arguments(self) -> bool:
+        """Whether the arguments of earlier calls are to be JSON text; else the template wants them as objects.
 
-        Tried out: a template that makes JSON of them would quote the quotes, and one that joins texts breaks over
-        an object.
+        Tried out: one that makes JSON of what it gets would quote the quotes, one that joins texts breaks over objects.
         """
+        return _ARGUMENTS in (self._call("", _ARGUMENTS) or "")
+
+    @cached_property
+    def takes_null(self) -> bool:
+        """Whether a message with calls may have a null for its content: some templates ask, some write "None"."""
+        text = self._call(None, _ARGUMENTS if self.joins_arguments else json.loads(_ARGUMENTS))
+        return text is not None and "None" not in text
+
+    def _call(self, content: str | None, arguments: Any) -> str | None:
+        """A conversation with a call; None where the template rejects it."""
+        call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        messages = (
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": content, "tool_calls": [call]},
+        )
         try:
-            return _CALL in self.render(_PROBE, {}, generation=False)
+            return self.render(messages, {}, generation=False)
         except TemplateRejected:
-            return False
+            return None
 
 
 def _environment() -> jinja2.Environment:
