@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8001, help="0 takes a free one")
     parser.add_argument("--served-model-name", metavar="ID", help="the id on the wire (default: the file's name)")
-    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto")
     parser.add_argument("--max-model-len", type=int, metavar="N", help="longest prompt plus answer, in tokens")
     parser.add_argument("--block-size", type=int, default=16, metavar="N", help="tokens in a KV block")
     pool = parser.add_mutually_exclusive_group()

@@ -34,7 +34,7 @@ class EngineConfig:
     """
 
     model: str
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     served_model_name: str | None = None
     block_size: int = 16
     num_blocks: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,13 +17,14 @@ from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.batch import Batch, Draw, StepOutput
 from engine.config import EngineConfig
-from engine.errors import ConfigError
 from engine.messages import Logprobs, Ready
-from engine.models.llama import Decoder
+from engine.models.load import load_model
+from engine.models.model import Model
 from engine.models.spec import kv_values_per_token
-from engine.models.weights import open_checkpoint
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Runner:
     what the sampler remembers to save work."""
 
     ready: Ready
-    _decoder: Decoder
+    _model: Model
     _cache: KvCache
     _attention: Attention
     _sampler: Sampler
@@ -44,26 +46,21 @@ class Runner:
         """
         torch.set_num_threads(usable_cores())
         dtype = _dtype(config.dtype)
-        with open_checkpoint(Path(config.model)) as checkpoint:
-            spec = checkpoint.spec
-            length = config.max_model_len or spec.context
-            if length > spec.context:
-                raise ConfigError(f"max_model_len is {length}; the model was made for {spec.context} tokens")
-            decoder = Decoder(checkpoint, dtype, length)
-        token_bytes = kv_values_per_token(spec.attention) * dtype.itemsize
+        model = load_model(Path(config.model), dtype, config.max_model_len)
+        token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
         blocks = config.kv_blocks(token_bytes, _memory())
-        cache = KvCache(spec.attention, blocks, config.block_size, dtype)
+        cache = KvCache(model.attention, blocks, config.block_size, dtype)
         ready = Ready(
-            vocab_size=spec.vocab,
-            max_model_len=length,
+            vocab_size=model.vocab,
+            max_model_len=model.context,
             blocks=blocks,
             block_size=config.block_size,
             kv_bytes_per_token=token_bytes,
-            eos_tokens=spec.eos,
+            eos_tokens=model.eos,
             device="cpu",
             dtype=str(dtype).removeprefix("torch."),
         )
-        return cls(ready, decoder, cache, Attention(spec.attention, cache), Sampler())
+        return cls(ready, model, cache, Attention(model.attention, cache), Sampler())
 
     def run(self, batch: Batch) -> StepOutput:
         """Carry out copies, then run chunks and rows in one pass, and draw."""
@@ -86,13 +83,8 @@ class Runner:
             positions += range(chunk.start, chunk.start + len(chunk.tokens))
         tokens += [row.token for row in batch.rows]
         positions += [row.position for row in batch.rows]
-        plan = self._attention.plan(batch)
-        attention = self._attention
-
-        def attend(layer: int, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-            return attention.run(plan, layer, q, kv)
-
-        return self._decoder.run(torch.tensor(tokens), torch.tensor(positions), attend)
+        attend = partial(self._attention.run, self._attention.plan(batch))
+        return self._model.run(torch.tensor(tokens), torch.tensor(positions), attend)
 
     def _draw(self, batch: Batch, x: torch.Tensor) -> StepOutput:
         """Logits of the tokens that somebody draws from, and the draws in the order of StepOutput."""
@@ -113,7 +105,7 @@ class Runner:
             end += 1
         if not draws:
             return StepOutput()
-        logits = self._decoder.logits(x if len(sources) == len(x) else x[torch.tensor(sources)])
+        logits = self._model.logits(x if len(sources) == len(x) else x[torch.tensor(sources)])
         return self._sampler.sample(logits, rows, draws, batch.masks)
 
     def _prompt_logprobs(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[Logprobs, ...]]:
@@ -125,7 +117,7 @@ class Runner:
             scored: list[Logprobs] = []
             for start in range(0, len(chunk.next_tokens), size):
                 followers = chunk.next_tokens[start : start + size]
-                logits = self._decoder.logits(x[begin + start : begin + start + len(followers)])
+                logits = self._model.logits(x[begin + start : begin + start + len(followers)])
                 scored += logprobs(logits, [(i, token, chunk.prompt_logprobs) for i, token in enumerate(followers)])
             if scored:
                 told[chunk.sequence] = tuple(scored)
@@ -154,10 +146,8 @@ def _memory() -> int:
 
 
 def _dtype(name: str) -> torch.dtype:
-    if name == "float32":
-        return torch.float32
-    if name == "bfloat16":
-        return torch.bfloat16
+    if name != "auto":
+        return _DTYPES[name]
     # bfloat16 pays where the CPU multiplies it; elsewhere it is emulated and slower than float32.
     fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if fast else torch.float32

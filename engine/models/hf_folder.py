@@ -44,19 +44,39 @@ class _Folder:
 @contextmanager
 def open_folder(folder: Path) -> Iterator[_Folder]:
     """Open all shards; raises ModelError where the folder holds no model that can be run."""
-    config = _json(folder / "config.json")
-    generation = folder / "generation_config.json"
-    eos = _json(generation).get("eos_token_id") if generation.exists() else None
-    spec = spec_from_hf(config, eos)
+    config = read_config(folder)
+    spec = spec_from_hf(config, read_eos(folder, config.get("eos_token_id")))
     with ExitStack() as stack:
-        shards: dict[str, Any] = {}
-        for file in _shard_files(folder):
-            try:
-                shard = stack.enter_context(safe_open(file, framework="pt"))
-            except (SafetensorError, OSError) as error:
-                raise ModelError(f"{file} is damaged or cut short: {error}") from error
-            shards.update(dict.fromkeys(shard.keys(), shard))
-        yield _Folder(spec, shards)
+        yield _Folder(spec, _open_shards(folder, stack))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json as it stands; raises ModelError where it is missing or not an object."""
+    return _json(folder / "config.json")
+
+
+def read_eos(folder: Path, otherwise: Any) -> Any:
+    """eos_token_id of generation_config.json, which goes first; `otherwise` where it has none."""
+    file = folder / "generation_config.json"
+    named = _json(file).get("eos_token_id") if file.exists() else None
+    return otherwise if named is None else named
+
+
+def tensor_names(folder: Path) -> frozenset[str]:
+    """Names of all tensors of the folder; raises ModelError for files that are missing, damaged or pickles."""
+    with ExitStack() as stack:
+        return frozenset(_open_shards(folder, stack))
+
+
+def _open_shards(folder: Path, stack: ExitStack) -> dict[str, Any]:
+    shards: dict[str, Any] = {}
+    for file in _shard_files(folder):
+        try:
+            shard = stack.enter_context(safe_open(file, framework="pt"))
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{file} is damaged or cut short: {error}") from error
+        shards.update(dict.fromkeys(shard.keys(), shard))
+    return shards
 
 
 def _shard_files(folder: Path) -> list[Path]:

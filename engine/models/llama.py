@@ -9,7 +9,6 @@ Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,12 +16,10 @@ import torch.nn.functional as F
 
 from engine.errors import ModelError
 from engine.models.linear import Linear, linear
+from engine.models.model import Attend
 from engine.models.rope import frequencies, interleave, rotate_, rotations
 from engine.models.spec import ModelSpec
 from engine.models.weights import Checkpoint
-
-Attend = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
-"""attend(layer, q [T, Q, D], kv [T, 2K, D]: keys' heads, then values') -> [T, Q * D]; it stores kv as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +45,8 @@ class Decoder:
         """
         self.spec = checkpoint.spec
         self.dtype = dtype
+        self.vocab, self.eos, self.attention = self.spec.vocab, self.spec.eos, self.spec.attention
+        self.context = max_positions
         reader = _Reader(checkpoint, dtype)
         spec = self.spec
         self._embedding = reader.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)  # [V, H]
@@ -75,16 +74,19 @@ class Decoder:
                 _norm_heads_(qkv[:, spec.heads : spec.heads + spec.kv_heads], layer.k_norm, spec.eps)
             if layer.rotated:
                 rotate_(qkv[:, : spec.heads + spec.kv_heads], turn)
-            x += layer.output(attend(index, qkv[:, : spec.heads], qkv[:, spec.heads :]))
+            x += layer.output(attend(index, qkv[:, : spec.heads], qkv[:, spec.heads :], None))
             h = F.rms_norm(x, (spec.hidden,), layer.mlp_norm, spec.eps).to(self.dtype)
             gate, up = layer.gate_up(h).chunk(2, dim=-1)  # [T, I] each
             x += layer.down(F.silu(gate).mul_(up))
         return x
 
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        """The residual stream behind the last norm: x [N, H] of `run` -> [N, H] float32."""
+        return F.rms_norm(x, (self.spec.hidden,), self._norm, self.spec.eps)
+
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of the vocabulary after some tokens: x [N, H] of `run` -> [N, V] in the model's dtype."""
-        h = F.rms_norm(x, (self.spec.hidden,), self._norm, self.spec.eps).to(self.dtype)
-        return self._head(h)
+        return self._head(self.hidden(x).to(self.dtype))
 
 
 def _norm_heads_(heads: torch.Tensor, weight: torch.Tensor, eps: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from engine.errors import ModelError
 from engine.models.fields import Fields
 from engine.models.spec import LinearScaling, Llama3Scaling, ModelSpec, Scaling
 
@@ -23,32 +24,27 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 _DEFAULT_WINDOW = {"mistral": 4096, "qwen2": 4096, "qwen3": 4096}  # where the config has no such key
 
 
-def architecture_of(config: Mapping[str, Any]) -> str | None:
-    """The class that the checkpoint was saved from."""
-    named = config.get("architectures")
-    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else None
-
-
-def is_llama_like(config: Mapping[str, Any]) -> bool:
-    """Whether the config is of the family that `spec_from_hf` reads."""
-    return architecture_of(config) in _FAMILY
+class Unsupported(ModelError):
+    """A model that may be whole and good, but that the engine's own decoder does not carry out."""
 
 
 def spec_from_hf(config: Mapping[str, Any], eos: Any = None) -> ModelSpec:
     """Read a Hugging Face config.json; `eos` is eos_token_id of generation_config.json, which goes first.
 
     Understands both ways of writing rope settings (rope_parameters, and rope_theta with rope_scaling).
-    Raises ModelError for another architecture and for whatever the decoder cannot carry out.
+    Raises Unsupported for another architecture and for whatever the decoder cannot carry out, ModelError for
+    what cannot be right.
     """
     f = Fields(config, "config.json")
-    architecture = architecture_of(config)
-    family = _FAMILY.get(architecture or "")
+    named = f.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named else None
+    family = _FAMILY.get(architecture) if isinstance(architecture, str) else None
     if family is None:
-        raise f.refuse(f"architecture {architecture!r} is not supported (supported: {', '.join(_FAMILY)})")
+        raise Unsupported(f"config.json: architecture {architecture!r} is not supported ({', '.join(_FAMILY)} are)")
     if f.get("quantization_config") is not None:
         raise f.refuse("quantized checkpoints are not supported; use unquantized safetensors or a GGUF")
     if (act := f.get("hidden_act")) not in (None, "silu"):
-        raise f.refuse(f"activation {act!r} is not supported (silu is)")
+        raise Unsupported(f"config.json: activation {act!r} is not supported (silu is)")
     theta, scaling = _hf_rope(config, f)
     attention_bias = f.flag("attention_bias", default=False)
     heads, hidden, layers = f.whole("num_attention_heads"), f.whole("hidden_size"), f.whole("num_hidden_layers")
@@ -106,7 +102,7 @@ def _windows(
         return () if window is None else (window,) * layers
     if family == "llama" or not f.flag("use_sliding_window", default=False):
         if family == "llama" and (window is not None or _SLIDING in (kinds or ())):
-            raise f.refuse("sliding windows are not known of this architecture")
+            raise Unsupported("config.json: sliding windows are not known of this architecture")
         return ()
     if kinds is not None:
         sliding = {layer for layer, kind in enumerate(kinds) if kind == _SLIDING}
@@ -128,7 +124,7 @@ def _hf_rope(config: Mapping[str, Any], f: Fields) -> tuple[float, Scaling | Non
     merged = Fields({"rope_theta": config.get("rope_theta"), **stated}, "rope")
     partial = merged.number("partial_rotary_factor", f.number("partial_rotary_factor", default=1.0))
     if partial != 1.0:
-        raise f.refuse(f"partial rotary embedding ({partial}) is not supported")
+        raise Unsupported(f"config.json: partial rotary embedding ({partial}) is not supported")
     theta = merged.number("rope_theta", default=10000.0)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
@@ -142,4 +138,4 @@ def _hf_rope(config: Mapping[str, Any], f: Fields) -> tuple[float, Scaling | Non
             high_freq_factor=merged.number("high_freq_factor"),
             original_context=merged.whole("original_max_position_embeddings"),
         )
-    raise f.refuse(f"rope scaling {kind!r} is not supported (default, linear and llama3 are)")
+    raise Unsupported(f"config.json: rope scaling {kind!r} is not supported (default, linear and llama3 are)")

@@ -233,7 +233,7 @@ def test_logits_are_near_transformers(
     for prompt in prompts:
         batch = Batch(chunks=(Chunk(0, tuple(prompt), 0, tuple(range(8))),))
         with torch.inference_mode():
-            ours = real._decoder.logits(real._forward(batch))
+            ours = real._model.logits(real._forward(batch))
             expected = transformers_model(torch.tensor([prompt])).logits[0]
         torch.testing.assert_close(ours, expected, rtol=1e-3, atol=2e-3)
 

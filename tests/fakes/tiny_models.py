@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    SmolLM3Config,
-    SmolLM3ForCausalLM,
-)
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
@@ -41,20 +30,12 @@ _SIZES: dict[str, Any] = {
     "pad_token_id": 0,
 }
 
-_KINDS: dict[str, tuple[Any, Any]] = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "mistral": (MistralConfig, MistralForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
-}
-
 
 def make(kind: str = "llama", **settings: Any) -> PreTrainedModel:
-    """A model of that family with the same random weights every time, biases and norms included."""
-    config_class, model_class = _KINDS[kind]
+    """A model of transformers' kind with the same random weights every time, biases and norms included."""
     torch.manual_seed(11)
-    model: PreTrainedModel = model_class(config_class(**(_SIZES | settings))).eval()
+    config = CONFIG_MAPPING[kind](**(_SIZES | settings))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
             # Larger than transformers' own start, so that attention is sharp and a wrong order shows.
@@ -96,7 +77,7 @@ class Scorer:
             x = self.decoder.run(
                 torch.tensor(tokens),
                 torch.tensor(positions),
-                lambda layer, q, kv: self.attention.run(plan, layer, q, kv),
+                partial(self.attention.run, plan),
             )
             return self.decoder.logits(x).float()
 

@@ -1,0 +1,190 @@
+"""Every decoder-only model that transformers knows, on the engine's cache.
+
+transformers lets a model's attention be any registered function and hands it whatever else the caller gave
+to the model's forward. So a step runs as one row of tokens at their own positions; everything but attention
+is per token and does not care whose they are, and attention is the engine's. No code of a checkpoint is run.
+
+What a layer's attention is (heads, scale, window, cap) is not read from the config, where every family
+writes it differently: `survey.py` runs the loaded model once, on a few tokens, and sees what its layers ask
+for. A model that asks for something else is refused there.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from engine.errors import ModelError
+from engine.models.fields import Fields
+from engine.models.hf_folder import read_eos, tensor_names
+from engine.models.model import Attend, sequence_limit
+from engine.models.spec import AttentionSpec
+from engine.models.survey import KEYWORD, SURVEYED, serve_attention, survey
+
+_log = logging.getLogger(__name__)
+
+
+class Bridge:
+    """A loaded model of transformers' as the runner wants it (engine.models.model.Model)."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, max_model_len: int | None) -> None:
+        """Load the folder's weights into transformers' class for it.
+
+        Raises ModelError, with the reason, for a model that the interface cannot carry, and for files that are
+        damaged or are not those of the config; ConfigError where max_model_len exceeds the model's own limit.
+        """
+        tensor_names(folder)  # opens every file: transformers' own words for a missing or damaged one are long
+        config = _config(folder)
+        text = config.get_text_config()
+        self.context = sequence_limit(max_model_len, _made_for(text))
+        self.eos = Fields({}, "config.json").ids("eos_token_id", read_eos(folder, text.eos_token_id))
+        self._model = _load(folder, config, dtype)
+        self._base = self._model.get_submodule(_layers_name(self._model))
+        self._dtype = dtype
+        try:
+            with torch.inference_mode():
+                seen = survey(self._base, _name(config), self.context)
+                self.attention = seen.attention
+                self._head = _head_alone(self._model, seen.output_type)
+                self.vocab = self.logits(seen.hidden).shape[-1]
+        except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # a forward that wants something else
+            raise ModelError(f"{_name(config)} does not run on tokens and positions: {_first_line(error)}") from error
+        serve_attention(self._model)
+        _log.info("%s runs through transformers' class %s", folder.name, type(self._model).__name__)
+
+    def run(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """As Model.run; what comes back is after the final norm, as transformers has it."""
+        step = _Pass(attend, self.attention, self._dtype)
+        output = self._base(
+            input_ids=tokens.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False, **{KEYWORD: step}
+        )
+        x: torch.Tensor = output.last_hidden_state[0]
+        return x
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        """As Model.hidden."""
+        return x
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """As Model.logits: the head with all that the model's class does to its scores (scales, caps)."""
+        logits: torch.Tensor = self._head(inputs_embeds=x.unsqueeze(0), use_cache=False).logits[0]
+        return logits
+
+
+class _Pass:
+    """One step's way through the model: the layers come one after the other."""
+
+    def __init__(self, attend: Attend, attention: tuple[AttentionSpec, ...], dtype: torch.dtype) -> None:
+        self._attend = attend
+        self._specs = enumerate(attention)
+        self._dtype = dtype
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, _: dict[str, Any]
+    ) -> torch.Tensor:
+        """q [1, Q, T, D], k [1, K, T, D], v [1, K, T, Dv], as transformers has them -> [1, T, Q, Dv]."""
+        layer, spec = next(self._specs)
+        width = v.shape[-1]
+        q, k, v = (F.pad(x[0], (0, spec.head_dim - x.shape[-1])).to(self._dtype) for x in (q, k, v))
+        out = self._attend(layer, q.transpose(0, 1), torch.cat((k, v)).transpose(0, 1), sinks)
+        return out.view(1, q.shape[1], spec.heads, spec.head_dim)[..., :width]
+
+
+class _Given(torch.nn.Module):
+    """In place of a model's layers: hidden states that are computed already."""
+
+    def __init__(self, output_type: Any) -> None:
+        super().__init__()
+        self._output_type = output_type
+
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> Any:
+        return self._output_type(last_hidden_state=inputs_embeds)
+
+    @property
+    def decoder(self) -> torch.nn.Module:
+        """OPT's class reaches through to it."""
+        return self
+
+
+def _layers_name(model: PreTrainedModel) -> str:
+    """Under which name the class of the whole model keeps its layers."""
+    named: str = model.base_model_prefix
+    return named if named in model._modules else "model"
+
+
+def _head_alone(model: PreTrainedModel, output_type: Any) -> torch.nn.Module:
+    """The model without its layers, sharing its weights: what its class does to hidden states that are given."""
+    head: torch.nn.Module = copy.copy(model)
+    head._modules = {**model._modules, _layers_name(model): _Given(output_type)}
+    return head
+
+
+def _config(folder: Path) -> PretrainedConfig:
+    """The folder's config; refuses whole kinds of models before their weights are read."""
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # transformers raises almost anything for a config that it does not like
+        raise ModelError(f"config.json: transformers cannot read it: {_first_line(error)}") from error
+    name = _name(config)
+    if config.is_encoder_decoder:
+        raise ModelError(f"config.json: {name} has an encoder; only decoder-only models are supported")
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise ModelError(f"config.json: transformers has no causal language model of the kind {name}")
+    if getattr(config.get_text_config(), "quantization_config", None) or getattr(config, "quantization_config", None):
+        raise ModelError("config.json: quantized checkpoints are not supported; use unquantized safetensors or a GGUF")
+    kind = AutoModelForCausalLM._model_mapping[type(config)]
+    if kind._is_stateful:
+        raise ModelError(f"config.json: {name} keeps a state besides keys and values, which cannot be forked by blocks")
+    if not kind._supports_attention_backend:
+        raise ModelError(f"config.json: the attention of {name} is not behind transformers' attention interface")
+    return config
+
+
+def _load(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    transformers_logging.disable_progress_bar()
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=SURVEYED,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except Exception as error:  # as above
+        raise ModelError(f"transformers cannot load {folder.name}: {_first_line(error)}") from error
+    for what, key in (("lacks", "missing_keys"), ("has, unknown to the model,", "unexpected_keys")):
+        if names := report[key]:
+            raise ModelError(f"the checkpoint {what} {len(names)} tensors: {min(names)}")
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def _made_for(config: PretrainedConfig) -> int:
+    """The longest sequence whose positions do not depend on what else is in the batch, in tokens."""
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit < 1:
+        raise ModelError(f"config.json: max_position_embeddings must be a whole number, not {limit!r}")
+    rope = getattr(config, "rope_parameters", None) or {}
+    for each in (rope, *rope.values()):
+        if isinstance(each, dict) and each.get("rope_type") == "longrope":
+            # Beyond it transformers rotates all positions, the cached ones too, by other frequencies.
+            limit = min(limit, each.get("original_max_position_embeddings") or limit)
+    return limit
+
+
+def _name(config: PretrainedConfig) -> str:
+    return str((config.architectures or [config.model_type])[0])
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

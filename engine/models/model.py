@@ -1,0 +1,63 @@
+"""What a loaded model is to the runner, whoever computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from engine.errors import ConfigError
+from engine.models.spec import AttentionSpec
+
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""attend(layer, q [T, Q, D], kv [T, 2K, D]: keys' heads, then values', sinks [Q] or None) -> [T, Q * D].
+
+It stores kv as well. sinks: a score per head that takes its share of the softmax and brings no value.
+"""
+
+
+class Model(Protocol):
+    """Weights that T tokens of any sequences run through together; attention alone knows who sees whom."""
+
+    @property
+    def vocab(self) -> int:
+        """Size of the vocabulary, in tokens."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """The longest sequence that may run, in tokens."""
+        ...
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """Ids that end an answer."""
+        ...
+
+    @property
+    def attention(self) -> tuple[AttentionSpec, ...]:
+        """What each layer's attention is; `attend` is called for them in this order."""
+        ...
+
+    def run(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """Run tokens [T] at positions [T] (int64) through all layers; gives [T, H], for the other two methods."""
+        ...
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        """The last hidden states, after the final norm, of some tokens: x [N, H] of `run` -> [N, H]."""
+        ...
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores of the vocabulary after some tokens: x [N, H] of `run` -> [N, V]."""
+        ...
+
+
+def sequence_limit(asked: int | None, made_for: int) -> int:
+    """The longest sequence that will run: what the settings ask for, or what the model was made for.
+
+    Raises ConfigError where more is asked for.
+    """
+    if asked is not None and asked > made_for:
+        raise ConfigError(f"max_model_len is {asked}; the model was made for {made_for} tokens")
+    return asked or made_for

@@ -1,0 +1,157 @@
+"""What a model of transformers asks of its layers' attention, found out by running it once on two tokens.
+
+Both kinds of functions that transformers takes are registered here: one for attention, which hands a layer's
+queries, keys and values to whatever object the caller gave to the model's forward, and one for masks, which
+looks at what a mask lets through instead of making it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from engine.errors import ModelError
+from engine.models.spec import AttentionSpec
+
+KEYWORD = "engine_pass"  # the keyword that takes the object through the model's forward
+SURVEYED, _SERVED = "engine_survey", "engine"  # the attention function's names, with and without masks
+_TOLERANCE = 0.05  # of the largest number: far beyond rounding in bfloat16, far below another token's influence
+_FAR = (1 << 17) + 3  # a position beyond every known window and chunk
+_HARMLESS = {  # what matters to training, to other kernels, or to what is returned
+    *("dropout", "deterministic", "use_cache", "past_key_values", "output_attentions", "output_hidden_states"),
+    *("position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+    *("output_router_logits", "return_dict"),
+}
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *args: Any,
+    s_aux: torch.Tensor | None = None,
+    **settings: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention: query [1, Q, T, D], key [1, K, T, D], value [1, K, T, Dv] -> ([1, T, Q, Dv], None)."""
+    taken = settings.pop(KEYWORD, None)
+    if taken is None:
+        raise ModelError(f"{type(module).__name__} does not hand on what the model's forward was given")
+    return taken(query, key, value, s_aux, settings | {"attention_mask": attention_mask, "unnamed": args or None}), None
+
+
+def _mask(*_: Any, mask_function: Any, **__: Any) -> torch.Tensor:
+    """How many keys a mask lets two queries far from the beginning see, if just those before them: [1, 1, 1, 2].
+
+    Zero where it lets through anything else.
+    """
+    queries, keys = torch.tensor([[_FAR], [_FAR + 1]]), torch.arange(_FAR + 3)
+    seen = torch.as_tensor(mask_function(torch.tensor(0), torch.tensor(0), queries, keys)).expand(2, _FAR + 3)
+    counts = seen.sum(1, keepdim=True)
+    window = (keys <= queries) & (keys > queries - counts)
+    return torch.where((window == seen).all(1, keepdim=True), counts, 0).view(1, 1, 1, 2)
+
+
+AttentionInterface.register(SURVEYED, _attention)
+AttentionInterface.register(_SERVED, _attention)
+AttentionMaskInterface.register(SURVEYED, _mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found: each attention call of a pass; what the model's layers return, and their hidden states [T, H]."""
+
+    attention: tuple[AttentionSpec, ...]
+    output_type: Any
+    hidden: torch.Tensor
+
+
+def serve_attention(model: PreTrainedModel) -> None:
+    """Let a surveyed model run for good: no masks are made any more."""
+    model.set_attn_implementation(_SERVED)
+
+
+def survey(base: torch.nn.Module, name: str, context: int) -> Survey:
+    """Run the layers `base` of the model `name` on two tokens, and on the second alone; nothing may differ for it.
+
+    Raises ModelError for what the engine cannot carry: an attention with more than AttentionSpec says, a
+    mask that is neither causal nor a sliding window, layers that mix tokens outside of attention or
+    count their positions themselves.
+    """
+    last = min(context, 9) - 1
+    both, alone = _Recorder(name, context), _Recorder(name, context)
+    output = _run(base, [1, 2], [last - 1, last], both)
+    single = _run(base, [2], [last], alone)
+    if not both.specs:
+        raise ModelError(f"the attention of {name} is not behind transformers' attention interface")
+    pairs = zip(
+        [*both.last, output.last_hidden_state[0, -1]], [*alone.last, single.last_hidden_state[0, -1]], strict=True
+    )
+    for mine, same in pairs:
+        if (mine - same).abs().max() > _TOLERANCE * same.abs().max():
+            raise ModelError(f"{name} lets tokens see each other outside of attention, or counts positions itself")
+    return Survey(tuple(both.specs), type(output), output.last_hidden_state[0])
+
+
+def _run(base: torch.nn.Module, tokens: list[int], positions: list[int], recorder: _Recorder) -> Any:
+    return base(
+        input_ids=torch.tensor([tokens]), position_ids=torch.tensor([positions]), use_cache=False, **{KEYWORD: recorder}
+    )
+
+
+class _Recorder:
+    """Notes what each layer's attention is asked for, and answers with a token's own value."""
+
+    def __init__(self, name: str, context: int) -> None:
+        self.specs: list[AttentionSpec] = []
+        self.last: list[torch.Tensor] = []  # the last token's queries, keys, values, layer by layer
+        self._name = name
+        self._context = context
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, settings: dict[str, Any]
+    ) -> torch.Tensor:
+        heads, kv_heads, width = q.shape[1], k.shape[1], q.shape[3]
+        if q.shape[0] != 1 or q.shape[2] != k.shape[2] or v.shape[1:3] != k.shape[1:3] or heads % kv_heads:
+            self._refuse(f"queries {tuple(q.shape)}, keys {tuple(k.shape)} and values {tuple(v.shape)}")
+        if sinks is not None and sinks.shape != (heads,):
+            self._refuse(f"sinks of the shape {tuple(sinks.shape)}")
+        scale = settings.pop("scaling", None)
+        spec = AttentionSpec(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=max(width, v.shape[3]),
+            scale=width**-0.5 if scale is None else float(scale),
+            window=self._window(settings.pop("attention_mask"), settings.pop("sliding_window", None)),
+            softcap=settings.pop("softcap", None),
+        )
+        if settings.pop("is_causal", None) is False:
+            self._refuse("attention to later tokens")
+        for key, value in settings.items():
+            if value is not None and key not in _HARMLESS:
+                self._refuse(key)
+        self.specs.append(spec)
+        self.last += [x[0, :, -1] for x in (q, k, v)]
+        return v.repeat_interleave(heads // kv_heads, 1).transpose(1, 2)
+
+    def _window(self, mask: torch.Tensor | None, named: int | None) -> int | None:
+        """The window that `_mask` has found; a layer that names one must mean the same."""
+        counts = mask.flatten().tolist() if mask is not None and mask.numel() == 2 else [0, 0]
+        if counts == [_FAR + 1, _FAR + 2]:
+            window = None
+        elif counts[0] == counts[1] and counts[0]:
+            window = int(counts[0])
+        else:
+            self._refuse("a mask that is neither causal nor a sliding window")
+        if named is not None and window != named and min(named, window or named) < self._context:
+            self._refuse(f"a window of {named}, and a mask of {window}")
+        return window
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ModelError(
+            f"layer {len(self.specs)} of {self._name} asks for {what}, which the engine's attention does not have"
+        )
