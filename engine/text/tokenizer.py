@@ -40,9 +40,13 @@ class Tokenizer:
     families: Families = field(default_factory=Families)
 
     def special(self, text: str) -> int | None:
-        """The special token that is spelled so; None where there is none, and the text is one like any other."""
+        """The token that is spelled so and that a grammar must name by its id; None where the text is like any other.
+
+        To llguidance every added token in angle brackets is special, as Qwen's <tool_call> is not to the tokenizer.
+        """
         number: int | None = self.backend.token_to_id(text)
-        return number if number in self.table.special else None
+        bracketed = text.startswith("<") and text.endswith(">")
+        return number if bracketed or number in self.table.special else None
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Encode a prompt that is no chat; it begins with the BOS token where the model wants one."""

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 import tokenizers
-from tokenizers import decoders, normalizers
+from llguidance import LLTokenizer
+from tokenizers import decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from engine.errors import ModelError
+from engine.text.detokenizer import TokenBytes
 from engine.text.template import ChatTemplate, TemplateRejected
 from engine.text.tokenizer import Tokenizer, load_tokenizer
 from engine.text.vocabulary import tokenizer_from_metadata
@@ -256,3 +258,17 @@ def test_what_templates_may_not_do(source: str, message: str) -> None:
 def test_a_template_with_a_syntax_error_is_the_models_fault() -> None:
     with pytest.raises(ModelError, match="not valid"):
         ChatTemplate("{% if %}", {})
+
+
+def test_a_mark_in_angle_brackets_is_named_by_its_id_as_llguidance_wants_it() -> None:
+    """Qwen's <tool_call> is an added token and no special one; the grammar library takes it for special."""
+    backend = tokenizers.Tokenizer(BPE(vocab={"a": 0}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<end>", "[CALLS]"])
+    backend.add_tokens(["<tool_call>"])
+    marked = Tokenizer(backend, TokenBytes.of(backend), None, None)
+    known = {text: marked.special(text) for text in ("<end>", "[CALLS]", "<tool_call>", "<think>", "a")}
+    assert known == {"<end>": 1, "[CALLS]": 2, "<tool_call>": 3, "<think>": None, "a": None}
+    library = LLTokenizer(backend.to_str(), n_vocab=4, eos_token=[1])
+    assert [library.is_special_token(token) for token in range(4)] == [False, True, True, True]
