@@ -12,6 +12,7 @@ from engine.server.tools import Tools
 from engine.text.parsers.families import HARMONY, Families
 from engine.text.parsers.thinking import MARKS
 
+_BESIDE_STRUCTURE = {"llama3": "json"}  # a call that is a bare object cannot be told from an answer that is one
 _STRUCTURED = Rule("@answer")
 _WORDS = Rule(regex_rule("(?s:.*)"))
 _LINE_BREAKS = regex_rule(r"\n{0,2}")
@@ -51,7 +52,8 @@ def _answer(writing: Writing, tools: Tools | None, structure: Structure | None) 
         if tools.choice != "auto":
             return calls_rule(tools, family, writing.token)
         if structure is not None:
-            calls, said = calls_rule(tools, family, writing.token), _said(writing, _STRUCTURED)
+            form = _BESIDE_STRUCTURE.get(family, family)
+            calls, said = calls_rule(tools, form, writing.token), _said(writing, _STRUCTURED)
             return Rule(f"{calls.start} | {said.start}")
         if tools.bound and family == HARMONY:
             calls, said = calls_rule(tools, family, writing.token), _said(writing, _WORDS)

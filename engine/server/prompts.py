@@ -82,7 +82,7 @@ def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready) -
         )
     text = render(chat, tokenizer.template)
     _refuse_endless(text, tokenizer, ready, "messages")
-    thinking = families.opens_reasoning(text)
+    thinking = families.opens_reasoning(text, str(chat.messages[-1]["content"]) if chat.continued else None)
     held = hold(Writing(families, tokenizer.special, thinking), tools, order.structure)
     functions = None if tools is None else tools.names
     parallel = tools is None or tools.parallel

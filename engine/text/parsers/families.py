@@ -52,10 +52,14 @@ class Families:
         shown = MARKS[self.reasoning].shown if self.reasoning else ()
         return shown + (SYNTAXES[self.tools].shown if calls and self.tools else ())
 
-    def opens_reasoning(self, prompt: str) -> bool:
-        """Whether the answer to this prompt begins in the middle of reasoning."""
+    def opens_reasoning(self, prompt: str, continued: str | None = None) -> bool:
+        """Whether the answer to this prompt begins in the middle of reasoning. continued: what it goes on from."""
         marks = MARKS.get(self.reasoning or "")
-        return marks is not None and prompt.rstrip().endswith(marks.begin)
+        if marks is None:
+            return False
+        if continued is not None:
+            return continued.rfind(marks.begin) > continued.rfind(marks.end)
+        return prompt.rstrip().endswith(marks.begin)
 
 
 def choose(tools: str, reasoning: str, template: str | None, *, knows_tools: bool) -> Families:

@@ -54,3 +54,6 @@ def test_whether_the_prompt_opens_the_reasoning() -> None:
     assert Families(None, "think").opens_reasoning("<|im_start|>assistant\n<think>\n")
     assert not Families(None, "think").opens_reasoning("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     assert not Families(None, None).opens_reasoning("<think>")
+    assert Families(None, "think").opens_reasoning("...", continued="<think>\nHm, ")
+    assert not Families(None, "think").opens_reasoning("<think>", continued="<think>Hm.</think>Fo")
+    assert not Families(None, "think").opens_reasoning("<think>", continued="Fo")
