@@ -14,7 +14,7 @@ import torch
 from engine.batch import Batch, StepOutput
 from engine.config import EngineConfig
 from engine.core import Core
-from engine.messages import Add, Ready, Sampling, Stats
+from engine.messages import Abort, Add, Ready, Sampling, Stats
 from engine.runner import Runner
 from tests.fakes.tiny_models import save
 
@@ -46,14 +46,30 @@ class Part:
         return self.runner.run(batch)
 
 
+def core(runner: Runner, *, blocks: int | None = None, tokens: int = 256, cache: bool = True) -> Core:
+    """An engine of its own over the first blocks of a runner."""
+    config = EngineConfig(
+        "",
+        block_size=runner.ready.block_size,
+        max_batch_tokens=tokens,
+        max_sequences=16,
+        share_gate=16,
+        prefix_cache=cache,
+    )
+    return Core(config, Part(runner, replace(runner.ready, blocks=blocks or runner.ready.blocks)))
+
+
 def answers(
-    runner: Runner, adds: list[Add], *, blocks: int | None = None, tokens: int = 256, every: int = 0
+    runner: Runner,
+    adds: list[Add],
+    *,
+    blocks: int | None = None,
+    tokens: int = 256,
+    every: int = 0,
+    cache: bool = True,
 ) -> tuple[dict[tuple[int, int], list[int]], Stats]:
     """Every choice's tokens. `every`: steps between the groups' arrivals (0: all at once)."""
-    config = EngineConfig(
-        "", block_size=runner.ready.block_size, max_batch_tokens=tokens, max_sequences=16, share_gate=16
-    )
-    engine = Core(config, Part(runner, replace(runner.ready, blocks=blocks or runner.ready.blocks)))
+    engine = core(runner, blocks=blocks, tokens=tokens, cache=cache)
     drawn: dict[tuple[int, int], list[int]] = defaultdict(list)
     waiting = list(reversed(adds))
     while waiting or engine.has_work:
@@ -116,14 +132,92 @@ def test_choices_equal_singles_beside_other_traffic(
     assert 0 < stats.prefix_kv_bytes_read < stats.kv_bytes_read < stats.kv_bytes_unshared
 
 
+@pytest.mark.parametrize("cache", [False, True])
 @pytest.mark.parametrize("blocks", [23, 29, 36])
 def test_choices_equal_singles_when_they_are_preempted(
-    tiny: Runner, alone: dict[tuple[int, int], list[int]], blocks: int
+    tiny: Runner, alone: dict[tuple[int, int], list[int]], blocks: int, cache: bool
 ) -> None:
-    together, stats = answers(tiny, TRAFFIC, blocks=blocks, tokens=24, every=1)
+    together, stats = answers(tiny, TRAFFIC, blocks=blocks, tokens=24, every=1, cache=cache)
     assert together == alone
     assert stats.preemptions > 2
     assert stats.peak_blocks <= blocks
+
+
+def test_turns_of_a_chat_answer_as_if_all_was_computed_anew(tiny: Runner) -> None:
+    engine, history = core(tiny), group(1, 90, 1, 1, 0).prompt
+    turns: list[Add] = []
+    drawn: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for turn in range(4):
+        turns.append(replace(group(turn, 1, 3, 20, turn * 10), prompt=history, stop_tokens=frozenset()))
+        known = engine.stats().prefix_cache_hits
+        engine.add(turns[turn])
+        while engine.has_work:
+            for token in engine.step().tokens:
+                drawn[token.group, token.choice].append(token.token)
+        # Of the turn before: its prompt, its answer but for the newest token, and no part of a block.
+        assert engine.stats().prefix_cache_hits - known == (0 if turn == 0 else (len(history) - 8) // SIZE * SIZE)
+        history = (*history, *drawn[turn, 1], 7, 8, 9, 10, 11, 12, 13)
+    for one in turns:  # afterwards: all engines here write to the same blocks
+        anew = answers(tiny, [one], cache=False)[0]
+        assert {key: tokens for key, tokens in drawn.items() if key[0] == one.group} == anew
+
+
+def mixed(count: int, seed: int) -> list[Add]:
+    """Requests of 1 to 16 choices, many of which begin alike."""
+    rng = random.Random(seed)
+    beginnings = [tuple(rng.choices(range(3, 97), k=40)) for _ in range(3)]
+    return [
+        replace(
+            group(number, 1, rng.randint(1, 16), rng.randint(2, 16), number * 100),
+            prompt=(*rng.choice(beginnings)[: rng.randint(0, 40)], *rng.choices(range(3, 97), k=rng.randint(1, 20))),
+        )
+        for number in range(count)
+    ]
+
+
+MIXED = mixed(64, seed=3)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny: Runner) -> dict[tuple[int, int], list[int]]:
+    """What every choice of MIXED is when its request is the only one."""
+    return {key: tokens for one in MIXED for key, tokens in answers(tiny, [one], cache=False)[0].items()}
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_64_mixed_requests_over_a_pool_too_small_for_them(
+    tiny: Runner, undisturbed: dict[tuple[int, int], list[int]], cache: bool
+) -> None:
+    together, stats = answers(tiny, MIXED, blocks=40, tokens=64, cache=cache)
+    assert together == undisturbed
+    assert stats.preemptions > 20
+    assert (stats.prefix_cache_hits > 0) == cache
+    assert (stats.blocks_used, stats.blocks_free + stats.blocks_cached) == (0, 40)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_a_random_walk(tiny: Runner, undisturbed: dict[tuple[int, int], list[int]], cache: bool) -> None:
+    rng = random.Random(5)
+    engine, coming = core(tiny, blocks=36, tokens=40, cache=cache), MIXED[:40]
+    here: list[Add] = []
+    drawn: dict[tuple[int, int], list[int]] = defaultdict(list)
+    aborted: set[tuple[int, int]] = set()
+    while coming or engine.has_work:
+        if coming and rng.random() < 0.2:
+            here.append(coming.pop())
+            engine.add(here[-1])
+        if here and rng.random() < 0.1:
+            one = rng.choice(here[-6:])
+            choice = rng.randrange(len(one.choices))
+            aborted.add((one.group, choice))
+            engine.abort(Abort(one.group, (choice,)))
+        for token in engine.step().tokens:
+            drawn[token.group, token.choice].append(token.token)
+    for key in [(one.group, choice) for one in here for choice in range(len(one.choices))]:
+        assert drawn[key] == (undisturbed[key][: len(drawn[key])] if key in aborted else undisturbed[key])
+    stats = engine.stats()
+    assert stats.preemptions > 10
+    assert (stats.blocks_used, stats.running, stats.waiting) == (0, 0, 0)
 
 
 @pytest.mark.model
