@@ -17,6 +17,7 @@ from engine.scheduler import Outcome, Scheduler
 
 _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
+_STUCK = "no token is left to draw: what the request allows, what it bans and its grammar exclude them all together"
 
 
 class Runner(Protocol):
@@ -125,7 +126,7 @@ class Core:
         self._reads += count_reads(batch.rows, batch.items)
         against = self.grammars.advance(output.tokens)
         outcome = self.scheduler.receive(batch, output)
-        for group, reason in against.items():
+        for group, reason in (dict.fromkeys(outcome.stuck, _STUCK) | against).items():
             self.scheduler.abort(group)
             self._failed.append(GroupFailed(group, reason, "refused"))
             outcome = replace(outcome, tokens=tuple([drawn for drawn in outcome.tokens if drawn.group != group]))

@@ -22,11 +22,12 @@ from engine.sequence import Finish, Sequence, SequenceGroup, State
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step gave, as the messages tell it."""
+    """What a step gave, as the messages tell it; and the groups that found no token to draw."""
 
     tokens: tuple[TokenDrawn, ...] = ()
     started: tuple[Started, ...] = ()
     embedded: tuple[Embedded, ...] = ()
+    stuck: frozenset[int] = frozenset()
 
 
 class Scheduler:
@@ -141,10 +142,11 @@ class Scheduler:
         for row in batch.rows:
             self._publish(self._sequences[row.sequence], row.position, row.position + 1)
         self.tokens_drawn += len(output.tokens)
+        stuck = frozenset([self._sequences[number].group.id for number in output.stuck])
         tokens = [
             self._extend(self._sequences[number], token, output.logprobs.get(number)) for number, token in output.tokens
         ]
-        return Outcome(tuple(tokens), tuple(started), tuple(embedded))
+        return Outcome(tuple(tokens), tuple(started), tuple(embedded), stuck)
 
     def _row(self, sequence: Sequence) -> Row:
         position = sequence.length - 1

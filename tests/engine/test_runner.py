@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -16,9 +17,10 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_items
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelError
-from engine.messages import Sampling
+from engine.messages import Logprobs, Sampling
 from engine.runner import Runner
-from tests.fakes.tiny_models import save
+from engine.sampling import logprobs as raw_logprobs
+from tests.fakes.tiny_models import make, save
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -161,6 +163,94 @@ def test_bfloat16_runs(tmp_path: Path) -> None:
     assert all(len(mine) == 10 for mine in tokens)
 
 
+# ---- log probabilities
+
+
+def _told(fork: Fork, cuts: Sequence[int], new: int, top: int) -> tuple[list[Logprobs], list[list[Logprobs]]]:
+    """Those of the prompt, computed in chunks that end at `cuts`, and of `new` tokens of every choice."""
+    fork.draws = [replace(draw, logprobs=top) for draw in fork.draws]
+    prompt: list[Logprobs] = []
+    choices: list[list[Logprobs]] = [[] for _ in fork.draws]
+    for start, end in pairwise((0, *cuts, len(fork.prompt))):
+        followers = tuple(fork.prompt[start + 1 : end + 1])
+        chunk = replace(fork.chunk(start, end), next_tokens=followers, prompt_logprobs=top)
+        output = fork.runner.run(Batch(chunks=(chunk,)))
+        prompt += output.prompt_logprobs[0]
+    for step in range(new):
+        if step:
+            rows = fork.rows()
+            copies = fork.copies if step == 1 else ()
+            output = fork.runner.run(Batch(copies, (), tuple(rows), plan_items(rows, SIZE, gate=32)))
+            assert not output.prompt_logprobs
+        fork.take(output.tokens)
+        for choice, told in output.logprobs.items():
+            choices[choice].append(told)
+    return prompt, choices
+
+
+def _check_told(told: Sequence[Logprobs], tokens: Sequence[int], logits: torch.Tensor, top: int, near: float) -> None:
+    """Against logits [T, V] of which the i-th are those that tokens[i] was drawn from."""
+    assert len(told) == len(tokens) == len(logits)
+    for one, token, exact in zip(told, tokens, logits.log_softmax(-1), strict=True):
+        assert one.own == pytest.approx(float(exact[token]), abs=near)
+        assert [value for _, value in one.top] == pytest.approx(exact.topk(top).values.tolist(), abs=near)
+        assert [value for _, value in one.top] == pytest.approx([float(exact[other]) for other, _ in one.top], abs=near)
+        # Two tokens nearer to each other than both models are may stand either way round.
+        assert (exact > exact[token] + 2 * near).sum() < one.rank <= (exact >= exact[token] - 2 * near).sum()
+
+
+def test_log_probabilities_equal_transformers_at_every_position(tiny: Runner) -> None:
+    model = make()
+    for cuts in ((), (16,), (16, 32)):
+        fork = Fork(tiny, PROMPT, _seeded(4))
+        prompt, choices = _told(fork, cuts, new=30, top=20)
+        with torch.inference_mode():
+            logits = model(torch.tensor([PROMPT + tokens for tokens in fork.tokens])).logits
+        _check_told(prompt, PROMPT[1:], logits[0, : len(PROMPT) - 1], 20, near=1e-4)
+        for told, tokens, row in zip(choices, fork.tokens, logits, strict=True):
+            _check_told(told, tokens, row[len(PROMPT) - 1 : -1], 20, near=1e-4)
+
+
+def test_a_prompt_is_scored_in_slices(tiny: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = _told(Fork(tiny, PROMPT, _seeded(1)), (16,), new=1, top=3)
+    widths: list[int] = []
+    unwatched = type(tiny._model).logits
+
+    def watched(self: Any, x: torch.Tensor) -> torch.Tensor:
+        widths.append(len(x))
+        return unwatched(self, x)
+
+    monkeypatch.setattr(type(tiny._model), "logits", watched)
+    monkeypatch.setattr(raw_logprobs, "_SLICE", 97 * 6)
+    sliced, _ = _told(Fork(tiny, PROMPT, _seeded(1)), (16,), new=1, top=3)
+    assert widths == [6, 6, 4, 1, 6, 6, 6, 6]  # of 16 tokens; the one drawn from; of 24 more
+    assert [one.own for one in sliced] == pytest.approx([one.own for one in whole], abs=1e-5)
+
+
+def test_nothing_is_scored_unasked(tiny: Runner) -> None:
+    output = tiny.run(Batch(chunks=(Fork(tiny, PROMPT, _seeded(2)).chunk(),)))
+    assert (len(output.tokens), output.logprobs, output.prompt_logprobs) == (2, {}, {})
+
+
+def test_several_prompts_are_scored_in_one_step(tiny: Runner) -> None:
+    a = Chunk(7, (5, 6, 7), 0, (0,), (), (6, 7), 2)
+    unasked = Chunk(8, (5, 6), 0, (1,), (replace(GREEDY, sequence=8),))
+    b = Chunk(9, (9, 8, 3), 0, (2,), (replace(GREEDY, sequence=9, logprobs=0),), (8, 3), 0)
+    told = tiny.run(Batch(chunks=(a, unasked, b))).prompt_logprobs
+    for chunk in (a, b):
+        (alone,) = tiny.run(Batch(chunks=(chunk,))).prompt_logprobs.values()
+        assert [one.own for one in told[chunk.sequence]] == pytest.approx([one.own for one in alone], abs=1e-5)
+        assert [one.rank for one in told[chunk.sequence]] == [one.rank for one in alone]
+    assert [len(one.top) for one in (*told[7], *told[9])] == [2, 2, 0, 0]
+
+
+def test_masks_reach_the_draw(tiny: Runner) -> None:
+    fork = Fork(tiny, PROMPT, _seeded(3))
+    masks = {0: bytes([0] * 4 + [1 << 3] + [0] * 8), 2: b"\0"}
+    output = tiny.run(Batch(chunks=(fork.chunk(),), masks=masks))
+    assert (dict(output.tokens)[0], output.stuck) == (35, (2,))
+
+
 # ---- the real default model
 
 
@@ -247,3 +337,20 @@ def test_choices_of_the_real_model_equal_single_requests(real: Runner, prompts: 
     alone = [Fork(real, prompts[0], [draw], first_block=60 + 12 * i).run(48)[0] for i, draw in enumerate(draws)]
     assert together == alone
     assert len({tuple(tokens) for tokens in together}) == 4
+
+
+@pytest.mark.model
+@pytest.mark.timeout(300)
+def test_log_probabilities_of_the_real_model_equal_transformers(
+    real: Runner, transformers_model: PreTrainedModel, prompts: list[list[int]]
+) -> None:
+    torch.set_num_threads(1)
+    prompt = prompts[0]
+    fork = Fork(real, prompt, [replace(draw, sampling=Sampling(temperature=1.5)) for draw in _seeded(3)])
+    scored, choices = _told(fork, (16, 32), new=12, top=5)
+    with torch.inference_mode():
+        logits = transformers_model(torch.tensor([prompt + tokens for tokens in fork.tokens])).logits
+    # The logits differ by up to 2e-3 (test_logits_are_near_transformers).
+    _check_told(scored, prompt[1:], logits[0, : len(prompt) - 1], 5, near=2e-3)
+    for told, tokens, row in zip(choices, fork.tokens, logits, strict=True):
+        _check_told(told, tokens, row[len(prompt) - 1 : -1], 5, near=2e-3)
