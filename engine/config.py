@@ -27,6 +27,7 @@ class EngineConfig:
     tool_parser, reasoning_parser: the family whose way of writing tool calls and reasoning the model has; "auto"
     looks at its chat template, "none" leaves all as text.
     adapters: LoRA adapters as (the id on the wire, the adapter's folder), served beside the model itself.
+    max_responses, max_response_bytes: how much is kept of responses that may be gone on from.
     pooling: how hidden states become embeddings, in place of what the model's folder says.
     share_gate: reading a prefix once for several rows must save at least this many tokens of KV.
     seed: base of the seeds given to requests without one; None draws it from the system.
@@ -48,6 +49,8 @@ class EngineConfig:
     tool_parser: str = "auto"
     reasoning_parser: str = "auto"
     adapters: tuple[tuple[str, str], ...] = ()
+    max_responses: int = 1024
+    max_response_bytes: int = 64 << 20
     pooling: Literal["mean", "last"] | None = None
     share_gate: int = 64
     seed: int | None = None
@@ -64,9 +67,8 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1, not {value}")
         if self.kv_fraction is not None and not 0 < self.kv_fraction < 1:
             raise ConfigError(f"kv_fraction must lie between 0 and 1, not {self.kv_fraction}")
-        counts = {"share_gate": self.share_gate, "max_queue": self.max_queue, "max_logprobs": self.max_logprobs}
-        for name, value in counts.items():
-            if value < 0:
+        for name in ("share_gate", "max_queue", "max_logprobs", "max_responses", "max_response_bytes"):
+            if (value := getattr(self, name)) < 0:
                 raise ConfigError(f"{name} must not be negative, not {value}")
         names = [self.served_model_name, *(name for name, _ in self.adapters)]
         if len(set(names)) < len(names) or "" in names:

@@ -22,6 +22,7 @@ from engine.server.logprobs import Spelling
 from engine.server.order import read_order
 from engine.server.output import Output
 from engine.server.prompts import context_length
+from engine.server.responses import endpoint as responses
 from engine.server.salt import salt_of
 from engine.server.serving import Serving
 from engine.server.tokenize import detokenize, tokenize
@@ -53,6 +54,7 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
     app.router.add_post("/v1/chat/completions", partial(_generate, dialect=Dialect.CHAT))
     app.router.add_post("/v1/completions", partial(_generate, dialect=Dialect.COMPLETIONS))
     app.router.add_post("/v1/embeddings", embeddings)
+    responses.add_routes(app, serving.config)
     for prefix in ("", "/v1"):
         app.router.add_post(f"{prefix}/tokenize", tokenize)
         app.router.add_post(f"{prefix}/detokenize", detokenize)

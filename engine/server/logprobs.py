@@ -23,7 +23,11 @@ class Spelling:
 
     def chat(self, told: Sequence[Told]) -> JSON:
         """`logprobs` of a chat's choice, or of one of its chunks."""
-        return {"content": [self._entry(one) for one in told], "refusal": None}
+        return {"content": self.entries(told), "refusal": None}
+
+    def entries(self, told: Sequence[Told]) -> list[JSON]:
+        """One entry for each token, as chats and responses have them."""
+        return [self._entry(one) for one in told]
 
     def legacy(self, told: Sequence[Told]) -> JSON:
         """`logprobs` of a legacy completion's choice, or of one of its chunks; null for a prompt's first token."""

@@ -12,17 +12,19 @@ from nproxy.openai.jsonvalue import JSON
 
 @dataclass(slots=True)
 class Said:
-    """A choice, folded from its pieces; grows as they come."""
+    """A choice, folded from its pieces, which are kept too; grows as they come."""
 
     parts: list[Part] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
     finish: str | None = None
+    pieces: list[Piece] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
         """Take the next piece of this choice."""
         self.parts += piece.parts
         self.told += piece.told
         self.finish = piece.finish
+        self.pieces.append(piece)
 
 
 def text_of(parts: Iterable[Part]) -> str:

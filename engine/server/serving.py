@@ -49,6 +49,7 @@ class Serving:
         stall_seconds: float = STALL_SECONDS,
         pooling: Pooling | None = None,
     ) -> None:
+        self.config = config
         self.model = model
         self.tokenizer = tokenizer
         self.started = int(time.time())
