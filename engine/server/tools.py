@@ -14,6 +14,7 @@ from nproxy.openai.refusals import missing, wrong_type
 
 _MOST_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NO_PARAMETERS: JSON = {"type": "object", "properties": {}, "additionalProperties": False}
 _OLD_FIELDS = {"functions": "tools", "function_call": "tool_choice"}
 
 Choice = Literal["none", "auto", "required", "named"]
@@ -102,7 +103,7 @@ def _function(tool: Mapping[str, JSON], where: str) -> Function:
         raise wrong_type(f"{where}.function.parameters", "an object", parameters)
     return Function(
         name=_name(inner, f"{where}.function"),
-        parameters={"type": "object", "properties": {}} if parameters is None else {"type": "object", **parameters},
+        parameters=_NO_PARAMETERS if parameters is None else {"type": "object", **parameters},
         strict=Members(inner, f"{where}.function.").flag("strict"),
         where=f"{where}.function.parameters",
     )

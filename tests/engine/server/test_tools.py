@@ -61,7 +61,10 @@ def test_a_function() -> None:
     assert tools is not None and tools.bound
     strict, bare = tools.functions
     assert (strict.name, strict.strict, strict.parameters) == ("get-it_2", True, {"type": "object", **schema})
-    assert (bare.strict, bare.parameters) == (False, {"type": "object", "properties": {}})
+    assert (bare.strict, bare.parameters) == (
+        False,
+        {"type": "object", "properties": {}, "additionalProperties": False},
+    )
 
 
 @pytest.mark.parametrize(
