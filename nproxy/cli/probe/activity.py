@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
@@ -18,6 +18,9 @@ GAUGES = (
     "llamacpp:requests_processing",
 )
 """What tells how much a server works on at the moment; the first one that is there counts."""
+HITS = ("vllm:prefix_cache_hits_total",)
+"""Counters of prompt tokens that were found in a cache."""
+HITS_PAUSE = 0.25
 PAUSES = (0.25, 0.25, 0.5, 1.0, 1.0)
 """Seconds between looks after leaving. A server that stops has stopped after the last."""
 LEFT_TOKENS = 1024
@@ -42,16 +45,19 @@ def prefix_cache(form: Form, nonce: str) -> Asking[Finding]:
     """Ask the same long prompt twice; only what the server tells counts. nonce: makes the prompt a new one."""
     long = replace(form.short(), prompt=f"{nonce}: {'The quick brown fox jumps over the lazy dog. ' * 15}What jumps?")
     first = yield long.ask()
+    before = in_metrics((yield Get("/metrics", root=True)), HITS)
     second = yield long.ask()
+    after = None if before is None else in_metrics((yield Get("/metrics", root=True, after=HITS_PAUSE)), HITS)
     reading = read(second)
-    if reading is None or reading.usage is None:
-        return unknown("no usage")
-    details, prompt = reading.usage.prompt_details, reading.usage.prompt
-    if details is None or "cached_tokens" not in details:
-        return unknown(f"no cached_tokens in usage; first time {first.seconds:.2f} s, then {second.seconds:.2f} s")
-    cached = details["cached_tokens"]
-    how = f"cached_tokens says {cached} of {prompt} the second time"
-    return yes(how) if cached else no(f"{how}; longer prompts may do better")
+    usage = None if reading is None else reading.usage
+    if usage is not None and usage.prompt_details is not None and "cached_tokens" in usage.prompt_details:
+        cached = usage.prompt_details["cached_tokens"]
+        how = f"cached_tokens says {cached} of {usage.prompt} the second time"
+        return yes(how) if cached else no(f"{how}; longer prompts may do better")
+    if before is not None and after is not None:
+        how = f"/metrics counts {after - before:g} cached tokens the second time"
+        return yes(how) if after > before else no(f"{how}; longer prompts may do better")
+    return unknown(f"no cached_tokens in usage; first time {first.seconds:.2f} s, then {second.seconds:.2f} s")
 
 
 def beside(form: Form) -> Asking[Finding]:
@@ -91,7 +97,12 @@ def _until_idle(path: str, running: Callable[[Reply], float | None]) -> Asking[F
 
 
 def running_in_metrics(reply: Reply) -> float | None:
-    """The sum over the series of the first gauge that is there; None where there is none."""
+    """How much the server works on; None where its metrics do not tell."""
+    return in_metrics(reply, GAUGES)
+
+
+def in_metrics(reply: Reply, names: Sequence[str]) -> float | None:
+    """The sum over the series of the first of these that is there; None where there is none."""
     if reply.status != 200:
         return None
     sums = dict[str, float]()
@@ -99,11 +110,11 @@ def running_in_metrics(reply: Reply) -> float | None:
         if (sample := _SAMPLE.match(line)) is None:
             continue
         name, labels, text = sample[1], sample[2] or "", sample[3]
-        for gauge in GAUGES:
-            wanted, _, label = gauge.partition("{")
+        for one in names:
+            wanted, _, label = one.partition("{")
             if name == wanted and label.rstrip("}") in labels:
-                sums[gauge] = sums.get(gauge, 0.0) + _number(text)
-    return next((sums[gauge] for gauge in GAUGES if gauge in sums), None)
+                sums[one] = sums.get(one, 0.0) + _number(text)
+    return next((sums[one] for one in names if one in sums), None)
 
 
 def _number(text: str) -> float:

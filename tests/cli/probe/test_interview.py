@@ -226,6 +226,12 @@ def test_cached_prefixes_only_where_told(cached: int | None, expected: str) -> N
     assert verdict(Pretend(cached=cached), "prefix_cache", "server") == expected
 
 
+@pytest.mark.parametrize(("hits", "cached", "expected"), [(160, None, "yes"), (0, None, "no"), (0, 32, "yes")])
+def test_cached_prefixes_in_metrics(hits: int, cached: int | None, expected: str) -> None:
+    told = [Reply(200, {}, f'vllm:prefix_cache_hits_total{{a="b"}} {n}.0\n'.encode()) for n in (7, 7 + hits)]
+    assert verdict(Pretend(cached=cached, gets={"/metrics": iter(told)}), "prefix_cache", "server") == expected
+
+
 def test_slots() -> None:
     slots = [{"id": 0, "is_processing": False}, {"id": 1, "is_processing": False}]
     assert Pretend(gets={"/slots": iter([reply(slots)])}).probe()["server", "slots"].value == 2
@@ -234,7 +240,8 @@ def test_slots() -> None:
 
 
 def running(*counts: int) -> dict[str, Any]:
-    return {"/metrics": iter([Reply(200, {}, f'vllm:num_requests_running{{a="b"}} {n}.0\n'.encode()) for n in counts])}
+    told = [f'vllm:num_requests_running{{a="b"}} {n}.0\n'.encode() for n in (0, *counts)]  # the first asks for hits
+    return {"/metrics": iter([Reply(200, {}, text) for text in told])}
 
 
 @pytest.mark.parametrize(
