@@ -19,6 +19,7 @@ from engine.batch import Batch, Draw, StepOutput
 from engine.config import EngineConfig
 from engine.messages import Logprobs, Ready
 from engine.models.load import load_model
+from engine.models.lora import TokensOf
 from engine.models.model import Model
 from engine.models.spec import kv_values_per_token
 from engine.sampling.logprobs import logprobs, positions
@@ -46,7 +47,7 @@ class Runner:
         """
         torch.set_num_threads(usable_cores())
         dtype = _dtype(config.dtype)
-        model = load_model(Path(config.model), dtype, config.max_model_len)
+        model = load_model(Path(config.model), dtype, config.max_model_len, config.adapters)
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
         blocks = config.kv_blocks(token_bytes, _memory())
         cache = KvCache(model.attention, blocks, config.block_size, dtype)
@@ -71,8 +72,8 @@ class Runner:
                 return StepOutput()
             x = self._forward(batch)
             output = self._draw(batch, x)
-            scored = self._prompt_logprobs(batch, x)
-            return replace(output, prompt_logprobs=scored) if scored else output
+            scored, pooled = self._prompt_logprobs(batch, x), self._pooled(batch, x)
+            return replace(output, prompt_logprobs=scored, pooled=pooled) if scored or pooled else output
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         """The residual stream [T, H] after the last layer, chunks' tokens first, then the rows'."""
@@ -84,7 +85,7 @@ class Runner:
         tokens += [row.token for row in batch.rows]
         positions += [row.position for row in batch.rows]
         attend = partial(self._attention.run, self._attention.plan(batch))
-        return self._model.run(torch.tensor(tokens), torch.tensor(positions), attend)
+        return self._model.run(torch.tensor(tokens), torch.tensor(positions), attend, _adapted(batch))
 
     def _draw(self, batch: Batch, x: torch.Tensor) -> StepOutput:
         """Logits of the tokens that somebody draws from, and the draws in the order of StepOutput."""
@@ -123,6 +124,33 @@ class Runner:
                 told[chunk.sequence] = tuple(scored)
             begin += len(chunk.tokens)
         return told
+
+    def _pooled(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[float, ...]]:
+        """Of the chunks whose hidden states are asked for, by sequence: their sum, or the prompt's last one."""
+        told: dict[int, tuple[float, ...]] = {}
+        begin = 0
+        for chunk in batch.chunks:
+            end = begin + len(chunk.tokens)
+            if chunk.pooling == "mean":
+                told[chunk.sequence] = tuple(self._model.hidden(x[begin:end]).float().sum(0).tolist())
+            elif chunk.pooling == "last" and chunk.last:
+                told[chunk.sequence] = tuple(self._model.hidden(x[end - 1 : end])[0].tolist())
+            begin = end
+        return told
+
+
+def _adapted(batch: Batch) -> list[TokensOf]:
+    """Which of the step's tokens run with which adapter."""
+    tokens: dict[str, list[int]] = {}
+    begin = 0
+    for chunk in batch.chunks:
+        if chunk.adapter is not None:
+            tokens.setdefault(chunk.adapter, []).extend(range(begin, begin + len(chunk.tokens)))
+        begin += len(chunk.tokens)
+    for number, row in enumerate(batch.rows, begin):
+        if row.adapter is not None:
+            tokens.setdefault(row.adapter, []).append(number)
+    return [TokensOf(adapter, torch.tensor(mine)) for adapter, mine in tokens.items()]
 
 
 def usable_cores() -> int:

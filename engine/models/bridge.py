@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from engine.errors import ModelError
 from engine.models.fields import Fields
 from engine.models.hf_folder import read_eos, tensor_names
+from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import Attend, sequence_limit
 from engine.models.spec import AttentionSpec
 from engine.models.survey import KEYWORD, SURVEYED, serve_attention, survey
@@ -46,7 +49,10 @@ class Bridge:
         self.context = sequence_limit(max_model_len, _made_for(text))
         self.eos = Fields({}, "config.json").ids("eos_token_id", read_eos(folder, text.eos_token_id))
         self._model = _load(folder, config, dtype)
+        self._own = f"{_layers_name(self._model)}."
         self._base = self._model.get_submodule(_layers_name(self._model))
+        self._adapters: dict[torch.nn.Module, dict[str, Pair]] = {}  # by module and adapter
+        self._adapted: Sequence[TokensOf] = ()  # of the step that runs, for the hooks
         self._dtype = dtype
         try:
             with torch.inference_mode():
@@ -59,8 +65,38 @@ class Bridge:
         serve_attention(self._model)
         _log.info("%s runs through transformers' class %s", folder.name, type(self._model).__name__)
 
-    def run(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
+        """As Model.adapt; the layers' linear products can be adapted (experts are none: they are one tensor)."""
+        for module_name, pair in pairs.items():
+            module = self._adaptable(module_name, pair)
+            if module not in self._adapters:
+                self._adapters[module] = {}
+                module.register_forward_hook(self._add)
+            self._adapters[module][name] = pair
+
+    def _adaptable(self, name: str, pair: Pair) -> torch.nn.Module:
+        try:
+            module = self._model.get_submodule(name)
+        except AttributeError:
+            module = None
+        if module is None or not isinstance(module, torch.nn.Linear | Conv1D) or not name.startswith(self._own):
+            raise ModelError(f"{name} is not among the modules that can be adapted")
+        weight = module.weight.T if isinstance(module, torch.nn.Linear) else module.weight  # [in, out]
+        if (pair.a.shape[0], pair.b.shape[1]) != weight.shape:
+            shape = (pair.a.shape[0], pair.b.shape[1])
+            raise ModelError(f"{name} is {tuple(weight.shape)}, the adapter's is {shape}")
+        return module
+
+    def _add(self, module: torch.nn.Module, given: tuple[torch.Tensor, ...], y: torch.Tensor) -> None:
+        for each in self._adapted:
+            if (pair := self._adapters[module].get(each.adapter)) is not None:
+                add_pair(y.view(-1, y.shape[-1]), given[0].reshape(-1, given[0].shape[-1]), pair, each.tokens)
+
+    def run(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend, adapted: Sequence[TokensOf] = ()
+    ) -> torch.Tensor:
         """As Model.run; what comes back is after the final norm, as transformers has it."""
+        self._adapted = adapted
         step = _Pass(attend, self.attention, self._dtype)
         output = self._base(
             input_ids=tokens.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False, **{KEYWORD: step}

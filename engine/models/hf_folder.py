@@ -52,13 +52,13 @@ def open_folder(folder: Path) -> Iterator[_Folder]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json as it stands; raises ModelError where it is missing or not an object."""
-    return _json(folder / "config.json")
+    return read_json(folder / "config.json")
 
 
 def read_eos(folder: Path, otherwise: Any) -> Any:
     """eos_token_id of generation_config.json, which goes first; `otherwise` where it has none."""
     file = folder / "generation_config.json"
-    named = _json(file).get("eos_token_id") if file.exists() else None
+    named = read_json(file).get("eos_token_id") if file.exists() else None
     return otherwise if named is None else named
 
 
@@ -82,7 +82,7 @@ def _open_shards(folder: Path, stack: ExitStack) -> dict[str, Any]:
 def _shard_files(folder: Path) -> list[Path]:
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.exists():
-        named = _json(index).get("weight_map")
+        named = read_json(index).get("weight_map")
         if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
             raise ModelError(f"{index} has no weight_map of file names")
         files = [folder / name for name in sorted(set(named.values()))]
@@ -104,7 +104,8 @@ def _shard_files(folder: Path) -> list[Path]:
     raise ModelError(f"{folder} holds no model.safetensors and no model.safetensors.index.json")
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object; raises ModelError where it is missing, damaged or something else."""
     try:
         value = json.loads(file.read_bytes())
     except OSError as error:

@@ -9,6 +9,7 @@ Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 
 from engine.errors import ModelError
 from engine.models.linear import Linear, linear
+from engine.models.llama_lora import fused_pairs
+from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import Attend
 from engine.models.rope import frequencies, interleave, rotate_, rotations
 from engine.models.spec import ModelSpec
@@ -59,25 +62,35 @@ class Decoder:
         self._head = linear(head)
         factors = reader.optional("rope_freqs.weight", spec.head_dim // 2)
         self._turns = rotations(frequencies(spec, factors), max_positions)  # [positions, D / 2]
+        self._adapters: dict[str, list[dict[str, Pair]]] = {}
         reader.refuse_unread()
 
-    def run(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
+        """As Model.adapt; the linear products of the layers can be adapted."""
+        self._adapters[name] = fused_pairs(pairs, self.spec)
+
+    def run(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend, adapted: Sequence[TokensOf] = ()
+    ) -> torch.Tensor:
         """Run tokens [T] at positions [T] (int64) through all layers; gives the residual stream, [T, H] float32."""
         spec = self.spec
         turn = self._turns[positions].unsqueeze(1)  # [T, 1, D / 2]
         x = F.embedding(tokens, self._embedding).float()  # [T, H]
         for index, layer in enumerate(self._layers):
+            added = [(self._adapters[a.adapter][index], a.tokens) for a in adapted]
             h = F.rms_norm(x, (spec.hidden,), layer.attention_norm, spec.eps).to(self.dtype)
-            qkv = layer.qkv(h).view(len(x), -1, spec.head_dim)  # [T, Q + 2K, D]
+            qkv = _with(added, "qkv", h, layer.qkv(h)).view(len(x), -1, spec.head_dim)  # [T, Q + 2K, D]
             if layer.q_norm is not None and layer.k_norm is not None:
                 _norm_heads_(qkv[:, : spec.heads], layer.q_norm, spec.eps)
                 _norm_heads_(qkv[:, spec.heads : spec.heads + spec.kv_heads], layer.k_norm, spec.eps)
             if layer.rotated:
                 rotate_(qkv[:, : spec.heads + spec.kv_heads], turn)
-            x += layer.output(attend(index, qkv[:, : spec.heads], qkv[:, spec.heads :], None))
+            h = attend(index, qkv[:, : spec.heads], qkv[:, spec.heads :], None)
+            x += _with(added, "output", h, layer.output(h))
             h = F.rms_norm(x, (spec.hidden,), layer.mlp_norm, spec.eps).to(self.dtype)
-            gate, up = layer.gate_up(h).chunk(2, dim=-1)  # [T, I] each
-            x += layer.down(F.silu(gate).mul_(up))
+            gate, up = _with(added, "gate_up", h, layer.gate_up(h)).chunk(2, dim=-1)  # [T, I] each
+            h = F.silu(gate).mul_(up)
+            x += _with(added, "down", h, layer.down(h))
         return x
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
@@ -87,6 +100,16 @@ class Decoder:
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of the vocabulary after some tokens: x [N, H] of `run` -> [N, V] in the model's dtype."""
         return self._head(self.hidden(x).to(self.dtype))
+
+
+def _with(
+    added: Sequence[tuple[Mapping[str, Pair], torch.Tensor]], product: str, x: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
+    """y, a layer's product of x, with what adapters add to it for their tokens."""
+    for pairs, tokens in added:
+        if product in pairs:
+            add_pair(y, x, pairs[product], tokens)
+    return y
 
 
 def _norm_heads_(heads: torch.Tensor, weight: torch.Tensor, eps: float) -> None:

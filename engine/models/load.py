@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from engine.errors import ModelError
 from engine.models.llama import Decoder
+from engine.models.lora import read_adapter
 from engine.models.model import Model, sequence_limit
 from engine.models.spec_hf import Unsupported
 from engine.models.weights import open_checkpoint
 
+Adapters = Sequence[tuple[str, str]]
 
-def load_model(path: Path, dtype: torch.dtype, max_model_len: int | None) -> Model:
-    """Load a Hugging Face folder or a .gguf file.
+
+def load_model(path: Path, dtype: torch.dtype, max_model_len: int | None, adapters: Adapters = ()) -> Model:
+    """Load a Hugging Face folder or a .gguf file, and adapters for it by (name, folder).
 
     Raises ModelError for files that cannot be run, ConfigError where max_model_len exceeds the model's own limit.
     """
+    model = _load(path, dtype, max_model_len)
+    for name, folder in adapters:
+        try:
+            model.adapt(name, read_adapter(Path(folder), dtype))
+        except ModelError as error:
+            raise ModelError(f"adapter {name}: {error}") from error
+    return model
+
+
+def _load(path: Path, dtype: torch.dtype, max_model_len: int | None) -> Model:
     try:
         with open_checkpoint(path) as checkpoint:
             return Decoder(checkpoint, dtype, sequence_limit(max_model_len, checkpoint.spec.context))

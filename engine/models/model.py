@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
 
 from engine.errors import ConfigError
+from engine.models.lora import Pair, TokensOf
 from engine.models.spec import AttentionSpec
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -40,7 +41,13 @@ class Model(Protocol):
         """What each layer's attention is; `attend` is called for them in this order."""
         ...
 
-    def run(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
+        """Take in an adapter: pairs by names of modules; raises ModelError where one does not fit the model."""
+        ...
+
+    def run(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend, adapted: Sequence[TokensOf] = ()
+    ) -> torch.Tensor:
         """Run tokens [T] at positions [T] (int64) through all layers; gives [T, H], for the other two methods."""
         ...
 

@@ -1,0 +1,47 @@
+"""Embeddings of the core: pooled hidden states, whatever chunks a prompt was computed in, against transformers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.core import Core
+from engine.messages import Add, Embed, Sampling
+from engine.runner import Runner
+from tests.fakes.tiny_models import save
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [("llama", {}), ("gemma2", {"head_dim": 8, "sliding_window": 8})], ids=str
+)
+def test_pooled_hidden_states_are_those_of_transformers(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+    model = save(tmp_path, kind, **settings)
+    config = EngineConfig(
+        str(tmp_path), dtype="float32", block_size=4, num_blocks=64, max_sequences=4, max_batch_tokens=16
+    )
+    core = Core(config, Runner.load(config))
+    chance = random.Random(5)
+    prompts = [tuple(chance.randrange(3, 97) for _ in range(length)) for length in (30, 30, 1, 7)]
+    prompts[1] = prompts[0]
+    poolings: tuple[Literal["mean", "last"], ...] = ("mean", "last", "mean", "last")
+    for group, (prompt, pooling) in enumerate(zip(prompts, poolings, strict=True)):
+        core.add(Embed(group, prompt, pooling))
+    core.add(Add.alike(9, prompts[0], 2, 0, 3, Sampling(), frozenset()))  # an answer is drawn beside them
+    vectors: dict[int, torch.Tensor] = {}
+    drawn = 0
+    while core.has_work:
+        done = core.step()
+        assert not done.failed
+        vectors |= {each.group: torch.tensor(each.vector) for each in done.embedded}
+        drawn += len(done.tokens)
+    assert drawn == 6
+    for group, (prompt, pooling) in enumerate(zip(prompts, poolings, strict=True)):
+        with torch.no_grad():
+            states = model.base_model(torch.tensor([prompt])).last_hidden_state[0]
+        expected = states.mean(0) if pooling == "mean" else states[-1]
+        torch.testing.assert_close(vectors[group], expected, rtol=1e-4, atol=1e-4)
