@@ -55,8 +55,15 @@ class Sampling:
 
     @property
     def edits(self) -> bool:
-        """Whether logits are changed before anything is drawn from them (beyond temperature, top-k, top-p, min-p)."""
-        return self != Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+        """Whether it changes single tokens' logits by itself, ahead of temperature, top-k, top-p and min-p."""
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1
+            or self.logit_bias
+            or self.bad_words
+            or self.allowed_tokens is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,15 +134,7 @@ class Edits:
 
 def edited(draw: Draw, masks: Mapping[int, bytes]) -> bool:
     """Whether anything is to be done to a draw's row before temperature."""
-    sampling = draw.sampling
-    return bool(
-        draw.banned
-        or draw.sequence in masks
-        or sampling.logit_bias
-        or sampling.bad_words
-        or sampling.allowed_tokens is not None
-        or _penalized(draw)
-    )
+    return bool(draw.banned) or draw.sequence in masks or draw.sampling.edits
 
 
 def _penalized(draw: Draw) -> bool:

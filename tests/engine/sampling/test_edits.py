@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -265,14 +265,21 @@ def test_a_draw_without_its_past_is_refused() -> None:
         Edits().apply(_rows(1, 10), [0], [draw], {})
 
 
-@pytest.mark.parametrize("settings", EDITS.values(), ids=EDITS)
-def test_what_counts_as_an_edit(settings: dict[str, Any]) -> None:
-    assert edited(_draw(**settings), {})
+# What is looked at behind the edits, and what reaches a draw as `banned`.
+NO_EDITS: dict[str, Any] = {"temperature": 0.3, "top_k": 4, "top_p": 0.5, "min_p": 0.2, "min_tokens": 9}
 
 
-def test_what_does_not_count_as_an_edit() -> None:
-    assert not edited(_draw(temperature=0.3, top_k=4, top_p=0.5, min_p=0.2, min_tokens=9), {1: b""})
+@pytest.mark.parametrize("name", sorted({one.name for one in fields(Sampling)}.difference(NO_EDITS)))
+def test_every_other_field_is_an_edit(name: str) -> None:
+    value = EDITS["all"][name]
+    assert edited(_draw(**{name: value}), {})
+    assert Sampling(**{name: value}).edits
+
+
+def test_what_counts_as_an_edit() -> None:
+    assert not edited(_draw(**NO_EDITS), {1: b""})
     assert edited(_draw(), {0: b""})
+    assert edited(_draw(banned=frozenset({2})), {})
 
 
 def test_a_tally_counts_what_is_new() -> None:
