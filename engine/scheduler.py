@@ -11,9 +11,9 @@ from bisect import insort
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from engine import prefix
+from engine import prefix, work
 from engine.admission import Limits, Queue, by_age
-from engine.batch import Batch, Chunk, Draw, Past, Row, StepOutput, plan_items
+from engine.batch import Batch, Chunk, Row, StepOutput, plan_items
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
@@ -132,12 +132,12 @@ class Scheduler:
             self._publish(sequence, chunk.start, sequence.computed)
             group.gather(output.prompt_logprobs.get(sequence.id, ()), output.pooled.get(sequence.id, ()))
             if chunk.pooling and chunk.last:
-                embedded.append(_embedded(group))
+                embedded.append(work.embedded(group))
                 self._end(sequence)
             elif chunk.last:
                 self._leave_prefill(sequence)
                 if not group.started:
-                    started.append(_started(group))
+                    started.append(work.started(group))
                     group.started = True
         for row in batch.rows:
             self._publish(self._sequences[row.sequence], row.position, row.position + 1)
@@ -149,14 +149,12 @@ class Scheduler:
         return Outcome(tuple(tokens), tuple(started), tuple(embedded), stuck)
 
     def _row(self, sequence: Sequence) -> Row:
-        position = sequence.length - 1
-        index = position // self.pool.block_size
+        index = (sequence.length - 1) // self.pool.block_size
         if index == len(sequence.blocks):
             sequence.blocks = (*sequence.blocks, *self.pool.take())
         else:
             sequence.blocks = self.pool.own(sequence.blocks, index)
-        draw, adapter = _draw(sequence), sequence.group.adapter
-        return Row(sequence.id, sequence.output[-1], position, sequence.blocks, draw, adapter)
+        return work.row(sequence)
 
     def _chunks(self, budget: int) -> tuple[Chunk, ...]:
         """Cut the next chunks of the prompts, at whole blocks, so that no block is written by two chunks.
@@ -177,7 +175,7 @@ class Scheduler:
         for sequence, end in ends.items():
             more = sequence.length - end if sequence.length - end <= budget else budget // size * size
             budget -= more
-            chunks.append(self._chunk(sequence, end + more))
+            chunks.append(work.chunk(sequence, end + more, size))
         return tuple(chunks)
 
     def _prompts(self) -> Iterator[Sequence]:
@@ -191,24 +189,6 @@ class Scheduler:
                 self.cache_hits += admitted.computed
                 self.cache_misses += len(group.prompt) - admitted.computed
             yield admitted
-
-    def _chunk(self, sequence: Sequence, end: int) -> Chunk:
-        group, start, last = sequence.group, sequence.computed, end == sequence.length
-        leaving: list[Sequence] = []
-        if last and not group.pooling:
-            leaving = [sequence] if sequence.output else group.living()
-        return Chunk(
-            sequence=sequence.id,
-            tokens=sequence.span(start, end),
-            start=start,
-            blocks=sequence.blocks[: -(-end // self.pool.block_size)],
-            draws=tuple([_draw(one) for one in leaving]),
-            next_tokens=group.prompt[start + 1 : end + 1] if group.scoring else (),
-            prompt_logprobs=group.prompt_logprobs or 0,
-            pooling=group.pooling,
-            last=last,
-            adapter=group.adapter,
-        )
 
     def _publish(self, sequence: Sequence, start: int, end: int) -> None:
         """Make the blocks known that have become full by computing positions start .. end - 1."""
@@ -298,26 +278,3 @@ class Scheduler:
         sequence.move(State.WAITING)
         self.queue.put(sequence)
         self.preemptions += 1
-
-
-def _draw(sequence: Sequence) -> Draw:
-    group, sampling = sequence.group, sequence.sampling
-    return Draw(
-        sequence=sequence.id,
-        seed=sequence.seed,
-        position=sequence.length,
-        sampling=sampling,
-        past=Past(group.prompt, sequence.output) if sampling.edits else None,
-        banned=group.stop_tokens if len(sequence.output) < sampling.min_tokens else frozenset(),
-        logprobs=group.logprobs,
-    )
-
-
-def _started(group: SequenceGroup) -> Started:
-    scores = None if group.prompt_logprobs is None else (None, *group.scores)
-    return Started(group.id, group.cached_tokens or 0, scores)
-
-
-def _embedded(group: SequenceGroup) -> Embedded:
-    count = len(group.prompt) if group.pooling == "mean" else 1
-    return Embedded(group.id, tuple([value / count for value in group.hidden]))

@@ -1,0 +1,62 @@
+"""Sequences as the plain values of a step: their rows, chunks and draws; and what their groups have to tell.
+
+No torch. Blocks are given out before (scheduler.py); nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from engine.batch import Chunk, Draw, Past, Row
+from engine.messages import Embedded, Started
+from engine.sequence import Sequence, SequenceGroup
+
+
+def row(sequence: Sequence) -> Row:
+    """A decoding sequence's newest token, whose block it holds for itself."""
+    position = sequence.length - 1
+    draw, adapter = _draw(sequence), sequence.group.adapter
+    return Row(sequence.id, sequence.output[-1], position, sequence.blocks, draw, adapter)
+
+
+def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
+    """The stretch from what is computed up to `end`; at its known end, with the draws of all who leave prefill."""
+    group, start, last = sequence.group, sequence.computed, end == sequence.length
+    leaving: list[Sequence] = []
+    if last and not group.pooling:
+        leaving = [sequence] if sequence.output else group.living()
+    return Chunk(
+        sequence=sequence.id,
+        tokens=sequence.span(start, end),
+        start=start,
+        blocks=sequence.blocks[: -(-end // block_size)],
+        draws=tuple([_draw(one) for one in leaving]),
+        next_tokens=group.prompt[start + 1 : end + 1] if group.scoring else (),
+        prompt_logprobs=group.prompt_logprobs or 0,
+        pooling=group.pooling,
+        last=last,
+        adapter=group.adapter,
+    )
+
+
+def _draw(sequence: Sequence) -> Draw:
+    group, sampling = sequence.group, sequence.sampling
+    return Draw(
+        sequence=sequence.id,
+        seed=sequence.seed,
+        position=sequence.length,
+        sampling=sampling,
+        past=Past(group.prompt, sequence.output) if sampling.edits else None,
+        banned=group.stop_tokens if len(sequence.output) < sampling.min_tokens else frozenset(),
+        logprobs=group.logprobs,
+    )
+
+
+def started(group: SequenceGroup) -> Started:
+    """The news that a group's prompt is computed, with what was asked to be told of it."""
+    scores = None if group.prompt_logprobs is None else (None, *group.scores)
+    return Started(group.id, group.cached_tokens or 0, scores)
+
+
+def embedded(group: SequenceGroup) -> Embedded:
+    """The answer to an Embed whose prompt is computed."""
+    count = len(group.prompt) if group.pooling == "mean" else 1
+    return Embedded(group.id, tuple([value / count for value in group.hidden]))
