@@ -17,7 +17,7 @@ from engine.scheduler import Outcome, Scheduler
 
 _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
-_STUCK = "no token is left to draw: what the request allows, what it bans and its grammar exclude them all together"
+_STUCK = "no token is left to draw: allowed tokens, bad words, min_tokens and grammar together exclude them all"
 
 
 class Runner(Protocol):
