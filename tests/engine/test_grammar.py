@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 import tokenizers
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from engine.batch import Batch, Chunk, Draw
@@ -19,6 +19,7 @@ from engine.errors import GrammarError
 from engine.grammar import MOST_BYTES, Compiled, Compiler, Grammars
 from engine.messages import Add, Sampling
 from engine.server.structure import any_rule, grammar_of, regex_rule, text_rule
+from engine.text.detokenizer import TokenBytes
 from tests.fakes.runner import ready
 
 TOKENS = ["a", "b", "c", "ab", "abc", "bc", "aa", "1", "12", "2"]
@@ -131,6 +132,40 @@ def test_what_cannot_be_compiled_has_a_reason(compiler: Compiler, grammar: str, 
 def test_a_model_that_takes_no_grammar_says_why(tokens: str, stop: set[int], reason: str) -> None:
     with pytest.raises(GrammarError, match=reason):
         Compiler(tokens, VOCABULARY, stop)
+
+
+def test_without_the_package_grammars_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(GrammarError, match="need the llguidance package"):
+        Compiler(tokenizer(), VOCABULARY, {END})
+
+
+SPELLINGS = {
+    "byte letters": (["Ġthe", "Ċ", "Ã", "©", "<0x0A>"], decoders.ByteLevel()),
+    "spaced, with bytes": (
+        ["▁the", "▁▁", "<0x0A>", "<0xC3>", "é"],
+        decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
+    ),
+    "spaced, first one stripped": (
+        ["▁", "▁the", "<0x0A>", "é"],
+        decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_token_stands_for_what_the_client_is_shown(name: str) -> None:
+    tokens, decoder = SPELLINGS[name]
+    made = tokenizers.Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, []))
+    made.decoder = decoder
+    made.add_special_tokens([AddedToken("<end>", special=True)])
+    made.add_tokens([AddedToken("<think>", special=False, normalized=False)])
+    there, shown = LLTokenizer(made.to_str()), TokenBytes.of(made)
+    for token in range(made.get_vocab_size()):
+        assert there.decode_bytes([token]) == (shown.bytes_of(token) or b"<end>")
+    assert there.is_special_token(len(tokens))
 
 
 # What the core does with them

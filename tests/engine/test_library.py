@@ -53,6 +53,15 @@ async def test_a_chat_is_the_servers(engine: Engine, client: httpx.AsyncClient) 
     assert ours.choices[0].message["content"] == ours.choices[0].text
 
 
+def test_an_answer_is_held_to_a_form(engine: Engine) -> None:
+    grammar = {"grammar": 'root ::= " " [1-9] [0-9]'}
+    (answered,) = engine.generate("My age is", n=3, seed=1, max_tokens=8, structured_outputs=grammar)
+    assert all(re.fullmatch(" [1-9][0-9]", choice.text) for choice in answered.choices)
+    assert [choice.finish_reason for choice in answered.choices] == ["stop"] * 3
+    with pytest.raises(RequestError, match="unknown name"):
+        engine.generate("My age is", structured_outputs={"grammar": "start: nothing"})
+
+
 async def test_texts_are_the_servers(engine: Engine, client: httpx.AsyncClient) -> None:
     wishes: dict[str, Any] = {"n": 2, "seed": 3, "max_tokens": 6, "logprobs": 2}
     body = {"model": MODEL, "prompt": PROMPTS, **wishes}
