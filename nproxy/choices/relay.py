@@ -132,7 +132,8 @@ class Relay(Merge):
             kept["logprobs"] = said.logprobs
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running()
-            wanted["usage"] = came["usage"] if len(self._choices) == 1 or total is None else total.to_json()
+            # a call of its own has counted everything already
+            wanted["usage"] = came["usage"] if len(self._strands) == 1 or total is None else total.to_json()
         if not self._chat or not isinstance(raw.get("delta"), dict):
             return wanted
         kept["delta"] = delta = raw["delta"] | {key: said.delta[key] for key in ("tool_calls",) if key in said.delta}

@@ -113,6 +113,15 @@ def test_E12_running_usage_passes_where_asked_for() -> None:
     assert play.emitted == framed(*events, usage_chunk(3, 1), DONE)
 
 
+def test_E12_an_exact_wire_has_counted_all_its_choices() -> None:
+    options = {**ASKED, "continuous_usage_stats": True}
+    play = Play(chat(n=2, stream=True, stream_options=options), EXACT)
+    events = [delta("x", index=at, role="assistant", top={"usage": usage(3, at + 1)}) for at in (0, 1)]
+    events += [delta(index=at, finish="stop", top={"usage": usage(3, 2)}) for at in (0, 1)]
+    play.streams(0, *events, usage_chunk(3, 2), DONE)
+    assert play.emitted == framed(*events, usage_chunk(3, 2), DONE)
+
+
 ALIASED = Capability(native_width=None, model="up")
 
 
