@@ -72,6 +72,8 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
         "--max-logprobs": settings.max_logprobs,
         "--tool-parser": settings.tool_parser,
         "--reasoning-parser": settings.reasoning_parser,
+        "--max-responses": settings.max_responses,
+        "--max-response-bytes": settings.max_response_bytes,
         "--pooling": settings.pooling,
         "--seed": settings.seed,
         "--stall-seconds": f"{settings.stall_seconds:g}",

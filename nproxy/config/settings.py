@@ -86,6 +86,10 @@ class Engine(Settings):
     """How the model writes tool calls; auto: what its chat template shows; none: all is text."""
     reasoning_parser: ReasoningParser = "auto"
     """How the model writes reasoning; auto: what its chat template shows; none: all is text."""
+    max_responses: Whole | None = None
+    """Most responses kept for requests that go on from them; null: the engine's own default."""
+    max_response_bytes: Whole | None = None
+    """Most bytes of all of them together; null: the engine's own default."""
     pooling: Literal["mean", "last"] | None = None
     """How hidden states become embeddings, for a model whose folder does not say."""
     adapters: dict[AdapterName, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)

@@ -17,9 +17,9 @@ import aiohttp
 import psutil
 import pytest
 
-from engine.__main__ import _config as engine_config
-from engine.__main__ import _parser as engine_arguments
 from engine.config import EngineConfig
+from engine.options import engine_config
+from engine.options import parser as engine_arguments
 from engine.text.parsers.families import REASONING_FAMILIES, TOOL_FAMILIES
 from nproxy.cli import engine_child
 from nproxy.cli.engine_child import EngineFailed, command, private_socket, supervised
@@ -97,6 +97,8 @@ def test_every_setting_reaches_the_engine() -> None:
         kv_fraction=0.5,
         prefix_cache=False,
         max_logprobs=5,
+        max_responses=6,
+        max_response_bytes=700,
         tool_parser="hermes",
         reasoning_parser="none",
         pooling="mean",
@@ -118,6 +120,8 @@ def test_every_setting_reaches_the_engine() -> None:
         max_queue=0,
         prefix_cache=False,
         max_logprobs=5,
+        max_responses=6,
+        max_response_bytes=700,
         tool_parser="hermes",
         reasoning_parser="none",
         pooling="mean",

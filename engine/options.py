@@ -1,0 +1,179 @@
+"""The words behind `python -m engine`: how the server is reached, and the settings of the engine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from engine.config import EngineConfig
+from engine.errors import ModelError
+from engine.server.serving import STALL_SECONDS
+from engine.text.parsers.families import AUTO, NONE, REASONING_FAMILIES, TOOL_FAMILIES
+
+_DEFAULT = {field.name: field.default for field in fields(EngineConfig)}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the server is reached and when it ends; the rest is the EngineConfig."""
+
+    uds: Path | None
+    host: str
+    port: int
+    exit_with_stdin: bool
+    stall_seconds: float
+    log_level: str
+
+
+def read_words(argv: Sequence[str] | None) -> tuple[Options, argparse.Namespace]:
+    """Read the words; wrong ones end the process, as argparse does it. What is for the engine is checked later."""
+    given = parser().parse_args(argv)
+    return Options(**{field.name: getattr(given, field.name) for field in fields(Options)}), given
+
+
+def engine_config(given: argparse.Namespace) -> EngineConfig:
+    """The engine's settings; what was not given keeps the default that stands there.
+
+    Raises ConfigError for wrong ones and ModelError where the path holds no model.
+    """
+    model = Path(given.model)
+    if not model.exists():
+        raise ModelError(f"there is no model at {model}")
+    if model.is_file() and model.suffix != ".gguf":
+        raise ModelError(f"{model} is neither a folder nor a .gguf file")
+    settings = {field.name: getattr(given, field.name) for field in fields(EngineConfig) if field.name in given}
+    return EngineConfig(**{**settings, "adapters": tuple(settings.get("adapters", ()))})
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all words; a setting of the engine that is not given is absent from what it gives."""
+    words = argparse.ArgumentParser(
+        prog="python -m engine",
+        usage="%(prog)s MODEL [options]",
+        description="Serve one model on OpenAI's wire.",
+        argument_default=argparse.SUPPRESS,
+    )
+    words.add_argument("model", metavar="MODEL", help="a Hugging Face folder or a .gguf file")
+    _server(words)
+    _model(words)
+    _form(words)
+    _memory(words)
+    _limits(words)
+    return words
+
+
+def _server(words: argparse.ArgumentParser) -> None:
+    add = words.add_argument_group("server").add_argument
+    add("--host", default="127.0.0.1", help="%(default)s unless set")
+    add("--port", type=int, default=8001, metavar="N", help="0 takes a free one (%(default)s)")
+    add("--uds", type=Path, default=None, metavar="PATH", help="listen on this Unix socket instead of host and port")
+    add(
+        "--stall-seconds",
+        type=_seconds,
+        default=STALL_SECONDS,
+        metavar="S",
+        help="without a step for so long, though there is work, /health answers 503 (%(default)g)",
+    )
+    add("--exit-with-stdin", action="store_true", default=False, help="end when standard input does")
+    add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="%(default)s unless set")
+
+
+def _model(words: argparse.ArgumentParser) -> None:
+    add = words.add_argument_group("model").add_argument
+    add("--served-model-name", metavar="ID", help="its id on the wire (the file's name)")
+    add(
+        "--lora",
+        dest="adapters",
+        type=_adapter,
+        action="append",
+        metavar="NAME=PATH",
+        help="serve a LoRA adapter under a name of its own; may be given several times",
+    )
+    add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), help="what it computes in (auto)")
+    add("--max-model-len", type=int, metavar="N", help="longest prompt plus answer, in tokens (the model's own)")
+    add("--seed", type=int, metavar="N", help="base of the seeds of requests without one (another at each start)")
+
+
+def _form(words: argparse.ArgumentParser) -> None:
+    add = words.add_argument_group("how its words are taken").add_argument
+    add(
+        "--tool-parser",
+        choices=(AUTO, NONE, *TOOL_FAMILIES),
+        help="how the model writes tool calls (auto: what its chat template shows)",
+    )
+    add(
+        "--reasoning-parser",
+        choices=(AUTO, NONE, *REASONING_FAMILIES),
+        help="how the model writes reasoning (auto: what its chat template shows)",
+    )
+    add("--pooling", choices=("mean", "last"), help="how hidden states become embeddings, if its folder does not say")
+
+
+def _memory(words: argparse.ArgumentParser) -> None:
+    group = words.add_argument_group("memory and work")
+    add, pool = group.add_argument, group.add_mutually_exclusive_group()
+    pool.add_argument("--num-blocks", type=int, metavar="N", help="KV blocks in the pool")
+    pool.add_argument("--kv-fraction", type=float, metavar="F", help="part of the memory for KV, instead")
+    add("--block-size", type=int, metavar="N", help=f"tokens in a KV block ({_DEFAULT['block_size']})")
+    add(
+        "--no-prefix-cache",
+        dest="prefix_cache",
+        action="store_false",
+        help="keep nothing of prompts and answers that are over, for requests that begin alike",
+    )
+    add(
+        "--max-sequences",
+        type=int,
+        metavar="N",
+        help=f"sequences at once, and the widest n ({_DEFAULT['max_sequences']})",
+    )
+    add(
+        "--max-batch-tokens",
+        type=int,
+        metavar="N",
+        help=f"tokens that one step may run ({_DEFAULT['max_batch_tokens']})",
+    )
+
+
+def _limits(words: argparse.ArgumentParser) -> None:
+    add = words.add_argument_group("limits").add_argument
+    add(
+        "--max-queue",
+        type=int,
+        metavar="N",
+        help=f"sequences that may wait while --max-sequences run; then 429 ({_DEFAULT['max_queue']})",
+    )
+    add(
+        "--max-logprobs",
+        type=int,
+        metavar="N",
+        help=f"most of the likeliest tokens told with each ({_DEFAULT['max_logprobs']})",
+    )
+    add(
+        "--max-responses",
+        type=int,
+        metavar="N",
+        help=f"responses kept for those that go on from them ({_DEFAULT['max_responses']})",
+    )
+    add(
+        "--max-response-bytes",
+        type=int,
+        metavar="N",
+        help=f"of all that are kept together ({_DEFAULT['max_response_bytes']})",
+    )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return seconds
+
+
+def _adapter(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"must be NAME=PATH, not {text}")
+    return name, path
