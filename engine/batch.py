@@ -109,6 +109,10 @@ class Batch:
     masks: Mapping[int, bytes] = field(default_factory=dict)
 
 
+Stuck = Literal["rules", "scores"]
+"""Why nothing can be drawn: a sequence's rules together leave no token, or the model's scores are not numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepOutput:
     """What a step drew: (sequence, token id), chunks' draws first, then the rows', in batch order.
@@ -116,15 +120,14 @@ class StepOutput:
     logprobs: by sequence, of the drawn tokens for which they were asked. prompt_logprobs: by a chunk's
     sequence, those of its next_tokens. pooled: by a chunk's sequence, where it has `pooling`: for "mean" the sum of
     the hidden states of its tokens, every chunk's, as nothing is kept between steps; for "last" the hidden state of the
-    prompt's last token, from the last chunk only. stuck: sequences that should have drawn, and whose rules, taken
-    together, leave no token at all.
+    prompt's last token, from the last chunk only. stuck: sequences that should have drawn and could not, and why.
     """
 
     tokens: tuple[tuple[int, int], ...] = ()
     logprobs: Mapping[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, tuple[Logprobs, ...]] = field(default_factory=dict)
     pooled: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
-    stuck: tuple[int, ...] = ()
+    stuck: Mapping[int, Stuck] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

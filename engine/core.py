@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
-from engine.batch import Batch, Reads, StepOutput, count_reads
+from engine.batch import Batch, Reads, StepOutput, Stuck, count_reads
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
 from engine.grammar import Grammars
@@ -17,7 +17,13 @@ from engine.scheduler import Outcome, Scheduler
 
 _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
-_STUCK = "no token is left to draw: allowed tokens, bad words, min_tokens and grammar together exclude them all"
+_STUCK: dict[Stuck, tuple[str, Literal["refused", "failed"]]] = {
+    "rules": (
+        "no token is left to draw: allowed tokens, bad words, min_tokens and grammar exclude them all",
+        "refused",
+    ),
+    "scores": ("the model's scores are not numbers here", "failed"),
+}
 
 
 class Runner(Protocol):
@@ -126,9 +132,11 @@ class Core:
         self._reads += count_reads(batch.rows, batch.items)
         against = self.grammars.advance(output.tokens)
         outcome = self.scheduler.receive(batch, output)
-        for group, reason in (dict.fromkeys(outcome.stuck, _STUCK) | against).items():
+        ended = {group: GroupFailed(group, *_STUCK[why]) for group, why in outcome.stuck.items()}
+        ended |= {group: GroupFailed(group, reason, "refused") for group, reason in against.items()}
+        for group, failure in ended.items():
             self.scheduler.abort(group)
-            self._failed.append(GroupFailed(group, reason, "refused"))
+            self._failed.append(failure)
             outcome = replace(outcome, tokens=tuple([drawn for drawn in outcome.tokens if drawn.group != group]))
         self.grammars.keep(self.scheduler.lives)
         return outcome

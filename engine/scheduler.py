@@ -8,12 +8,12 @@ its blocks back and is computed again later; its siblings, and the prompt they s
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from engine import prefix, work
 from engine.admission import Limits, Queue, by_age
-from engine.batch import Batch, Chunk, Row, StepOutput, plan_items
+from engine.batch import Batch, Chunk, Row, StepOutput, Stuck, plan_items
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
@@ -22,12 +22,12 @@ from engine.sequence import Finish, Sequence, SequenceGroup, State
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step gave, as the messages tell it; and the groups that found no token to draw."""
+    """What a step gave, as the messages tell it; and the groups that could not draw, and why."""
 
     tokens: tuple[TokenDrawn, ...] = ()
     started: tuple[Started, ...] = ()
     embedded: tuple[Embedded, ...] = ()
-    stuck: frozenset[int] = frozenset()
+    stuck: Mapping[int, Stuck] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -142,7 +142,7 @@ class Scheduler:
         for row in batch.rows:
             self._publish(self._sequences[row.sequence], row.position, row.position + 1)
         self.tokens_drawn += len(output.tokens)
-        stuck = frozenset([self._sequences[number].group.id for number in output.stuck])
+        stuck = {self._sequences[number].group.id: why for number, why in output.stuck.items()}
         tokens = [
             self._extend(self._sequences[number], token, output.logprobs.get(number)) for number, token in output.tokens
         ]

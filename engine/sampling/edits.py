@@ -30,11 +30,10 @@ _OF_BYTE = torch.tensor([[0.0 if byte >> bit & 1 else -torch.inf for bit in rang
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """Rows of logits after their edits: scores [E, V] float32; per draw, its row; which rows have no token left."""
+    """Rows of logits after their edits: scores [E, V] float32; per draw, its row. A row may have no token left."""
 
     scores: torch.Tensor
     rows: list[int]
-    empty: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +102,7 @@ class Edits:
         _exclude_(scores, wanted)
         _bias_(scores, wanted)
         self._penalize_(scores, wanted)
-        empty = (scores.amax(-1) == -torch.inf).nonzero().flatten().tolist()
-        return Edited(scores, which, frozenset(empty))
+        return Edited(scores, which)
 
     def _penalize_(self, scores: torch.Tensor, wanted: Sequence[_Row]) -> None:
         """Repetition (CTRL, Keskar et al. 2019: divide what is above 0, multiply what is below) over prompt and

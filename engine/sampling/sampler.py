@@ -1,12 +1,13 @@
-"""A step's draws, from logits to what goes back: tokens, their log probabilities, and who found no token to draw."""
+"""A step's draws, from logits to what goes back: tokens, their log probabilities, and who could not draw."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from engine.batch import Draw, StepOutput
+from engine.batch import Draw, StepOutput, Stuck
 from engine.sampling.draw import draw
 from engine.sampling.edits import Edits, edited
 from engine.sampling.logprobs import logprobs
@@ -24,26 +25,44 @@ class Sampler:
     ) -> StepOutput:
         """Draw one token for each of `draws`, the i-th from logits[rows[i]], in that order; masks as in Batch.
 
-        logits [N, V], any float dtype, are not changed. A sequence whose edits leave no token at all gets none and
+        logits [N, V], any float dtype, are not changed. A sequence that nothing can be drawn for gets no token and
         is named in `stuck`.
         """
         self._edits.step()
         changed = [i for i, one in enumerate(draws) if edited(one, masks)]
         plain = sorted(set(range(len(draws))).difference(changed))
-        tokens: dict[int, int] = {}  # by place in `draws`
+        tokens: dict[int, int] = {}  # by place in `draws`, as all of these
+        stuck: dict[int, Stuck] = {}
+
+        def take(scores: torch.Tensor, places: dict[int, int]) -> None:
+            hopeless = _hopeless(scores)
+            stuck.update({i: hopeless[row] for i, row in places.items() if row in hopeless})
+            able = [i for i in places if i not in stuck]
+            if able:
+                tokens.update(zip(able, draw(scores, [places[i] for i in able], [draws[i] for i in able]), strict=True))
+
         if plain:
-            drawn = draw(logits, [rows[i] for i in plain], [draws[i] for i in plain])
-            tokens.update(zip(plain, drawn, strict=True))
+            take(logits, {i: rows[i] for i in plain})
         if changed:
             there = self._edits.apply(logits, [rows[i] for i in changed], [draws[i] for i in changed], masks)
-            able = {i: row for i, row in zip(changed, there.rows, strict=True) if row not in there.empty}
-            drawn = draw(there.scores, [*able.values()], [draws[i] for i in able]) if able else []
-            tokens.update(zip(able, drawn, strict=True))
+            take(there.scores, dict(zip(changed, there.rows, strict=True)))
         given = sorted(tokens)
         asked = [i for i in given if draws[i].logprobs is not None]
         told = logprobs(logits, [(rows[i], tokens[i], draws[i].logprobs or 0) for i in asked]) if asked else []
         return StepOutput(
             tuple([(draws[i].sequence, tokens[i]) for i in given]),
             {draws[i].sequence: one for i, one in zip(asked, told, strict=True)},
-            stuck=tuple([one.sequence for i, one in enumerate(draws) if i not in tokens]),
+            stuck={draws[i].sequence: stuck[i] for i in sorted(stuck)},
         )
+
+
+def _hopeless(scores: torch.Tensor) -> dict[int, Stuck]:
+    """Rows of scores [N, V] that nothing can be drawn from: all is excluded, or something is NaN or endless."""
+    best = scores.amax(-1)
+    if best.isfinite().all():
+        return {}
+    return {
+        row: "rules" if value == -math.inf else "scores"
+        for row, value in enumerate(best.tolist())
+        if not math.isfinite(value)
+    }

@@ -248,7 +248,7 @@ def test_masks_reach_the_draw(tiny: Runner) -> None:
     fork = Fork(tiny, PROMPT, _seeded(3))
     masks = {0: bytes([0] * 4 + [1 << 3] + [0] * 8), 2: b"\0"}
     output = tiny.run(Batch(chunks=(fork.chunk(),), masks=masks))
-    assert (dict(output.tokens)[0], output.stuck) == (35, (2,))
+    assert (dict(output.tokens)[0], output.stuck) == (35, {2: "rules"})
 
 
 # ---- the real default model

@@ -123,24 +123,46 @@ def test_an_edit_that_changes_nothing_changes_no_draw() -> None:
     assert _sample(logits, mixed, masks=full).tokens == expected
 
 
-def test_a_sequence_without_a_token_left_is_stuck_and_the_others_are_not() -> None:
-    logits = _rows(4, 50)
-    draws = [
-        _draw(10, logprobs=1),
-        _draw(11, allowed_tokens=(4,), bad_words=((4,),), logprobs=1),
-        _draw(12, logit_bias=((4, 1.0),), logprobs=1),
-        _draw(13, temperature=0.0, allowed_tokens=()),
-    ]
+NOTHING_LEFT: list[dict[str, Any]] = [
+    {"allowed_tokens": ()},
+    {"allowed_tokens": (50, 51)},  # the model has 50
+    {"allowed_tokens": (5,), "bad_words": ((5,),)},
+    {"allowed_tokens": (2, 3), "banned": frozenset({2, 3}), "logit_bias": ((2, 100.0),)},
+    {"allowed_tokens": (7,), "repetition_penalty": 2.0, "temperature": 0.0},  # the mask lets 0 to 6 through
+]
+
+
+@pytest.mark.parametrize("wanted", NOTHING_LEFT, ids=str)
+def test_a_sequence_without_a_token_left_is_stuck_and_the_others_are_not(wanted: dict[str, Any]) -> None:
+    draws = [_draw(10, logprobs=1), _draw(11, logprobs=1, **wanted), _draw(12, logprobs=1, logit_bias=((4, 1.0),))]
+    logits = _rows(3, 50)
+    output = _sample(logits, draws, masks={11: b"\x7f" + b"\0" * 9} if 7 in wanted["allowed_tokens"] else {})
+    assert output.stuck == {11: "rules"}
+    assert [sequence for sequence, _ in output.tokens] == list(output.logprobs) == [10, 12]
+    alone = _sample(logits[[0, 2]], [draws[0], draws[2]])
+    assert (alone.tokens, alone.logprobs) == (output.tokens, output.logprobs)
+
+
+def test_a_mask_that_lets_nothing_through() -> None:
+    draws = [_draw(i, logprobs=2) for i in range(2)]
+    assert _sample(_rows(2, 50), draws, masks={0: b"", 1: b"\0" * 7}) == StepOutput(stuck={0: "rules", 1: "rules"})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "wanted",
+    [{}, {"temperature": 0.0}, {"top_p": 0.5, "min_p": 0.1}, {"top_k": 7}, {"repetition_penalty": 1.1}],
+    ids=str,
+)
+def test_scores_that_are_no_numbers_end_their_own_sequence_only(wanted: dict[str, Any], value: float) -> None:
+    logits = _rows(3, 600)
+    draws = [_draw(i, logprobs=1, **wanted) for i in range(3)]
+    expected = _sample(logits, draws)
+    logits[1, 300] = value
     output = _sample(logits, draws)
-    assert output.stuck == (11, 13)
-    assert [sequence for sequence, _ in output.tokens] == [10, 12]
-    assert list(output.logprobs) == [10, 12]
-    assert _sample(logits, draws, masks={10: b""}).stuck == (10, 11, 13)
-
-
-def test_nobody_with_a_token_left() -> None:
-    draws = [_draw(i, allowed_tokens=(), logprobs=2) for i in range(2)]
-    assert _sample(_rows(2, 50), draws) == StepOutput(stuck=(0, 1))
+    assert output.stuck == {1: "scores"}
+    assert output.tokens == (expected.tokens[0], expected.tokens[2])
+    assert output.logprobs == {0: expected.logprobs[0], 2: expected.logprobs[2]}
 
 
 def test_log_probabilities_are_of_the_raw_logits() -> None:
@@ -185,7 +207,7 @@ def test_nothing_is_computed_that_nobody_asked_for() -> None:
     logits = _rows(4, 600)
     calls = _calls(logits, [_draw(i) for i in range(4)], range(4))
     assert calls["_softmax"] == [4]
-    assert not calls.keys() & {"_log_softmax", "topk", "sort", "gt", "ge", "index_select", "gather", "amax", "div_"}
+    assert not calls.keys() & {"_log_softmax", "topk", "sort", "gt", "ge", "index_select", "gather", "div_"}
 
 
 def test_only_rows_that_ask_for_log_probabilities_are_looked_at() -> None:
