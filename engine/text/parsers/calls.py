@@ -36,7 +36,8 @@ class Syntax:
     opened a JSON array of calls. head: of a call that is no JSON object, its name (group "name") up to the bracket
     that begins its arguments. closing: a mark behind a call, possibly one of several. separators: what else may
     stand between calls. bare: no mark tells a call from an answer in JSON, so that it must name a known function and
-    have arguments. ids: the most characters that a call's id may have. shown: special tokens in these patterns.
+    have arguments. prefix, ids: what a call's id begins with, and how many digits follow. shown: tokens in these
+    patterns, special or not.
     """
 
     opening: regex.Pattern[str]
@@ -44,7 +45,8 @@ class Syntax:
     head: regex.Pattern[str] | None = None
     separators: str = _SPACE
     bare: bool = False
-    ids: int | None = None
+    prefix: str = "call_"
+    ids: int = 32
     shown: tuple[str, ...] = ()
 
 
@@ -136,9 +138,7 @@ class CallParser(Machine):
 
     def _start(self, parts: list[Part], name: str) -> None:
         identity = self._new_id()[: self._syntax.ids]
-        parts.append(
-            ToolStart(self._calls, identity[: self._syntax.ids] if self._syntax.ids else f"call_{identity}", name)
-        )
+        parts.append(ToolStart(self._calls, self._syntax.prefix + identity, name))
         self._calls += 1
         self._behind = True
 

@@ -18,7 +18,7 @@ from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, T
 
 SHOWN = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>")
 
-_HEADER = regex.compile(r"\s*<\|(?:start|channel)\|>")
+_HEADER = regex.compile(r"<\|(?:start|channel)\|>")
 _HEADER_END = regex.compile(r"<\|(?:message|end|call|return)\|>")
 _BODY_END = regex.compile(r"<\|(?:end|call|return|start|channel)\|>")
 _CHANNEL = regex.compile(r"<\|channel\|>\s*(\w+)")
@@ -44,11 +44,13 @@ class HarmonyParser(Machine):
     def _between(self, parts: list[Part], final: bool) -> bool:
         """A message is to begin; what stands here otherwise is content."""
         found = _HEADER.search(self._text, partial=not final)
-        if said := self._text if found is None else self._text[: found.start()]:
+        before = self._text if found is None else self._text[: found.start()]
+        if said := before if final and found is None else before.rstrip():
             parts.append(Content(said))
-        self._text = self._text[len(said) :]
         if found is None or found.partial:
+            self._text = self._text[len(said) :]
             return False
+        self._text = self._text[found.start() :]
         self._state = self._in_header
         return True
 

@@ -32,6 +32,7 @@ _LLAMA3 = Syntax(
 _MISTRAL = Syntax(
     opening=regex.compile(r"\[TOOL_CALLS\]\s*(?P<list>\[\s*)?(?=[^\s\[])"),
     head=regex.compile(rf"(?P<name>{_NAME})\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[ARGS\]\s*)?\{{"),
+    prefix="",
     ids=9,
     shown=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
 )

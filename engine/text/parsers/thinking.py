@@ -37,7 +37,7 @@ class ThinkingParser(Machine):
         """`inside`: the prompt has written the first mark already."""
         super().__init__(self._in_reasoning if inside else self._at_start)
         self._begin = regex.compile(r"\s*" + regex.escape(marks.begin) + r"\s*")
-        self._end = regex.compile(r"\s*" + regex.escape(marks.end) + r"\s*")
+        self._end = regex.compile(regex.escape(marks.end))
         self._bare = inside  # nothing but space since the mark
 
     def _at_start(self, parts: list[Part], final: bool) -> bool:
@@ -55,14 +55,13 @@ class ThinkingParser(Machine):
 
     def _in_reasoning(self, parts: list[Part], final: bool) -> bool:
         found = self._end.search(self._text, partial=not final)
-        said = self._text if found is None else self._text[: found.start()]
-        if self._bare:
-            said = said.lstrip()
-        if said:
+        before = self._text if found is None else self._text[: found.start()]
+        kept = before if final and found is None else before.rstrip()
+        if said := kept.lstrip() if self._bare else kept:
             parts.append(Reasoning(said))
             self._bare = False
         if found is None or found.partial:
-            self._text = "" if found is None else self._text[found.start() :]
+            self._text = self._text[len(kept) :]
             return False
         self._text = self._text[found.end() :]
         self._bare = True
