@@ -46,6 +46,10 @@ class Compiled:
     matcher: LLMatcher
     mask: bytes
 
+    def next(self, matcher: LLMatcher) -> bytes:
+        """The mask of a copy's next token: stop tokens alone once nothing else may follow, or when it is in error."""
+        return matcher.compute_bitmask()[: len(self.mask)]
+
 
 class Compiler:
     """Makes matchers for one model's tokens.
@@ -75,14 +79,10 @@ class Compiler:
         if len(grammar.encode()) > MOST_BYTES:
             raise GrammarError(f"it is longer than {MOST_BYTES} bytes")
         matcher = self._new(self._tokens, in_lark(grammar), log_level=0, limits=self._limits)
-        mask = self.mask(matcher)
+        mask = matcher.compute_bitmask()[: self._bytes]
         if matcher.is_error():
             raise GrammarError(reason(matcher))
         return Compiled(matcher, mask)
-
-    def mask(self, matcher: LLMatcher) -> bytes:
-        """What may be drawn next: bit t % 8 of byte t // 8 for token t. Stop tokens alone once nothing else may."""
-        return matcher.compute_bitmask()[: self._bytes]
 
 
 def in_lark(grammar: str) -> str:
@@ -118,6 +118,10 @@ class _Follower:
     group: int
     compiled: Compiled
     matcher: LLMatcher | None = None
+
+    def mask(self) -> bytes:
+        """What may be drawn now."""
+        return self.compiled.mask if self.matcher is None else self.compiled.next(self.matcher)
 
 
 @dataclass(slots=True)
@@ -216,12 +220,7 @@ class Grammars:
             return {}
         draws = [draw for chunk in batch.chunks for draw in chunk.draws] + [row.draw for row in batch.rows]
         found = [(draw.sequence, self._followers.get(draw.sequence)) for draw in draws]
-        return {sequence: self._mask(follower) for sequence, follower in found if follower is not None}
-
-    def _mask(self, follower: _Follower) -> bytes:
-        if follower.matcher is None or self._compiler is None:
-            return follower.compiled.mask
-        return self._compiler.mask(follower.matcher)
+        return {sequence: follower.mask() for sequence, follower in found if follower is not None}
 
     def advance(self, tokens: Iterable[tuple[int, int]]) -> dict[int, str]:
         """Take in drawn tokens, as (sequence, token); returns the groups that cannot go on, each with the reason."""

@@ -65,7 +65,7 @@ def _try(compiler: Compiler, grammar: str, token_seconds: float) -> None:
             return
         began = time.thread_time()
         matcher.consume_token(_some(int.from_bytes(mask, "little"), ends, drawing))
-        mask = compiler.mask(matcher)
+        mask = compiled.next(matcher)
         if time.thread_time() - began > token_seconds:
             raise GrammarError("it is too complex: a token takes too long")
         if matcher.is_error():

@@ -78,7 +78,7 @@ def test_a_mask_lets_through_what_leads_to_a_text_and_nothing_else(compiler: Com
     pending: list[tuple[str, LLMatcher]] = [("", compiler.compile(grammar).matcher)]
     while pending:
         written, matcher = pending.pop()
-        mask, right = allowed(compiler.mask(matcher)), truth(language, written)
+        mask, right = allowed(matcher.compute_bitmask()), truth(language, written)
         assert mask <= right, written
         # Where the next letters are given, the library keeps to one way of writing them in tokens: the tokenizer's.
         given = len({text[len(written)] for text in language if text.startswith(written) and text != written}) == 1
@@ -94,9 +94,9 @@ def test_a_mask_lets_through_what_leads_to_a_text_and_nothing_else(compiler: Com
 
 def test_a_special_token_stands_where_its_id_is_named_and_nowhere_else(compiler: Compiler) -> None:
     matcher = compiler.compile(grammar_of(f'/(?s:.*)/ <[{MARK}]> "b"')).matcher
-    assert allowed(compiler.mask(matcher)) == {*range(len(TOKENS)), MARK}
+    assert allowed(matcher.compute_bitmask()) == {*range(len(TOKENS)), MARK}
     matcher.consume_tokens([0, MARK])
-    assert allowed(compiler.mask(matcher)) == {1}
+    assert allowed(matcher.compute_bitmask()) == {1}
 
 
 def test_numbers_beyond_the_tokenizer_are_never_let_through(compiler: Compiler) -> None:
@@ -266,6 +266,15 @@ def test_a_token_against_the_grammar_fails_its_group() -> None:
     ((group, why),) = kept.grammars.advance([(5, 2)]).items()
     assert group == 1
     assert why.startswith("the grammar could not be followed: ")
+
+
+def test_a_matcher_that_fails_at_its_mask_fails_its_group_and_does_not_end_as_if_it_were_complete() -> None:
+    kept = Kept(tokenizer())
+    kept.grammars.follow(1, [4], compiled(grammar_of(regex_rule("[ab][xy]"))))  # no token is an x or a y
+    assert kept.grammars.advance([(4, 0)]) == {}
+    assert allowed(kept.grammars.masks(batch(4))[4]) == {END}
+    said = "the grammar could not be followed: there is no text that it lets through"
+    assert kept.grammars.advance([(4, END)]) == {1: said}
 
 
 def test_without_a_grammar_nothing_is_imported() -> None:

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from engine.grammar import Compiler
 from engine.server.structure import FIELDS, free_text_to, grammar_of, read_structure, regex_rule, text_rule
@@ -30,7 +32,7 @@ def takes(compiler: Compiler, grammar: str, *tokens: int) -> bool:
     """Whether a grammar lets these tokens through, an end among them if one is named."""
     matcher = compiler.compile(grammar).matcher.deep_copy()
     for token in tokens:
-        if not compiler.mask(matcher)[token // 8] >> token % 8 & 1:
+        if not matcher.compute_bitmask()[token // 8] >> token % 8 & 1:
             return False
         matcher.consume_token(token)
     return True
@@ -128,6 +130,44 @@ def test_free_text_ends_at_the_first_marker(compiler: Compiler) -> None:
     by_token = grammar_of('head "2"', free_text_to("head", 11))
     assert takes(compiler, by_token, 1, 3, 11, 9, END)
     assert not takes(compiler, by_token, 1, 3, 11, 1)
+
+
+def spelled(texts: list[str]) -> tokenizers.Tokenizer:
+    """A tokenizer whose tokens are the characters of some texts."""
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = sorted({letter for text in texts for letter in letters.pre_tokenize_str(text)[0][0]})
+    made = tokenizers.Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
+    made.pre_tokenizer, made.decoder = letters, decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("<end>", special=True)])
+    return made
+
+
+INDENTED = '{\n  "a": [\n    1,\n    2\n  ]\n}'
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ('{"a":[1,2]}', True),
+        ('{"a": [1, 2]}', True),
+        (INDENTED, True),
+        (INDENTED.replace("  ", "\t"), True),
+        ("{\n" + " " * 24 + '"a": [1]}', True),
+        ("{\n" + " " * 25 + '"a": [1]}', False),
+        ('{\n\n"a": [1]}', False),
+        ('{"a":  [1]}', False),
+        (' {"a": [1]}', False),
+        ('{"a": [1]} ', False),
+    ],
+)
+def test_whitespace_in_json_has_a_bound(text: str, whole: bool) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]}
+    made = spelled([text, '{}"a:[],1 \n\t'])
+    structure = read_structure({"guided_json": schema})
+    assert structure is not None
+    end = made.token_to_id("<end>")
+    tokens = [*made.encode(text, add_special_tokens=False).ids, end]
+    assert takes(Compiler(made.to_str(), end + 1, {end}), structure.grammar, *tokens) == whole
 
 
 def test_texts_are_taken_letter_by_letter() -> None:
