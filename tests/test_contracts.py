@@ -38,7 +38,7 @@ BREAKS = [
     ("engine/batch.py", "import torch", "The engine's scheduling half"),
     ("engine/sequence.py", f"{TYPE_ONLY}import asyncio", "The engine's scheduling half"),
     ("engine/text/vocabulary.py", "import torch", "The engine's server process"),
-    ("engine/library.py", "import aiohttp", "The engine as a library"),
+    ("engine/library/engine.py", "import aiohttp", "The engine as a library"),
     ("nproxy/config/tree.py", "import nproxy.config.planned", "No cycles"),
 ]
 

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from engine.messages import Embed, Ready
+from engine.messages import Embed
 from engine.server.endpoint import SERVING, json_answer, read
 from engine.server.members import Members
-from engine.server.pooling import Pooling
-from engine.server.prompts import context_length, tokens_of, too_long
+from engine.server.pooling import Pooling, prompts_of
 from engine.server.salt import salt_of
-from engine.text.tokenizer import Tokenizer
 from nproxy.openai.body import Body
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
@@ -51,10 +49,11 @@ async def embeddings(request: web.Request) -> web.Response:
                 param="dimensions",
                 code="unsupported_value",
             )
-        prompts = await serving.aside(lambda: _prompts(asked.inputs, serving.tokenizer, router.ready, pooling))
+        prompts = await serving.aside(lambda: prompts_of(asked.inputs, serving.tokenizer, router.ready, pooling))
+        if (count := sum(map(len, prompts))) > _MOST_TOKENS:
+            raise invalid_request(f"At most {_MOST_TOKENS} tokens are taken at once; these are {count}.", param="input")
         vectors = await router.embed([Embed(0, prompt, pooling.kind, salt, adapter) for prompt in prompts])
         data = await serving.aside(lambda: _data(vectors, pooling, asked))
-        count = sum(map(len, prompts))
         usage = {"prompt_tokens": count, "total_tokens": count}
         return json_answer({"object": "list", "data": data, "model": asked.model, "usage": usage})
 
@@ -81,22 +80,6 @@ def _read_asked(members: Members) -> _Asked:
     if len(inputs) > _MOST_INPUTS:
         raise invalid_request(f"At most {_MOST_INPUTS} inputs are taken at once.", param="input")
     return _Asked(model, inputs, form == "base64", members.integer("dimensions", 1))
-
-
-def _prompts(inputs: Sequence[Prompt], tokenizer: Tokenizer, ready: Ready, pooling: Pooling) -> list[tuple[int, ...]]:
-    """The inputs in tokens; raises ApiError 400 for one that is empty, too long or none of the model's."""
-    most = min(context_length(ready), pooling.longest or ready.max_model_len)
-    prompts: list[tuple[int, ...]] = []
-    for given in inputs:
-        tokens = tokens_of(given, tokenizer, ready, "input")
-        if not given or not tokens:
-            raise invalid_request("An input holds nothing.", param="input", code="empty_string")
-        if len(tokens) > most:
-            raise too_long(f"An input has {len(tokens)} tokens.", most, "input")
-        prompts.append(tokens)
-    if (total := sum(map(len, prompts))) > _MOST_TOKENS:
-        raise invalid_request(f"At most {_MOST_TOKENS} tokens are taken at once; these are {total}.", param="input")
-    return prompts
 
 
 def _data(vectors: Sequence[tuple[float, ...]], pooling: Pooling, asked: _Asked) -> list[JSON]:

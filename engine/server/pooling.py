@@ -7,7 +7,7 @@ that stage. A plain chat model says nothing, and gives no embeddings unless it i
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 from pathlib import Path
@@ -15,6 +15,11 @@ from typing import Any, Literal
 
 from engine.config import EngineConfig
 from engine.errors import ModelError
+from engine.messages import Ready
+from engine.server.prompts import context_length, tokens_of, too_long
+from engine.text.tokenizer import Tokenizer
+from nproxy.openai.errors import invalid_request
+from nproxy.openai.requests import Prompt
 
 Kind = Literal["mean", "last"]
 
@@ -71,6 +76,20 @@ def read_pooling(config: EngineConfig) -> Pooling | None:
         longest=longest if isinstance(longest, int) else None,
         lengths=lengths,
     )
+
+
+def prompts_of(inputs: Sequence[Prompt], tokenizer: Tokenizer, ready: Ready, pooling: Pooling) -> list[tuple[int, ...]]:
+    """The inputs in tokens; raises ApiError 400 for one that is empty, too long or none of the model's."""
+    most = min(context_length(ready), pooling.longest or ready.max_model_len)
+    prompts: list[tuple[int, ...]] = []
+    for given in inputs:
+        tokens = tokens_of(given, tokenizer, ready, "input")
+        if not given or not tokens:
+            raise invalid_request("An input holds nothing.", param="input", code="empty_string")
+        if len(tokens) > most:
+            raise too_long(f"An input has {len(tokens)} tokens.", most, "input")
+        prompts.append(tokens)
+    return prompts
 
 
 def _stage(entry: Mapping[str, Any]) -> str:

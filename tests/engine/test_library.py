@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from engine import Delta, Engine, EngineError, ModelError, RequestError
+from engine.server.pooling import Pooling
 from tests.engine.asking import QUESTION, answer, chat
 from tests.engine.conftest import MODEL
 from tests.real.processes import ROOT
@@ -39,8 +40,7 @@ def engine(default_model: Path) -> Iterator[Engine]:
 
 
 def running(engine: Engine) -> int:
-    assert engine._core is not None
-    return engine._core.scheduler.living
+    return engine._core.living
 
 
 async def test_a_chat_is_the_servers(engine: Engine, client: httpx.AsyncClient) -> None:
@@ -145,6 +145,7 @@ def test_threads_may_share_it(engine: Engine) -> None:
         ({"max_tokens": 5000}, "prompt"),
         ({"colour": "blue"}, "colour"),
         ({"stop": 5}, "stop"),
+        ({"model": "other"}, "model"),
     ],
 )
 def test_what_cannot_be_asked(engine: Engine, wishes: dict[str, Any], param: str) -> None:
@@ -155,15 +156,35 @@ def test_what_cannot_be_asked(engine: Engine, wishes: dict[str, Any], param: str
         engine.stream("a", **wishes)  # at once, not with the first piece
 
 
+def test_embeddings_do_not_depend_on_company(engine: Engine) -> None:
+    """That they are the model's hidden states is test_pooling's to show."""
+    texts = ["The sky is blue.", "A longer text about " + "many animals and " * 40 + "one more."]
+    for kind in ("mean", "last"):
+        engine._pooling = Pooling(kind)
+        both = torch.tensor(engine.embed(texts))
+        torch.testing.assert_close(both.norm(dim=1), torch.ones(2))
+        for text, vector in zip(texts, both, strict=True):
+            torch.testing.assert_close(torch.tensor(engine.embed(text)[0]), vector, rtol=1e-3, atol=1e-4)
+    assert running(engine) == 0
+    engine._pooling = None
+    with pytest.raises(RequestError, match="pooling"):
+        engine.embed(texts)
+    engine._pooling = Pooling("last")
+    with pytest.raises(RequestError) as refused:
+        engine.embed(["a", ""])
+    assert refused.value.param == "input"
+
+
 def test_no_model_and_no_engine(default_model: Path, tmp_path: Path, engine: Engine) -> None:
     with pytest.raises(ModelError):
         Engine(tmp_path / "nowhere")
-    core, engine._core = engine._core, None
+    shared = engine._core
+    core, shared._core = shared._core, None
     try:
         with pytest.raises(EngineError, match="closed"):
             engine.generate("a")
     finally:
-        engine._core = core
+        shared._core = core
 
 
 @pytest.mark.parametrize(
@@ -176,13 +197,13 @@ def test_importing_it_loads_no_more_than_it_needs(imported: str, absent: str) ->
     assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
 
 
-def test_the_example(default_model: Path) -> None:
-    env = {**os.environ, "MODEL": str(default_model), "PYTHONPATH": str(ROOT)}
-    argv = [sys.executable, "examples/library.py", "Name an animal."]
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(re.findall(r"^choice (\d)", done.stdout, re.MULTILINE)) == ["0", "1", "2", "3"]
-    assert len(re.findall(r"mean log probability -\d", done.stdout)) == 2
+def test_the_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, default_model: Path) -> None:
+    monkeypatch.setenv("MODEL", str(default_model))
+    monkeypatch.setattr(sys, "argv", ["library.py", "Name an animal."])
+    runpy.run_path(str(ROOT / "examples" / "library.py"), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert sorted(re.findall(r"^choice (\d)", shown, re.MULTILINE)) == ["0", "1", "2", "3"]
+    assert len(re.findall(r"mean log probability -\d", shown)) == 2
 
 
 def test_the_readmes_example(capsys: pytest.CaptureFixture[str], default_model: Path) -> None:

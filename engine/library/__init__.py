@@ -1,0 +1,14 @@
+"""The engine inside a program: a model, loaded in this process, asked with the words of the wire.
+
+    with Engine("path/to/model") as engine:
+        for choice in engine.chat([{"role": "user", "content": "Name a color."}], n=4, seed=1).choices:
+            print(choice.text)
+
+The same requests with the same seeds give the same answers as over HTTP.
+"""
+
+from engine.library.answers import Answer, Choice, Delta, Usage
+from engine.library.engine import Engine
+from engine.library.words import ChatWishes, Messages, Wishes
+
+__all__ = ["Answer", "ChatWishes", "Choice", "Delta", "Engine", "Messages", "Usage", "Wishes"]

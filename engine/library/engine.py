@@ -1,0 +1,184 @@
+"""The model in this process, and the ways to ask it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from engine.config import EngineConfig
+from engine.core import Core
+from engine.errors import RequestError
+from engine.library.answers import Answer, Delta, Usage, choice_of, delta_of
+from engine.library.shared import News, SharedCore
+from engine.library.words import ChatWishes, Messages, Wishes
+from engine.messages import Add, Embed, Embedded
+from engine.runner import Runner
+from engine.server.best_of import the_best
+from engine.server.groups import groups, manners
+from engine.server.order import Order, read_order
+from engine.server.output import Output, Piece
+from engine.server.pooling import prompts_of, read_pooling
+from engine.server.prompts import prepare
+from engine.server.said import Said
+from engine.text.tokenizer import load_tokenizer
+from nproxy.openai.body import Body
+from nproxy.openai.errors import ApiError
+from nproxy.openai.jsonvalue import dumps
+from nproxy.openai.requests import Limits, parse_chat, parse_completion, read_prompts
+
+_UNBOUNDED = 1 << 30
+_MODEL = "model"  # the wire wants a name; in a program there is one model, and its adapters
+
+Texts = str | Sequence[str] | Sequence[Sequence[int]]
+"""One text, several, or several in token ids."""
+
+
+class Engine:
+    """A loaded model. Threads may share one: whoever waits for an answer runs the steps, of all of them together."""
+
+    def __init__(self, model: str | Path, **options: Any) -> None:
+        """Load a Hugging Face folder or a .gguf file; `options` are the fields of EngineConfig.
+
+        Raises ModelError for a model that cannot be run, ConfigError for options that cannot work.
+        """
+        config = EngineConfig(str(model), **options)
+        self._tokenizer = load_tokenizer(Path(model), config.tool_parser, config.reasoning_parser)
+        self._pooling = read_pooling(config)
+        core = Core(config, Runner.load(config), self._tokenizer.backend.to_str())
+        self._core = SharedCore(core, config.max_sequences + config.max_queue)
+        self._adapters = frozenset([name for name, _ in config.adapters])
+        self._limits = Limits(config.max_sequences, _UNBOUNDED)
+        self._random = Random(config.seed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the model and its memory. Whoever still waits, or asks again, gets an EngineError."""
+        self._core.close()
+
+    def generate(self, prompts: Texts, **wishes: Unpack[Wishes]) -> list[Answer]:
+        """Continue texts, all at once: one answer for each, in order; raises RequestError for what cannot be asked."""
+        return self._answers({"prompt": prompts, **wishes})
+
+    def chat(self, messages: Messages, **wishes: Unpack[ChatWishes]) -> Answer:
+        """Answer a conversation, written by the model's own template; raises RequestError for what cannot be asked."""
+        return self._answers({"messages": messages, **wishes})[0]
+
+    def stream(self, prompt: str | Messages, **wishes: Unpack[ChatWishes]) -> Iterator[Delta]:
+        """Continue a text, or answer a conversation, and give every choice's pieces as they come.
+
+        What still runs when the iterator is closed or dropped ends then. Raises RequestError for what cannot be asked.
+        """
+        asked = {"prompt" if isinstance(prompt, str) else "messages": prompt, "stream": True}
+        runs = self._start({**asked, **wishes})
+        return (delta_of(piece, runs[0].order) for pieces in self._pieces(runs) for piece in pieces)
+
+    def embed(self, inputs: Texts) -> list[tuple[float, ...]]:
+        """One vector for each text, in order; raises RequestError where the model says no pooling, nor the options."""
+        pooling, core = self._pooling, self._core
+        if pooling is None:
+            raise RequestError("this model says no pooling, and the option pooling='mean' or 'last' was not given")
+        with _asking():
+            given, _ = read_prompts(Body.parse(dumps({"input": inputs})).fields, "input")
+            prompts = prompts_of(given, self._tokenizer, core.ready, pooling)
+        embeds = [Embed(core.number(), prompt, pooling.kind) for prompt in prompts]
+        vectors: dict[int, tuple[float, ...]] = {}
+        waiting, numbers = deque[Add | Embed](embeds), [embed.group for embed in embeds]
+        try:
+            while len(vectors) < len(embeds):
+                told = [one for news in core.news(numbers, waiting).values() for one in news]
+                vectors |= {one.group: one.vector for one in told if isinstance(one, Embedded)}
+        finally:
+            core.leave(numbers)
+        return [pooling.finish(vectors[number]) for number in numbers]
+
+    def _answers(self, fields: Mapping[str, Any]) -> list[Answer]:
+        runs = self._start(fields)
+        for _ in self._pieces(runs):
+            pass
+        return [run.answer() for run in runs]
+
+    def _start(self, fields: Mapping[str, Any]) -> list[_Run]:
+        """Validate a request as the server does; one run for each prompt."""
+        asked = {"model": _MODEL, "return_token_ids": True, **fields}
+        chat, logprobs = "messages" in asked, asked.get("logprobs")
+        if chat and logprobs is not None:
+            asked |= {"logprobs": True, "top_logprobs": logprobs}
+        with _asking():
+            body = Body.parse(dumps(asked))
+            order = read_order(parse_chat(body, self._limits) if chat else parse_completion(body, self._limits))
+            adapter = self._adapter(order.request.model)
+            prompts = prepare(order, self._tokenizer, self._core.ready)
+            adds = groups(order, prompts, self._core.ready, self._random, adapter=adapter)
+        table = self._tokenizer.table
+        numbered = [replace(add, group=self._core.number()) for add in adds]
+        return [
+            _Run(order, add, Output([add.group], table, [manner]))
+            for add, manner in zip(numbered, manners(order, prompts, table), strict=True)
+        ]
+
+    def _adapter(self, model: str) -> str | None:
+        if model == _MODEL:
+            return None
+        if model not in self._adapters:
+            raise RequestError(f"there is no adapter '{model}'", "model")
+        return model
+
+    def _pieces(self, runs: Sequence[_Run]) -> Iterator[Sequence[Piece]]:
+        """Run steps until all choices are done, and give what each step says; on leaving, what still runs is ended."""
+        waiting = deque[Add | Embed]([run.add for run in runs])
+        by_group = {run.add.group: run for run in runs}
+        try:
+            while not all(run.output.finished for run in runs):
+                for group, told in self._core.news(by_group, waiting).items():
+                    pieces, cut = by_group[group].take(told)
+                    if cut:
+                        self._core.abort(group, cut)
+                    yield pieces
+        finally:
+            self._core.leave(by_group)
+
+
+class _Run:
+    """One prompt's choices on their way."""
+
+    def __init__(self, order: Order, add: Add, output: Output) -> None:
+        self.order = order
+        self.add = add
+        self.output = output
+        self._said = [Said() for _ in add.choices]
+
+    def take(self, told: Sequence[News]) -> tuple[Sequence[Piece], tuple[int, ...]]:
+        """News as pieces, and the choices that a stop string ended."""
+        taken = self.output.take([one for one in told if not isinstance(one, Embedded)])
+        for piece in taken.pieces:
+            self._said[piece.index].add(piece)
+        return taken.pieces, tuple([choice for _, choice in taken.cut])
+
+    def answer(self) -> Answer:
+        """The n best choices, or all that were drawn."""
+        n, drawn = self.order.request.n, len(self._said)
+        said = self._said if n == drawn else the_best(self._said, drawn, n)
+        choices = tuple([choice_of(index, one, self.order) for index, one in enumerate(said)])
+        return Answer(choices, Usage(len(self.add.prompt), self.output.cached_tokens, self.output.completion_tokens))
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Say in a program's terms what the wire refuses."""
+    try:
+        yield
+    except ApiError as error:
+        raise RequestError(error.message, error.param) from None

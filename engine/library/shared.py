@@ -1,0 +1,99 @@
+"""The core among threads: whoever waits for news runs the steps, of all of them together."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Collection
+from threading import Lock
+
+from engine.core import Core
+from engine.errors import EngineError, RequestError
+from engine.messages import Abort, Add, Embed, Embedded, GroupFailed, Ready, Started, TokenDrawn
+
+News = Started | TokenDrawn | Embedded
+
+
+class SharedCore:
+    """A core and what it has told of each group that nobody has taken yet. room: sequences that it takes at once."""
+
+    def __init__(self, core: Core, room: int) -> None:
+        self.ready: Ready = core.ready
+        self._core: Core | None = core
+        self._room = room
+        self._lock = Lock()
+        self._numbers = itertools.count()
+        self._told: dict[int, list[News | GroupFailed]] = {}
+
+    def number(self) -> int:
+        """A number for a new group."""
+        return next(self._numbers)
+
+    @property
+    def living(self) -> int:
+        """Sequences that wait or run."""
+        return self._loaded.scheduler.living
+
+    def news(self, groups: Collection[int], waiting: deque[Add | Embed]) -> dict[int, list[News]]:
+        """What has been told of some groups, of those that have news; a step is run where there is none.
+
+        waiting: those of them that are not in the core yet; they go in as it has room. Raises EngineError when it
+        failed on one of them, or is closed, RequestError when one can never run.
+        """
+        with self._lock:
+            if not any(self._told.get(group) for group in groups):
+                self._admit(waiting)
+                self._step()
+            taken: dict[int, list[News]] = {}
+            for group in groups:
+                if told := self._told.get(group):
+                    self._told[group] = []
+                    taken[group] = [_good(one) for one in told]
+            return taken
+
+    def abort(self, group: int, choices: tuple[int, ...]) -> None:
+        """End some choices."""
+        with self._lock:
+            self._loaded.abort(Abort(group, choices))
+
+    def leave(self, groups: Collection[int]) -> None:
+        """Nobody waits for these any more: what still runs of them is ended."""
+        with self._lock:
+            for group in groups:
+                if self._told.pop(group, None) is not None and self._core is not None:
+                    self._core.abort(Abort(group))
+
+    def close(self) -> None:
+        """Let go of the core; who waits, or comes again, gets an EngineError."""
+        with self._lock:
+            self._core = None
+
+    def _admit(self, waiting: deque[Add | Embed]) -> None:
+        core = self._loaded
+        while waiting and core.scheduler.living + _width(waiting[0]) <= self._room:
+            message = waiting.popleft()
+            self._told[message.group] = []
+            core.add(message)
+
+    def _step(self) -> None:
+        done = self._loaded.step()
+        told: list[News | GroupFailed] = [*done.started, *done.tokens, *done.embedded, *done.failed]
+        for one in told:
+            if (inbox := self._told.get(one.group)) is not None:
+                inbox.append(one)
+
+    @property
+    def _loaded(self) -> Core:
+        if self._core is None:
+            raise EngineError("this engine is closed")
+        return self._core
+
+
+def _width(message: Add | Embed) -> int:
+    return len(message.choices) if isinstance(message, Add) else 1
+
+
+def _good(one: News | GroupFailed) -> News:
+    if isinstance(one, GroupFailed):
+        raise EngineError(one.message) if one.kind == "failed" else RequestError(one.message)
+    return one
