@@ -24,6 +24,7 @@ from nproxy.openai.errors import ApiError, invalid_request
 
 _TRIAL_SECONDS = 5.0  # a schema of everyday size takes some milliseconds
 _TOKEN_SECONDS = 0.25  # in a step, nobody's next token comes sooner
+_MEMORY = 8 << 30  # bytes of addresses, of which few are ever used
 _START_SECONDS = 60.0
 _KEPT = 64
 _LINE = 16 << 20  # a text may grow when it is turned into Lark, or written as JSON
@@ -36,7 +37,8 @@ class _Died(Exception):
 class Compiling:
     """The process that tries grammars, started with the first. Owned by one event loop.
 
-    trial_seconds: what a grammar may take; token_seconds: what one token of it may, in processor time.
+    trial_seconds: what a grammar may take; token_seconds: what one token of it may, in processor time. memory: what
+    the process may take, in bytes of addresses.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class Compiling:
         ready: Ready,
         trial_seconds: float = _TRIAL_SECONDS,
         token_seconds: float = _TOKEN_SECONDS,
+        memory: int = _MEMORY,
     ) -> None:
         self._tokenizer = tokenizer
         self._ready = ready
         self._trial_seconds = trial_seconds
         self._token_seconds = token_seconds
+        self._memory = memory
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._passed: OrderedDict[str, str] = OrderedDict()
@@ -101,7 +105,7 @@ class Compiling:
             "stop_tokens": sorted(self._ready.eos_tokens),
         }
         if process.stdin is not None:
-            settings = {"compiler": compiler, "token_seconds": self._token_seconds}
+            settings = {"compiler": compiler, "token_seconds": self._token_seconds, "memory": self._memory}
             process.stdin.write(json.dumps(settings).encode() + b"\n")
         try:  # with a grammar that must pass, so that no client's pays for the start
             await self._ask(process, grammar_of(text_rule("")), _START_SECONDS)

@@ -1,9 +1,9 @@
 """Where a grammar is tried before the core gets it: a process that may hang over it, or crash of it.
 
 `python -m engine.server.trial`, started by compiling.py. It reads lines of JSON: first an object with "compiler",
-the arguments of a Compiler, and "token_seconds", the processor time that a token may take; then one grammar each.
-It answers each grammar with `{"grammar"}`, the text that the core is to have, or with `{"error"}`. It ends with its
-standard input.
+the arguments of a Compiler, "token_seconds", the processor time that a token may take, and "memory", the addresses
+that this process may take, in bytes; then one grammar each. It answers each grammar with `{"grammar"}`, the text
+that the core is to have, or with `{"error"}`. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ from engine.errors import GrammarError
 from engine.grammar import Compiler, in_lark, reason
 
 _STACK = 4 << 20  # far less than in the core: what overflows a stack does so here
-_MEMORY = 8 << 30  # of addresses, not of memory in use
 _TOKENS = 16
 
 
 def main() -> None:
     """Answer until there are no more lines; a grammar that is being tried then is left."""
-    _bound_memory()
     threading.stack_size(_STACK)
     thread = ThreadPoolExecutor(1)
     settings = json.loads(sys.stdin.buffer.readline())
+    _bound(settings["memory"])
     compiler = thread.submit(lambda: Compiler(**settings["compiler"]))
     for line in sys.stdin.buffer:
         thread.submit(_answer, compiler, json.loads(line), settings["token_seconds"])
     os._exit(0)
 
 
-def _bound_memory() -> None:
+def _bound(memory: int) -> None:
     with suppress(ImportError, ValueError, OSError):  # not there on Windows, and of no effect on macOS
         import resource
 
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
 def _answer(compiler: Future[Compiler], grammar: str, token_seconds: float) -> None:
@@ -51,6 +50,8 @@ def _answer(compiler: Future[Compiler], grammar: str, token_seconds: float) -> N
         answer = {"grammar": grammar}
     except GrammarError as error:
         answer = {"error": str(error)}
+    except BaseException:  # no memory, or a panic of the library's: as good as a crash
+        os._exit(1)
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

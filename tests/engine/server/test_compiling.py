@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import tokenizers
@@ -44,9 +45,14 @@ def chain(levels: int) -> Structure:
 
 
 @asynccontextmanager
-async def compiling(trial_seconds: float = 60.0, token_seconds: float = 60.0) -> AsyncIterator[Compiling]:
+async def compiling(**bounds: Any) -> AsyncIterator[Compiling]:
+    """Trials, with bounds that no machine is too slow for unless one is given."""
     backend = tokenizers.Tokenizer.from_str(tokenizer())
-    made = Compiling(Tokenizer(backend, TokenBytes.of(backend), None, None), READY, trial_seconds, token_seconds)
+    made = Compiling(
+        Tokenizer(backend, TokenBytes.of(backend), None, None),
+        READY,
+        **{"trial_seconds": 60.0, "token_seconds": 60.0, **bounds},
+    )
     try:
         yield made
     finally:
@@ -95,6 +101,15 @@ async def test_a_text_that_has_passed_is_not_tried_again() -> None:
         assert by._process is None
 
 
+async def test_a_process_that_has_ended_while_idle_is_no_fault_of_the_next_grammar() -> None:
+    async with compiling() as by:
+        await by.check(Structure(grammar_of(regex_rule("a+")), "guided_regex"))
+        assert by._process is not None
+        by.kill()
+        await by._process.wait()
+        await by.check(Structure(grammar_of(regex_rule("b+")), "guided_regex"))
+
+
 async def test_what_cannot_be_compiled_or_followed_is_refused() -> None:
     async with compiling() as by:
         for structure, message in REFUSED:
@@ -120,6 +135,13 @@ async def test_what_takes_too_long_for_one_token_is_refused() -> None:
     async with compiling(token_seconds=0.0) as by:
         said = "Invalid 'guided_regex': it is too complex: a token takes too long."
         assert await refusal(by, Structure(grammar_of(regex_rule("[ab]+")), "guided_regex")) == said
+
+
+async def test_a_process_without_memory_is_not_the_clients_fault() -> None:
+    async with compiling(memory=32 << 20) as by:
+        with pytest.raises(ApiError) as error:
+            await by.check(Structure(grammar_of(regex_rule("a")), "guided_regex"))
+        assert error.value.status == 503
 
 
 async def test_a_client_that_leaves_takes_its_answer_along() -> None:
