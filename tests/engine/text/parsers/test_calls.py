@@ -131,6 +131,11 @@ ROWS: dict[str, tuple[str, str, Said]] = {
         Said('{"name": "John", "parameters": {}, "age": 3}'),
     ),
     "llama3: a function's name and nothing else": ("llama3", '{"name": "now"}', Said('{"name": "now"}')),
+    "llama3: other JSON behind a call": (
+        "llama3",
+        '{"name": "now", "parameters": {}}; {"id": 1}; ',
+        Said('; {"id": 1}; ', calls=[("now", "{}")]),
+    ),
     "llama3: a string for a name": (
         "llama3",
         '[{"name": 3, "parameters": {}}]',
@@ -184,6 +189,11 @@ ROWS: dict[str, tuple[str, str, Said]] = {
         "json",
         f'Call:\n```json\n[{{"name": "weather", "arguments": {PARIS}}}]\n```',
         Said("Call:", calls=ONE),
+    ),
+    "json: a list with something else in it": (
+        "json",
+        '[{"name": "now", "arguments": {}}, {"id": 1}, {"name": "now", "arguments": {}}] so',
+        Said(', {"id": 1},] so', calls=[("now", "{}"), ("now", "{}")]),
     ),
     "json: an unknown function": (
         "json",

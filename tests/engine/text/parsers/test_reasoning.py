@@ -66,7 +66,7 @@ ROWS: dict[str, tuple[Families, bool, str, Said]] = {
     "gpt-oss: a tool of its own": (
         GPT_OSS,
         False,
-        "<|channel|>analysis to=python code<|message|>print(4)<|call|>",
+        "<|channel|>commentary to=python code<|message|>print(4)<|call|>",
         Said("", "print(4)"),
     ),
     "gpt-oss: no channel": (GPT_OSS, False, '{"four": 4} < 5', Said('{"four": 4} < 5')),
