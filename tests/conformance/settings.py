@@ -30,6 +30,8 @@ FANOUT = Setting("fanout", 3, native=False)
 NATIVE = Setting("native", 3, native=True)
 ONE = Setting("one", 1, native=False)
 EVERY = (FANOUT, NATIVE, ONE)
+ENGINE = Setting("engine", 3, native=True)
+"""The built-in engine in place of the scripted server: it has tests of its own, since nobody tells it what to say."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,12 @@ def settings(*which: Setting, why: str = "") -> Callable[[Test], Test]:
         return pytest.mark.parametrize("setting", which, ids=lambda setting: setting.name)(test)
 
     return decorate
+
+
+def of_engine(test: Test) -> Test:
+    """Run a test with the engine behind the gateway."""
+    test.__dict__["applies"] = Applies((ENGINE.name,), "")
+    return test
 
 
 everywhere = settings(*EVERY)

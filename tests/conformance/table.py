@@ -1,4 +1,4 @@
-"""Writes docs/conformance.md: which row is shown by which tests, and in which settings.
+"""Writes docs/conformance.md: which row is shown by which tests, in which settings, and with the engine behind.
 
 python -m tests.conformance.table
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conformance.settings import EVERY, Applies
+from tests.conformance.settings import ENGINE, EVERY, Applies
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -29,6 +29,9 @@ loopback and back, read by a client that forgives nothing. Settings: **fan-out**
 one; **native**, from a server that has `n`; **n = 1**, one choice. Where a row makes no sense in a setting, the reason
 stands beside it. `make conformance-mutations` switches off one rule after another and expects these tests to fail.
 
+The last column is the same client and gateway with the built-in engine behind, a real process with a tiny model. What
+no server but a scripted one would do is not asked of it; then the column says why.
+
 Made by `python -m tests.conformance.table` from `tests/conformance/rows.toml` and the tests' names.
 """
 
@@ -42,16 +45,26 @@ class Shown:
     rows: tuple[str, ...]
     applies: Applies | None
 
+    @property
+    def engine(self) -> bool:
+        """Whether the engine stands behind, and not the scripted server."""
+        return self.applies is not None and ENGINE.name in self.applies.names
+
+    @property
+    def link(self) -> str:
+        return f"[{self.name}](../tests/conformance/{self.file})"
+
 
 def suite() -> Iterator[Shown]:
     """All tests of the suite that name a row, file by file."""
-    for file in sorted(HERE.glob("test_*.py")):
-        module = importlib.import_module(f"tests.conformance.{file.stem}")
+    for file in [*sorted(HERE.glob("test_*.py")), *sorted(HERE.glob("with_engine/test_*.py"))]:
+        path = file.relative_to(HERE)
+        module = importlib.import_module(".".join(["tests.conformance", *path.with_suffix("").parts]))
         for name, test in vars(module).items():
             if name.startswith("test_") and callable(test):
                 rows = rows_of(name)
                 if rows:
-                    yield Shown(name, file.name, rows, getattr(test, "applies", None))
+                    yield Shown(name, str(path), rows, getattr(test, "applies", None))
 
 
 def rows_of(name: str) -> tuple[str, ...]:
@@ -66,17 +79,20 @@ def rows_of(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Data:
-    """rows.toml."""
+    """rows.toml. engine: why a row is not shown with the engine behind."""
 
     groups: dict[str, str]
     rows: dict[str, str]
     elsewhere: dict[str, tuple[str, str]]
+    engine: dict[str, str]
 
 
 def data() -> Data:
     """Read rows.toml."""
     told = tomllib.loads((HERE / "rows.toml").read_text())
-    return Data(told["groups"], told["rows"], {row: (rule, file) for row, (rule, file) in told["elsewhere"].items()})
+    elsewhere = {row: (rule, file) for row, (rule, file) in told["elsewhere"].items()}
+    engine = {row: reason for reason, rows in told["engine"].items() for row in rows}
+    return Data(told["groups"], told["rows"], elsewhere, engine)
 
 
 def page() -> str:
@@ -85,17 +101,24 @@ def page() -> str:
     parts = [_INTRODUCTION]
     for letter, title in told.groups.items():
         parts.append(f"## {letter}. {title}\n")
-        parts.append("| row | what holds | settings | tests |\n|---|---|---|---|")
+        parts.append("| row | what holds | settings | tests | with the engine |\n|---|---|---|---|---|")
         for row, rule in told.rows.items():
             if row[0] == letter:
                 shown = [test for test in tests if row in test.rows]
-                links = "<br>".join(f"[{test.name}](../tests/conformance/{test.file})" for test in shown)
-                parts.append(f"| {row} | {rule} | {_settings(shown)} | {links} |")
+                scripted = [test for test in shown if not test.engine]
+                links = "<br>".join(test.link for test in scripted)
+                parts.append(f"| {row} | {rule} | {_settings(scripted)} | {links} | {_engine(row, shown, told)} |")
         for row, (rule, file) in told.elsewhere.items():
             if row[0] == letter:
-                parts.append(f"| {row} | {rule} | | [{file}](../{file}) |")
+                shown = [test for test in tests if row in test.rows]
+                parts.append(f"| {row} | {rule} | | [{file}](../{file}) | {_engine(row, shown, told)} |")
         parts.append("")
     return "\n".join(parts)
+
+
+def _engine(row: str, shown: list[Shown], told: Data) -> str:
+    """The tests of a row with the engine behind, or why there is none."""
+    return "<br>".join(test.link for test in shown if test.engine) or told.engine.get(row, "")
 
 
 def _settings(shown: list[Shown]) -> str:

@@ -7,7 +7,8 @@ import pytest
 from tests.conformance.settings import EVERY
 from tests.conformance.table import PAGE, ROOT, data, page, suite
 
-TESTS = list(suite())
+SUITE = list(suite())
+TESTS = [test for test in SUITE if not test.engine]
 IN_EVERY_SETTING = "DEKP"
 
 
@@ -18,6 +19,15 @@ def test_every_row_has_a_test_and_every_test_a_row() -> None:
     assert named - set(told.rows) - set(told.elsewhere) == set(), "tests of rows that rows.toml does not know"
     for row, (_, file) in told.elsewhere.items():
         assert f"{row}_" in (ROOT / file).read_text(), f"{file} shows no {row}"
+
+
+def test_every_row_is_shown_with_the_engine_or_says_why_not() -> None:
+    told = data()
+    shown = {row for test in SUITE if test.engine for row in test.rows}
+    assert shown | told.engine.keys() >= told.rows.keys(), "rows without a test and without a reason"
+    assert shown & told.engine.keys() == set(), "rows with both"
+    assert (shown | told.engine.keys()) - told.rows.keys() - told.elsewhere.keys() == set(), "no such rows"
+    assert all(test.engine for test in SUITE if test.file.startswith("with_engine"))
 
 
 def test_every_test_says_where_it_runs() -> None:
