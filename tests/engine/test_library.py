@@ -9,14 +9,17 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import httpx
 import pytest
 import torch
 
 from engine import Delta, Engine, EngineError, ModelError, RequestError
+from engine.library import ChatWishes, Wishes
+from engine.server.fields import check_fields
 from engine.server.pooling import Pooling
+from nproxy.openai.dialect import Dialect
 from tests.engine.asking import QUESTION, answer, chat
 from tests.engine.conftest import MODEL
 from tests.real.processes import ROOT
@@ -173,6 +176,12 @@ def test_embeddings_do_not_depend_on_company(engine: Engine) -> None:
     with pytest.raises(RequestError) as refused:
         engine.embed(["a", ""])
     assert refused.value.param == "input"
+
+
+@pytest.mark.parametrize(("words", "dialect"), [(Wishes, Dialect.COMPLETIONS), (ChatWishes, Dialect.CHAT)])
+def test_every_word_is_one_of_the_wires(words: type[Wishes], dialect: Dialect) -> None:
+    for name in get_type_hints(words):
+        check_fields(dialect, {name: "a value"})  # refuses what the engine does not read
 
 
 def test_no_model_and_no_engine(default_model: Path, tmp_path: Path, engine: Engine) -> None:

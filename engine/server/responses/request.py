@@ -120,6 +120,8 @@ def read_asked(fields: Mapping[str, JSON], new_id: NewId) -> Asked:
         raise missing("model")
     _check_metadata(fields.get("metadata"))
     _check_texts(_object(members, "text"), _object(members, "reasoning"))
+    for name in _object(members, "stream_options").keys() - {"include_obfuscation"}:
+        raise unknown(f"stream_options.{name}")
     included = _included(fields.get("include"))
     top = members.integer("top_logprobs", 0)
     return Asked(

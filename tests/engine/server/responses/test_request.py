@@ -103,6 +103,7 @@ def test_what_the_response_repeats() -> None:
         ({"metadata": {"a": 1}}, "metadata.a"),
         ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
         ({"store": "yes"}, "store"),
+        ({"stream_options": {"include_usage": True}}, "stream_options.include_usage"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"top_logprobs": -1}, "top_logprobs"),
     ],
