@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from engine.errors import ModelError
 from engine.models.fields import Fields
-from engine.models.hf_folder import read_eos, tensor_names
+from engine.models.hf_folder import check_tensors, read_eos
 from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import Attend, sequence_limit
 from engine.models.spec import AttentionSpec
@@ -43,7 +43,7 @@ class Bridge:
         Raises ModelError, with the reason, for a model that the interface cannot carry, and for files that are
         damaged or are not those of the config; ConfigError where max_model_len exceeds the model's own limit.
         """
-        tensor_names(folder)  # opens every file: transformers' own words for a missing or damaged one are long
+        check_tensors(folder)  # transformers' own words for a missing or damaged file are long
         config = _config(folder)
         text = config.get_text_config()
         self.context = sequence_limit(max_model_len, _made_for(text))

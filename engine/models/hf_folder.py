@@ -15,6 +15,7 @@ from engine.errors import ModelError
 from engine.models.spec import ModelSpec
 from engine.models.spec_hf import spec_from_hf
 
+_FLOAT_NAMES = ("F32", "F16", "BF16", "F64")  # as safetensors writes them
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -62,31 +63,45 @@ def read_eos(folder: Path, otherwise: Any) -> Any:
     return otherwise if named is None else named
 
 
-def tensor_names(folder: Path) -> frozenset[str]:
-    """Names of all tensors of the folder; raises ModelError for files that are missing, damaged or pickles."""
+def check_tensors(folder: Path) -> None:
+    """Open all files before others read them; ModelError where one is missing, damaged, a pickle or quantized."""
     with ExitStack() as stack:
-        return frozenset(_open_shards(folder, stack))
+        for name, shard in _open_shards(folder, stack).items():
+            # Buffers may be whole numbers (GPT-2's old masks); what is multiplied may not.
+            kind = shard.get_slice(name).get_dtype()
+            if name.endswith("weight") and kind not in _FLOAT_NAMES:
+                raise ModelError(f"tensor {name} is of type {kind}; only unquantized floats are supported")
 
 
 def _open_shards(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    shards: dict[str, Any] = {}
-    for file in _shard_files(folder):
+    """Each tensor's open file; a tensor that two files hold, or that is not where the index has it, is refused."""
+    files = _shard_files(folder)
+    where: dict[str, Any] = {}
+    holder: dict[str, str] = {}
+    for file in dict.fromkeys(files.values()):
         try:
             shard = stack.enter_context(safe_open(file, framework="pt"))
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{file} is damaged or cut short: {error}") from error
-        shards.update(dict.fromkeys(shard.keys(), shard))
-    return shards
+        for name in shard.keys():  # noqa: SIM118  (a safetensors file is no mapping)
+            if name in where:
+                raise ModelError(f"tensor {name} is in {holder[name]} and in {file.name}")
+            where[name], holder[name] = shard, file.name
+    for name, file in files.items():
+        if name and holder.get(name) != file.name:
+            raise ModelError(f"tensor {name} is not in {file.name}, where the index has it")
+    return where
 
 
-def _shard_files(folder: Path) -> list[Path]:
+def _shard_files(folder: Path) -> dict[str, Path]:
+    """The file of each tensor as the index has it; a single file stands alone, under no name."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.exists():
         named = read_json(index).get("weight_map")
         if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
             raise ModelError(f"{index} has no weight_map of file names")
-        files = [folder / name for name in sorted(set(named.values()))]
-        for file in files:
+        files = {name: folder / file for name, file in sorted(named.items(), key=lambda pair: pair[1])}
+        for file in dict.fromkeys(files.values()):
             # A name in the index must stay inside the folder.
             if file.parent != folder or file.suffix != ".safetensors":
                 raise ModelError(f"{index} names {file.name!r}, which is no safetensors file of this folder")
@@ -94,7 +109,7 @@ def _shard_files(folder: Path) -> list[Path]:
                 raise ModelError(f"{file} is missing: {index.name} names it")
         return files
     if single.exists():
-        return [single]
+        return {"": single}
     pickles = sorted(file.name for suffix in ("*.bin", "*.pt", "*.pth") for file in folder.glob(suffix))
     if pickles:
         raise ModelError(

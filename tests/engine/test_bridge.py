@@ -121,6 +121,9 @@ def test_tensors_must_be_those_of_the_config(tmp_path: Path) -> None:
     save_file(tensors | {"transformer.ln_f.weight": norm[:-1].clone()}, file, metadata={"format": "pt"})
     with pytest.raises(ModelError, match="transformers cannot load"):
         _load(tmp_path)
+    save_file(tensors | {"transformer.ln_f.weight": norm.to(torch.int8)}, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"transformer\.ln_f\.weight is of type I8; only unquantized floats"):
+        _load(tmp_path)
     save_file(tensors | {"transformer.ln_f.weight": norm, "more": norm.clone()}, file, metadata={"format": "pt"})
     with pytest.raises(ModelError, match="unknown to the model, 1 tensors: more"):
         _load(tmp_path)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import torch
@@ -155,9 +155,24 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Runner.load(EngineConfig(str(tmp_path / "nowhere")))
 
 
-def test_bfloat16_runs(tmp_path: Path) -> None:
+def test_the_pool_is_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path)
-    runner = Runner.load(EngineConfig(str(tmp_path), dtype="bfloat16", num_blocks=64))
+    monkeypatch.setattr("engine.runner._memory", lambda: 1 << 24)
+    blocks = Runner.load(EngineConfig(str(tmp_path), dtype="float32", kv_fraction=0.5)).ready.blocks
+    assert blocks == (1 << 23) // (16 * 2 * 3 * 2 * 8 * 4)
+    assert Runner.load(EngineConfig(str(tmp_path), dtype="float32")).ready.blocks == blocks // 2
+
+
+def test_a_shorter_model(tmp_path: Path) -> None:
+    save(tmp_path)
+    assert Runner.load(EngineConfig(str(tmp_path), max_model_len=40, num_blocks=8)).ready.max_model_len == 40
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bits_run(tmp_path: Path, dtype: Literal["bfloat16", "float16"]) -> None:
+    save(tmp_path)
+    runner = Runner.load(EngineConfig(str(tmp_path), dtype=dtype, num_blocks=64))
+    assert runner.ready.dtype == dtype
     assert runner.ready.kv_bytes_per_token == 2 * 3 * 2 * 8 * 2
     tokens = Fork(runner, PROMPT, _seeded(3)).run(10)
     assert all(len(mine) == 10 for mine in tokens)

@@ -62,6 +62,67 @@ def test_an_index_may_not_leave_the_folder(tmp_path: Path) -> None:
         _load(tmp_path)
 
 
+def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, shard="30KB")
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    where = content["weight_map"]
+    other = next(file for file in where.values() if file != where["model.norm.weight"])
+    index.write_text(json.dumps({"weight_map": where | {"model.norm.weight": other}}))
+    with pytest.raises(ModelError, match=rf"model\.norm\.weight is not in {other}, where the index has it"):
+        _load(tmp_path)
+    index.write_text(json.dumps({"weight_map": where | {"model.more.weight": other}}))
+    with pytest.raises(ModelError, match=r"model\.more\.weight is not in"):
+        _load(tmp_path)
+    index.write_text(json.dumps({"weight_map": ["model.safetensors"]}))
+    with pytest.raises(ModelError, match="no weight_map of file names"):
+        _load(tmp_path)
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, shard="30KB")
+    first, second = sorted(tmp_path.glob("model-*.safetensors"))[:2]
+    tensors = load_file(second)
+    name, tensor = next(iter(load_file(first).items()))
+    save_file(tensors | {name: tensor}, second)
+    with pytest.raises(ModelError, match=f"is in {first.name} and in {second.name}"):
+        _load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data_offsets": [0, 1 << 40]},
+        {"data_offsets": [1 << 40, (1 << 40) + 192]},
+        {"data_offsets": [-192, 0]},
+        {"shape": [1 << 40]},
+        {"shape": [-48]},
+        {"dtype": "F128"},
+    ],
+    ids=str,
+)
+def test_a_safetensors_file_whose_header_lies_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    content = file.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["model.norm.weight"] |= change
+    changed = json.dumps(header).encode()
+    file.write_bytes(len(changed).to_bytes(8, "little") + changed + content[8 + length :])
+    with pytest.raises(ModelError, match="damaged or cut short"):
+        _load(tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 1 << 40, (1 << 64) - 1])
+def test_a_safetensors_header_of_an_impossible_length_is_refused(tmp_path: Path, length: int) -> None:
+    save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(length.to_bytes(8, "little") + file.read_bytes()[8:])
+    with pytest.raises(ModelError, match="damaged or cut short"):
+        _load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
 def test_pickles_are_refused(tmp_path: Path, name: str) -> None:
     save(tmp_path)

@@ -289,6 +289,15 @@ async def test_nobody_is_served_on_the_way_out(path: Path) -> None:
         assert (status, error["code"]) == (503, "engine_unavailable")
 
 
+async def test_requests_without_a_seed_take_theirs_from_the_settings(path: Path) -> None:
+    answers = []
+    for seed in (7, 7, 8):
+        async with engine(LETTERS, path, seed=seed) as _, client_of(path) as client:
+            answers.append([texts(await ask(client, n=2, max_tokens=20, ignore_eos=True)) for _ in range(2)])
+    assert answers[0] == answers[1] != answers[2]
+    assert answers[0][0] != answers[0][1]
+
+
 async def test_a_request_that_was_prepared_while_the_core_ended_is_refused(path: Path) -> None:
     async with engine(LETTERS, path) as served, client_of(path) as client:
         served.router.end(unavailable("It is over."))
