@@ -81,7 +81,7 @@ class Queue:
             width = sequence.width
             if any(group.overtaken + width > len(group.sequences) for group in passed):
                 return None
-            if slots + width <= self._max_sequences:
+            if slots + width <= min(self._max_sequences, self._pool.available):  # else there is nothing to look for
                 known = self._known(sequence)
                 if self._is_coming(sequence, len(known), running):
                     continue

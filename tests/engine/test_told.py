@@ -84,14 +84,24 @@ def test_they_survive_the_leaders_end() -> None:
 
 
 def test_they_are_gathered_anew_after_a_preemption_and_told_once() -> None:
-    engine = engine_of(21, tokens=12, sequences=4)
-    old, young = add(1, 8, 2, 24), replace(add(2, 40, 2, 30), prompt_logprobs=1)
+    engine = engine_of(21, tokens=8, sequences=4)
+    old, young = add(1, 8, 2, 34), replace(add(2, 50, 2, 3), prompt_logprobs=1)
     engine.add(old)
     answers = Answers(engine)
     for _ in range(3):
         answers.step()
     engine.add(young)
     answers.finish_all()
+    stats = answers.steps[-1].stats
+    assert (stats.preemptions, stats.prompt_tokens_computed) == (1, 8 + 40 + 50)
+    assert_right(answers, old)
+    assert_right(answers, young)
+
+
+def test_a_choice_that_is_preempted_later_tells_nothing_again() -> None:
+    engine = engine_of(21, tokens=12, sequences=4)
+    old, young = add(1, 8, 2, 24), replace(add(2, 40, 2, 30), prompt_logprobs=1)
+    answers = run(engine, old, young)
     assert answers.steps[-1].stats.preemptions >= 2
     assert_right(answers, old)
     assert_right(answers, young)
