@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ _TOKENS = 16
 
 def main() -> None:
     """Answer until there are no more lines; a grammar that is being tried then is left."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches the whole foreground group; the server ends this
     threading.stack_size(_STACK)
     thread = ThreadPoolExecutor(1)
     settings = json.loads(sys.stdin.buffer.readline())
