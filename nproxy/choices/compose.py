@@ -49,7 +49,7 @@ def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
     It does where the client asked for one, where its JSON form would miscount usage, and where its siblings wait for
     its first token, unless that would cost the usage.
     """
-    if request.stream or (leg.width > 1 and not capability.json_usage):
+    if request.stream or (leg.choices(request.prompts) > 1 and not capability.json_usage):
         return True
     return leg.warms and capability.stream_usage and _takes_stream_options(capability, leg)
 

@@ -37,5 +37,8 @@ class Leg:
 
     def client_indices(self, n: int, prompts: int) -> list[int]:
         """All client indices that this leg answers for, in the upstream's order."""
-        carried = prompts if self.prompt is None else 1
-        return [self.client_index(j, n) for j in range(carried * self.width)]
+        return [self.client_index(j, n) for j in range(self.choices(prompts))]
+
+    def choices(self, prompts: int) -> int:
+        """How many choices this leg answers for, in a request of so many prompts."""
+        return self.width * (prompts if self.prompt is None else 1)

@@ -97,6 +97,12 @@ def test_R4_a_leg_whose_json_usage_is_wrong_is_asked_for_as_a_stream() -> None:
     assert not asked_as_stream(chat(), capability, Leg(0, 0, 1))
 
 
+def test_R4_a_leg_of_one_choice_for_each_of_several_prompts_too() -> None:
+    request, capability = completion(prompt=["a", "b"], n=2), Capability(json_usage=False)
+    assert [body["stream"] for body in bodies(request, capability)] == [True, True]
+    assert not asked_as_stream(request, capability, Leg(0, 0, 1, prompt=1))
+
+
 @pytest.mark.parametrize("prompt", [["a", "b"], [[1, 2], [3]]])
 def test_J4_one_prompt_per_leg(prompt: list[Any]) -> None:
     sent = [body["prompt"] for body in bodies(completion(prompt=prompt, n=2), Capability(prompt_lists=False))]

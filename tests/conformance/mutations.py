@@ -341,7 +341,8 @@ _ROUTING = [
 _NATIVE = [
     ("R1", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
     ("R3", OPENAI + "usage.py", "parts = list(tails) or", "parts = list(tails)[-1:] or"),
-    ("R4", CHOICES + "compose.py", "request.stream or (leg.width > 1 and not capability.json_usage)", "request.stream"),
+    ("R4", CHOICES + "compose.py", " or (leg.choices(request.prompts) > 1 and not capability.json_usage)", ""),
+    ("R4", CHOICES + "compose.py", "leg.choices(request.prompts) > 1", "leg.width > 1"),
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1)", "1)"),

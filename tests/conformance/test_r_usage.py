@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.scene import COMPLETIONS, Scene
-from tests.conformance.settings import of_native, of_one
+from tests.conformance.settings import of_legs, of_native, of_one
 from tests.fakes.answers import usage
 from tests.fakes.quirks import usage_per_choice
 from tests.gateway.conftest import CHAT
@@ -27,6 +27,15 @@ async def test_R4_such_a_call_is_asked_for_as_a_stream(scene: Scene, path: str, 
     answer = await scene.whole(path, n=4)
     assert answer.usage == usage(5, 16)
     assert list(answer.texts.values())[:3] == list(scene.said.values())
+    assert all(call.body["stream"] is True for call in scene.calls)
+
+
+@of_legs
+async def test_R4_so_is_one_of_several_prompts(scene: Scene) -> None:
+    await scene.start(n="fanout", usage="stream")
+    scene.does(n="native", whole_quirk=counts_one, quirk=usage_per_choice)
+    answer = await scene.whole(COMPLETIONS, n=2, prompt=["a", "b"])
+    assert answer.usage == usage(10, 16)
     assert all(call.body["stream"] is True for call in scene.calls)
 
 
