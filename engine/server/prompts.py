@@ -80,7 +80,7 @@ def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready) -
             param="tools",
             code="unsupported_parameter",
         )
-    text = render(chat, tokenizer.template)
+    text = render(chat, tokenizer)
     _refuse_endless(text, tokenizer, ready, "messages")
     thinking = families.opens_reasoning(text, str(chat.messages[-1]["content"]) if chat.continued else None)
     held = hold(Writing(families, tokenizer.special, thinking), tools, order.structure)

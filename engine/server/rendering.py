@@ -8,15 +8,17 @@ from typing import Any
 from engine.server.chat import Chat, Message
 from engine.server.words import in_words
 from engine.text.template import ChatTemplate, TemplateRejected
+from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import JSON
 
 
-def render(chat: Chat, template: ChatTemplate | None) -> str:
-    """Write the prompt; raises ApiError 400 where the template cannot.
+def render(chat: Chat, tokenizer: Tokenizer) -> str:
+    """Write the prompt by the model's template; raises ApiError 400 where that cannot.
 
     A template that knows no tools gets them, and all earlier calls and their results, in words.
     """
+    template = tokenizer.template_for(tools=chat.tools is not None)
     if template is None:
         raise invalid_request("This model has no chat template; use /v1/completions.", param="messages")
     messages, variables = chat.messages, _variables(chat, template)

@@ -65,7 +65,7 @@ class _Asked:
 
     def tokens(self, tokenizer: Tokenizer) -> tuple[list[int], list[str] | None]:
         """The tokens, and their spellings where they are asked for; raises ApiError 400 for what is too long."""
-        text = render(self.source, tokenizer.template) if isinstance(self.source, Chat) else self.source
+        text = render(self.source, tokenizer) if isinstance(self.source, Chat) else self.source
         if len(text) > _LONGEST:
             raise _too_long("messages" if isinstance(self.source, Chat) else "prompt", f"{len(text)} characters")
         tokens = list(tokenizer.encode(text) if self.special else tokenizer.encode_chat(text))

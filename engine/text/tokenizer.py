@@ -23,6 +23,8 @@ from engine.text.parsers.families import AUTO, Families, choose
 from engine.text.template import ChatTemplate
 from engine.text.vocabulary import special_strings, tokenizer_from_metadata
 
+_PLAIN, _WITH_TOOLS = "default", "tool_use"  # names of templates, where a model has several
+
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
@@ -30,7 +32,7 @@ class Tokenizer:
 
     template: None where the model has none (a base model): it takes no chat then. begin: the token
     that stands for an empty prompt, None where the model has none. families: how the model writes tool calls and
-    reasoning.
+    reasoning. tool_template: in place of `template` in chats with tools, where the model has one of its own for them.
     """
 
     backend: tokenizers.Tokenizer
@@ -38,6 +40,11 @@ class Tokenizer:
     template: ChatTemplate | None
     begin: int | None
     families: Families = field(default_factory=Families)
+    tool_template: ChatTemplate | None = None
+
+    def template_for(self, *, tools: bool) -> ChatTemplate | None:
+        """The template of a chat with tools or without."""
+        return self.tool_template or self.template if tools else self.template
 
     def special(self, text: str) -> int | None:
         """The token that is spelled so and that a grammar must name by its id; None where the text is like any other.
@@ -72,7 +79,7 @@ def load_tokenizer(model: Path, tool_parser: str = AUTO, reasoning_parser: str =
     tool_parser, reasoning_parser: names of families, or "auto" or "none"; raises ConfigError for others.
     """
     tokenizer = _from_folder(model) if model.is_dir() else _from_gguf(model)
-    template = tokenizer.template
+    template = tokenizer.template_for(tools=True)
     source, knows_tools = (None, False) if template is None else (template.source, "tools" in template.variables)
     return replace(tokenizer, families=choose(tool_parser, reasoning_parser, source, knows_tools=knows_tools))
 
@@ -80,8 +87,9 @@ def load_tokenizer(model: Path, tool_parser: str = AUTO, reasoning_parser: str =
 def _from_gguf(path: Path) -> Tokenizer:
     metadata = read_metadata(path)
     backend = tokenizer_from_metadata(metadata)
-    source = metadata.get("tokenizer.chat_template")
-    return _assemble(backend, source if isinstance(source, str) else None, special_strings(metadata))
+    names = {"tokenizer.chat_template": _PLAIN, "tokenizer.chat_template.tool_use": _WITH_TOOLS}
+    templates = {name: source for key, name in names.items() if isinstance(source := metadata.get(key), str)}
+    return _assemble(backend, templates, special_strings(metadata))
 
 
 def _from_folder(folder: Path) -> Tokenizer:
@@ -95,28 +103,32 @@ def _from_folder(folder: Path) -> Tokenizer:
     backend.no_truncation()  # some files carry the settings of their training
     backend.no_padding()
     config = _json_object(folder / "tokenizer_config.json")
-    return _assemble(backend, _template_source(folder, config), _special_strings(config))
+    return _assemble(backend, _template_sources(folder, config), _special_strings(config))
 
 
-def _assemble(backend: tokenizers.Tokenizer, template: str | None, special: Mapping[str, str]) -> Tokenizer:
+def _assemble(backend: tokenizers.Tokenizer, sources: Mapping[str, str], special: Mapping[str, str]) -> Tokenizer:
     begin = special.get("bos_token", special.get("eos_token"))
+    templates = {name: ChatTemplate(sources[name], special) for name in (_PLAIN, _WITH_TOOLS) if name in sources}
     return Tokenizer(
         backend=backend,
         table=TokenBytes.of(backend),
-        template=None if template is None else ChatTemplate(template, special),
+        template=templates.get(_PLAIN),
         begin=None if begin is None else backend.token_to_id(begin),
+        tool_template=templates.get(_WITH_TOOLS),
     )
 
 
-def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """The template of the folder: a file of its own, or a key of the configuration; None where there is none."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+def _template_sources(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """The templates of the folder by their names: files of their own, or a key of the configuration."""
+    files = {_PLAIN: "chat_template.jinja", _WITH_TOOLS: f"additional_chat_templates/{_WITH_TOOLS}.jinja"}
+    found = {name: (folder / file).read_text("utf-8") for name, file in files.items() if (folder / file).is_file()}
+    if _PLAIN in found:
+        return found
     value = config.get("chat_template", _json_object(folder / "chat_template.json").get("chat_template"))
-    if isinstance(value, list):  # several by name; "default" is the one for plain chat
-        value = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}.get("default")
-    return value if isinstance(value, str) else None
+    if isinstance(value, str):
+        value = [{"name": _PLAIN, "template": value}]
+    items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    return {item.get("name", _PLAIN): item["template"] for item in items if isinstance(item.get("template"), str)}
 
 
 def _special_strings(config: Mapping[str, Any]) -> dict[str, str]:

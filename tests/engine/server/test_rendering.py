@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from engine.text.template import ChatTemplate
 from engine.text.tokenizer import load_tokenizer
 from nproxy.openai.errors import ApiError
 from tests.engine.server.model_templates import CHATML, DEEPSEEK, KNOWING, LLAMA3, MISTRAL, QWEN, SPECIAL
+from tests.engine.server.test_order import LETTERS
 from tests.engine.server.test_tools import function
 
 TOOLS = [
@@ -34,7 +36,8 @@ CHATS: list[list[dict[str, Any]]] = [
 
 
 def rendered(source: str, messages: list[dict[str, Any]] | None = None, **fields: Any) -> str:
-    return render(read_chat({"messages": messages or [ASKED], **fields}), ChatTemplate(source, SPECIAL))
+    tokenizer = replace(LETTERS, template=ChatTemplate(source, SPECIAL))
+    return render(read_chat({"messages": messages or [ASKED], **fields}), tokenizer)
 
 
 def refused(source: str, messages: list[dict[str, Any]] | None = None, **fields: Any) -> tuple[str | None, str]:
@@ -101,6 +104,13 @@ def test_with_tool_choice_none_the_model_is_not_told_of_tools() -> None:
     assert rendered(QWEN, tools=TOOLS, tool_choice="none") == rendered(QWEN)
 
 
+def test_a_template_of_its_own_for_tools() -> None:
+    plain, with_tools = ChatTemplate("plain", {}), ChatTemplate("{{ tools | length }} tools", {})
+    tokenizer = replace(LETTERS, template=plain, tool_template=with_tools)
+    assert render(read_chat({"messages": [ASKED], "tools": TOOLS}), tokenizer) == "2 tools"
+    assert render(read_chat({"messages": [ASKED]}), tokenizer) == "plain"
+
+
 def test_a_template_without_tools_gets_them_in_words() -> None:
     text = rendered(CHATML, [*CHATS[1], {**RESULT, "tool_call_id": "?"}], tools=TOOLS)
     system, user, assistant, results, generation = text.split("<|im_start|>")[1:]
@@ -160,6 +170,6 @@ def test_the_default_model_is_told_of_tools_in_words(default_model: Path) -> Non
     tokenizer = load_tokenizer(default_model)
     assert tokenizer.template is not None
     assert tokenizer.families.tools == "json"
-    text = render(read_chat({"messages": CHATS[1], "tools": TOOLS}), tokenizer.template)
+    text = render(read_chat({"messages": CHATS[1], "tools": TOOLS}), tokenizer)
     assert "These functions can be called" in text
     assert text.endswith("Result of weather: rain<|im_end|>\n<|im_start|>assistant\n")

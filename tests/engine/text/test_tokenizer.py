@@ -192,6 +192,31 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            "tokenizer_config.json": {
+                "chat_template": [
+                    {"name": "default", "template": "plain"},
+                    {"name": "tool_use", "template": "{{ tools }}<tool_call>"},
+                ]
+            }
+        },
+        {"chat_template.jinja": "plain", "additional_chat_templates/tool_use.jinja": "{{ tools }}<tool_call>"},
+    ],
+)
+def test_a_template_of_its_own_for_tools(folder: Path, files: dict[str, Any]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    tokenizer = load_tokenizer(folder)
+    plain, with_tools = tokenizer.template_for(tools=False), tokenizer.template_for(tools=True)
+    assert plain is not None and plain.source == "plain"
+    assert with_tools is not None and with_tools.source == "{{ tools }}<tool_call>"
+    assert tokenizer.families.tools == "hermes"
+
+
 def test_a_base_model_has_no_template(folder: Path) -> None:
     assert load_tokenizer(folder).template is None
 
