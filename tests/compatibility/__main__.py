@@ -33,21 +33,22 @@ def run(name: str, logs: Path) -> Record:
 
 
 def main(names: list[str]) -> int:
-    """Run these servers, and write what is known of all."""
+    """Run these servers, and write what is known of all. Gives the exit code."""
     if unknown := set(names) - set(SERVERS):
         print(f"no such server: {', '.join(sorted(unknown))}; there are: {', '.join(SERVERS)}", file=sys.stderr)
         return 2
-    records = dict(load(FILE))
+    failed = False
     for name in names or SERVERS:
         print(name, file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory() as logs:
-            records[name] = run(name, Path(logs))
-        if records[name].missing:
-            print(f"  {records[name].missing}", file=sys.stderr)
-        records = {known: records[known] for known in SERVERS if known in records}
-        save(FILE, records)
-        PAGE.write_text(page(records))
-    return 1 if any(map(_failed, records.values())) else 0
+            record = run(name, Path(logs))
+        if record.missing:
+            print(f"  {record.missing}", file=sys.stderr)
+        failed |= _failed(record)
+        known = {**load(FILE), name: record}  # read again: others may run at the same time
+        save(FILE, ordered := {one: known[one] for one in SERVERS if one in known})
+        PAGE.write_text(page(ordered))
+    return int(failed)
 
 
 def _failed(record: Record) -> bool:

@@ -39,7 +39,7 @@ PLAYED = f"""\
 ## What passes
 
 {PASS} means that the case passes in every setting in which it makes sense; settings are named where some do not pass.
-A cell is empty where the case makes no sense in front of that server, for a reason given below. The rows are those of
+A cell is empty where the case is left out for that server, for a reason given below. The rows are those of
 [conformance.md](conformance.md), where scripted servers show the same in every variation.
 """
 
@@ -55,7 +55,7 @@ def page(records: Records) -> str:
         PLAYED,
         *_cases(had),
         *_reasons("Failures", "fail", had),
-        *_reasons("What makes no sense", "not applicable", had),
+        *_reasons("Left out", "not applicable", had),
         "## Entries\n",
         "What `nproxy probe --yaml` says of each, ready for the settings file.\n",
         *(f"### {name}\n\n```yaml\n{record.entry}\n```\n" for name, record in had.items()),

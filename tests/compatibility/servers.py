@@ -17,7 +17,8 @@ from tests.real.transformers_serve import hf_folder, transformers_serve
 
 START_SECONDS = 600.0
 """A server may compile something first, on a machine that has other work."""
-THREADS = 2
+THREADS = 1
+"""Of a server. Threads that wait for each other by spinning crawl where the machine has other work."""
 
 
 @dataclass(frozen=True, slots=True)
