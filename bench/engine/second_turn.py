@@ -100,9 +100,7 @@ def main() -> None:
     options = parser.parse_args()
     load = os.getloadavg()[0]
     if load > 0.5:
-        print(
-            "The machine is busy with something else: run this again when it is not; the ratio says more than the times."
-        )
+        print("The machine is busy with something else: run this again when it is not.")
     with tempfile.TemporaryDirectory() as folder, nproxy(log=Path(folder) / "nproxy.log", seconds=300) as gateway:
         turns = asyncio.run(measure(gateway.url, options.prompt, options.rounds))
     first, second = (statistics.median(pair[which].seconds for pair in turns) for which in (0, 1))

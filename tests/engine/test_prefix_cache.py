@@ -8,7 +8,7 @@ import pytest
 
 from engine.core import Core
 from engine.messages import Abort, Add, Embed
-from tests.engine.scheduling import Answers, assert_right, engine_of, follow, run, vector_of
+from tests.engine.scheduling import Answers, assert_right, assert_tokens, engine_of, follow, run, vector_of
 
 SIZE = 4
 PROMPT = tuple(range(100, 130))  # seven blocks of four and two tokens
@@ -126,6 +126,20 @@ def test_a_prompt_that_is_aborted_midway_is_gone_on_with() -> None:
     assert_right(answers, one)
     assert answers.started[2].cached_tokens == 20
     assert computed(engine) == 30
+
+
+def test_whose_leader_is_aborted_is_still_waited_for() -> None:
+    engine = engine_of(cache=True, tokens=20)
+    both, waiting = follow(1, PROMPT, 2), follow(2, PROMPT)
+    engine.add(both)
+    engine.add(waiting)
+    answers = Answers(engine)
+    answers.step()
+    engine.abort(Abort(1, (0,)))
+    answers.finish_all()
+    assert_tokens(answers, both, 1)
+    assert_right(answers, waiting)
+    assert computed(engine) == 30 + 2
 
 
 # Who does not read it
