@@ -5,7 +5,7 @@ to the model's forward. So a step runs as one row of tokens at their own positio
 is per token and does not care whose they are, and attention is the engine's. No code of a checkpoint is run.
 
 What a layer's attention is (heads, scale, window, cap) is not read from the config, where every family
-writes it differently: `survey.py` runs the loaded model once, on a few tokens, and sees what its layers ask
+writes it differently: `survey.py` runs the loaded model on two tokens and sees what its layers ask
 for. A model that asks for something else is refused there.
 """
 
@@ -47,7 +47,7 @@ class Bridge:
         config = _config(folder)
         text = config.get_text_config()
         self.context = sequence_limit(max_model_len, _made_for(text))
-        self.eos = Fields({}, "config.json").ids("eos_token_id", read_eos(folder, text.eos_token_id))
+        self.eos = Fields({}, "config.json").ids("eos_token_id", read_eos(folder, getattr(text, "eos_token_id", None)))
         self._model = _load(folder, config, dtype)
         self._own = f"{_layers_name(self._model)}."
         self._base = self._model.get_submodule(_layers_name(self._model))

@@ -1,4 +1,4 @@
-"""What a model of transformers asks of its layers' attention, found out by running it once on two tokens.
+"""What a model of transformers asks of its layers' attention, found out by running it on two tokens.
 
 Both kinds of functions that transformers takes are registered here: one for attention, which hands a layer's
 queries, keys and values to whatever object the caller gave to the model's forward, and one for masks, which
@@ -76,41 +76,45 @@ def serve_attention(model: PreTrainedModel) -> None:
 
 
 def survey(base: torch.nn.Module, name: str, context: int) -> Survey:
-    """Run the layers `base` of the model `name` on two tokens, and on the second alone; nothing may differ for it.
+    """Run the layers `base` of the model `name` on two tokens, and again with the second in front.
 
-    Raises ModelError for what the engine cannot carry: an attention with more than AttentionSpec says, a
-    mask that is neither causal nor a sliding window, layers that mix tokens outside of attention or
-    count their positions themselves.
+    It keeps its position, so nothing may differ for it. (Alone it would run in products of another shape, and
+    rounding could send it to other experts.) Raises ModelError for what the engine cannot carry: an
+    attention with more than AttentionSpec says, a mask that is neither causal nor a sliding window, layers that mix
+    tokens outside of attention or count their positions themselves.
     """
-    last = min(context, 9) - 1
-    both, alone = _Recorder(name, context), _Recorder(name, context)
-    output = _run(base, [1, 2], [last - 1, last], both)
-    single = _run(base, [2], [last], alone)
-    if not both.specs:
+    position = max(min(context, 9) - 2, 1)
+    behind, ahead = _Recorder(name, context, 1), _Recorder(name, context, 0)
+    output = _run(base, [1, 2], position - 1, behind)
+    again = _run(base, [2, 1], position, ahead)
+    if not behind.specs:
         raise ModelError(f"the attention of {name} is not behind transformers' attention interface")
     pairs = zip(
-        [*both.last, output.last_hidden_state[0, -1]], [*alone.last, single.last_hidden_state[0, -1]], strict=True
+        [*behind.seen, output.last_hidden_state[0, 1]], [*ahead.seen, again.last_hidden_state[0, 0]], strict=True
     )
-    for mine, same in pairs:
-        if (mine - same).abs().max() > _TOLERANCE * same.abs().max():
+    for first, second in pairs:
+        if not (first - second).abs().max() <= _TOLERANCE * second.abs().max():
             raise ModelError(f"{name} lets tokens see each other outside of attention, or counts positions itself")
-    return Survey(tuple(both.specs), type(output), output.last_hidden_state[0])
+    return Survey(tuple(behind.specs), type(output), output.last_hidden_state[0])
 
 
-def _run(base: torch.nn.Module, tokens: list[int], positions: list[int], recorder: _Recorder) -> Any:
-    return base(
-        input_ids=torch.tensor([tokens]), position_ids=torch.tensor([positions]), use_cache=False, **{KEYWORD: recorder}
-    )
+def _run(base: torch.nn.Module, tokens: list[int], start: int, recorder: _Recorder) -> Any:
+    ids, positions = torch.tensor([tokens]), torch.tensor([[start, start + 1]])
+    return base(input_ids=ids, position_ids=positions, use_cache=False, **{KEYWORD: recorder})
 
 
 class _Recorder:
-    """Notes what each layer's attention is asked for, and answers with a token's own value."""
+    """Notes what each layer's attention is asked for, and answers with every token's own value.
 
-    def __init__(self, name: str, context: int) -> None:
+    seen: queries, keys and values of the token at one place, layer by layer.
+    """
+
+    def __init__(self, name: str, context: int, place: int) -> None:
         self.specs: list[AttentionSpec] = []
-        self.last: list[torch.Tensor] = []  # the last token's queries, keys, values, layer by layer
+        self.seen: list[torch.Tensor] = []
         self._name = name
         self._context = context
+        self._place = place
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, settings: dict[str, Any]
@@ -135,7 +139,7 @@ class _Recorder:
             if value is not None and key not in _HARMLESS:
                 self._refuse(key)
         self.specs.append(spec)
-        self.last += [x[0, :, -1] for x in (q, k, v)]
+        self.seen += [x[0, :, self._place] for x in (q, k, v)]
         return v.repeat_interleave(heads // kv_heads, 1).transpose(1, 2)
 
     def _window(self, mask: torch.Tensor | None, named: int | None) -> int | None:

@@ -18,7 +18,7 @@ from engine.config import EngineConfig
 from engine.core import Core
 from engine.messages import Add, Choice, Logprobs, Sampling
 from engine.runner import Runner
-from tests.fakes.tiny_models import reference_logits, save
+from tests.fakes.tiny_models import SIZES, reference_logits, save
 
 TOLERANCE = 1e-4  # of a log probability in float32
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -33,6 +33,17 @@ LATENT = {
 }
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 
+# A checkpoint that also sees pictures, which the engine does not ask it to.
+SEEING = {
+    "text_config": SIZES | {"sliding_window": 8, "head_dim": 8, "layer_types": [SLIDING, SLIDING, FULL]},
+    "vision_config": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    | {"image_size": 28, "patch_size": 14},
+    "mm_tokens_per_image": 4,
+    "image_token_index": 96,
+    "boi_token_index": 95,
+    "eoi_token_index": 94,
+}
+
 FAMILIES: list[tuple[str, dict[str, Any]]] = [
     # The engine's own decoder.
     ("llama", {}),
@@ -44,6 +55,7 @@ FAMILIES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"rope_parameters": YARN}),
     ("gemma2", {"sliding_window": 8, "head_dim": 8, "query_pre_attn_scalar": 24}),
     ("gemma3_text", {"sliding_window": 8, "head_dim": 8, "layer_types": [SLIDING, SLIDING, FULL]}),
+    ("gemma3", SEEING),
     ("phi3", {"sliding_window": 8}),
     ("phi", {}),
     ("mixtral", {"num_local_experts": 4, "sliding_window": None, **EXPERTS}),

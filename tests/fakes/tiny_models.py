@@ -17,7 +17,7 @@ from engine.models.weights import open_checkpoint
 
 BLOCK = 4
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 48,
     "intermediate_size": 64,
@@ -34,7 +34,7 @@ _SIZES: dict[str, Any] = {
 def make(kind: str = "llama", **settings: Any) -> PreTrainedModel:
     """A model of transformers' kind with the same random weights every time, biases and norms included."""
     torch.manual_seed(11)
-    config = CONFIG_MAPPING[kind](**(_SIZES | settings))
+    config = CONFIG_MAPPING[kind](**(SIZES | settings))
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
