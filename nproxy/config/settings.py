@@ -62,7 +62,7 @@ class Engine(Settings):
 
     model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
     """The default model's id, a hub id (org/name), a folder of the Hugging Face layout, or a .gguf file."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """What the model computes in."""
     max_model_len: Count | None = None
     """Longest prompt and answer together, in tokens; null: what the model was made for."""
