@@ -154,7 +154,7 @@ def test_the_streams_are_the_same(
         {"messages": []},
         {"max_tokens": 0},
         {"temperature": 3},
-        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "xml"}},
     ],
     ids=str,
 )
