@@ -1,8 +1,8 @@
 """Which sequences run in the next step. Counts, queues and tables only; no tensors, no clock, no randomness.
 
-Order is age: the group's arrival, then the choice. Decoding sequences run in every step; what is left of
-the token budget goes to prompts. When blocks run out, the youngest running sequence gives
-its blocks back and is computed again later; its siblings, and the prompt they share, stay.
+Order is age: the group's arrival, then the choice. Decoding sequences run in every step; what is left of the
+token budget goes to prompts. When blocks run out, the youngest running sequence gives its blocks back and is
+computed again later; its siblings, and the prompt they share, stay.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ class Scheduler:
     def _chunks(self, budget: int) -> tuple[Chunk, ...]:
         """Cut the next chunks of the prompts, at whole blocks, so that no block is written by two chunks.
 
-        The oldest goes first; one that does not end in this step takes half of what is left, so that
-        a long prompt keeps nobody out, and in the end what nobody behind it has wanted.
+        The oldest goes first; one that does not end in this step takes half of what is left, so that a long
+        prompt keeps nobody out, and in the end what nobody behind it has wanted.
         """
         size = self.pool.block_size
         ends: dict[Sequence, int] = {}
