@@ -60,7 +60,8 @@ def llama_cpp() -> Path:
         folder.mkdir(parents=True)
         _compile(_source(pin, folder / "source"), folder / "build")
         shutil.copy(folder / "build" / "bin" / "llama-server", folder)
-        shutil.rmtree(folder / "build")
+        for used in ("source", "build"):
+            shutil.rmtree(folder / used)
     return folder
 
 
