@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config, PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
@@ -173,8 +173,6 @@ def _config(folder: Path) -> PretrainedConfig:
         raise ModelError(f"config.json: {name} has an encoder; only decoder-only models are supported")
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise ModelError(f"config.json: transformers has no causal language model of the kind {name}")
-    if getattr(config.get_text_config(), "quantization_config", None) or getattr(config, "quantization_config", None):
-        raise ModelError("config.json: quantized checkpoints are not supported; use unquantized safetensors or a GGUF")
     kind = AutoModelForCausalLM._model_mapping[type(config)]
     if kind._is_stateful:
         raise ModelError(f"config.json: {name} keeps a state besides keys and values, which cannot be forked by blocks")
@@ -183,7 +181,19 @@ def _config(folder: Path) -> PretrainedConfig:
     return config
 
 
+def _unpacking(config: PretrainedConfig) -> dict[str, Any]:
+    """What makes transformers turn gpt-oss's packed experts into plain floats; nothing for unquantized models."""
+    whole, text = (getattr(each, "quantization_config", None) for each in (config, config.get_text_config()))
+    packed = whole or text
+    if not packed:
+        return {}
+    if not isinstance(packed, dict) or packed.get("quant_method") != "mxfp4":
+        raise ModelError("config.json: quantized checkpoints are not supported; use unquantized safetensors or a GGUF")
+    return {"quantization_config": Mxfp4Config(dequantize=True)}
+
+
 def _load(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    unpacking = _unpacking(config)
     transformers_logging.disable_progress_bar()
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -195,6 +205,7 @@ def _load(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> PreTrai
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
+            **unpacking,
         )
     except Exception as error:  # as above
         raise ModelError(f"transformers cannot load {folder.name}: {_first_line(error)}") from error

@@ -17,7 +17,7 @@ from engine.models.bridge import Bridge
 from engine.models.load import load_model
 from engine.models.spec import AttentionSpec
 from engine.runner import Runner
-from tests.fakes.tiny_models import save
+from tests.fakes.tiny_models import Scorer, reference_logits, save
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -83,7 +83,7 @@ def test_models_that_the_interface_cannot_carry_are_refused(
     [
         ("t5", {}, "has an encoder"),
         ("vit", {}, "no causal language model of the kind vit"),
-        ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4"}}, "quantized checkpoints are not supported"),
+        ("gpt_oss", {"quantization_config": {"quant_method": "fp8"}}, "quantized checkpoints are not supported"),
     ],
 )
 def test_kinds_of_models_are_refused_by_their_config(
@@ -169,3 +169,27 @@ def test_other_dtypes(tmp_path: Path) -> None:
     for dtype in ("bfloat16", "float16"):
         ready = Runner.load(EngineConfig(str(tmp_path), dtype=dtype, num_blocks=8)).ready  # type: ignore[arg-type]
         assert (ready.dtype, ready.kv_bytes_per_token) == (dtype, 3 * 2 * 2 * 8 * 2)
+
+
+def test_the_packed_experts_of_gpt_oss(tmp_path: Path) -> None:
+    # As published: MXFP4, two numbers of four bits a byte, 32 of them to one exponent (OCP Microscaling Formats 1.0).
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "head_dim": 8, "num_hidden_layers": 2, "sliding_window": 8}
+    model = save(tmp_path, "gpt_oss", num_local_experts=4, num_experts_per_tok=2, **sizes)
+    positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    meant = torch.tensor([*positive, *(-value for value in positive)])
+    file = tmp_path / "model.safetensors"
+    tensors, unpacked = load_file(file), {}
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, rows, columns = tensors.pop(name).shape
+        packed = torch.randint(0, 256, (experts, columns, rows // 32, 16), dtype=torch.uint8)
+        exponents = torch.randint(122, 126, (experts, columns, rows // 32), dtype=torch.uint8)
+        tensors[f"{name}_blocks"], tensors[f"{name}_scales"] = packed, exponents
+        values = torch.stack((meant[(packed & 15).long()], meant[(packed >> 4).long()]), -1).flatten(-2)
+        scaled = values * torch.exp2(exponents.float() - 127).unsqueeze(-1)
+        unpacked[name] = scaled.view(experts, columns, rows).transpose(1, 2)
+    save_file(tensors, file, metadata={"format": "pt"})
+    _edit_config(tmp_path, quantization_config={"quant_method": "mxfp4"})
+    model.load_state_dict(unpacked, strict=False)
+    tokens = list(range(3, 23))
+    logits = Scorer(tmp_path).prompt(tokens, tuple(range(5)))
+    torch.testing.assert_close(logits, reference_logits(model, tokens), rtol=1e-4, atol=1e-4)

@@ -328,7 +328,7 @@ def test_gguf_equals_transformers(tmp_path: Path, kind: str, settings: dict[str,
     path = tmp_path / "model.gguf"
     _write_gguf(path, model, kind)
     scorer = Scorer(path)
-    assert scorer.spec.eos == {2}
+    assert scorer.decoder.eos == {2}
     torch.testing.assert_close(scorer.prompt(TOKENS, TABLE), reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
 
 

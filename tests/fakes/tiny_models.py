@@ -12,8 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.batch import Batch, Chunk
-from engine.models.llama import Decoder
-from engine.models.weights import open_checkpoint
+from engine.models.load import load_model
 
 BLOCK = 4
 
@@ -58,14 +57,12 @@ def reference_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
 
 
 class Scorer:
-    """One loaded decoder with a cache: the model part of the engine without sampling."""
+    """One loaded model with a cache: the model part of the engine without sampling."""
 
     def __init__(self, path: Path, *, dtype: torch.dtype = torch.float32, blocks: int = 64, block_size: int = BLOCK):
-        with open_checkpoint(path) as checkpoint:
-            self.spec = checkpoint.spec
-            self.decoder = Decoder(checkpoint, dtype, self.spec.context)
-        self.cache = KvCache(self.spec.attention, blocks, block_size, dtype)
-        self.attention = Attention(self.spec.attention, self.cache)
+        self.decoder = load_model(path, dtype, None)
+        self.cache = KvCache(self.decoder.attention, blocks, block_size, dtype)
+        self.attention = Attention(self.decoder.attention, self.cache)
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Logits of every token of the batch, chunks' tokens first, then the rows'; [T, V] float32."""
