@@ -213,7 +213,8 @@ def _load(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> PreTrai
         if names := report[key]:
             raise ModelError(f"the checkpoint {what} {len(names)} tensors: {min(names)}")
     loaded: PreTrainedModel = model.eval()
-    return loaded
+    # transformers 5.17 leaves what it unpacks in bfloat16, which holds it exactly, but would compute in it too.
+    return loaded.float() if dtype == torch.float32 else loaded
 
 
 def _made_for(config: PretrainedConfig) -> int:
