@@ -41,6 +41,14 @@ def test_F4_F7_a_legacy_completions_entries() -> None:
     }
 
 
+def test_of_two_tokens_with_one_text_the_likelier_is_told() -> None:
+    twins = TokenBytes([b"x", b"x"])
+    told = [Told(1, Logprobs(-3.0, 2, ((0, -0.5),)), 0)]
+    written = Spelling(twins, Telling(logprobs=1)).legacy(told)
+    assert isinstance(written, dict)
+    assert written["top_logprobs"] == [{"x": -0.5}]
+
+
 def test_tokens_by_their_ids() -> None:
     by_id = spelling(1, as_ids=True)
     told = [Told(HALF, Logprobs(-2.0, 2, TOP), 0)]
@@ -63,3 +71,9 @@ def test_a_prompts_log_probabilities() -> None:
             "0": {"logprob": -2.0, "rank": 2, "decoded_token": "bytes: \\xf0\\x9f"},
         },
     ]
+
+
+def test_a_prompts_token_that_is_as_likely_as_another_keeps_its_rank() -> None:
+    tied = Logprobs(-0.7, 1, ((END, -0.7), (WORD, -0.7)))
+    (written,) = spelling().prompt((WORD,), [tied])  # type: ignore[misc]
+    assert written["2"]["rank"] == written["3"]["rank"] == 1  # type: ignore[index,call-overload]
