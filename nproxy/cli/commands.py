@@ -41,7 +41,9 @@ def main() -> None:
     help="Whether upstreams are sent n.  [default: auto]",
 )
 @click.option("--max-n", metavar="N", help="Widest n that a request may ask for.  [default: 128]")
-@click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), help="What the engine computes in.")
+@click.option(
+    "--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), help="What the engine computes in."
+)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
