@@ -23,7 +23,7 @@ from engine.errors import ConfigError, CoreFailed, ModelError
 from engine.options import Options, engine_config, read_words
 from engine.server.http import listening
 from engine.server.metrics import Metrics
-from engine.server.pooling import Pooling, read_pooling
+from engine.server.preparing.pooling import Pooling, read_pooling
 from engine.server.router import Router
 from engine.server.serving import Serving, unavailable
 from engine.text.tokenizer import Tokenizer, load_tokenizer

@@ -32,7 +32,7 @@ BREAKS = [
     ("nproxy/models/hub.py", "import torch", "nproxy never imports the engine"),
     ("engine/newcomer.py", "", "engine: library > server"),
     ("engine/scheduler.py", "import engine.core", "engine: library > server"),
-    ("engine/text/stops.py", "import engine.server.output", "engine: library > server"),
+    ("engine/text/stops.py", "import engine.server.answering.output", "engine: library > server"),
     ("engine/blocks.py", "import nproxy.config", "The engine takes the wire"),
     ("engine/scheduler.py", "import nproxy.openai.errors", "The engine's core knows no wire"),
     ("engine/batch.py", "import torch", "The engine's scheduling half"),

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.messages import Logprobs
-from engine.server.order import Order
-from engine.server.output import Piece, Told
-from engine.server.said import Said, message, text_of
+from engine.server.answering.output import Piece, Told
+from engine.server.answering.said import Said, message, text_of
+from engine.server.asking.order import Order
 from engine.text.parsers.parts import Part
 from nproxy.openai.jsonvalue import JSON
 

@@ -19,13 +19,13 @@ from engine.library.shared import News, SharedCore
 from engine.library.words import ChatWishes, Messages, Wishes
 from engine.messages import Add, Embed, Embedded
 from engine.runner import Runner
-from engine.server.best_of import the_best
+from engine.server.answering.best_of import the_best
+from engine.server.answering.output import Output, Piece
+from engine.server.answering.said import Said
+from engine.server.asking.order import Order, read_order
 from engine.server.groups import groups, manners
-from engine.server.order import Order, read_order
-from engine.server.output import Output, Piece
-from engine.server.pooling import prompts_of, read_pooling
-from engine.server.prompts import prepare
-from engine.server.said import Said
+from engine.server.preparing.pooling import prompts_of, read_pooling
+from engine.server.preparing.prompts import prepare
 from engine.text.tokenizer import load_tokenizer
 from nproxy.openai.body import Body
 from nproxy.openai.errors import ApiError

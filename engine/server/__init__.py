@@ -1,5 +1,4 @@
 """The server half: OpenAI's wire on one side, the channel to the core on the other; no torch.
 
-A request passes http -> order (fields, wishes, members) -> prompts -> router -> output -> answers. What all of
-them share stands in serving.
+A request passes http -> asking -> preparing -> groups -> router -> answering. What all of them share stands in serving.
 """

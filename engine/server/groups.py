@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from random import Random
 
 from engine.messages import Add, Choice, Ready, wrap_seed
-from engine.server.order import Order
-from engine.server.output import Manner
-from engine.server.prompts import Prompt
+from engine.server.answering.output import Manner
+from engine.server.asking.order import Order
+from engine.server.preparing.prompts import Prompt
 from engine.text.detokenizer import TokenBytes
 from nproxy.openai.errors import invalid_request
 

@@ -14,19 +14,19 @@ from pathlib import Path
 from aiohttp import hdrs, web
 
 from engine.server import metrics
-from engine.server.answers import Answer
-from engine.server.embeddings import embeddings
-from engine.server.endpoint import SERVING, json_answer, read
+from engine.server.answering.answers import Answer
+from engine.server.answering.logprobs import Spelling
+from engine.server.answering.output import Output
+from engine.server.answering.writer import Writer
+from engine.server.asking.order import read_order
+from engine.server.asking.salt import salt_of
+from engine.server.endpoints.common import SERVING, json_answer, read
+from engine.server.endpoints.embeddings import embeddings
+from engine.server.endpoints.responses import endpoint as responses
+from engine.server.endpoints.tokenize import detokenize, tokenize
 from engine.server.groups import groups, manners
-from engine.server.logprobs import Spelling
-from engine.server.order import read_order
-from engine.server.output import Output
-from engine.server.prompts import context_length
-from engine.server.responses import endpoint as responses
-from engine.server.salt import salt_of
+from engine.server.preparing.prompts import context_length
 from engine.server.serving import Serving
-from engine.server.tokenize import detokenize, tokenize
-from engine.server.writer import Writer
 from nproxy.openai import request_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect

@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from engine.config import EngineConfig
 from engine.messages import Ready
-from engine.server.compiling import Compiling
+from engine.server.asking.order import Order
 from engine.server.metrics import Metrics
-from engine.server.order import Order
-from engine.server.pooling import Pooling
-from engine.server.prompts import Prompt, prepare
+from engine.server.preparing.compiling import Compiling
+from engine.server.preparing.pooling import Pooling
+from engine.server.preparing.prompts import Prompt, prepare
 from engine.server.router import Router
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, model_not_found

@@ -11,7 +11,7 @@ from engine.channel import CoreClient
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.messages import Abort, Add, Sampling, StepDone
-from engine.server.structure import any_rule, grammar_of, regex_rule, text_rule
+from engine.server.asking.structure import any_rule, grammar_of, regex_rule, text_rule
 from tests.engine.test_grammar import END, TOKENS, VOCABULARY, tokenizer
 from tests.fakes.runner import HashRunner, expected, ready
 

@@ -18,7 +18,7 @@ from engine.batch import Batch, Chunk, Draw
 from engine.errors import GrammarError
 from engine.grammar import MOST_BYTES, Compiled, Compiler, Grammars
 from engine.messages import Add, Sampling
-from engine.server.structure import any_rule, grammar_of, regex_rule, text_rule
+from engine.server.asking.structure import any_rule, grammar_of, regex_rule, text_rule
 from engine.text.detokenizer import TokenBytes
 from tests.fakes.runner import ready
 

@@ -17,8 +17,8 @@ import torch
 
 from engine import Delta, Engine, EngineError, ModelError, RequestError
 from engine.library import ChatWishes, Wishes
-from engine.server.fields import check_fields
-from engine.server.pooling import Pooling
+from engine.server.asking.fields import check_fields
+from engine.server.preparing.pooling import Pooling
 from nproxy.openai.dialect import Dialect
 from tests.engine.asking import QUESTION, answer, chat
 from tests.engine.conftest import MODEL

@@ -15,7 +15,8 @@ import pytest
 
 from engine.channel import CoreClient
 from engine.config import EngineConfig
-from engine.server import answers, serving
+from engine.server import serving
+from engine.server.answering import answers
 from engine.server.http import listening
 from engine.server.metrics import Metrics
 from engine.server.router import Router
@@ -25,7 +26,7 @@ from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from tests.engine.asking import answer, ask, chat, folded, post, refused, streamed, texts
 from tests.engine.conftest import MODEL
-from tests.engine.server.test_order import LETTERS
+from tests.engine.server.asking.test_order import LETTERS
 
 
 @asynccontextmanager

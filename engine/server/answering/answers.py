@@ -1,0 +1,148 @@
+"""Sending answers: the same pieces as a stream of events, or folded into one JSON body."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from aiohttp import web
+
+from engine.messages import Logprobs
+from engine.server.answering.best_of import the_best
+from engine.server.answering.output import Output, Piece
+from engine.server.answering.said import Said
+from engine.server.router import Ticket
+from nproxy.openai import request_id
+from nproxy.openai.errors import ApiError
+from nproxy.openai.usage import Usage
+from nproxy.openai.wire import PING
+
+_WRITE_SECONDS = 60.0
+_HEADERS_AFTER_SECONDS = 30.0  # a stream without any event by then begins all the same, with a ping
+_PING_SECONDS = 15.0  # no longer silence than this in a stream that has begun
+_STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+log = logging.getLogger("engine.server")
+
+
+class Writing(Protocol):
+    """How one endpoint writes pieces and whole choices; see Writer, and the responses' own."""
+
+    def prelude(self) -> bytes:
+        """What a stream begins with."""
+
+    def chunk(self, piece: Piece, usage: Usage | None = None) -> bytes:
+        """One piece; usage: the running total, where each chunk carries it."""
+
+    def end(self, usage: Usage) -> bytes:
+        """What a stream ends with when all choices are done."""
+
+    def failure(self, error: ApiError) -> bytes:
+        """What it ends with otherwise."""
+
+    def answer(
+        self, choices: Sequence[Said], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
+    ) -> bytes:
+        """The whole answer instead of a stream; `prompt_logprobs`: of each prompt, where they were computed."""
+
+
+class Answer:
+    """One request's answer on its way out. prompt_tokens: of all its prompts, each counted once."""
+
+    def __init__(self, writer: Writing, ticket: Ticket, output: Output, prompt_tokens: int) -> None:
+        self._writer = writer
+        self._ticket = ticket
+        self._output = output
+        self._prompt_tokens = prompt_tokens
+
+    async def whole(self, n: int) -> bytes:
+        """Wait for all choices and write the n best of each prompt, or all that were drawn, as one body.
+
+        Raises ApiError when the core fails the request.
+        """
+        choices = [Said() for _ in range(self._output.choices)]
+        while not self._output.finished:
+            for piece in await self._next():
+                choices[piece.index].add(piece)
+        drawn = len(choices) // len(self._ticket.groups)
+        shown = choices if n == drawn else the_best(choices, drawn, n)
+        return self._writer.answer(shown, self._usage(), self._output.prompt_logprobs)
+
+    async def stream(self, request: web.Request, *, continuous: bool = False) -> web.StreamResponse:
+        """Send events as they come, each step's in one write.
+
+        The status goes out with the first tokens, or after half a minute without; until then ApiError is raised
+        and has a status of its own, and after that an error is the stream's last event. continuous: each chunk has
+        the usage so far.
+        """
+        pieces = await self._next_by(_now() + _HEADERS_AFTER_SECONDS)
+        response = web.StreamResponse(headers=_STREAM_HEADERS)
+        await response.prepare(request)
+        try:
+            await self._events(response, pieces, continuous)
+        except Exception as error:  # the status is out: all that is left is to break off
+            if not isinstance(error, (TimeoutError, ConnectionError)):  # a reader that stalled, or has left
+                log.exception("stream %s failed", response.headers[request_id.HEADER])
+            if request.transport is not None:
+                request.transport.abort()
+        return response
+
+    async def _events(self, response: web.StreamResponse, pieces: Sequence[Piece] | None, continuous: bool) -> None:
+        """Write the stream from `pieces` on; None stands for a silence that was long enough for a ping."""
+        prelude = self._writer.prelude()
+        written = _now()
+        try:
+            while not self._output.finished:
+                if pieces is None:
+                    data = PING
+                else:
+                    data, prelude = prelude + self._frames(pieces, continuous), b""
+                if data:
+                    async with asyncio.timeout(_WRITE_SECONDS):
+                        await response.write(data)
+                    written = _now()
+                pieces = await self._next_by(written + _PING_SECONDS)
+            data = prelude + self._frames(pieces or (), continuous) + self._writer.end(self._usage())
+        except ApiError as error:
+            data = self._writer.failure(error)
+            response.force_close()
+        async with asyncio.timeout(_WRITE_SECONDS):
+            await response.write_eof(data)
+
+    async def _next(self) -> Sequence[Piece]:
+        """What the events that are there come to, once there are some; may be nothing that can be shown yet."""
+        taken = self._output.take(await self._ticket.inbox.take())
+        self._ticket.cut(taken.cut)
+        self._ticket.over = self._output.finished
+        return taken.pieces
+
+    async def _next_by(self, deadline: float) -> Sequence[Piece] | None:
+        """The same; None when nothing has come by then (on the loop's clock)."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._next()
+        except TimeoutError:
+            return None
+
+    def _frames(self, pieces: Sequence[Piece], continuous: bool) -> bytes:
+        usage = self._usage() if continuous else None
+        return b"".join([self._writer.chunk(piece, usage) for piece in pieces])
+
+    def _usage(self) -> Usage:
+        reasoned = self._output.reasoning_tokens
+        return Usage(
+            prompt=self._prompt_tokens,
+            completion=self._output.completion_tokens,
+            prompt_details={"cached_tokens": self._output.cached_tokens},
+            completion_details={"reasoning_tokens": reasoned} if reasoned else None,
+        )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,88 @@
+"""Log probabilities as OpenAI's wire has them: for chats, for legacy completions, and vLLM's for prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.messages import Logprobs
+from engine.server.answering.output import Told
+from engine.server.asking.telling import Telling
+from engine.text.detokenizer import TokenBytes
+from nproxy.openai.jsonvalue import JSON
+
+_LOWEST = -9999.0  # stands for minus infinity, which JSON has no word for; OpenAI's and vLLM's number
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How tokens are written. The core may have told more of the likeliest than this answer is to show."""
+
+    table: TokenBytes
+    telling: Telling
+
+    def chat(self, told: Sequence[Told]) -> JSON:
+        """`logprobs` of a chat's choice, or of one of its chunks."""
+        return {"content": self.entries(told), "refusal": None}
+
+    def entries(self, told: Sequence[Told]) -> list[JSON]:
+        """One entry for each token, as chats and responses have them."""
+        return [self._entry(one) for one in told]
+
+    def legacy(self, told: Sequence[Told]) -> JSON:
+        """`logprobs` of a legacy completion's choice, or of one of its chunks; null for a prompt's first token."""
+        return {
+            "tokens": [self._text(one.token) for one in told],
+            "token_logprobs": [None if one.logprobs is None else _number(one.logprobs.own) for one in told],
+            "top_logprobs": [None if one.logprobs is None else self._likeliest(one) for one in told],
+            "text_offset": [one.offset for one in told],
+        }
+
+    def prompt(self, tokens: Sequence[int], logprobs: Sequence[Logprobs | None]) -> JSON:
+        """vLLM's `prompt_logprobs`: per token an object by token id, null for the first."""
+        return [None if one is None else self._by_id(token, one) for token, one in zip(tokens, logprobs, strict=True)]
+
+    def _entry(self, told: Told) -> dict[str, JSON]:
+        logprobs = told.logprobs
+        if logprobs is None:
+            raise ValueError(f"the core has told no log probability of token {told.token}")
+        top: list[JSON] = [self._scored(token, score) for token, score in logprobs.top[: self.telling.logprobs]]
+        return {**self._scored(told.token, logprobs.own), "top_logprobs": top}
+
+    def _scored(self, token: int, logprob: float) -> dict[str, JSON]:
+        piece = self.table.spelling(token)
+        text = f"token_id:{token}" if self.telling.as_ids else piece.decode(errors="backslashreplace")
+        return {"token": text, "logprob": _number(logprob), "bytes": list(piece)}
+
+    def _likeliest(self, told: Told) -> dict[str, JSON]:
+        """The likeliest tokens and, beside them where it is not among them, the token itself."""
+        logprobs = told.logprobs
+        if logprobs is None:
+            return {}
+        found: dict[str, JSON] = {}
+        for token, score in (*logprobs.top[: self.telling.logprobs], (told.token, logprobs.own)):
+            found.setdefault(self._text(token), _number(score))
+        return found
+
+    def _by_id(self, token: int, logprobs: Logprobs) -> dict[str, JSON]:
+        ranked = [(token, logprobs.own, logprobs.rank)]
+        likeliest = enumerate(logprobs.top[: self.telling.prompt_logprobs], 1)
+        ranked += [(other, score, rank) for rank, (other, score) in likeliest if other != token]
+        return {
+            str(one): {"logprob": _number(score), "rank": rank, "decoded_token": self._text(one)}
+            for one, score, rank in ranked
+        }
+
+    def _text(self, token: int) -> str:
+        """A token that is no text by itself is written as its bytes, as OpenAI's legacy completions write them."""
+        if self.telling.as_ids:
+            return f"token_id:{token}"
+        piece = self.table.spelling(token)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + piece.decode(errors="backslashreplace")
+
+
+def _number(logprob: float) -> float:
+    return max(logprob, _LOWEST)

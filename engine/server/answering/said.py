@@ -1,0 +1,88 @@
+"""What one choice has said in all, and the JSON of it: a message of a chat, or the delta of one chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from engine.server.answering.output import Piece, Told
+from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
+from nproxy.openai.jsonvalue import JSON
+
+
+@dataclass(slots=True)
+class Said:
+    """A choice, folded from its pieces, which are kept too; grows as they come."""
+
+    parts: list[Part] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    finish: str | None = None
+    pieces: list[Piece] = field(default_factory=list)
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece of this choice."""
+        self.parts += piece.parts
+        self.told += piece.told
+        self.finish = piece.finish
+        self.pieces.append(piece)
+
+
+def text_of(parts: Iterable[Part]) -> str:
+    """What is said to the user, joined."""
+    return "".join([part.text for part in parts if isinstance(part, Content)])
+
+
+def delta(parts: Iterable[Part]) -> dict[str, JSON]:
+    """The parts of one chunk as one delta of a chat; what does not occur has no key."""
+    content, reasoning, calls = _apart(parts)
+    said: dict[str, JSON] = {}
+    if reasoning:
+        said["reasoning_content"] = reasoning
+    if content:
+        said["content"] = content
+    if calls:
+        said["tool_calls"] = [{"index": index, **call.json()} for index, call in calls.items()]
+    return said
+
+
+def message(parts: Iterable[Part]) -> dict[str, JSON]:
+    """All of a choice as a message; its content is null beside calls and without a word."""
+    content, reasoning, calls = _apart(parts)
+    said: dict[str, JSON] = {"content": content or (None if calls else "")}
+    if reasoning:
+        said["reasoning_content"] = reasoning
+    if calls:
+        said["tool_calls"] = [call.json() for call in calls.values()]
+    return said
+
+
+@dataclass(slots=True)
+class _Call:
+    """What some parts say of one call. start: None where it began in earlier ones."""
+
+    start: ToolStart | None
+    arguments: str = ""
+
+    def json(self) -> dict[str, JSON]:
+        if self.start is None:
+            return {"function": {"arguments": self.arguments}}
+        function: dict[str, JSON] = {"name": self.start.name, "arguments": self.arguments}
+        return {"id": self.start.id, "type": "function", "function": function}
+
+
+def _apart(parts: Iterable[Part]) -> tuple[str, str, dict[int, _Call]]:
+    """Content, reasoning, and the calls by their index."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    calls: dict[int, _Call] = {}
+    for part in parts:
+        match part:
+            case Content(text):
+                content.append(text)
+            case Reasoning(text):
+                reasoning.append(text)
+            case ToolStart(index):
+                calls[index] = _Call(part)
+            case ToolArguments(index, text):
+                calls.setdefault(index, _Call(None)).arguments += text
+    return "".join(content), "".join(reasoning), calls

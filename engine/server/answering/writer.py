@@ -1,0 +1,100 @@
+"""Pieces and whole choices in the bytes of one request's wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.messages import Logprobs
+from engine.server.answering.logprobs import Spelling
+from engine.server.answering.output import Piece, Told
+from engine.server.answering.said import Said, delta, message, text_of
+from engine.text.parsers.parts import Content
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import ApiError
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.usage import Usage
+from nproxy.openai.wire import DONE, Wire, error_event
+
+
+class Writer:
+    """Writes what the client has asked to be told, and nothing else.
+
+    prompts: the tokens of the request's prompts, each of which has `n` choices in the answer. What belongs to a
+    prompt and not to a choice stands beside the choices of a chat, which has one prompt, and in every choice of a
+    legacy completion, as in vLLM.
+    """
+
+    def __init__(self, wire: Wire, spelling: Spelling, prompts: Sequence[tuple[int, ...]], n: int) -> None:
+        self._wire = wire
+        self._chat = wire.dialect is Dialect.CHAT
+        self._telling = spelling.telling
+        self._spelling = spelling
+        self._prompts = prompts
+        self._n = n
+        self._begun: set[int] = set()
+
+    def prelude(self) -> bytes:
+        """The role chunks that a chat's stream begins with."""
+        return self._wire.prelude(range(len(self._prompts) * self._n))
+
+    def chunk(self, piece: Piece, usage: Usage | None = None) -> bytes:
+        """One piece as one chunk; usage: the running total, where each chunk carries it."""
+        if self._chat and not self._telling.tokens and usage is None and len(piece.parts) == 1:
+            (part,) = piece.parts
+            if isinstance(part, Content):  # nearly every chunk of nearly every stream
+                return self._wire.text(piece.index, part.text, finish_reason=piece.finish)
+        about: dict[str, JSON] = {}
+        if self._telling.ids and piece.index not in self._begun:
+            about = {"prompt_token_ids": list(self._prompts[piece.index // self._n])}
+            self._begun.update(range(self._n) if self._chat else (piece.index,))
+        return self._wire.chunk(
+            piece.index,
+            delta(piece.parts) if self._chat else {"text": text_of(piece.parts)},
+            finish_reason=piece.finish,
+            logprobs=self._logprobs(piece.told),
+            extra={**({} if self._chat else about), **self._ids(piece.told)},
+            top=about if self._chat else {},
+            usage=usage,
+        )
+
+    def end(self, usage: Usage) -> bytes:
+        """The chunk without choices that carries the usage, where it was asked for, and `[DONE]`."""
+        return (self._wire.usage_tail(usage) if self._wire.include_usage else b"") + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        """An error as the stream's last event."""
+        return error_event(error)
+
+    def answer(
+        self, choices: Sequence[Said], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
+    ) -> bytes:
+        """The whole answer; `prompt_logprobs`: of each prompt, where they were computed."""
+        about = [self._about(*prompt) for prompt in zip(self._prompts, prompt_logprobs, strict=True)]
+        written = [
+            self._wire.choice(
+                index,
+                message(said.parts) if self._chat else {"text": text_of(said.parts)},
+                finish_reason=said.finish,
+                logprobs=self._logprobs(said.told),
+                extra={**({} if self._chat else about[index // self._n]), **self._ids(said.told)},
+            )
+            for index, said in enumerate(choices)
+        ]
+        return self._wire.answer(written, usage, about[0] if self._chat else {})
+
+    def _about(self, tokens: tuple[int, ...], logprobs: Sequence[Logprobs | None] | None) -> dict[str, JSON]:
+        """What the answer tells of a prompt."""
+        told: dict[str, JSON] = {}
+        if self._telling.ids:
+            told["prompt_token_ids"] = list(tokens)
+        if self._telling.prompt_logprobs is not None and logprobs is not None:
+            told["prompt_logprobs"] = self._spelling.prompt(tokens, logprobs)
+        return told
+
+    def _ids(self, told: Sequence[Told]) -> dict[str, JSON]:
+        return {"token_ids": [one.token for one in told if not one.echoed]} if self._telling.ids else {}
+
+    def _logprobs(self, told: Sequence[Told]) -> JSON:
+        if self._telling.logprobs is None:
+            return None
+        return self._spelling.chat(told) if self._chat else self._spelling.legacy(told)

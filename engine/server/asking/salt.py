@@ -1,0 +1,36 @@
+"""Whose prompts share computed blocks: who can see that a prompt was computed before learns something of it."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+
+from engine.server.asking.members import Members
+from nproxy.openai.errors import invalid_request
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.refusals import wrong_type
+
+_KEYS = ("authorization", "api-key", "x-api-key")  # OpenAI's, Azure's, Anthropic's
+_SECRET = secrets.token_bytes(16)  # so that nobody who reads the core's memory can try keys
+
+
+def salt_of(headers: Mapping[str, str], fields: Mapping[str, JSON]) -> str:
+    """The salt of a request: of its API key, and of `cache_salt`, by which a client parts its own users.
+
+    Empty where there is neither: all such requests share. headers: by their lower-case names, or any case in a
+    multidict. Raises ApiError 400 for a `cache_salt` that is no text.
+    """
+    own = Members(fields).get("cache_salt")
+    if own is not None and not isinstance(own, str):
+        raise wrong_type("cache_salt", "a string", own)
+    if own == "":
+        raise invalid_request("'cache_salt' is empty.", param="cache_salt", code="invalid_value")
+    said = [headers.get(name, "") for name in _KEYS] + [own or ""]
+    if not any(said):
+        return ""
+    digest = hashlib.blake2b(key=_SECRET, digest_size=16)
+    for text in said:
+        data = text.encode(errors="surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()

@@ -1,0 +1,131 @@
+"""/v1/responses: create, retrieve, delete, and the input of a response."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from aiohttp import web
+
+from engine.config import EngineConfig
+from engine.server.answering.answers import Answer
+from engine.server.answering.logprobs import Spelling
+from engine.server.answering.output import Output
+from engine.server.asking.members import Members
+from engine.server.asking.order import Order, read_order
+from engine.server.asking.salt import salt_of
+from engine.server.endpoints.common import SERVING, json_answer, read
+from engine.server.endpoints.responses.items import Item
+from engine.server.endpoints.responses.output import Items
+from engine.server.endpoints.responses.request import Asked, read_asked, renamed
+from engine.server.endpoints.responses.turns import Turn, Turns
+from engine.server.endpoints.responses.writer import Response, ResponseWriter
+from engine.server.groups import groups, manners
+from engine.server.preparing.prompts import Prompt
+from engine.server.serving import Serving
+from nproxy.openai.body import Body
+from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.jsonvalue import JSON, dumps
+from nproxy.openai.requests import parse_chat
+
+_PATH = "/v1/responses"
+_MOST_LISTED = 100
+_TURNS = web.AppKey("turns", Turns)
+
+
+def add_routes(app: web.Application, config: EngineConfig) -> None:
+    """Serve the endpoint and what lies below it."""
+    app[_TURNS] = Turns(config.max_responses, config.max_response_bytes)
+    app.router.add_post(_PATH, _create)
+    app.router.add_get(f"{_PATH}/{{id}}", _retrieve)
+    app.router.add_delete(f"{_PATH}/{{id}}", _delete)
+    app.router.add_get(f"{_PATH}/{{id}}/input_items", _input_items)
+
+
+async def _create(request: web.Request) -> web.StreamResponse:
+    serving = request.app[SERVING]
+    with serving.request():
+        turns, asked = request.app[_TURNS], read_asked(Body.parse(await read(request)).fields, _new_id)
+        owner = salt_of(request.headers, {})
+        previous = None
+        if asked.previous is not None:
+            previous = turns.find(owner, asked.previous, "previous_response_id")
+        order, prompt = await _prepared(serving, asked, previous)
+        model, router, table = order.request.model, serving.router, serving.tokenizer.table
+        salt, adapter = salt_of(request.headers, asked.fields), serving.adapter(model)
+        items = Items(_new_id)
+        head: Response = {"id": _new_id("resp"), "object": "response", "created_at": int(time.time()), "model": model}
+
+        def keep(response: Response) -> None:
+            if asked.store:
+                turns.keep(Turn(owner, response, asked.items, tuple(items.done), previous))
+
+        with router.submit(groups(order, [prompt], router.ready, serving.random, salt=salt, adapter=adapter)) as ticket:
+            answer = Answer(
+                ResponseWriter(head | asked.repeated(), items, Spelling(table, order.telling), keep),
+                ticket,
+                Output(ticket.groups, table, manners(order, [prompt], table)),
+                prompt_tokens=len(prompt.tokens),
+            )
+            if asked.stream:
+                return await answer.stream(request)
+            return web.Response(body=await answer.whole(1), content_type="application/json")
+
+
+async def _prepared(serving: Serving, asked: Asked, previous: Turn | None) -> tuple[Order, Prompt]:
+    """The chat that the request and all turns before it come to; its errors name the request's own fields."""
+    try:
+        chat = asked.chat(previous.conversation if previous else [])
+        order = read_order(parse_chat(Body.parse(dumps(chat)), serving.limits), serving.most_logprobs)
+        serving.adapter(order.request.model)
+        [prompt] = await serving.prepare(order)
+    except ApiError as error:
+        raise renamed(error) from None
+    return order, prompt
+
+
+async def _retrieve(request: web.Request) -> web.Response:
+    for name in request.query.keys() - {"include", "include[]", "include_obfuscation"}:
+        raise invalid_request(f"'{name}' is not supported by this engine.", param=name, code="unsupported_parameter")
+    return json_answer(_turn(request).response)
+
+
+async def _delete(request: web.Request) -> web.Response:
+    turn = _turn(request)
+    request.app[_TURNS].forget(turn)
+    return json_answer({"id": turn.id, "object": "response", "deleted": True})
+
+
+async def _input_items(request: web.Request) -> web.Response:
+    """All that the model was given, the turns before included; the newest first unless `order` is asc."""
+    context, query = _turn(request).context, request.query
+    limit = Members({"limit": _number(query.get("limit", "20"))}).integer("limit", 1, _MOST_LISTED) or 0
+    order, after = query.get("order", "desc"), query.get("after")
+    if order not in ("asc", "desc"):
+        raise invalid_request("'order' is 'asc' or 'desc'.", param="order")
+    listed = context if order == "asc" else context[::-1]
+    if after is not None:
+        places = [place for place, item in enumerate(listed, 1) if item["id"] == after]
+        if not places:
+            raise invalid_request("There is no such item.", param="after", status=404)
+        listed = listed[places[0] :]
+    return json_answer(_page(listed, limit))
+
+
+def _page(listed: list[Item], limit: int) -> dict[str, object]:
+    page = listed[:limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": page, **ends, "has_more": len(listed) > limit}
+
+
+def _turn(request: web.Request) -> Turn:
+    """The turn that the path names; raises ApiError 404 where this key has none."""
+    return request.app[_TURNS].find(salt_of(request.headers, {}), request.match_info["id"])
+
+
+def _number(text: str) -> JSON:
+    return int(text) if text.isdecimal() and len(text) < 10 else text
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex}"

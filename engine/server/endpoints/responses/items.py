@@ -1,0 +1,179 @@
+"""Items, which a conversation of the Responses API is made of, and the messages of the chat that they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from engine.server.asking.members import Members
+from nproxy.openai.errors import ApiError, invalid_request, shorten
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.refusals import missing, wrong_type
+
+Item = Mapping[str, JSON]
+NewId = Callable[[str], str]
+"""Gives a fresh id with this prefix."""
+
+_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text")
+# Templates know "system"; that newer models call it "developer" is a matter of the name.
+_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+
+
+def read_items(value: JSON, new_id: NewId) -> list[Item]:
+    """The input as items with ids; a text is the user's message. Raises ApiError 400 for what is no list of items."""
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise missing("input") if value is None else wrong_type("input", "a string or an array of items", value)
+    return [_read_item(item, f"input.{number}", new_id) for number, item in enumerate(value)]
+
+
+def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[str, JSON]]:
+    """The chat that a checked list of items is, behind its instructions.
+
+    What an assistant thought, said and called in a row is one message. Raises ApiError 400 for the output of a call
+    that nobody made.
+    """
+    messages: list[dict[str, Any]] = []
+    if instructions is not None:
+        messages.append({"role": "system", "content": instructions})
+    calls: set[JSON] = set()
+    for item in items:
+        last = messages[-1] if messages else {}
+        match item["type"]:
+            case "function_call":
+                calls.add(item["call_id"])
+                turn = last if last.get("role") == "assistant" else _assistant(messages)
+                function = {"name": item["name"], "arguments": item["arguments"]}
+                call = {"id": item["call_id"], "type": "function", "function": function}
+                turn["tool_calls"] = [*turn.get("tool_calls", []), call]
+            case "function_call_output":
+                if item["call_id"] not in calls:
+                    raise _no_call(str(item["call_id"]))
+                content = _text(item["output"])
+                messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
+            case "reasoning":
+                if thought := _text(item.get("content")):
+                    _assistant(messages)["reasoning_content"] = thought
+            case _:
+                role, content = _ROLES[str(item["role"])], _text(item["content"])
+                if role == "assistant" and last.get("role") == role and last["content"] is None:
+                    last["content"] = content
+                elif role == "system" and len(messages) == 1 and last.get("role") == role:
+                    last["content"] += f"\n\n{content}"  # many templates take one system message, at the beginning
+                else:
+                    messages.append({"role": role, "content": content})
+    return [{**message, "content": message["content"] or ""} if _silent(message) else message for message in messages]
+
+
+def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Begin an assistant's message."""
+    messages.append({"role": "assistant", "content": None})
+    return messages[-1]
+
+
+def _silent(message: Mapping[str, Any]) -> bool:
+    """Whether it is a thought alone: neither word nor call."""
+    return message["content"] is None and not message.get("tool_calls")
+
+
+def _text(content: JSON) -> str:
+    """The text of an item's checked content."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "".join([str(part.get("text", "")) for part in parts if isinstance(part, dict)])
+
+
+def _read_item(value: JSON, where: str, new_id: NewId) -> Item:
+    if not isinstance(value, dict):
+        raise wrong_type(where, "an object", value)
+    kind = value.get("type") or "message"
+    read = _READERS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        raise invalid_request(
+            f"'{where}' is of the type '{shorten(str(kind))}', which is not supported by this engine.",
+            param=f"{where}.type",
+            code="unsupported_parameter",
+        )
+    own = value.get("id")
+    item = {**value, "id": own if isinstance(own, str) else new_id(_PREFIXES[str(kind)]), "type": kind}
+    return {**item, "status": "completed", **read(item, Members(value, f"{where}."))}
+
+
+def _read_message(item: Item, members: Members) -> Item:
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        raise invalid_request(
+            f"'{members.called('role')}' is one of {', '.join(_ROLES)}.", param=members.called("role")
+        )
+    if content is None:
+        raise missing(members.called("content"))
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"content": _read_parts(content, members.called("content"), kind)}
+
+
+def _read_call(item: Item, members: Members) -> Item:
+    return {name: _read_text(members, name) for name in ("call_id", "name", "arguments")}
+
+
+def _read_output(item: Item, members: Members) -> Item:
+    output = item.get("output")
+    if output is None:
+        raise missing(members.called("output"))
+    parts = output if isinstance(output, str) else _read_parts(output, members.called("output"), "input_text")
+    return {"call_id": _read_text(members, "call_id"), "output": parts}
+
+
+def _read_reasoning(item: Item, members: Members) -> Item:
+    """What is encrypted or summed up is passed over: a model here goes on from its own words only."""
+    content, summary = item.get("content"), item.get("summary")
+    parts = [] if content is None else _read_parts(content, members.called("content"), "reasoning_text")
+    return {"summary": summary if isinstance(summary, list) else [], "content": parts}
+
+
+_READERS: Mapping[str, Callable[[Item, Members], Item]] = {
+    "message": _read_message,
+    "function_call": _read_call,
+    "function_call_output": _read_output,
+    "reasoning": _read_reasoning,
+}
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+
+
+def _read_text(members: Members, name: str) -> str:
+    value = members.get(name)
+    if value is None:
+        raise missing(members.called(name))
+    if not isinstance(value, str):
+        raise wrong_type(members.called(name), "a string", value)
+    return value
+
+
+def _read_parts(value: JSON, where: str, kind: str) -> list[JSON]:
+    """The content's parts, texts all of them; a bare text is one part of this kind."""
+    if isinstance(value, str):
+        return [_part(kind, value)]
+    if not isinstance(value, list):
+        raise wrong_type(where, "a string or an array of parts", value)
+    parts: list[JSON] = []
+    for number, part in enumerate(value):
+        if not isinstance(part, dict):
+            raise wrong_type(f"{where}.{number}", "an object", part)
+        text = part.get("refusal") if part.get("type") == "refusal" else part.get("text")
+        if part.get("type") not in (*_TEXT_PARTS, "refusal") or not isinstance(text, str):
+            raise invalid_request(
+                f"'{where}' may hold text parts only.", param=f"{where}.{number}", code="unsupported_parameter"
+            )
+        parts.append(_part(kind, text))
+    return parts
+
+
+def _part(kind: str, text: str) -> JSON:
+    return {"type": kind, "text": text, **({"annotations": []} if kind == "output_text" else {})}
+
+
+def _no_call(call: str) -> ApiError:
+    return invalid_request(
+        f"No tool call found for function call output with call_id '{shorten(call)}'.", param="input"
+    )

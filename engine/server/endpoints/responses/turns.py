@@ -1,0 +1,102 @@
+"""Responses that may be gone on from: kept in memory, the least recently used forgotten first."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.server.endpoints.responses.items import Item
+from nproxy.openai.errors import invalid_request, shorten
+from nproxy.openai.jsonvalue import JSON, dumps
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One kept response. owner: the salt of its API key, who alone may see it. asked: its own input items.
+
+    previous: the turn that it goes on from, which lives as long as this one does, listed or not. holders: the list,
+    and turns that are held and go on from it.
+    """
+
+    owner: str
+    response: Mapping[str, JSON]
+    asked: tuple[Item, ...]
+    said: tuple[Item, ...]
+    previous: Turn | None
+    size: int = 0
+    holders: int = 0
+
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        return str(self.response["id"])
+
+    @property
+    def context(self) -> list[Item]:
+        """All that the response was made from: the items of the turns before, and its own input."""
+        turns: list[Turn] = []
+        turn = self.previous
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.previous
+        return [item for turn in reversed(turns) for item in (*turn.asked, *turn.said)] + list(self.asked)
+
+    @property
+    def conversation(self) -> list[Item]:
+        """All that a turn after this one goes on from."""
+        return [*self.context, *self.said]
+
+
+class Turns:
+    """At most `most` responses of `most_bytes` in all, counted as JSON.
+
+    A turn that is no longer listed counts as long as listed ones go on from it.
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._turns: OrderedDict[str, Turn] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def find(self, owner: str, id: str, param: str | None = None) -> Turn:
+        """The turn of this id, now the most recently used; raises ApiError 404 where the owner has none."""
+        turn = self._turns.get(id)
+        if turn is None or turn.owner != owner:
+            what = "Previous response" if param else "Response"
+            code = "previous_response_not_found" if param else "response_not_found"
+            raise invalid_request(f"{what} with id '{shorten(id)}' not found.", param=param, code=code, status=404)
+        self._turns.move_to_end(id)
+        return turn
+
+    def keep(self, turn: Turn) -> None:
+        """List a turn, and forget what is too much then, be it this one."""
+        turn.size = len(dumps(turn.response)) + len(dumps(turn.asked))
+        self._turns[turn.id] = turn
+        self._hold(turn)
+        while self._turns and (len(self._turns) > self._most or self.bytes > self._most_bytes):
+            self.forget(next(iter(self._turns.values())))
+
+    def forget(self, turn: Turn) -> None:
+        """Take a turn off the list; its memory is free when nobody goes on from it."""
+        del self._turns[turn.id]
+        held: Turn | None = turn
+        while held is not None:
+            held.holders -= 1
+            if held.holders:
+                return
+            self.bytes -= held.size
+            held = held.previous
+
+    def _hold(self, turn: Turn) -> None:
+        held: Turn | None = turn
+        while held is not None:
+            held.holders += 1
+            if held.holders > 1:
+                return
+            self.bytes += held.size
+            held = held.previous

@@ -1,0 +1,121 @@
+"""Answers held to calls, where a request wants that: in the family's own form, by each function's schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from engine.server.asking.structure import any_rule, free_text_to, json_rule, regex_rule, text_rule, token_rule
+from engine.server.asking.tools import Function, Tools
+from engine.text.parsers.families import HARMONY
+
+_MOST_CALLS = 32  # under a grammar a small model might go on with calls for ever
+
+Token = Callable[[str], int | None]
+"""The id of a mark that is a special token, None for one that is text like any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Calls as a family's models write them; the texts may hold marks.
+
+    call: what stands before a call's name, before its arguments and behind them. begin, between, end: what stands
+    around the calls; between is None where an answer has one at most. bare: characters that a call may begin with
+    where no mark does; words then do not begin with them.
+    """
+
+    call: tuple[str, str, str]
+    begin: str = ""
+    between: str | None = ""
+    end: str = ""
+    bare: str = ""
+
+
+_JSON_CALL = ('{"name": "', '", "arguments": ', "}")
+_FORMS: Mapping[str, Form] = {
+    "hermes": Form(('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"), between="\n"),
+    "llama3": Form(('{"name": "', '", "parameters": ', "}"), between="; ", bare="{["),
+    "mistral": Form(_JSON_CALL, begin="[TOOL_CALLS][", between=", ", end="]"),
+    "mistral-v11": Form(("[TOOL_CALLS]", "[ARGS]", "")),
+    "deepseek": Form(
+        ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>"),
+        begin="<｜tool▁calls▁begin｜>",
+        between="\n",
+        end="<｜tool▁calls▁end｜>",
+    ),
+    "deepseek-v3.1": Form(
+        ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+        begin="<｜tool▁calls▁begin｜>",
+        end="<｜tool▁calls▁end｜>",
+    ),
+    "json": Form(_JSON_CALL, begin="[", between=", ", end="]", bare="{[`"),
+    HARMONY: Form(("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""), between=None),
+}
+_MARK = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule, and the lines that define what it uses."""
+
+    start: str
+    lines: tuple[str, ...] = ()
+
+
+def calls_rule(tools: Tools, family: str, token: Token) -> Rule:
+    """An answer of calls and nothing else; raises ApiError 400 for a function's schema that is none."""
+    return Rule(_calls(tools, _FORMS[family], token))
+
+
+def calls_or_words_rule(tools: Tools, family: str, token: Token) -> Rule:
+    """Words, calls, or words and then calls. What looks like a call is one that the functions take."""
+    form = _FORMS[family]
+    if form.bare:
+        words = rf"(\s*[^\s{re.escape(form.bare)}](?s:.*))?"
+        return Rule(f"{regex_rule(words)} | {_calls(tools, form, token)}")
+    first = _MARK.match(form.begin or form.call[0])
+    opening = first[0] if first else ""
+    number = token(opening)
+    if number is not None:
+        return Rule(f"{regex_rule('(?s:.*)')} {_calls(tools, form, token)} | {regex_rule('(?s:.*)')}")
+    without = f"(?s:.*){re.escape(opening)}(?s:.*)"
+    return Rule(
+        f"to_call {_calls(tools, form, token, opened=len(opening))} | WORDS",
+        (free_text_to("to_call", opening), f"WORDS: {regex_rule('(?s:.*)')} & ~{regex_rule(without)}"),
+    )
+
+
+def text_with_marks(text: str, token: Token) -> str:
+    """The rule of a text with marks in it; none at all for no text."""
+    rules = []
+    for piece in filter(None, _MARK.split(text)):
+        number = token(piece)
+        rules.append(text_rule(piece) if number is None else token_rule(number))
+    return " ".join(rules)
+
+
+def _calls(tools: Tools, form: Form, token: Token, *, opened: int = 0) -> str:
+    """The calls' rule, less so many characters at their beginning."""
+    one = _one_of(tools.functions, form, token)
+    first, begin = one, form.begin[opened:]
+    if opened and not form.begin:
+        first = _one_of(tools.functions, replace(form, call=(form.call[0][opened:], *form.call[1:])), token)
+    rules = [text_with_marks(begin, token), first]
+    if tools.choice != "named" and tools.parallel and form.between is not None:
+        rules.append(f"({text_with_marks(form.between, token)} {one}){{0,{_MOST_CALLS - 1}}}")
+    return " ".join(filter(None, [*rules, text_with_marks(form.end, token)]))
+
+
+def _one_of(functions: tuple[Function, ...], form: Form, token: Token) -> str:
+    return any_rule([_call(function, form, token) for function in functions])
+
+
+def _call(function: Function, form: Form, token: Token) -> str:
+    before, middle, behind = form.call
+    rules = [
+        text_with_marks(f"{before}{function.name}{middle}", token),
+        json_rule(function.parameters, function.where),
+        text_with_marks(behind, token),
+    ]
+    return " ".join(filter(None, rules))

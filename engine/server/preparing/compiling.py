@@ -1,0 +1,142 @@
+"""Grammars on their way to the core: each text is first tried in a process of its own.
+
+What a client sends can make the compiler recurse until its stack is full, or compute until the end of days, and
+neither can be stopped inside a process. So a grammar is tried where nothing else lives: it is the client's error
+when that process dies of it or gives no answer in time, and a new process is started for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import OrderedDict
+from dataclasses import replace
+
+from engine.channel import child_environment
+from engine.errors import GrammarError
+from engine.grammar import MOST_BYTES
+from engine.messages import Ready
+from engine.server.asking.structure import Structure, grammar_of, text_rule
+from engine.text.tokenizer import Tokenizer
+from nproxy.openai.errors import ApiError, invalid_request
+
+_TRIAL_SECONDS = 5.0  # a schema of everyday size takes some milliseconds
+_TOKEN_SECONDS = 0.25  # in a step, nobody's next token comes sooner
+_MEMORY = 8 << 30  # bytes of addresses, of which few are ever used
+_START_SECONDS = 60.0
+_KEPT = 64
+_LINE = 16 << 20  # a text may grow when it is turned into Lark, or written as JSON
+
+
+class _Died(Exception):
+    """The process ended over a grammar, or had to be ended: what that says of the grammar."""
+
+
+class Compiling:
+    """The process that tries grammars, started with the first. Owned by one event loop.
+
+    trial_seconds: what a grammar may take; token_seconds: what one token of it may, in processor time. memory: what
+    the process may take, in bytes of addresses.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        ready: Ready,
+        trial_seconds: float = _TRIAL_SECONDS,
+        token_seconds: float = _TOKEN_SECONDS,
+        memory: int = _MEMORY,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._ready = ready
+        self._trial_seconds = trial_seconds
+        self._token_seconds = token_seconds
+        self._memory = memory
+        self._process: Process | None = None
+        self._turn = asyncio.Lock()
+        self._passed: OrderedDict[str, str] = OrderedDict()
+
+    async def check(self, structure: Structure) -> Structure:
+        """The same as the core is to have it; raises ApiError 400, naming the field, for what it could not follow."""
+        try:
+            return replace(structure, grammar=await self._passed_text(structure.grammar))
+        except GrammarError as error:
+            raise invalid_request(f"Invalid '{structure.field}': {error}.", param=structure.field) from error
+
+    async def _passed_text(self, grammar: str) -> str:
+        if len(grammar.encode()) > MOST_BYTES:
+            raise GrammarError(f"it is longer than {MOST_BYTES} bytes")
+        async with self._turn:
+            if (text := self._passed.get(grammar)) is None:
+                try:
+                    text = await self._ask(await self._running(), grammar, self._trial_seconds)
+                except _Died as error:
+                    raise GrammarError(str(error)) from error
+                self._passed[grammar] = text
+                if len(self._passed) > _KEPT:
+                    self._passed.popitem(last=False)
+            self._passed.move_to_end(grammar)
+        return text
+
+    def kill(self) -> None:
+        """End the process without waiting for it."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+    async def close(self) -> None:
+        """End the process, if there is one; the next grammar starts another."""
+        self.kill()
+        if self._process is not None:
+            process, self._process = self._process, None
+            await process.wait()
+
+    async def _running(self) -> Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        arguments = (sys.executable, "-P", "-m", "engine.server.preparing.trial")
+        self._process = process = await asyncio.create_subprocess_exec(
+            *arguments, stdin=PIPE, stdout=PIPE, env=child_environment(), limit=_LINE
+        )
+        compiler = {
+            "tokenizer": self._tokenizer.backend.to_str(),
+            "vocab_size": self._ready.vocab_size,
+            "stop_tokens": sorted(self._ready.eos_tokens),
+        }
+        if process.stdin is not None:
+            settings = {"compiler": compiler, "token_seconds": self._token_seconds, "memory": self._memory}
+            process.stdin.write(json.dumps(settings).encode() + b"\n")
+        try:  # with a grammar that must pass, so that no client's pays for the start
+            await self._ask(process, grammar_of(text_rule("")), _START_SECONDS)
+        except _Died as error:
+            raise ApiError(
+                503, "The engine cannot try grammars now.", type="server_error", code="engine_unavailable"
+            ) from error
+        return process
+
+    async def _ask(self, process: Process, grammar: str, seconds: float) -> str:
+        """The text that the process gives for a grammar; raises GrammarError with its reason, or _Died."""
+        stdin, stdout = process.stdin, process.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError("the process has no pipes")
+        try:
+            async with asyncio.timeout(seconds):
+                stdin.write(json.dumps(grammar).encode() + b"\n")
+                await stdin.drain()
+                line = await stdout.readline()
+        except TimeoutError as error:
+            await self.close()
+            raise _Died(f"it is too complex: it was not compiled within {seconds:g} s") from error
+        except OSError:  # it died before it had read all
+            line = b""
+        except BaseException:  # the client left, and the answer must not be taken for the next one's
+            await self.close()
+            raise
+        if not line:
+            await self.close()
+            raise _Died("it is too complex to be compiled")
+        answer: dict[str, str] = json.loads(line)
+        if (why := answer.get("error")) is not None:
+            raise GrammarError(why)
+        return answer["grammar"]

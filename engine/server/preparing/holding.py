@@ -1,0 +1,99 @@
+"""What an answer is held to: calls, a structure, or both, and reasoning before them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.server.asking.structure import Structure, free_text_to, regex_rule
+from engine.server.asking.tools import Tools
+from engine.server.preparing.calling import Rule, Token, calls_or_words_rule, calls_rule, text_with_marks
+from engine.text.parsers.families import HARMONY, Families
+from engine.text.parsers.thinking import MARKS
+
+_BESIDE_STRUCTURE = {"llama3": "json"}  # a call that is a bare object cannot be told from an answer that is one
+_STRUCTURED = Rule("@answer")
+_WORDS = Rule(regex_rule("(?s:.*)"))
+_LINE_BREAKS = regex_rule(r"\n{0,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How the model at hand writes. token: its special tokens. thinking: the prompt has opened the reasoning."""
+
+    families: Families
+    token: Token
+    thinking: bool
+
+
+def hold(writing: Writing, tools: Tools | None, structure: Structure | None) -> Structure | None:
+    """What the answer is held to; None where it is free.
+
+    A call that has to be made leaves no room for a structure; one that may be made stands beside it. Raises
+    ApiError 400 for a function's schema that is none.
+    """
+    calls = tools is not None and tools.choice != "auto"
+    rule = _answer(writing, tools, structure)
+    if rule is None:
+        return None
+    before = _before(writing, words=not calls and structure is None)
+    if structure is not None and not calls:
+        if rule == _STRUCTURED and before is None:
+            return structure
+        return Structure(_grammar(rule, before, structure), structure.field)
+    return Structure(_grammar(rule, before, None), "tools")
+
+
+def _answer(writing: Writing, tools: Tools | None, structure: Structure | None) -> Rule | None:
+    """The rule of the answer behind any reasoning."""
+    family = writing.families.tools
+    if tools is not None and family is not None:
+        if tools.choice != "auto":
+            return calls_rule(tools, family, writing.token)
+        if structure is not None:
+            form = _BESIDE_STRUCTURE.get(family, family)
+            calls, said = calls_rule(tools, form, writing.token), _said(writing, _STRUCTURED)
+            return Rule(f"{calls.start} | {said.start}")
+        if tools.bound and family == HARMONY:
+            calls, said = calls_rule(tools, family, writing.token), _said(writing, _WORDS)
+            return Rule(f"{calls.start} | {said.start}")
+        if tools.bound:
+            return calls_or_words_rule(tools, family, writing.token)
+    return None if structure is None else _said(writing, _STRUCTURED)
+
+
+def _said(writing: Writing, rule: Rule) -> Rule:
+    """The rule of what is said to the user: gpt-oss says it on a channel of its own."""
+    if HARMONY not in (writing.families.tools, writing.families.reasoning):
+        return rule
+    return Rule(f"{text_with_marks('<|channel|>final<|message|>', writing.token)} {rule.start}", rule.lines)
+
+
+def _before(writing: Writing, *, words: bool) -> Rule | None:
+    """The rule of what may come before the answer. words: the answer may be any text."""
+    if HARMONY in (writing.families.tools, writing.families.reasoning):
+        channel, message = (text_with_marks(mark, writing.token) for mark in ("<|channel|>", "<|message|>"))
+        end = text_with_marks("<|end|><|start|>assistant", writing.token)
+        line = f'earlier: {channel} ("analysis" | "commentary") {message} {_WORDS.start} {end}'
+        return Rule("earlier*", (line,))
+    marks = MARKS.get(writing.families.reasoning or "")
+    if marks is None:
+        return None
+    number = writing.token(marks.end)
+    line = free_text_to("reasoning", marks.end if number is None else number)
+    if writing.thinking:
+        return Rule(f"reasoning {_LINE_BREAKS}", (line,))
+    if words and writing.token(marks.begin) is None:
+        return None  # any text takes it in
+    return Rule(f"({text_with_marks(marks.begin, writing.token)} reasoning {_LINE_BREAKS})?", (line,))
+
+
+def _grammar(rule: Rule, before: Rule | None, structure: Structure | None) -> str:
+    """One text of it all; the structure's own grammar is named as the rule wants it."""
+    start, lines = (rule.start, ()) if before is None else (f"{before.start} ({rule.start})", before.lines)
+    grammars: list[Mapping[str, str]] = [{"lark_grammar": "\n".join([f"start: {start}", *lines, *rule.lines])}]
+    if structure is not None:
+        first, *others = json.loads(structure.grammar)["grammars"]
+        grammars += [{**first, "name": _STRUCTURED.start.removeprefix("@")}, *others]
+    return json.dumps({"grammars": grammars}, ensure_ascii=False)

@@ -1,0 +1,129 @@
+"""How a model means its hidden states to become one vector: what its folder says, or the operator.
+
+A folder made with sentence-transformers lists its stages in modules.json and says the pooling in the folder of
+that stage. A plain chat model says nothing, and gives no embeddings unless it is told to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import hypot
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.config import EngineConfig
+from engine.errors import ModelError
+from engine.messages import Ready
+from engine.server.preparing.prompts import context_length, tokens_of, too_long
+from engine.text.tokenizer import Tokenizer
+from nproxy.openai.errors import invalid_request
+from nproxy.openai.requests import Prompt
+
+Kind = Literal["mean", "last"]
+
+_KINDS: Mapping[str, Kind] = {"mean": "mean", "mean_tokens": "mean", "lasttoken": "last"}
+_FLAG = "pooling_mode_"
+_STAGES = {"transformer", "pooling", "normalize"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """kind: the mean of all tokens' hidden states, or the last token's alone. normalized: to length 1.
+
+    longest: tokens that a text may have, where that is less than the context. lengths: to which a vector may be cut,
+    for models whose vectors' beginnings are vectors too (Matryoshka).
+    """
+
+    kind: Kind
+    normalized: bool = True
+    longest: int | None = None
+    lengths: Collection[int] = ()
+
+    def finish(self, vector: tuple[float, ...], dimensions: int | None = None) -> tuple[float, ...]:
+        """The vector as the client gets it; one that was cut has length 1 in any case."""
+        if dimensions is not None:
+            vector = vector[:dimensions]
+        if not self.normalized and dimensions is None:
+            return vector
+        length = hypot(*vector) or 1.0
+        return tuple([value / length for value in vector])
+
+
+def read_pooling(config: EngineConfig) -> Pooling | None:
+    """The pooling of the configured model; None where nobody has said one.
+
+    Raises ModelError where the folder asks for stages that are not built, unless the operator has named a pooling.
+    """
+    folder = Path(config.model)
+    if not folder.is_dir():
+        return None if config.pooling is None else Pooling(config.pooling)
+    lengths = _lengths(_json(folder / "config.json", dict))
+    if config.pooling is not None:
+        return Pooling(config.pooling, lengths=lengths)
+    stages = {_stage(entry): entry for entry in _json(folder / "modules.json", list) if isinstance(entry, dict)}
+    if not stages:
+        return None
+    if others := stages.keys() - _STAGES:
+        raise ModelError(f"{folder / 'modules.json'} asks for '{min(others)}', which is not supported")
+    if "pooling" not in stages:
+        raise ModelError(f"{folder / 'modules.json'} names no pooling")
+    longest = _json(folder / "sentence_bert_config.json", dict).get("max_seq_length")
+    return Pooling(
+        _kind(folder / str(stages["pooling"].get("path")) / "config.json"),
+        normalized="normalize" in stages,
+        longest=longest if isinstance(longest, int) else None,
+        lengths=lengths,
+    )
+
+
+def prompts_of(inputs: Sequence[Prompt], tokenizer: Tokenizer, ready: Ready, pooling: Pooling) -> list[tuple[int, ...]]:
+    """The inputs in tokens; raises ApiError 400 for one that is empty, too long or none of the model's."""
+    most = min(context_length(ready), pooling.longest or ready.max_model_len)
+    prompts: list[tuple[int, ...]] = []
+    for given in inputs:
+        tokens = tokens_of(given, tokenizer, ready, "input")
+        if not given or not tokens:
+            raise invalid_request("An input holds nothing.", param="input", code="empty_string")
+        if len(tokens) > most:
+            raise too_long(f"An input has {len(tokens)} tokens.", most, "input")
+        prompts.append(tokens)
+    return prompts
+
+
+def _stage(entry: Mapping[str, Any]) -> str:
+    """A stage's class, whatever package this release of sentence-transformers keeps it in."""
+    return str(entry.get("type")).rpartition(".")[2].lower()
+
+
+def _kind(path: Path) -> Kind:
+    """The one pooling that is switched on, by its name or by its flag."""
+    config = _json(path, dict)
+    modes = [name.removeprefix(_FLAG) for name, on in config.items() if name.startswith(_FLAG) and on is True]
+    if isinstance(config.get("pooling_mode"), str):
+        modes = [config["pooling_mode"]]
+    if len(modes) != 1 or modes[0] not in _KINDS:
+        raise ModelError(f"{path} asks for the pooling {modes}; there are mean and lasttoken")
+    return _KINDS[modes[0]]
+
+
+def _lengths(config: Mapping[str, Any]) -> Collection[int]:
+    """Lengths that a vector may be cut to: those that config.json lists, or any where it only says that it may."""
+    listed, size = config.get("matryoshka_dimensions"), config.get("hidden_size")
+    if isinstance(listed, list):
+        return frozenset(listed)
+    return range(1, size + 1) if config.get("is_matryoshka") is True and isinstance(size, int) else ()
+
+
+def _json(path: Path, kind: type[Any]) -> Any:
+    """A JSON file's value, which is of this kind; an empty one where there is no such file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return kind()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, kind):
+        raise ModelError(f"{path} holds no {'object' if kind is dict else 'list'}")
+    return value

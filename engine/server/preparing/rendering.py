@@ -1,0 +1,88 @@
+"""A chat becomes the text of its prompt, by the model's own template."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from engine.server.asking.chat import Chat, Message
+from engine.server.preparing.words import in_words
+from engine.text.template import ChatTemplate, TemplateRejected
+from engine.text.tokenizer import Tokenizer
+from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.jsonvalue import JSON
+
+
+def render(chat: Chat, tokenizer: Tokenizer) -> str:
+    """Write the prompt by the model's template; raises ApiError 400 where that cannot.
+
+    A template that knows no tools gets them, and all earlier calls and their results, in words.
+    """
+    template = tokenizer.template_for(tools=chat.tools is not None)
+    if template is None:
+        raise invalid_request("This model has no chat template; use /v1/completions.", param="messages")
+    messages, variables = chat.messages, _variables(chat, template)
+    if "tools" not in template.variables:
+        messages = in_words(messages, chat.tools)
+    else:
+        variables["tools"] = None if chat.tools is None else list(chat.tools.listed)
+        messages = tuple([_suited(message, template, f"messages.{i}") for i, message in enumerate(messages)])
+    try:
+        text = template.render(messages, variables, generation=chat.generation)
+    except TemplateRejected as error:
+        raise invalid_request(str(error), param="messages") from error
+    return _left_open(text, str(messages[-1]["content"])) if chat.continued else text
+
+
+def _variables(chat: Chat, template: ChatTemplate) -> dict[str, Any]:
+    """The template's switches; raises ApiError 400 for what it would not look at."""
+    variables: dict[str, Any] = dict(chat.variables)
+    if chat.documents:
+        if "documents" not in template.variables:
+            raise _unknown("documents")
+        variables["documents"] = list(chat.documents)
+    if chat.reasoning_effort is not None:
+        if "reasoning_effort" in template.variables:
+            variables.setdefault("reasoning_effort", chat.reasoning_effort)
+        elif "enable_thinking" in template.variables:
+            variables.setdefault("enable_thinking", chat.reasoning_effort != "none")
+        elif chat.reasoning_effort != "none":
+            raise _unknown("reasoning_effort")
+    return variables
+
+
+def _unknown(field: str) -> ApiError:
+    message = f"'{field}' is not supported: this model's chat template does not know it."
+    return invalid_request(message, param=field, code="unsupported_parameter")
+
+
+def _suited(message: Message, template: ChatTemplate, where: str) -> Message:
+    """The message with its calls as this template takes them."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    if message["content"] is None and not template.takes_null:
+        message = {**message, "content": ""}
+    if template.joins_arguments:
+        return message
+    return {**message, "tool_calls": [_with_object(call, f"{where}.tool_calls.{i}") for i, call in enumerate(calls)]}
+
+
+def _with_object(call: Any, where: str) -> JSON:
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        param = f"{where}.function.arguments"
+        raise invalid_request(f"'{param}' must be the text of a JSON object.", param=param, code="invalid_value")
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _left_open(text: str, last: str) -> str:
+    """The prompt up to the end of its last message's text; the template may have stripped that."""
+    for said in (last, last.lstrip(), last.rstrip(), last.strip()):
+        if (at := text.rfind(said)) >= 0:
+            return text[: at + len(said)]
+    raise invalid_request("The model's chat template changes the message to be continued.", param="messages")

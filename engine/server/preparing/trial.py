@@ -1,0 +1,87 @@
+"""Where a grammar is tried before the core gets it: a process that may hang over it, or crash of it.
+
+`python -m engine.server.preparing.trial`, started by compiling.py. It reads lines of JSON: first an object with
+"compiler", the arguments of a Compiler, "token_seconds", the processor time that a token may take, and "memory",
+the addresses that this process may take, in bytes; then one grammar each. It answers each grammar with
+`{"grammar"}`, the text that the core is to have, or with `{"error"}`. It ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+from engine.errors import GrammarError
+from engine.grammar import Compiler, in_lark, reason
+
+_STACK = 4 << 20  # far less than in the core: what overflows a stack does so here
+_TOKENS = 16
+
+
+def main() -> None:
+    """Answer until there are no more lines; a grammar that is being tried then is left."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches the whole foreground group; the server ends this
+    threading.stack_size(_STACK)
+    thread = ThreadPoolExecutor(1)
+    settings = json.loads(sys.stdin.buffer.readline())
+    _bound(settings["memory"])
+    compiler = thread.submit(lambda: Compiler(**settings["compiler"]))
+    for line in sys.stdin.buffer:
+        thread.submit(_answer, compiler, json.loads(line), settings["token_seconds"])
+    os._exit(0)
+
+
+def _bound(memory: int) -> None:
+    with suppress(ImportError, ValueError, OSError):  # not there on Windows, and of no effect on macOS
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+
+def _answer(compiler: Future[Compiler], grammar: str, token_seconds: float) -> None:
+    try:
+        grammar = in_lark(grammar)
+        _try(compiler.result(), grammar, token_seconds)
+        answer = {"grammar": grammar}
+    except GrammarError as error:
+        answer = {"error": str(error)}
+    except BaseException:  # no memory, or a panic of the library's: as good as a crash
+        os._exit(1)
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def _try(compiler: Compiler, grammar: str, token_seconds: float) -> None:
+    """Compile, and follow a few tokens; raises GrammarError."""
+    compiled = compiler.compile(grammar)
+    matcher, mask = compiled.matcher, compiled.mask
+    drawing, ends = random.Random(0), sum([1 << token for token in compiler.stop_tokens])
+    for _ in range(_TOKENS):
+        if matcher.is_stopped():
+            return
+        began = time.thread_time()
+        matcher.consume_token(_some(int.from_bytes(mask, "little"), ends, drawing))
+        mask = compiled.next(matcher)
+        if time.thread_time() - began > token_seconds:
+            raise GrammarError("it is too complex: a token takes too long")
+        if matcher.is_error():
+            raise GrammarError(reason(matcher))
+
+
+def _some(mask: int, ends: int, drawing: random.Random) -> int:
+    """One of a mask's tokens, the first from a random place on; a stop token where there is no other."""
+    mask = mask & ~ends or mask
+    above = mask >> drawing.randrange(mask.bit_length()) if mask else 0
+    place = mask.bit_length() - above.bit_length()
+    return place + (above & -above).bit_length() - 1
+
+
+if __name__ == "__main__":
+    main()

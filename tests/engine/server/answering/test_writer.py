@@ -1,0 +1,156 @@
+"""Pieces in the wire's bytes: deltas, messages, and what is told of tokens; whatever is streamed folds to the whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engine.messages import Logprobs
+from engine.server.answering.best_of import the_best
+from engine.server.answering.logprobs import Spelling
+from engine.server.answering.output import Piece, Told
+from engine.server.answering.said import Said
+from engine.server.answering.writer import Writer
+from engine.server.asking.telling import Telling
+from engine.text.detokenizer import TokenBytes
+from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.usage import Usage
+from nproxy.openai.wire import Wire
+
+TABLE = TokenBytes([b"a", b"b"])
+USAGE = Usage(1, 2)
+
+
+def writer(dialect: Dialect = Dialect.CHAT, prompts: tuple[tuple[int, ...], ...] = ((5, 6),), **telling: Any) -> Writer:
+    return Writer(Wire(dialect, "id", 1, "m"), Spelling(TABLE, Telling(**telling)), prompts, 1)
+
+
+def chunk(written: bytes) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(written.removeprefix(b"data: "))
+    return parsed
+
+
+def choice(written: bytes) -> dict[str, Any]:
+    (only,) = chunk(written)["choices"]
+    assert isinstance(only, dict)
+    return only
+
+
+CALL = (ToolStart(0, "call-1", "f"), ToolArguments(0, '{"x"'))
+REST = (ToolArguments(0, ": 1}"), ToolStart(1, "call-2", "g"), ToolArguments(1, "{}"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "finish", "delta"),
+    [
+        ((Content("x"),), None, {"content": "x"}),
+        ((Content("x"), Content("y")), "stop", {"content": "xy"}),
+        ((), "stop", {}),
+        ((Reasoning("r"),), None, {"reasoning_content": "r"}),
+        ((Reasoning("r"), Content("x")), None, {"reasoning_content": "r", "content": "x"}),
+        (
+            CALL,
+            None,
+            {
+                "tool_calls": [
+                    {
+                        "index": 0,
+                        "id": "call-1",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": '{"x"'},
+                    }
+                ]
+            },
+        ),
+        (
+            REST,
+            "tool_calls",
+            {
+                "tool_calls": [
+                    {"index": 0, "function": {"arguments": ": 1}"}},
+                    {"index": 1, "id": "call-2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+                ]
+            },
+        ),
+    ],
+)
+def test_D_G_H_deltas(parts: tuple[Part, ...], finish: str | None, delta: dict[str, Any]) -> None:
+    written = choice(writer().chunk(Piece(0, parts, finish)))
+    assert written == {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+
+
+def test_G_messages() -> None:
+    called = Said([Reasoning("r"), *CALL, *REST], finish="tool_calls")
+    spoken = Said([Content("x"), Content("y")], finish="stop")
+    silent = Said([], finish="length")
+    body = json.loads(
+        Writer(Wire(Dialect.CHAT, "id", 1, "m"), Spelling(TABLE, Telling()), [(1,)], 3).answer(
+            [called, spoken, silent], USAGE, [None]
+        )
+    )
+    assert [one["message"] for one in body["choices"]] == [
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "r",
+            "tool_calls": [
+                {"id": "call-1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+                {"id": "call-2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+            ],
+        },
+        {"role": "assistant", "content": "xy"},
+        {"role": "assistant", "content": ""},
+    ]
+    assert [one["finish_reason"] for one in body["choices"]] == ["tool_calls", "stop", "length"]
+
+
+def scored(token: int, logprob: float = -1.0) -> Told:
+    return Told(token, Logprobs(logprob, 1), 0)
+
+
+@pytest.mark.parametrize("parts", [(Content("a"),), (), CALL, (Reasoning("r"),)])
+def test_F1_log_probabilities_beside_whatever_is_said(parts: tuple[Part, ...]) -> None:
+    asked = choice(writer(logprobs=0).chunk(Piece(0, parts, "stop", (scored(0),))))
+    assert [entry["token"] for entry in asked["logprobs"]["content"]] == ["a"]
+    unasked = choice(writer().chunk(Piece(0, parts, "stop", (scored(0),))))
+    assert unasked["logprobs"] is None
+
+
+def test_token_ids_in_a_chats_stream_and_in_its_answer() -> None:
+    asked = writer(ids=True)
+    first, second = (chunk(asked.chunk(Piece(0, (Content("x"),), None, (scored(token),)))) for token in (0, 1))
+    assert (first["prompt_token_ids"], first["choices"][0]["token_ids"]) == ([5, 6], [0])
+    assert "prompt_token_ids" not in second
+    assert second["choices"][0]["token_ids"] == [1]
+    whole = json.loads(asked.answer([Said([], [scored(0), scored(1)], "stop")], USAGE, [None]))
+    assert (whole["prompt_token_ids"], whole["choices"][0]["token_ids"]) == ([5, 6], [0, 1])
+
+
+def test_token_ids_of_completions_stand_in_each_choice_without_the_echoed() -> None:
+    asked = writer(Dialect.COMPLETIONS, prompts=((5,), (6,)), ids=True)
+    told = (Told(5, None, 0, echoed=True), scored(0))
+    first = choice(asked.chunk(Piece(1, (Content("x"),), None, told)))
+    assert (first["prompt_token_ids"], first["token_ids"], first["text"]) == ([6], [0], "x")
+    whole = json.loads(asked.answer([Said([], list(told), "stop")] * 2, USAGE, [None, None]))
+    assert [one["prompt_token_ids"] for one in whole["choices"]] == [[5], [6]]
+    assert "prompt_token_ids" not in whole
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_where_a_prompts_log_probabilities_stand(dialect: Dialect) -> None:
+    asked = writer(dialect, prompts=((0, 1),), prompt_logprobs=0)
+    whole = json.loads(asked.answer([Said([], [], "stop")], USAGE, [(None, Logprobs(-1.0, 4))]))
+    place = whole if dialect is Dialect.CHAT else whole["choices"][0]
+    assert place["prompt_logprobs"] == [None, {"1": {"logprob": -1.0, "rank": 4, "decoded_token": "b"}}]
+
+
+def test_J9_the_likeliest_are_shown_best_first() -> None:
+    unlikely, likely = Said(told=[scored(0, -3.0)]), Said(told=[scored(0, -0.25), scored(1, -0.5)])
+    equal, silent = Said(told=[scored(1, -0.375)]), Said()
+    assert the_best([unlikely, likely, equal, silent], 4, 2) == [likely, equal]
+    assert the_best([unlikely, likely, silent, equal], 2, 1) == [likely, equal], "each prompt has its own best"
+    echoed = Said(told=[Told(0, Logprobs(-9.0, 1), 0, echoed=True), scored(1, -0.1)])
+    assert the_best([likely, echoed], 2, 1) == [echoed], "the prompt is the same for all"

@@ -1,0 +1,468 @@
+"""Requests read, refused by name, and turned into tokens."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import decoders, pre_tokenizers, processors
+from tokenizers.models import BPE, WordLevel
+
+from engine.messages import Ready, Sampling
+from engine.server.asking.order import Order, read_order
+from engine.server.asking.telling import Telling
+from engine.server.groups import manners
+from engine.server.preparing.prompts import Prompt, prepare
+from engine.text.detokenizer import TokenBytes
+from engine.text.template import ChatTemplate
+from engine.text.tokenizer import Tokenizer
+from nproxy.openai.body import Body
+from nproxy.openai.errors import ApiError
+from nproxy.openai.requests import Limits, parse_chat, parse_completion
+
+READY = Ready(
+    vocab_size=300,
+    max_model_len=100,
+    blocks=64,
+    block_size=16,
+    kv_bytes_per_token=1,
+    eos_tokens=frozenset({0}),
+    device="cpu",
+    dtype="float32",
+)
+
+
+def letters() -> Tokenizer:
+    """A byte-level tokenizer without merges: a token per byte, and <s> before a prompt that is no chat."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<s>": 0} | {letter: number + 1 for number, letter in enumerate(alphabet)}
+    backend = tokenizers.Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<s>"])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    template = ChatTemplate("{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}{{ think }}", {})
+    return Tokenizer(backend, TokenBytes.of(backend), template, begin=0)
+
+
+LETTERS = letters()
+
+
+def chat(**fields: Any) -> Order:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+    return read_order(parse_chat(Body.parse(json.dumps(body).encode()), Limits()))
+
+
+def completion(**fields: Any) -> Order:
+    body = {"model": "m", "prompt": "hi", **fields}
+    return read_order(parse_completion(Body.parse(json.dumps(body).encode()), Limits()))
+
+
+def text_of(prompt: Prompt) -> str:
+    return LETTERS.decode(prompt.tokens)
+
+
+def only(order: Order) -> Prompt:
+    (prompt,) = prepare(order, LETTERS, READY)
+    return prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling"),
+    [
+        ({}, Sampling(1.0, 0, 1.0)),
+        ({"temperature": None, "top_p": None, "top_k": None}, Sampling(1.0, 0, 1.0)),
+        ({"temperature": 0.5, "top_p": 0.9, "top_k": 40}, Sampling(0.5, 40, 0.9)),
+        ({"temperature": 2, "top_k": -1}, Sampling(2.0, 0, 1.0)),
+        ({"temperature": 0, "top_p": 0.1}, Sampling(0.0, 0, 1.0)),
+        ({"temperature": 1e-9}, Sampling(0.0, 0, 1.0)),
+        ({"top_p": 0}, Sampling(1.0, 1, 1.0)),
+        ({"top_k": 10**15}, Sampling(1.0, 0, 1.0)),
+        ({"min_p": 0.05, "top_p": 0.5}, Sampling(top_p=0.5, min_p=0.05)),
+        ({"min_p": 0.05, "top_p": 0}, Sampling(top_k=1)),
+        (
+            {"presence_penalty": 2, "frequency_penalty": -2, "repetition_penalty": 1.1},
+            Sampling(presence_penalty=2.0, frequency_penalty=-2.0, repetition_penalty=1.1),
+        ),
+        ({"temperature": 0, "presence_penalty": 1, "min_p": 1}, Sampling(0.0, presence_penalty=1.0)),
+        ({"logit_bias": {"5": -100, "0": 0.5}}, Sampling(logit_bias=((5, -100.0), (0, 0.5)))),
+        ({"logit_bias": {}, "bad_words": [], "min_tokens": 0, "repetition_penalty": 1}, Sampling()),
+        ({"allowed_token_ids": [7, 3, 7]}, Sampling(allowed_tokens=(3, 7))),
+        ({"min_tokens": 3, "max_tokens": 3}, Sampling(min_tokens=3)),
+    ],
+)
+def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
+    assert chat(**fields).wishes[0].sampling == sampling
+    assert completion(**fields).wishes[0].sampling == sampling
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 1.01}, "top_p"),
+        ({"top_p": -1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -5}, "max_tokens"),
+        ({"max_tokens": "9"}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": ["a", 1]}, "stop.1"),
+        ({"stop": {"a": 1}}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": "x" * 257}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
+        ({"stop_token_ids": 3}, "stop_token_ids"),
+        ({"stop_token_ids": [True]}, "stop_token_ids.0"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": 101}, "repetition_penalty"),
+        ({"repetition_penalty": True}, "repetition_penalty"),  # equal to 1 in Python, and yet not the number
+        ({"logit_bias": [5]}, "logit_bias"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 100.5}}, "logit_bias.5"),
+        ({"logit_bias": {"5": "1"}}, "logit_bias.5"),
+        ({"bad_words": "x"}, "bad_words"),
+        ({"bad_words": ["x", " "]}, "bad_words.1"),
+        ({"bad_words": [3]}, "bad_words.0"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [1, -1]}, "allowed_token_ids.1"),
+        ({"allowed_token_ids": "all"}, "allowed_token_ids"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 1.5}, "min_tokens"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
+        ({"return_token_ids": 1}, "return_token_ids"),
+        ({"include_stop_str_in_output": "yes"}, "include_stop_str_in_output"),
+        ({"skip_special_tokens": 0}, "skip_special_tokens"),
+        ({"guided_regex": 5}, "guided_regex"),
+        ({"nonsense": 0}, "nonsense"),
+        ({"stream": True, "stream_options": {"chunk_size": 4}}, "stream_options"),
+    ],
+)
+def test_refused_by_name_in_both_dialects(fields: dict[str, Any], param: str) -> None:
+    for read in (chat, completion):
+        with pytest.raises(ApiError) as refused:
+            read(**fields)
+        assert (refused.value.status, refused.value.param) == (400, param)
+        assert refused.value.type == "invalid_request_error"
+        assert param.split(".")[0].partition("_")[0] in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 1}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": 1}, "chat_template_kwargs"),
+        ({"echo": True}, "echo"),
+        ({"prompt": "x"}, "prompt"),
+        ({"add_special_tokens": True}, "add_special_tokens"),
+    ],
+)
+def test_refused_by_name_in_chat(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        chat(**fields)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"suffix": "the end"}, "suffix"),
+        ({"max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"max_tokens": 0, "echo": False}, "max_tokens"),
+        ({"max_tokens": -1, "echo": True}, "max_tokens"),
+        ({"messages": [{}]}, "messages"),
+    ],
+)
+def test_refused_by_name_in_completions(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        completion(**fields)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("order", "telling"),
+    [
+        (chat(), Telling()),
+        (chat(logprobs=False, top_logprobs=0), Telling()),
+        (chat(logprobs=True), Telling(logprobs=0)),
+        (chat(logprobs=True, top_logprobs=20), Telling(logprobs=20)),
+        (completion(logprobs=0), Telling(logprobs=0)),
+        (completion(logprobs=5, prompt_logprobs=2), Telling(logprobs=5, prompt_logprobs=2)),
+        (chat(return_token_ids=True, return_tokens_as_token_ids=True), Telling(ids=True, as_ids=True)),
+        (chat(skip_special_tokens=False, include_stop_str_in_output=True), Telling(special=True, keep_stop=True)),
+        (chat(skip_special_tokens=True), Telling()),
+    ],
+)
+def test_what_is_told_of_tokens(order: Order, telling: Telling) -> None:
+    assert order.telling == telling
+
+
+@pytest.mark.parametrize(
+    ("order", "drawn", "prompt"),
+    [
+        (completion(), None, None),
+        (completion(best_of=3), 0, None),
+        (completion(best_of=1), None, None),
+        (completion(best_of=3, logprobs=2), 2, None),
+        (completion(logprobs=2, echo=True), 2, 2),
+        (completion(logprobs=2, echo=True, prompt_logprobs=5), 2, 5),
+        (completion(prompt_logprobs=0), None, 0),
+        (completion(echo=True), None, None),
+        (chat(logprobs=True), 0, None),
+    ],
+)
+def test_which_log_probabilities_are_computed(order: Order, drawn: int | None, prompt: int | None) -> None:
+    assert (order.drawn_logprobs, order.prompt_logprobs) == (drawn, prompt)
+
+
+def test_the_operators_limit_of_log_probabilities() -> None:
+    with pytest.raises(ApiError) as refused:
+        read_order(completion(logprobs=3).request, most_logprobs=2)
+    assert (refused.value.param, refused.value.code) == ("logprobs", "integer_above_max_value")
+
+
+def test_E10_best_of_draws_as_many() -> None:
+    assert len(completion(best_of=3, n=2).wishes) == 3
+
+
+def test_max_tokens_0_asks_for_the_echo_alone() -> None:
+    order = completion(max_tokens=0, echo=True)
+    assert (order.wishes[0].max_tokens, only(order).limits) == (0, (1,))
+    ((manner,),) = manners(order, [only(order)], LETTERS.table)
+    assert manner.silent
+
+
+NEUTRAL = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0.0,
+    "logit_bias": {},
+    "min_p": 0,
+    "repetition_penalty": 1.0,
+    "response_format": {"type": "text"},
+    "use_beam_search": False,
+    "suffix": None,
+    "anything": None,
+    "user": "u-1",
+    "metadata": {"k": "v"},
+    "store": False,
+    "service_tier": "auto",
+    "safety_identifier": "s",
+    "prompt_cache_key": "p",
+}
+
+
+def test_what_asks_for_nothing_passes() -> None:
+    assert chat(**NEUTRAL, logprobs=False, tools=[], tool_choice="none", n=2).request.n == 2
+    assert completion(**NEUTRAL, best_of=2, n=2).request.n == 2
+    assert completion(best_of=1).request.n == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "stops"),
+    [({}, ()), ({"stop": None}, ()), ({"stop": []}, ()), ({"stop": "a"}, ("a",)), ({"stop": ["a", "bc"]}, ("a", "bc"))],
+)
+def test_stop(fields: dict[str, Any], stops: tuple[str, ...]) -> None:
+    assert chat(**fields).wishes[0].stops == stops
+
+
+def test_stop_tokens_and_ignore_eos() -> None:
+    order = chat(stop_token_ids=[3, 3, 5], ignore_eos=True)
+    assert (order.stop_tokens, order.ignore_eos) == (frozenset({3, 5}), True)
+    with pytest.raises(ApiError, match="vocabulary"):
+        prepare(chat(stop_token_ids=[300]), LETTERS, READY)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logit_bias": {"300": 1}}, "logit_bias"),
+        ({"allowed_token_ids": [3, 300]}, "allowed_token_ids"),
+        ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
+        ({"min_tokens": 96}, "min_tokens"),
+        ({"n": 2, "choice_params": [{}, {"logit_bias": {"300": 1}}]}, "choice_params.1.logit_bias"),
+        ({"n": 2, "choice_params": [{"min_tokens": 4, "max_tokens": 3}, {}]}, "choice_params.0.min_tokens"),
+    ],
+)
+def test_refused_when_the_vocabulary_and_the_limit_are_known(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        prepare(chat(**fields), LETTERS, READY)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_bad_words_are_spelled_with_and_without_a_space() -> None:
+    """With a token per byte a space is a token more, and the bare word is banned behind it as anywhere."""
+    (sampling,) = only(chat(bad_words=["ab", " c"])).samplings
+    assert sampling.bad_words == tuple(sorted({LETTERS.encode_chat("ab"), LETTERS.encode_chat("c")}))
+    backend = tokenizers.Tokenizer(WordLevel({"<u>": 0, "no": 1, "▁no": 2, "▁": 3}, unk_token="<u>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    backend.decoder = decoders.Metaspace()
+    words = Tokenizer(backend, TokenBytes.of(backend), LETTERS.template, None)
+    (sampling,) = prepare(chat(bad_words=["no"]), words, READY)[0].samplings
+    assert sampling.bad_words == ((1,), (2,))
+
+
+@pytest.mark.parametrize(("given", "seed"), [(None, None), (7, 7), (-1, None), (-2, -2), (2**63 - 1, 2**63 - 1)])
+def test_B5_seed(given: int | None, seed: int | None) -> None:
+    assert chat(seed=given).seed == seed
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([{"role": "user", "content": "hi"}], "u:hi;"),
+        ([{"role": "system", "content": "s"}, {"role": "assistant", "content": None}], "s:s;a:;"),
+        ([{"role": "assistant"}], "a:;"),
+        ([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "u:a\nb;"),
+        ([{"role": "user", "content": "x", "name": "n", "tool_calls": []}], "u:x;"),
+    ],
+)
+def test_messages(messages: list[Any], text: str) -> None:
+    prompt = only(chat(messages=messages))
+    assert text_of(prompt) == text
+    assert prompt.tokens[0] != 0  # no <s>: the template writes what it wants
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        (None, "messages"),
+        ([], "messages"),
+        ("hi", "messages"),
+        (["hi"], "messages.0"),
+        ([{"content": "x"}], "messages.0.role"),
+        ([{"role": "user", "content": 5}], "messages.0.content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages.0.content"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content"),
+    ],
+)
+def test_messages_that_cannot_be_read(messages: Any, param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        prepare(chat(messages=messages), LETTERS, READY)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_a_template_that_refuses_is_a_400() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
+    with pytest.raises(ApiError, match="roles must alternate") as refused:
+        prepare(chat(), Tokenizer(LETTERS.backend, LETTERS.table, template, 0), READY)
+    assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
+def test_a_base_model_takes_no_chat() -> None:
+    with pytest.raises(ApiError, match="no chat template"):
+        prepare(chat(), Tokenizer(LETTERS.backend, LETTERS.table, None, 0), READY)
+
+
+def test_the_templates_own_variables() -> None:
+    assert text_of(only(chat(chat_template_kwargs={"think": "no"}))) == "u:hi;no"
+
+
+HI = (0, *LETTERS.encode_chat("hi"))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        ("hi", [HI]),
+        (["hi", "hi"], [HI, HI]),
+        ([5, 6], [(5, 6)]),
+        ([[5], [6, 7]], [(5,), (6, 7)]),
+        ([""], [(0,)]),
+    ],
+)
+def test_J_prompts(prompt: Any, tokens: list[tuple[int, ...]]) -> None:
+    assert [p.tokens for p in prepare(completion(prompt=prompt), LETTERS, READY)] == tokens
+
+
+def test_J5_an_empty_prompt_where_no_token_begins_a_text() -> None:
+    backend = tokenizers.Tokenizer.from_str(LETTERS.backend.to_str())
+    backend.post_processor = processors.Sequence([])
+    with pytest.raises(ApiError, match="no token") as refused:
+        prepare(completion(prompt=""), Tokenizer(backend, LETTERS.table, None, None), READY)
+    assert refused.value.param == "prompt"
+
+
+def test_J_token_ids_outside_the_vocabulary() -> None:
+    with pytest.raises(ApiError) as refused:
+        prepare(completion(prompt=[[5], [300]]), LETTERS, READY)
+    assert (refused.value.status, refused.value.param) == (400, "prompt")
+
+
+def test_J6_echo_gives_the_text_of_texts_and_of_tokens() -> None:
+    spelled = LETTERS.encode_chat("größer")
+    prompts = prepare(completion(prompt="Hé", echo=True), LETTERS, READY)
+    prompts += prepare(completion(prompt=[0, *spelled], echo=True), LETTERS, READY)
+    assert [prompt.echo for prompt in prompts] == ["Hé", "größer"]
+    assert only(completion(prompt="Hé")).echo == ""
+
+
+@pytest.mark.parametrize(
+    ("order", "new"),
+    [
+        (completion(), 16),
+        (completion(prompt=[1] * 90), 10),
+        (completion(max_tokens=97), 97),
+        (chat(), 95),
+        (chat(max_tokens=5), 5),
+        (chat(max_completion_tokens=5), 5),
+        (chat(max_tokens=5, max_completion_tokens=5), 5),
+    ],
+)
+def test_how_many_tokens_may_follow(order: Order, new: int) -> None:
+    assert only(order).limits == (new,)
+
+
+def test_a_pool_smaller_than_the_context_is_the_context() -> None:
+    small = replace(READY, blocks=2)
+    assert prepare(chat(), LETTERS, small)[0].limits == (32 - 5,)
+    with pytest.raises(ApiError, match="maximum context length is 32"):
+        prepare(chat(max_tokens=28), LETTERS, small)
+
+
+@pytest.mark.parametrize(
+    ("order", "param"),
+    [
+        (completion(prompt=[1] * 100), "prompt"),
+        (completion(prompt=[1] * 90, max_tokens=11), "prompt"),
+        (completion(prompt="x" * 100_000), "prompt"),
+        (chat(max_tokens=96), "messages"),
+        (chat(messages=[{"role": "user", "content": "x" * 98}]), "messages"),
+    ],
+)
+def test_longer_than_the_context(order: Order, param: str) -> None:
+    with pytest.raises(ApiError, match="maximum context length is 100") as refused:
+        prepare(order, LETTERS, READY)
+    error = refused.value
+    assert (error.status, error.code, error.param) == (400, "context_length_exceeded", param)

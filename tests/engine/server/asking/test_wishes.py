@@ -1,0 +1,144 @@
+"""`choice_params`: what each choice asks for itself, in place of what the request asks for all."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from engine.messages import Choice, Sampling
+from engine.server.asking.wishes import Wish
+from engine.server.groups import groups
+from engine.server.preparing.prompts import prepare
+from nproxy.openai.errors import ApiError
+from tests.engine.server.asking.test_order import LETTERS, READY, chat, completion
+
+
+def test_without_them_all_choices_are_alike() -> None:
+    for fields in ({}, {"choice_params": None}, {"choice_params": [{}, {}, {}]}):
+        assert chat(n=3, temperature=0.5, stop="x", max_tokens=4, **fields).wishes == (
+            (Wish(Sampling(0.5), None, 4, ("x",)),) * 3
+        )
+
+
+def test_what_a_choice_names_is_its_own_and_the_rest_is_the_requests() -> None:
+    own = [
+        {"temperature": 0},
+        {"top_p": 0.5, "top_k": 3, "stop": ["a", "b"]},
+        {"seed": 7, "max_tokens": 9, "temperature": None},
+        {"max_completion_tokens": 2, "stop": []},
+    ]
+    order = chat(n=4, temperature=0.7, top_p=0.9, stop="x", max_completion_tokens=4, seed=1, choice_params=own)
+    assert order.wishes == (
+        Wish(Sampling(0.0), None, 4, ("x",)),
+        Wish(Sampling(0.7, 3, 0.5), None, 4, ("a", "b")),
+        Wish(Sampling(0.7, 0, 0.9), 7, 9, ("x",)),
+        Wish(Sampling(0.7, 0, 0.9), None, 2, ()),
+    )
+
+
+def test_every_way_of_drawing_may_differ() -> None:
+    own = [
+        {"min_p": 0.1, "presence_penalty": 1, "frequency_penalty": 0.5, "repetition_penalty": 1.2},
+        {"logit_bias": {"5": 1}, "bad_words": ["x"], "allowed_token_ids": [5], "min_tokens": 2},
+        {},
+    ]
+    order = chat(n=3, presence_penalty=0.3, bad_words=["y"], choice_params=own)
+    assert [wish.sampling for wish in order.wishes] == [
+        Sampling(min_p=0.1, presence_penalty=1.0, frequency_penalty=0.5, repetition_penalty=1.2),
+        Sampling(presence_penalty=0.3, logit_bias=((5, 1.0),), allowed_tokens=(5,), min_tokens=2),
+        Sampling(presence_penalty=0.3),
+    ]
+    assert [wish.bad_words for wish in order.wishes] == [("y",), ("x",), ("y",)]
+
+
+def test_what_asks_for_nothing_passes() -> None:
+    nothing = {
+        "min_p": 0,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1,
+        "logit_bias": {},
+        "frequency_penalty": None,
+    }
+    assert chat(n=2, choice_params=[nothing, {}]).wishes == chat(n=2).wishes
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"choice_params": {}}, "choice_params"),
+        ({"choice_params": []}, "choice_params"),
+        ({"choice_params": [{}]}, "choice_params"),
+        ({"choice_params": [{}, {}, {}]}, "choice_params"),
+        ({"choice_params": [{}, None]}, "choice_params.1"),
+        ({"choice_params": [3, {}]}, "choice_params.0"),
+        ({"choice_params": [{}, {"temprature": 1}]}, "choice_params.1.temprature"),
+        ({"choice_params": [{}, {"n": None}]}, "choice_params.1.n"),
+        ({"choice_params": [{}, {"min_p": 1.1}]}, "choice_params.1.min_p"),
+        ({"choice_params": [{"logit_bias": {"5": 101}}, {}]}, "choice_params.0.logit_bias.5"),
+        ({"choice_params": [{}, {"bad_words": [""]}]}, "choice_params.1.bad_words.0"),
+        ({"choice_params": [{}, {"allowed_token_ids": []}]}, "choice_params.1.allowed_token_ids"),
+        ({"choice_params": [{}, {"min_tokens": -1}]}, "choice_params.1.min_tokens"),
+        ({"choice_params": [{}, {"ignore_eos": True}]}, "choice_params.1.ignore_eos"),
+        ({"choice_params": [{}, {"temperature": "hot"}]}, "choice_params.1.temperature"),
+        ({"choice_params": [{"temperature": 2.5}, {}]}, "choice_params.0.temperature"),
+        ({"choice_params": [{}, {"top_p": -1}]}, "choice_params.1.top_p"),
+        ({"choice_params": [{}, {"top_k": 1.5}]}, "choice_params.1.top_k"),
+        ({"choice_params": [{}, {"seed": 2**63}]}, "choice_params.1.seed"),
+        ({"choice_params": [{}, {"seed": True}]}, "choice_params.1.seed"),
+        ({"choice_params": [{}, {"max_tokens": 0}]}, "choice_params.1.max_tokens"),
+        ({"choice_params": [{}, {"stop": ["a", 1]}]}, "choice_params.1.stop.1"),
+        ({"choice_params": [{}, {"stop": ""}]}, "choice_params.1.stop"),
+    ],
+)
+def test_refused_by_its_place(fields: dict[str, Any], param: str) -> None:
+    for read in (chat, completion):
+        with pytest.raises(ApiError) as refused:
+            read(n=2, **fields)
+        assert (refused.value.status, refused.value.param) == (400, param)
+        assert refused.value.type == "invalid_request_error"
+
+
+def test_the_two_names_of_the_limit() -> None:
+    with pytest.raises(ApiError, match="differ") as refused:
+        chat(choice_params=[{"max_tokens": 3, "max_completion_tokens": 4}])
+    assert refused.value.param == "choice_params.0.max_tokens"
+    with pytest.raises(ApiError) as refused:
+        completion(choice_params=[{"max_completion_tokens": 4}])
+    assert refused.value.param == "choice_params.0.max_completion_tokens"
+
+
+def test_each_choice_has_its_limit_and_the_longest_must_fit() -> None:
+    (prompt,) = prepare(chat(n=3, choice_params=[{"max_tokens": 4}, {}, {"max_tokens": 95}]), LETTERS, READY)
+    assert prompt.limits == (4, 95, 95)
+    (prompt,) = prepare(completion(n=2, choice_params=[{"max_tokens": 40}, {}]), LETTERS, READY)
+    assert prompt.limits == (40, 16)
+    with pytest.raises(ApiError, match="and 96 new tokens were asked for"):
+        prepare(chat(n=2, choice_params=[{"max_tokens": 4}, {"max_tokens": 96}]), LETTERS, READY)
+
+
+def choices(**fields: Any) -> list[tuple[Choice, ...]]:
+    order = completion(n=3, max_tokens=5, **fields)
+    return [group.choices for group in groups(order, prepare(order, LETTERS, READY), READY, Random(1))]
+
+
+def test_B7_seeds_count_up_from_the_requests_for_every_prompt() -> None:
+    assert [[choice.seed for choice in made] for made in choices(prompt=["a", "b"], seed=5)] == [[5, 6, 7]] * 2
+
+
+def test_B4_seeds_wrap() -> None:
+    (made,) = choices(seed=2**63 - 1)
+    assert [choice.seed for choice in made] == [2**63 - 1, -(2**63), -(2**63) + 1]
+
+
+def test_a_seed_of_its_own_replaces_the_counted_one_for_every_prompt() -> None:
+    own: list[dict[str, Any]] = [{}, {"seed": 100}, {}]
+    made = choices(prompt=["a", "b"], seed=5, choice_params=own)
+    assert [[choice.seed for choice in one] for one in made] == [[5, 100, 7]] * 2
+
+
+def test_B5_a_seed_of_minus_one_is_random() -> None:
+    first, second = choices(prompt=["a", "b"], seed=5, choice_params=[{}, {"seed": -1}, {}])
+    assert (first[0].seed, first[2].seed) == (second[0].seed, second[2].seed) == (5, 7)
+    assert len({6, -1, first[1].seed, second[1].seed}) == 4
