@@ -22,14 +22,15 @@ from tests.compatibility.servers import SERVERS
 
 def run(name: str, logs: Path) -> Record:
     """Everything about one server; it runs only meanwhile."""
+    record = None
     try:
         with SERVERS[name](logs) as running:
-            record = examine(running.url, running.model, logs / "gateway.log")
-            return replace(record, versions=running.versions)
+            record = replace(examine(running.url, running.model, logs / "gateway.log"), versions=running.versions)
     except Unavailable as error:
         return Record(missing=str(error))
-    except RuntimeError as error:  # it did not start, or did not end
-        return Record(missing=str(error).splitlines()[0])
+    except RuntimeError as error:  # it did not start, or, where there is a record, did not end in time
+        return record or Record(missing=str(error).splitlines()[0])
+    return record
 
 
 def main(names: list[str]) -> int:
