@@ -14,7 +14,7 @@ from engine.messages import Sampling
 from tests.fakes.tiny_models import BLOCK, Scorer, reference_logits, save
 
 DRAW = Draw(0, 0, 0, Sampling(temperature=0.0))
-TOKENS = [random.Random(0).randrange(97) for _ in range(90)]
+TOKENS = random.Random(0).choices(range(97), k=90)
 TABLE = tuple(random.Random(1).sample(range(64), 30))
 
 SLIDING = "sliding_attention"

@@ -89,7 +89,7 @@ def _seeded(count: int, **settings: float) -> list[Draw]:
     return [replace(GREEDY, seed=40 + i, sampling=Sampling(**settings)) for i in range(count)]  # type: ignore[arg-type]
 
 
-PROMPT = [random.Random(4).randrange(97) for _ in range(41)]
+PROMPT = random.Random(4).choices(range(97), k=41)
 
 
 def test_ready(tiny: Runner) -> None:
