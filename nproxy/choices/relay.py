@@ -173,7 +173,10 @@ class Relay(Merge):
     def _patched(self, strand: Strand, data: bytes, chunk: UpstreamChunk, wanted: dict[str, Any]) -> bytes | None:
         """Make `wanted` of the bytes by a patch, if one does it; plain events like this then need no parsing."""
         wire = self._wire
-        for patch in [self._patch] if self._patch is not None else self._patches(data):
+        came = loads(data)
+        for patch in [self._patch] if self._patch is not None else self._patches(came):
+            if patch.add_usage and "usage" in came:
+                continue  # of a key that stands twice, readers take the one or the other
             patched = patch(data)
             if not _says(patched, wanted):
                 continue
@@ -182,9 +185,9 @@ class Relay(Merge):
             return patched
         return None
 
-    def _patches(self, data: bytes) -> list[_Patch]:
+    def _patches(self, came: dict[str, JSON]) -> list[_Patch]:
         model = None
-        if self._shown is not None and (sent := loads(data).get("model")) is not None:
+        if self._shown is not None and (sent := came.get("model")) is not None:
             model = (b'"model":' + dumps(sent), b'"model":' + dumps(self._shown))
         return [_Patch(model), _Patch(model, add_usage=True), _Patch(model, drop_usage=True)]
 

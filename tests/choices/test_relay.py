@@ -102,6 +102,22 @@ def test_E7_usage_comes_last_whenever_it_came() -> None:
     assert [bool(frame["choices"]) for frame in play.frames[:-1]] == [True, True, False]
 
 
+def once_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object that has every key once."""
+    read = dict(members)
+    assert len(read) == len(members), f"a key stands twice: {[key for key, _ in members]}"
+    return read
+
+
+def test_E7_usage_beside_the_last_choice_stands_there_once() -> None:
+    play = Play(chat(stream=True, stream_options=ASKED), NATIVE)
+    said = [delta(word, role="assistant" if word == "a" else None) for word in "abc"]
+    play.streams(0, *said, delta("", finish="stop", top={"usage": usage(3, 3)}), DONE)
+    events = [event.data for event in SSEDecoder().feed(play.emitted)]
+    told = [json.loads(data, object_pairs_hook=once_each)["usage"] for data in events[:-1]]
+    assert told == [None] * 4 + [usage(3, 3)]
+
+
 def test_E12_running_usage_passes_where_asked_for() -> None:
     options = {**ASKED, "continuous_usage_stats": True}
     play = Play(chat(stream=True, stream_options=options), NATIVE)

@@ -130,6 +130,7 @@ _USAGE = [
     ),
     ("E7", OPENAI + "wire.py", 'rest["usage"] = None', "pass"),
     ("E7", CHOICES + "merge.py", "if usage is not None and self._request.include_usage else", "if False else"),
+    ("E7", CHOICES + "relay.py", 'if patch.add_usage and "usage" in came:', "if False:"),
     ("E8", CHOICES + "merge.py", "if usage is not None and self._request.include_usage else", "if usage else"),
     ("E8", CHOICES + "compose.py", "elif not request.include_usage:", "elif False:"),
     ("E9", CHOICES + "copies.py", "completion=usage.completion * n,", "completion=usage.completion,"),

@@ -11,6 +11,22 @@ class Misread(AssertionError):
     """The answer breaks a promise of the wire."""
 
 
+def _read(data: bytes) -> Any:
+    """JSON as any reader takes it: no key stands twice, and there are no NaN and Infinity."""
+    return json.loads(data, object_pairs_hook=_once_each, parse_constant=_not_json)
+
+
+def _once_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    read = dict(members)
+    if len(read) != len(members):
+        raise Misread(f"a key stands twice: {[key for key, _ in members]}")
+    return read
+
+
+def _not_json(constant: str) -> Any:
+    raise Misread(f"{constant} is not JSON")
+
+
 @dataclass
 class ToolCall:
     """A call as the official SDKs put it together: everything that repeats is strung together."""
@@ -73,7 +89,7 @@ class Reading:
         if data == b"[DONE]":
             self._finish()
             return
-        chunk = json.loads(data)
+        chunk = _read(data)
         if "error" in chunk:
             self._take_error(chunk)
         else:
@@ -198,7 +214,7 @@ class Whole:
     """A whole JSON answer. `choices` are in order, one for each index."""
 
     def __init__(self, raw: bytes, *, choices: int, chat: bool = True) -> None:
-        self.answer: dict[str, Any] = json.loads(raw)
+        self.answer: dict[str, Any] = _read(raw)
         self.chat = chat
         if "error" in self.answer:
             raise Misread(f"an error: {self.answer}")

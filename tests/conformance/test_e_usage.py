@@ -106,7 +106,7 @@ async def test_E6_never_a_partial_sum(scene: Scene) -> None:
 
 
 @everywhere
-@pytest.mark.parametrize("quirk", [None, quirks.usage_null, quirks.empty_chunks])
+@pytest.mark.parametrize("quirk", [None, quirks.usage_null, quirks.empty_chunks, quirks.usage_beside_the_last_choice])
 async def test_E7_one_usage_chunk_and_null_before(scene: Scene, quirk: Any) -> None:
     """The reader refuses a chunk without `usage: null`, a second usage, and anything behind it but `[DONE]`."""
     scene.does(quirk=quirk)

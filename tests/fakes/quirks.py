@@ -193,6 +193,13 @@ def usage_per_choice(chunks: list[Any]) -> list[Any]:
     return new
 
 
+def usage_beside_the_last_choice(chunks: list[Any]) -> list[Any]:
+    """Mistral, Groq: usage has no chunk of its own."""
+    told = [c["usage"] for c in chunks if not c["choices"] and c.get("usage")]
+    *before, last = (c for c in chunks if c["choices"])
+    return [*before, {**last, "usage": told[-1]} if told else last]
+
+
 def _speaks(chunk: Chunk) -> bool:
     choice = chunk["choices"][0]
     return any(choice.get("delta", {"text": choice.get("text")}).values()) and "role" not in choice.get("delta", {})
