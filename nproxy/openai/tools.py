@@ -21,8 +21,9 @@ class ToolCalls:
     """The tool calls of one choice so far; one object per choice.
 
     Indices count from 0 in the order of appearance, whatever the upstream counts from. A call's id, type and
-    name go out once: SDKs concatenate repeats, so only a name that goes on passes. The same upstream index
-    with another id is another call.
+    name go out once: SDKs concatenate repeats, so only a name that goes on passes. Under an index that is known,
+    another id is another call where a name comes with it; without one it is the same call, which has its id: some
+    servers draw a new one for every delta.
     """
 
     __slots__ = ("_calls", "_count")
@@ -45,7 +46,8 @@ class ToolCalls:
             if key == "index":
                 continue
             if key == "id":
-                call.id, new = _once(call.id, value)
+                new = call.id is None and _text(value) is not None
+                call.id = call.id or _text(value)
             elif key == "type":
                 call.kind, new = _once(call.kind, value)
             elif key == "function" and isinstance(value, dict):
@@ -67,12 +69,26 @@ class ToolCalls:
         index = sent.get("index")
         key = index if type(index) is int else max(self._calls, default=0)
         call = self._calls.get(key)
-        given = sent.get("id")
-        if call is not None and not (isinstance(given, str) and given and call.id and given != call.id):
+        if call is not None and not (_another(call, sent) and (key != index or _named(sent))):
             return call
         call = self._calls[key] = _Call(self._count)
         self._count += 1
         return call
+
+
+def _another(call: _Call, sent: dict[str, JSON]) -> bool:
+    """Whether an entry has another id than the call."""
+    return call.id is not None and _text(sent.get("id")) not in (None, call.id)
+
+
+def _named(sent: dict[str, JSON]) -> bool:
+    """Whether an entry says what it calls."""
+    called = [sent.get("function"), sent.get("custom")]
+    return any(_text(tool.get("name")) is not None for tool in called if isinstance(tool, dict))
+
+
+def _text(value: JSON) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _once(known: str | None, value: JSON) -> tuple[str | None, bool]:

@@ -175,6 +175,7 @@ _FIELDS = [
     ),
     ("G3", OPENAI + "tools.py", "or not value or value == known:", "or not value:"),
     ("G5", OPENAI + "tools.py", "self._count += 1", "pass"),
+    ("G9", OPENAI + "tools.py", "(key != index or _named(sent))", "True"),
     ("G6", CHOICES + "merge.py", "self._finish(choice, said.finish_reason)", 'self._finish(choice, "stop")'),
     ("H3", OPENAI + "wire.py", '"content": None, **message}', '**message, "content": message.get("content") or ""}'),
     ("I2", CHOICES + "merge.py", "self._finish(choice, said.finish_reason)", 'self._finish(choice, "stop")'),

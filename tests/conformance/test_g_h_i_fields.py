@@ -52,6 +52,21 @@ async def test_G1_G5_calls_of_a_whole_answer(scene: Scene) -> None:
         assert all("index" not in c for c in two)
 
 
+def ids_of_their_own(seed: int) -> Sequence[Piece]:
+    """One call in three pieces, each under another id, as some servers draw them."""
+    said = [call(0, f"f-{seed}", "f")] + [
+        call(0, f"{at}-{seed}", None, part) for at, part in enumerate(('{"n":', "1}"))
+    ]
+    return [{"tool_calls": [piece]} for piece in said]
+
+
+@everywhere
+async def test_G9_a_call_whose_id_changes_is_one(scene: Scene) -> None:
+    scene.does(pieces=ids_of_their_own, finish="tool_calls")
+    answer = await scene.stream()
+    assert [voice.tools for voice in answer.voices] == [{0: expected_calls(index)[0]} for index in range(scene.n)]
+
+
 def some_call(seed: int) -> Sequence[Piece]:
     return two_calls(seed) if seed == SEED + 1 else ["text"]
 

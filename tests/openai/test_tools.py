@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from nproxy.openai.tools import ToolCalls
 
 
@@ -71,6 +73,18 @@ def test_G5_another_id_under_the_same_index_is_another_call() -> None:
         [part(0, id="a", function={"name": "f", "arguments": "{}"})],
         [part(1, id="b", function={"name": "f", "arguments": "{}"})],
         [part(1, function={"arguments": "x"})],
+    ]
+
+
+@pytest.mark.parametrize("ids", [["b", "c"], ["b", "b"]])
+@pytest.mark.parametrize("name", [{}, {"name": None}, {"name": ""}])
+def test_G9_another_id_without_a_name_is_the_same_call(ids: list[str], name: dict[str, Any]) -> None:
+    first = part(0, id="a", type="function", function={"name": "f", "arguments": ""})
+    more = [part(0, id=id, function={**name, "arguments": said}) for id, said in zip(ids, ("{", "}"), strict=True)]
+    assert mend([first], *([piece] for piece in more)) == [
+        [first],
+        [part(0, function={"arguments": "{"})],
+        [part(0, function={"arguments": "}"})],
     ]
 
 
