@@ -12,7 +12,7 @@ from math import inf
 
 from nproxy.choices.commands import ChoiceFinished, Learn
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.fold import fold
+from nproxy.choices.fold import fold, latest
 from nproxy.choices.lessons import Lacks
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import NO_LOGPROBS, Request
@@ -58,7 +58,7 @@ class BestOf(Merge):
     def _score(self, choice: Choice) -> float:
         said = fold([piece.delta for piece in choice.pieces])
         logprobs = [piece.logprobs for piece in choice.pieces if isinstance(piece.logprobs, dict)]
-        score = None if not logprobs else mean_logprob(fold(logprobs), self._echoed(choice))
+        score = None if not logprobs else mean_logprob(latest(logprobs), self._echoed(choice))
         if score is not None:
             return score
         if not any(said.values()):

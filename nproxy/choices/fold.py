@@ -1,9 +1,10 @@
-"""Folding: the deltas of one choice become the choice of a whole answer."""
+"""Folding: the deltas of one choice, and what stands beside them, become the choice of a whole answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 
 from nproxy.openai.jsonvalue import JSON
 
@@ -11,29 +12,41 @@ _SAID_ONCE = frozenset({"id", "type", "role"})  # names of things, not pieces of
 
 
 def fold(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
-    """Put the same object together from its pieces, keys in the order of their first appearance.
+    """Put a message together from its deltas, keys in the order of their first appearance.
 
     Texts are joined, lists strung together, objects folded; of anything else the last value counts. Tool calls are
     put together by their index, which the whole does not show. A single piece is the whole, unchanged.
     """
+    return _fold(pieces, "".join)
+
+
+def latest(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
+    """The same for what stands beside deltas, where strings are names and not pieces of text: the last one counts."""
+    return _fold(pieces, itemgetter(-1))
+
+
+_Join = Callable[[list[str]], str]
+
+
+def _fold(pieces: Sequence[Mapping[str, JSON]], join: _Join) -> dict[str, JSON]:
     if len(pieces) == 1:
         return dict(pieces[0])
     values: dict[str, list[JSON]] = {}
     for piece in pieces:
         for key, value in piece.items():
             values.setdefault(key, []).append(value)
-    return {key: _whole(key, [value for value in said if value is not None]) for key, said in values.items()}
+    return {key: _whole(key, [value for value in said if value is not None], join) for key, said in values.items()}
 
 
-def _whole(key: str, said: Sequence[JSON]) -> JSON:
+def _whole(key: str, said: Sequence[JSON], join: _Join) -> JSON:
     if not said:
         return None
     texts = [value for value in said if isinstance(value, str)]
     if len(texts) == len(said):
-        return texts[0] if key in _SAID_ONCE else "".join(texts)
+        return texts[0] if key in _SAID_ONCE else join(texts)
     objects = [value for value in said if isinstance(value, dict)]
     if len(objects) == len(said):
-        return fold(objects)
+        return _fold(objects, join)
     lists = [value for value in said if isinstance(value, list)]
     if len(lists) == len(said):
         strung = list(chain.from_iterable(lists))

@@ -14,7 +14,7 @@ from nproxy.choices import tally
 from nproxy.choices.bodies import as_chunks, in_place
 from nproxy.choices.commands import Anomaly, ChoiceFinished, Learn, Spent
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.fold import fold
+from nproxy.choices.fold import fold, latest
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lack
 from nproxy.choices.plan import Request
@@ -27,6 +27,9 @@ from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.rewriter import Rewriter
 from nproxy.openai.usage import Usage, merge, running
 from nproxy.openai.wire import DONE, Wire
+
+PADDING = "obfuscation"
+"""A key of single chunks that makes them of one length (OpenAI); a whole answer has none."""
 
 LOST = "error"
 """The finish_reason of a choice that was lost while its siblings were not."""
@@ -172,7 +175,7 @@ class Merge:
         """Take a chunk's usage, fingerprint and choices; give the frames."""
         self._note_fingerprint(strand, chunk)
         if chunk.extra and not self._request.stream:
-            strand.top = {**strand.top, **chunk.extra}
+            strand.top = {key: value for key, value in {**strand.top, **chunk.extra}.items() if key != PADDING}
         if chunk.usage is not None:
             self._note_usage(strand, chunk, chunk.usage)
         written = [self._prelude(data)]
@@ -341,6 +344,6 @@ class Merge:
             index,
             fold([said.delta for said in spoken]),
             finish_reason=choice.finish_reason,
-            logprobs=fold(logprobs) if logprobs else None,
-            extra=fold([said.extra for said in spoken]),
+            logprobs=latest(logprobs) if logprobs else None,
+            extra=latest([said.extra for said in spoken]),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nproxy.choices.fold import fold
+from nproxy.choices.fold import fold, latest
 
 
 def test_texts_are_joined_and_names_said_once() -> None:
@@ -35,3 +35,13 @@ def test_tool_calls_by_their_index() -> None:
         {"id": "a", "function": {"name": "f", "arguments": "{}"}},
         {"id": "b", "function": {"name": "g", "arguments": "1"}},
     ]
+
+
+def test_beside_deltas_strings_are_names_and_the_last_counts() -> None:
+    filtered: list[Any] = [{"hate": {"severity": "safe"}}, {"hate": {"severity": "low"}}, {}]
+    pieces = [{"content_filter_results": said, "matched": "k", "token_ids": [at]} for at, said in enumerate(filtered)]
+    assert latest(pieces) == {
+        "content_filter_results": {"hate": {"severity": "low"}},
+        "matched": "k",
+        "token_ids": [0, 1, 2],
+    }

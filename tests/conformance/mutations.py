@@ -65,7 +65,9 @@ _ANSWERS = [
     ("C2", CHOICES + "leg.py", "* n + self.offset + upstream_index", "* n + upstream_index"),
     ("C3", GATEWAY + "generate.py", "shown_model=request.model,", 'shown_model="another",'),
     ("C4", CHOICES + "merge.py", "if chunk.extra and not self._request.stream:", "if False:"),
-    ("C4", CHOICES + "merge.py", "extra=fold([said.extra for said in spoken]),", "extra={},"),
+    ("C4", CHOICES + "merge.py", "extra=latest([said.extra for said in spoken]),", "extra={},"),
+    ("C11", CHOICES + "fold.py", "itemgetter(-1)", '"".join'),
+    ("C11", CHOICES + "merge.py", "if key != PADDING}", "if True}"),
     ("C5", CHOICES + "merge.py", "first = shown[0][1].strand", "first = shown[-1][1].strand"),
     (
         "C5",
@@ -157,7 +159,7 @@ _USAGE = [
 
 _FIELDS = [
     ("F1", CHOICES + "merge.py", "logprobs=said.logprobs,", "logprobs=None,"),
-    ("F1", CHOICES + "merge.py", "logprobs=fold(logprobs) if logprobs else None,", "logprobs=None,"),
+    ("F1", CHOICES + "merge.py", "logprobs=latest(logprobs) if logprobs else None,", "logprobs=None,"),
     ("F2", CHOICES + "retry.py", "frozenset({429,", "frozenset({400, 429,"),
     (
         "F3",

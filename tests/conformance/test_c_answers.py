@@ -74,6 +74,26 @@ async def test_C4_unknown_keys_are_kept(scene: Scene) -> None:
     assert [choice["odd"]["a"][0] for choice in answer.choices] == (expected * 3)[: scene.n]
 
 
+def azure(chunks: list[Any]) -> list[Any]:
+    """Every chunk with text says how it was judged, and is padded."""
+    judged = {"content_filter_results": {"hate": {"filtered": False, "severity": "safe"}}}
+    return [
+        {**c, "obfuscation": "x" * at} | ({"choices": [{**c["choices"][0], **judged}]} if c["choices"] else {})
+        for at, c in enumerate(chunks)
+    ]
+
+
+@of_native
+async def test_C11_what_stands_beside_the_text_is_not_strung_together(scene: Scene) -> None:
+    await scene.start(n="native", usage="stream")
+    scene.does(quirk=azure)
+    answer = await scene.whole()
+    judged = [choice["content_filter_results"] for choice in answer.choices]
+    assert judged == [{"hate": {"filtered": False, "severity": "safe"}}] * scene.n
+    assert answer.texts == scene.said
+    assert "obfuscation" not in answer.answer
+
+
 @of_legs
 @pytest.mark.parametrize("stream", [False, True])
 async def test_C5_whose_fingerprint(scene: Scene, stream: bool) -> None:
