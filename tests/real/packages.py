@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from filelock import FileLock
+
 from tests.real.processes import ROOT
 
 
@@ -23,10 +25,12 @@ def installed(name: str) -> Path:
     folder = ROOT / ".venvs" / name
     stamp = folder / "requirements.sha256"
     digest = hashlib.sha256(requirements.read_bytes()).hexdigest()
-    if not stamp.exists() or stamp.read_text() != digest:
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
-        subprocess.run([*pip, "-r", str(requirements)], check=True)
-        stamp.write_text(digest)
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):  # several test processes may want it at once
+        if not stamp.exists() or stamp.read_text() != digest:
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
+            subprocess.run([*pip, "-r", str(requirements)], check=True)
+            stamp.write_text(digest)
     return folder
 
 

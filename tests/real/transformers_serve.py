@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock
+
 from tests.real.packages import installed
 from tests.real.processes import ROOT, Server, free_port, server
 
@@ -18,10 +20,11 @@ MODELS = ROOT / "build" / "real"
 def hf_folder(gguf: Path) -> Path:
     """The Hugging Face folder of this GGUF, converted once (about 15 s) and kept."""
     folder = MODELS / f"{gguf.stem}-{gguf.stat().st_size}"
-    if not folder.exists():
-        MODELS.mkdir(parents=True, exist_ok=True)
-        script = Path(__file__).with_name("hf_folder.py")
-        subprocess.run([sys.executable, "-P", str(script), str(gguf), str(folder)], check=True, env=_environment())
+    MODELS.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):  # several test processes may want it at once
+        if not folder.exists():
+            script = Path(__file__).with_name("hf_folder.py")
+            subprocess.run([sys.executable, "-P", str(script), str(gguf), str(folder)], check=True, env=_environment())
     return folder
 
 
