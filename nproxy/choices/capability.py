@@ -12,7 +12,8 @@ class Capability:
     native_width: most choices that one call returns; None means no known limit, 1 means no `n`.
     n_untested: `n: auto` has not yet seen an answer; the plan asks natively, counts, and tops up.
     exact: the wire is known to be exact (the built-in engine): relayed even when n > 1.
-    seed: a `seed` field may be sent. stream_options: `stream_options` may be sent.
+    seed: a `seed` field may be sent. seed_refused: answers showed that it takes none.
+    stream_options: it takes `stream_options` that the client did not send.
     prompt_lists: legacy completions take a list of prompts in one call.
     token_prompts: legacy completions take token ids. parallel: calls at once, None for no limit.
     logprobs: answers bring log probabilities where they are asked for.
@@ -26,6 +27,7 @@ class Capability:
     n_untested: bool = False
     exact: bool = False
     seed: bool = True
+    seed_refused: bool = False
     stream_options: bool = True
     prompt_lists: bool = True
     token_prompts: bool = True

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
-from nproxy.choices.plan import Request
+from nproxy.choices.plan import Request, seed_sent
 from nproxy.openai.body import Spliced
 from nproxy.openai.choice_params import FIELD
 from nproxy.openai.dialect import Dialect
@@ -46,21 +46,28 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
 def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
     """Whether this leg is to answer as a stream.
 
-    It does where the client asked for one, where its JSON form would miscount usage, and where its siblings wait for
-    its first token, unless that would cost the usage.
+    It does where the client asked for one. It does, too, where its JSON form would miscount usage, and where its
+    siblings wait for its first token, unless that would cost the usage; but not where the upstream has refused that.
     """
-    if request.stream or (leg.choices(request.prompts) > 1 and not capability.json_usage):
+    if request.stream or "stream" in leg.omit:
+        return request.stream
+    if leg.choices(request.prompts) > 1 and not capability.json_usage:
         return True
-    return leg.warms and capability.stream_usage and _takes_stream_options(capability, leg)
+    return leg.warms and capability.stream_usage and _takes_stream_options(request, capability, leg)
 
 
 def asked_for_usage(request: Request, capability: Capability, leg: Leg) -> bool:
     """Whether this leg is asked for a stream that ends in its usage."""
-    return asked_as_stream(request, capability, leg) and _takes_stream_options(capability, leg)
+    return asked_as_stream(request, capability, leg) and _takes_stream_options(request, capability, leg)
 
 
-def _takes_stream_options(capability: Capability, leg: Leg) -> bool:
-    return capability.stream_options and "stream_options" not in leg.omit
+def options_given(request: Request) -> bool:
+    """Whether the client sent `stream_options` of its own: a server that refuses them refuses the client's request."""
+    return isinstance(request.body.fields.get("stream_options"), dict)
+
+
+def _takes_stream_options(request: Request, capability: Capability, leg: Leg) -> bool:
+    return "stream_options" not in leg.omit and (capability.stream_options or options_given(request))
 
 
 def _own_params(own: Mapping[str, JSON], put: dict[str, JSON], drop: set[str]) -> None:
@@ -84,7 +91,7 @@ def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JS
 
 
 def _seed(request: Request, capability: Capability, leg: Leg, put: dict[str, JSON], drop: set[str]) -> None:
-    if not capability.seed:
+    if not seed_sent(request, capability):
         put.pop("seed", None)
         drop.add("seed")
     elif leg.seed is not None and leg.seed != request.seed:
@@ -96,7 +103,7 @@ def _stream(request: Request, capability: Capability, leg: Leg, put: dict[str, J
         return
     if not request.stream:
         put["stream"] = True
-    if not capability.stream_options:
+    if not _takes_stream_options(request, capability, leg):
         drop.add("stream_options")
     elif not request.include_usage:
         sent = request.body.fields.get("stream_options")

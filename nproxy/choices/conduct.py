@@ -39,7 +39,7 @@ from nproxy.choices.learning import width_brought
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lacks, NativeWidth
 from nproxy.choices.merging import merge_for
-from nproxy.choices.plan import Plan, Request, top_up
+from nproxy.choices.plan import Plan, Request, seed_sent, top_up
 from nproxy.choices.reading import LegFault
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
@@ -77,10 +77,14 @@ class Conduct:
         self._merge = merge_for(request, plan, capability, settings)
         self._warming = Warming(plan.legs)
         self._roster = Roster(
-            plan.legs, seed=request.seed, draw=draw if capability.seed else None, held=self._warming.held
+            plan.legs,
+            seed=request.seed,
+            draw=draw if seed_sent(request, capability) else None,
+            held=self._warming.held,
         )
         self._recovery = Recovery(
             request,
+            capability,
             self._roster,
             self._merge,
             retries_per_leg=settings.retries_per_leg,
@@ -98,7 +102,7 @@ class Conduct:
 
     def start(self) -> list[Command]:
         """The first commands: open the first legs, set the first timers. Called once."""
-        if self._request.seed is not None and not self._capability.seed:
+        if self._request.seed is not None and not seed_sent(self._request, self._capability):
             self._commands.append(Anomaly("seed_omitted"))
         if self._request.stream:
             self._commands.append(SetTimer("headers", self._settings.headers_after_seconds))
@@ -192,7 +196,9 @@ class Conduct:
         """Learn how wide the upstream answers, and have other legs bring what is missing."""
         leg, n, prompts = run.leg, self._plan.n, self._request.prompts
         got = width_brought(leg, missing, n, prompts)
-        if leg.width > 1 and (got < leg.width or self._capability.n_untested):
+        short = got < leg.width
+        # Servers that have n may still give one choice at temperature 0.
+        if leg.width > 1 and (not self._request.greedy if short else self._capability.n_untested):
             self._commands.append(Learn(NativeWidth(leg.width, got)))
         if missing and not self._doomed:
             self._commands.append(Anomaly("short_answer"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from nproxy.choices.leg import Leg
-from nproxy.choices.lessons import FieldRefused, Lesson, NativeWidth, RefusedField
+from nproxy.choices.lessons import FieldRefused, Lesson, NativeWidth
 
 
 def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> int:
@@ -24,25 +24,26 @@ class Learning:
 
     def __init__(self) -> None:
         self.omit: frozenset[str] = frozenset()
-        self._unconfirmed: list[RefusedField] = []
+        self._unconfirmed: list[FieldRefused] = []
         self._narrowed: list[tuple[NativeWidth, set[int]]] = []
 
-    def field_refused(self, field: RefusedField) -> bool:
-        """Note a refused field; True the first time."""
+    def left_out(self, field: str, lesson: FieldRefused | None) -> bool:
+        """Note a field that legs do without from now on; True the first time. lesson: what their success teaches."""
         if field in self.omit:
             return False
         self.omit |= {field}
-        self._unconfirmed.append(field)
+        if lesson is not None:
+            self._unconfirmed.append(lesson)
         return True
 
-    def width_refused(self, asked: int, width: int, stand_ins: set[int]) -> None:
-        """Note a refused width: legs of `width`, whose numbers are `stand_ins`, were opened instead."""
-        self._narrowed.append((NativeWidth(asked, width), set(stand_ins)))
+    def width_refused(self, lesson: NativeWidth, stand_ins: set[int]) -> None:
+        """Note a refused width: legs whose numbers are `stand_ins` were opened instead."""
+        self._narrowed.append((lesson, set(stand_ins)))
 
     def succeeded(self, leg: Leg) -> list[Lesson]:
         """A leg has ended well: give the lessons that this confirms."""
-        lessons: list[Lesson] = [FieldRefused(field) for field in self._unconfirmed if field in leg.omit]
-        self._unconfirmed = [field for field in self._unconfirmed if field not in leg.omit]
+        lessons: list[Lesson] = [lesson for lesson in self._unconfirmed if lesson.field in leg.omit]
+        self._unconfirmed = [lesson for lesson in self._unconfirmed if lesson.field not in leg.omit]
         for _, legs in self._narrowed:
             legs.discard(leg.number)
         lessons += [lesson for lesson, legs in self._narrowed if not legs]

@@ -44,7 +44,7 @@ def make_plan(request: Request, capability: Capability, draw: Callable[[], int],
     n = _choices_to_bring(request, greedy)
     legs = _legs(request, capability, n)
     _refuse_the_impossible(request, capability, n, several_legs=len(legs) > 1)
-    if capability.seed and (request.seed is not None or len(legs) > 1):
+    if seed_sent(request, capability) and (request.seed is not None or len(legs) > 1):
         legs = seeded(legs, request.seed, draw, set())
     if request.choice_params is not None and not capability.exact:
         legs = _with_own_seeds(legs, request.choice_params)
@@ -88,6 +88,24 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
         Leg(number, run.start, len(run), prompt, scored=n > request.n, warms=warm and run.start == 0)
         for number, (prompt, run) in enumerate(shapes)
     ]
+
+
+def own_seed(request: Request, offset: int) -> int | None:
+    """The seed that the client itself gave for the choices at `offset`, None where it gave none for just them."""
+    own = None if request.choice_params is None else request.choice_params[offset].get("seed")
+    if isinstance(own, int):
+        return own
+    return request.seed if offset == 0 else None
+
+
+def seed_sent(request: Request, capability: Capability) -> bool:
+    """Whether calls carry seeds.
+
+    Where one choice has a seed of the client's, an upstream that refuses seeds is left to say so: without it the
+    answer would not be the one that was asked for.
+    """
+    asked_for_one = request.drawn == 1 and own_seed(request, 0) is not None
+    return capability.seed and (asked_for_one or not capability.seed_refused)
 
 
 def _with_own_seeds(legs: Sequence[Leg], choice_params: ChoiceParams) -> list[Leg]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Retried, SetTimer
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.learning import Learning
 from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request, narrower
-from nproxy.choices.remedies import TooWide, Without, remedy
+from nproxy.choices.remedies import Reseeded, TooWide, Without, remedy
 from nproxy.choices.retry import pause_seconds, retryable
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.states import LegState, Signal
@@ -26,6 +28,7 @@ class Recovery:
     def __init__(
         self,
         request: Request,
+        capability: Capability,
         roster: Roster,
         merge: Merge,
         *,
@@ -35,6 +38,7 @@ class Recovery:
     ) -> None:
         self.retries_spent = False
         self._request = request
+        self._capability = capability
         self._roster = roster
         self._merge = merge
         self._learning = Learning()
@@ -60,19 +64,23 @@ class Recovery:
 
     def _ask_for_less(self, run: Run, failure: Failure) -> list[Command] | None:
         """Do without what the upstream refused, where that can be done without."""
-        match remedy(self._request, run.leg, failure):
+        match remedy(self._request, self._capability, run.leg, failure):
             case None:
                 return None
-            case Without(field):
-                first = self._learning.field_refused(field)
+            case Without(field, lesson=lesson):
+                first = self._learning.left_out(field, lesson)
                 self._roster.again(run)
                 return [Anomaly(f"{field}_refused")] if first else []
-            case TooWide(width):
+            case Reseeded(seed):
+                run.leg = replace(run.leg, seed=seed)
+                self._roster.again(run)
+                return [Anomaly("seed_too_large")]
+            case TooWide(width, lesson=narrow):
                 self._roster.move(run, Signal.END)
                 self._merge.drop(run.leg.number)
                 stand_ins = self._roster.add(narrower(run.leg, width))
-                if not self._request.greedy:  # greedy requests are refused by servers that have n
-                    self._learning.width_refused(run.leg.width, width, stand_ins)
+                if narrow is not None:
+                    self._learning.width_refused(narrow, stand_ins)
                 return [Anomaly("n_refused")]
 
     def _try_again(self, run: Run, failure: Failure) -> list[Command] | None:

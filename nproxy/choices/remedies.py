@@ -1,14 +1,17 @@
-"""Whether an upstream's refusal is about something that nproxy can do without: `n`, `seed` or `stream_options`."""
+"""Whether an upstream's refusal is about something that nproxy can do without: n, a seed, stream_options, a stream."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from nproxy.choices.capability import Capability
+from nproxy.choices.compose import asked_as_stream, options_given
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.leg import Leg
-from nproxy.choices.lessons import RefusedField
-from nproxy.choices.plan import NO_LOGPROBS, Request
+from nproxy.choices.lessons import FieldRefused, NativeWidth
+from nproxy.choices.plan import NO_LOGPROBS, Request, own_seed
+from nproxy.choices.seeds import in_31_bits
 from nproxy.openai.errors import ApiError, wrap_foreign
 
 # As servers word it: "n must be 1 when using greedy sampling", "Field 'n': Value must be between 1 <= value <= 32",
@@ -16,66 +19,137 @@ from nproxy.openai.errors import ApiError, wrap_foreign
 _ABOUT_N = re.compile(
     r"(?<![\w/\\-])n(?![\w/-])|one (?:completion )?choice|multiple (?:completions|choices)", re.IGNORECASE
 )
+_ABOUT_SEED = re.compile(r"\bseed\b")
+_ABOUT_OPTIONS = re.compile(r"\bstream_options\b")
+_ABOUT_STREAMS = re.compile(r"\bstream(?:s|ed|ing)?\b", re.IGNORECASE)
 _ABOUT_LOGPROBS = re.compile(r"log[ _]?prob", re.IGNORECASE)
 _WIDEST = re.compile(r"(?:<=|at most|maximum(?: of| is)?|up to|exceeds?(?: the)?(?: limit| maximum)?(?: of)?)\s*(\d+)")
+# "Unrecognized request argument supplied", "Extra inputs are not permitted", "property 'seed' is unsupported".
+_UNKNOWN = re.compile(
+    r"unknown|unrecogni[sz]ed|unexpected|unsupported|additional propert|extra (?:input|field)"
+    r"|(?:not|n't) (?:be )?(?:support(?:ed)?|permitted|allowed|recogni[sz]ed|known)",
+    re.IGNORECASE,
+)
+_ABOUT_VALUES = re.compile(r"\d|range|negative|positive|integer|\bbits?\b|large|small|exceed|values?\b", re.IGNORECASE)
+_CONDITION = re.compile(r"\b(?:with|when|while|if|unless|together)\b", re.IGNORECASE)
+
+_AT_FAULT = frozenset({400, 422})
+_REFUSALS = _AT_FAULT | {500, 501}  # llama.cpp's and others' word for what they do not do
+_TEXTS = frozenset({"n", "n_cmpl", "model", "messages", "prompt"})
 
 
 @dataclass(frozen=True, slots=True)
 class TooWide:
-    """The leg asked for too many choices; legs of `width` may do."""
+    """The leg asked for too many choices; legs of `width` may do. lesson: what their success teaches."""
 
     width: int
+    lesson: NativeWidth | None
 
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """The leg may do without this field."""
+    """The leg may do without this field. lesson: what its success then teaches."""
 
-    field: RefusedField
+    field: str
+    lesson: FieldRefused | None
 
 
-def remedy(request: Request, leg: Leg, failure: Failure) -> TooWide | Without | None:
+@dataclass(frozen=True, slots=True)
+class Reseeded:
+    """The leg may do with this seed."""
+
+    seed: int
+
+
+Remedy = TooWide | Without | Reseeded
+
+
+def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure) -> Remedy | None:
     """What to change so that the upstream takes the leg, or None where the refusal is the client's to read.
 
     What the client asked for is not left out behind its back: at one choice its seed, and at any number its own
     stream_options. At several choices a seed that the upstream does not know costs reproducibility, not the answer.
+    A refusal that speaks of something else in the request, too, holds for requests like it, and teaches nothing.
     """
-    if not _refused(failure):
+    if failure.kind is not FailureKind.STATUS or failure.status not in _REFUSALS:
         return None
-    error = wrap_foreign(failure.status or 400, failure.content_type, failure.body)
-    if leg.width > 1 and _names(error, "n", _ABOUT_N):
-        return TooWide(1 if request.greedy else named_width(error.message, leg.width) or 1)
-    for field in _droppable(request, leg):
-        if _names(error, field, re.compile(rf"\b{field}\b")):
-            return Without(field)
-    return None
+    error = wrap_foreign(failure.status, failure.content_type, failure.body)
+    teaches = not _conditional(request, error)
+    return (
+        _narrower(request, leg, error, teaches)
+        or _other_seed(request, leg, error, teaches)
+        or _without_options(request, leg, error, teaches)
+        or _as_whole(request, capability, leg, error)
+    )
 
 
 def unscored(request: Request, leg: Leg, failure: Failure) -> Failure:
     """The failure that the client is to read: it asked for `best_of`, not for the log probabilities that this needs."""
-    if not leg.scored or request.logprobs_asked or not _refused(failure):
+    at_fault = failure.kind is FailureKind.STATUS and failure.status in _AT_FAULT
+    if not leg.scored or request.logprobs_asked or not at_fault:
         return failure
     error = wrap_foreign(failure.status or 400, failure.content_type, failure.body)
     return Failure(FailureKind.UNSCORED, NO_LOGPROBS) if _names(error, "logprobs", _ABOUT_LOGPROBS) else failure
 
 
-def _refused(failure: Failure) -> bool:
-    """Whether the upstream found the request at fault."""
-    return failure.kind is FailureKind.STATUS and failure.status in (400, 422)
+def _narrower(request: Request, leg: Leg, error: ApiError, teaches: bool) -> TooWide | None:
+    if leg.width == 1 or not _names(error, "n", _ABOUT_N):
+        return None
+    if request.greedy:  # refused by servers that have n
+        return TooWide(1, None)
+    width = named_width(error.message, leg.width) or 1
+    return TooWide(width, NativeWidth(leg.width, width) if teaches else None)
 
 
-def _droppable(request: Request, leg: Leg) -> list[RefusedField]:
-    fields: list[RefusedField] = []
-    if leg.seed is not None and request.prompts * request.drawn > 1:
-        fields.append("seed")
-    if "stream_options" not in request.body.fields:
-        fields.append("stream_options")
-    return [field for field in fields if field not in leg.omit]
+def _other_seed(request: Request, leg: Leg, error: ApiError, teaches: bool) -> Without | Reseeded | None:
+    """None, or another, in place of the leg's seed. One that nproxy has drawn is refused for being a seed.
+
+    One that the client gave, or that follows from it, may be refused for its value: then it says nothing of seeds.
+    """
+    if leg.seed is None or "seed" in leg.omit or not _names(error, "seed", _ABOUT_SEED):
+        return None
+    own = own_seed(request, leg.offset)
+    without = Without("seed", FieldRefused("seed") if teaches else None)
+    if own is None and request.seed is None:
+        return without
+    if request.drawn == 1:
+        return None
+    fits = in_31_bits(leg.seed)
+    if _UNKNOWN.search(error.message) and (fits == leg.seed or not _ABOUT_VALUES.search(error.message)):
+        return without
+    return Reseeded(fits) if own is None and fits != leg.seed else None
+
+
+def _without_options(request: Request, leg: Leg, error: ApiError, teaches: bool) -> Without | None:
+    named = _names(error, "stream_options", _ABOUT_OPTIONS)
+    if not named or options_given(request) or "stream_options" in leg.omit:
+        return None
+    return Without("stream_options", FieldRefused("stream_options") if teaches else None)
+
+
+def _as_whole(request: Request, capability: Capability, leg: Leg, error: ApiError) -> Without | TooWide | None:
+    """The JSON form, which the client asked for, of a leg that nproxy made a stream.
+
+    The refusal may name the field that does not go with streams. A whole answer of several choices is of no use where
+    its usage counts one; legs of one choice then do.
+    """
+    if request.stream or not asked_as_stream(request, capability, leg) or not _ABOUT_STREAMS.search(error.message):
+        return None
+    if leg.width > 1 and not capability.json_usage:
+        return TooWide(1, None)
+    return Without("stream", None)
 
 
 def _names(error: ApiError, field: str, wording: re.Pattern[str]) -> bool:
     """Whether the refusal is about this field: it says so where it names one, and otherwise its wording tells."""
     return error.param == field if error.param is not None else wording.search(error.message) is not None
+
+
+def _conditional(request: Request, error: ApiError) -> bool:
+    """Whether the refusal names another field of the request, or a condition."""
+    words = set(re.findall(r"\w+", error.message))
+    others = request.body.fields.keys() - _TEXTS - {error.param, "seed", "stream_options"}
+    return _CONDITION.search(error.message) is not None or not words.isdisjoint(others)
 
 
 def named_width(message: str, asked: int) -> int | None:

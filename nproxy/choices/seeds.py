@@ -1,4 +1,7 @@
-"""Seeds of legs: choice i of a request with seed s answers as a single request with seed s + i would."""
+"""Seeds of legs: choice i of a request with seed s answers as a single request with seed s + i would.
+
+Where a server takes s but finds s + i too large, choice i gets the same seed within 31 bits.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,11 @@ def offset_seed(seed: int, offset: int) -> int:
     if seed == _UNSEEDED:
         return seed
     return (seed + offset + 2**63) % 2**64 - 2**63
+
+
+def in_31_bits(seed: int) -> int:
+    """The seed itself where every server can hold it, else one in its place."""
+    return seed % RANDOM_SEED_COUNT
 
 
 def seeded(legs: Sequence[Leg], seed: int | None, draw: Callable[[], int], taken: set[int]) -> list[Leg]:

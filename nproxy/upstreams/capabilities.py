@@ -58,7 +58,7 @@ class Capabilities:
             self._base,
             native_width=width,
             n_untested=untested,
-            seed=self._base.seed and (self._seed == "send" or self._recall(model, "seed") is None),
+            seed_refused=self._seed != "send" and self._recall(model, "seed") is not None,
             stream_options=self._recall(model, "stream_options") is None,
             logprobs=self._recall(model, "logprobs") is None,
             stream_usage=self._recall(model, "stream_usage") is None,
@@ -110,7 +110,7 @@ class Capabilities:
 def _as_told(capability: Capability) -> dict[str, int | bool | str | None]:
     return {
         "n": "untested" if capability.n_untested else capability.native_width,
-        "seed": capability.seed,
+        "seed": capability.seed and not capability.seed_refused,
         "stream_options": capability.stream_options,
         "logprobs": capability.logprobs,
         "stream_usage": capability.stream_usage,

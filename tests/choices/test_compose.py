@@ -64,6 +64,15 @@ def test_B6_a_seed_that_is_not_taken_is_left_out() -> None:
     assert "seed" not in json.loads(body)
 
 
+def test_B6_learned_of_a_server_without_seeds_the_clients_own_is_still_sent_for_one_choice() -> None:
+    refused = Capability(seed_refused=True)
+    for one in (chat(seed=3), chat(n=1, choice_params=[{"seed": 3}]), completion(prompt=["a", "b"], seed=3)):
+        assert {body["seed"] for body in bodies(one, refused)} == {3}
+    for several in (chat(n=2, seed=3), chat(n=2), completion(prompt=["a", "b"])):
+        assert all("seed" not in body for body in bodies(several, refused))
+    assert all("seed" not in body for body in bodies(chat(seed=3), Capability(seed=False))), "as configured"
+
+
 def test_E8_streams_are_asked_for_usage() -> None:
     (body,) = bodies(chat(stream=True), NATIVE)
     assert body["stream_options"] == {"include_usage": True}
@@ -71,10 +80,12 @@ def test_E8_streams_are_asked_for_usage() -> None:
     assert body["stream_options"] == {"include_usage": True, "x": 1}
 
 
-def test_stream_options_that_are_not_taken_are_left_out() -> None:
-    request = chat(stream=True, stream_options={"include_usage": True})
-    (body,) = bodies(request, Capability(native_width=None, stream_options=False))
-    assert "stream_options" not in body
+def test_stream_options_that_are_not_taken_are_left_out_where_the_client_did_not_send_them() -> None:
+    for own in ({}, {"stream_options": None}):
+        (body,) = bodies(chat(stream=True, **own), Capability(native_width=None, stream_options=False))
+        assert "stream_options" not in body
+    (body,) = bodies(chat(stream=True, stream_options={"include_usage": True}), Capability(None, stream_options=False))
+    assert body["stream_options"] == {"include_usage": True}, "whoever asks for usage gets it, or is told"
     (body,) = bodies(chat(), NATIVE)
     assert "stream_options" not in body and "stream" not in body
 

@@ -48,7 +48,21 @@ _SEEDS = [
     ("B2", CHOICES + "plan.py", "(request.seed is not None or len(legs) > 1)", "request.seed is not None"),
     ("B4", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed + offset"),
     ("B5", CHOICES + "seeds.py", "if seed == _UNSEEDED:", "if False:"),
-    ("B6", CHOICES + "remedies.py", 'fields.append("seed")', "pass"),
+    (
+        "B4",
+        CHOICES + "remedies.py",
+        "return Reseeded(fits) if own is None and fits != leg.seed else None",
+        "return None",
+    ),
+    (
+        "B6",
+        CHOICES + "remedies.py",
+        "request.seed is None:\n        return without",
+        "request.seed is None:\n        return None",
+    ),
+    ("B6", CHOICES + "remedies.py", "    if request.drawn == 1:\n        return None\n", ""),
+    ("B6", CHOICES + "remedies.py", "not _ABOUT_VALUES.search(error.message)", "True"),
+    ("B6", CHOICES + "plan.py", "(asked_for_one or not capability.seed_refused)", "not capability.seed_refused"),
     ("B7", CHOICES + "seeds.py", "offset_seed(seed, leg.offset)", "offset_seed(seed, 2 * leg.offset)"),
     (
         "B8",
@@ -310,6 +324,7 @@ _ROUTING = [
     ),
     ("Q2", CHOICES + "merging.py", "shown=settings.shown_model if aliased else None", "shown=None"),
     ("Q3", GATEWAY + "generate.py", "Kin() if capability.prefix_cache else None", "None"),
+    ("N6", CHOICES + "compose.py", 'if request.stream or "stream" in leg.omit:', "if request.stream:"),
     ("N6", CHOICES + "plan.py", "warm = capability.prefix_cache and", "warm = False and"),
     ("J2", CHOICES + "plan.py", "(unsure or not capability.prompt_lists)", "(not capability.prompt_lists)"),
     ("C7", CHOICES + "merge.py", "if missing and len(strand.choices) > strand.leg.width > 1:", "if False:"),
@@ -320,7 +335,16 @@ _ROUTING = [
         "            case NativeWidth(asked=asked, got=got):\n",
         "            case NativeWidth(asked=asked, got=got):\n                return\n",
     ),
-    ("Q6", CHOICES + "recovery.py", "if not self._request.greedy:", "if True:"),
+    ("Q6", CHOICES + "remedies.py", "if request.greedy:", "if False:"),
+    ("Q6", CHOICES + "remedies.py", "teaches = not _conditional(request, error)", "teaches = True"),
+    ("Q6", CHOICES + "remedies.py", "_AT_FAULT | {500, 501}", "_AT_FAULT"),
+    ("Q6", CHOICES + "conduct.py", "not self._request.greedy if short", "True if short"),
+    (
+        "Q6",
+        CHOICES + "compose.py",
+        "(capability.stream_options or options_given(request))",
+        "capability.stream_options",
+    ),
     ("Q8", GATEWAY + "routes.py", 'path.startswith(root.rstrip("/") + "/")', "path.startswith(root)"),
     (
         "Q9",
@@ -349,7 +373,7 @@ _NATIVE = [
     ("R4", CHOICES + "compose.py", "leg.choices(request.prompts) > 1", "leg.width > 1"),
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
-    ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1)", "1)"),
+    ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 
 MUTATIONS = [

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.scene import COMPLETIONS, SEED, Scene
 from tests.conformance.settings import FANOUT, everywhere, of_legs, of_native, of_one, of_several, settings
-from tests.fakes.behaviour import said
+from tests.fakes.behaviour import Behaviour, said
 
 by_the_server = settings(FANOUT, why="one call carries one seed, and the server makes n of it")
 
@@ -56,6 +56,26 @@ async def test_B6_a_refused_seed_is_left_out_and_remembered(scene: Scene) -> Non
 async def test_B6_at_one_choice_the_client_is_told(scene: Scene) -> None:
     scene.does(refuse=("seed",))
     assert "seed" in (await scene.refused(400))["message"]
+
+
+@of_one
+async def test_B6_at_one_choice_the_client_is_told_also_when_it_is_known(scene: Scene) -> None:
+    scene.does(refuse=("seed",))
+    await scene.whole(n=2, seed=None)
+    assert "seed" in (await scene.refused(400))["message"]
+    scene.does()
+    assert (await scene.whole()).texts == scene.said
+
+
+@by_the_server
+async def test_B4_B6_a_seed_beyond_the_servers_range_is_not_everybodys(scene: Scene) -> None:
+    too_large = b'{"error": {"message": "seeds beyond 32 bits are not supported", "param": "seed"}}'
+    scene.upstream.choose = lambda call: (
+        Behaviour(status=400, body=too_large) if call.body.get("seed", 0) >= 2**31 else None
+    )
+    assert (await scene.whole(n=2, seed=2**31 - 1)).texts == {0: said(2**31 - 1), 1: said(0)}
+    assert (await scene.whole(seed=SEED)).texts == scene.said, "others keep their seeds"
+    assert (await scene.refused(400, n=1, seed=2**40))["param"] == "seed"
 
 
 @of_legs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.scene import COMPLETIONS, SEED, Scene
-from tests.conformance.settings import FANOUT, of_legs, of_native, of_several, settings
-from tests.fakes.behaviour import said
+from tests.conformance.settings import FANOUT, everywhere, of_legs, of_native, of_several, settings
+from tests.fakes.behaviour import Behaviour, said
 from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import Start
 
@@ -121,6 +121,47 @@ async def test_Q6_stream_options_that_are_refused(scene: Scene) -> None:
     for _ in range(2):
         assert (await scene.stream()).texts == scene.said
     assert len(scene.calls) == 3 * scene.legs, "asked with them once"
+
+
+@everywhere
+async def test_Q6_a_client_that_asks_for_usage_gets_it_or_is_told(scene: Scene) -> None:
+    scene.does(refuse=("stream_options",))
+    assert (await scene.stream()).texts == scene.said
+    error = await scene.refused(400, stream=True, stream_options={"include_usage": True})
+    assert "stream_options" in error["message"]
+
+
+@finding_out
+@pytest.mark.parametrize("status", [400, 422, 500, 501])
+async def test_Q6_n_is_refused_in_other_words(auto: Scene, status: int) -> None:
+    """llama.cpp says 500."""
+    refusal = b'{"error": {"code": 500, "message": "Only one completion choice is allowed", "type": "server_error"}}'
+    auto.upstream.choose = lambda call: Behaviour(status=status, body=refusal) if call.body.get("n", 1) > 1 else None
+    for _ in range(2):
+        assert (await auto.whole(n=4)).texts == WIDE
+    assert widths(auto) == [4] + [None] * 8
+
+
+@finding_out
+async def test_Q6_n_that_is_refused_beside_another_field_is_not_refused(auto: Scene) -> None:
+    refusal = b'{"error": {"message": "n > 1 is not supported with tools", "param": "n"}}'
+    native = auto.does(n="native")
+    auto.upstream.choose = lambda call: (
+        Behaviour(status=400, body=refusal) if call.body.get("n", 1) > 1 and "tools" in call.body else native
+    )
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert (await auto.whole(n=4, tools=tools)).texts == WIDE
+    assert (await auto.whole(n=4)).texts == WIDE
+    assert widths(auto) == [4, None, None, None, None, 4]
+
+
+@finding_out
+async def test_Q6_a_short_greedy_answer_teaches_nothing(auto: Scene) -> None:
+    native = auto.does(n="native")
+    auto.upstream.choose = lambda call: Behaviour() if call.body.get("temperature") == 0 else native
+    for fields in ({"temperature": 0}, {}):
+        assert (await auto.whole(n=4, **fields)).texts == WIDE
+    assert widths(auto) == [4, None, None, None, 4]
 
 
 @of_native

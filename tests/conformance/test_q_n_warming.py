@@ -9,6 +9,7 @@ import pytest
 
 from tests.conformance.scene import Scene
 from tests.conformance.settings import everywhere, of_legs, settings
+from tests.fakes.behaviour import Behaviour
 from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import gateway_for
 
@@ -40,6 +41,17 @@ async def test_N6_before_it_there_is_one_call(scene: Scene) -> None:
     assert answer.usage is not None
     assert answer.usage["completion_tokens"] == 12
     assert [call.body.get("stream", False) for call in scene.calls] == [True, False, False]
+
+
+@of_legs
+async def test_N6_a_first_call_that_is_refused_as_a_stream_is_made_whole(scene: Scene) -> None:
+    await scene.start(prefix_cache=True)
+    refusal = b'{"error": {"code": 500, "message": "Cannot use tools with stream", "type": "server_error"}}'
+    scene.upstream.choose = lambda call: Behaviour(status=500, body=refusal) if call.body.get("stream") else None
+    answer = await scene.whole(tools=[{"type": "function", "function": {"name": "f"}}])
+    assert answer.texts == scene.said and answer.usage is not None
+    assert len(scene.calls) == 1 + scene.legs
+    assert all({"stream", "stream_options"}.isdisjoint(call.body) for call in scene.calls[1:])
 
 
 @everywhere

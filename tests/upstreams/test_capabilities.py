@@ -49,13 +49,13 @@ def test_what_is_configured_is_not_unlearned() -> None:
     known.learn("m", NativeWidth(asked=4, got=1))
     known.learn("m", FieldRefused("seed"))
     told = known.snapshot("m", None)
-    assert (told.native_width, told.seed) == (None, True)
+    assert (told.native_width, told.seed_refused) == (None, False)
 
 
 def test_refused_fields_are_left_out() -> None:
     known = capabilities()
     known.learn("m", FieldRefused("seed"))
-    assert not known.snapshot("m", None).seed
+    assert known.snapshot("m", None).seed_refused
     assert known.snapshot("m", None).stream_options
     known.learn("m", FieldRefused("stream_options"))
     assert not known.snapshot("m", None).stream_options
@@ -70,7 +70,7 @@ def test_lessons_are_forgotten() -> None:
     assert known.known() == {"m": {"n": 1, "seed": False}}
     clock.now = FORGET_SECONDS
     told = known.snapshot("m", None)
-    assert told.n_untested and told.seed
+    assert told.n_untested and not told.seed_refused
     assert known.known() == {}
 
 
@@ -125,7 +125,7 @@ def test_lessons_about_made_up_models_do_not_pile_up() -> None:
     for number in range(MOST_LESSONS + 10):
         known.learn(f"m{number}", FieldRefused("seed"))
     assert len(known.known()) == MOST_LESSONS
-    assert known.snapshot("m0", None).seed and not known.snapshot(f"m{MOST_LESSONS + 9}", None).seed
+    assert known.snapshot(f"m{MOST_LESSONS + 9}", None).seed_refused and not known.snapshot("m0", None).seed_refused
 
 
 def test_alias_and_wire_go_through() -> None:
