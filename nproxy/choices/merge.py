@@ -138,6 +138,7 @@ class Merge:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
         if missing and len(strand.choices) > strand.leg.width > 1:
             raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
+        strand.end()
         return missing
 
     def give_up(self, number: int, error: ApiError) -> None:
@@ -177,7 +178,7 @@ class Merge:
         if chunk.extra and not self._request.stream:
             strand.top = {key: value for key, value in {**strand.top, **chunk.extra}.items() if key != PADDING}
         if chunk.usage is not None:
-            self._note_usage(strand, chunk, chunk.usage)
+            strand.count(chunk, chunk.usage)
         written = [self._prelude(data)]
         for position, said in enumerate(chunk.choices):
             choice = self._addressed(strand, said.index)
@@ -226,13 +227,6 @@ class Merge:
         if isinstance(calls, list):
             return replace(said, delta={**said.delta, "tool_calls": choice.tools.mend(calls)})
         return said
-
-    def _note_usage(self, strand: Strand, chunk: UpstreamChunk, usage: Usage) -> None:
-        if not chunk.choices or strand.done:
-            strand.tails.append(usage)
-        else:
-            promised = range(len(strand.choices))
-            strand.by_choice.update((said.index, usage) for said in chunk.choices if said.index in promised)
 
     def _note_fingerprint(self, strand: Strand, chunk: UpstreamChunk) -> None:
         """Keep the leg's fingerprint; in a stream the first that a choice says stands on all frames from then on."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lack
 from nproxy.choices.offsets import TextOffsets
-from nproxy.openai.chunks import UpstreamChoice
+from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.rewriter import Rewriter
@@ -41,8 +41,9 @@ class Strand:
     """One leg's part of the merge. choices: by the upstream's index.
 
     spoke: something of an answer has come. streamed: as events. generated: some of it was more than a role. tails:
-    usage of chunks without choices. by_choice: the last usage that came with a choice. top: unknown top-level keys.
-    done: `[DONE]` or a whole body has come; nothing counts after it.
+    usage of chunks without choices. by_choice: the last usage that came with a choice. shared: the last usage of a
+    stream that tells it beside several choices at once, and so of all. top: unknown top-level keys. done: `[DONE]` or a
+    whole body has come; nothing counts after it. prompt: the one that it answers for, None where it is all.
     """
 
     leg: Leg
@@ -55,8 +56,13 @@ class Strand:
     surplus: bool = False
     tails: list[Usage] = field(default_factory=list)
     by_choice: dict[int, Usage] = field(default_factory=dict)
+    shared: Usage | None = None
     fingerprint: str | None = None
     top: Mapping[str, JSON] = field(default_factory=dict)
+    prompt: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt = self.leg.prompt
 
     @property
     def whole(self) -> bool:
@@ -72,22 +78,39 @@ class Strand:
         """What the stream shows of the upstream's way with usage, which it was asked for."""
         if not self.streamed:
             return []
-        if not self.tails and not self.by_choice:
+        if not self.tails and not self.by_choice and self.shared is None:
             return ["stream_usage"]
         each = self.leg.width > 1 and len(self.tails) == len(self.choices)
         return ["json_usage"] if each else []
+
+    def end(self) -> None:
+        """The answer is over, and other legs bring what it lacks. Some servers read only the first prompt of a list."""
+        answered = {place // self.leg.width for place, choice in enumerate(self.choices) if choice.began}
+        if len(answered) == 1 < len(self.choices) // self.leg.width:
+            (self.prompt,) = answered
+
+    def count(self, chunk: UpstreamChunk, usage: Usage) -> None:
+        """Note the usage that a chunk tells."""
+        if not chunk.choices or self.done:
+            self.tails.append(usage)
+        elif self.shared is not None or len(chunk.choices) > 1:
+            self.shared = usage
+        else:
+            promised = range(len(self.choices))
+            self.by_choice.update((said.index, usage) for said in chunk.choices if said.index in promised)
 
     def usage(self) -> LegUsage:
         """This leg's tokens, as far as it has told; where it carries several prompts, those of all of them."""
         width = self.leg.width
         prompts = len(self.choices) // width
-        usage = within_leg(self.tails, self.by_choice, len(self.choices))
+        tails = self.tails or ([] if self.shared is None else [self.shared])
+        usage = within_leg(tails, self.by_choice, len(self.choices))
         if prompts > 1 and usage is not None:
-            if len(self.tails) == len(self.choices):  # one per choice, and so `width` times each prompt
-                usage = replace(usage, prompt=sum(tail.prompt for tail in self.tails) // width)
-            elif not self.tails:
+            if len(tails) == len(self.choices):  # one per choice, and so `width` times each prompt
+                usage = replace(usage, prompt=sum(tail.prompt for tail in tails) // width)
+            elif not tails:
                 usage = merge(map(self._of_prompt, range(prompts))).usage
-        return LegUsage(self.leg.prompt, usage)
+        return LegUsage(self.prompt, usage)
 
     def _of_prompt(self, prompt: int) -> LegUsage:
         told = {index: usage for index, usage in self.by_choice.items() if index // self.leg.width == prompt}

@@ -118,6 +118,33 @@ def test_E11_a_leg_per_prompt() -> None:
     assert play.reply["usage"] == {"prompt_tokens": 7, "completion_tokens": 8, "total_tokens": 15}
 
 
+def test_E11_a_server_that_reads_only_the_first_prompt() -> None:
+    play = Play(completion(prompt=["a", "b", "c"], n=2))
+    said = [{"index": 0, "text": "x", "finish_reason": "stop"}]
+    for leg in range(6):  # two that carry all prompts, and one for each choice that they lack
+        prompt = play.opened[leg].leg.prompt or 0
+        play.answers(leg, json.dumps({"choices": said, "usage": usage(3 + prompt, 2)}).encode())
+    assert play.reply["usage"] == usage(3 + 4 + 5, 12)
+
+
+def test_E13_usage_beside_several_choices_is_that_of_all() -> None:
+    play = Play(chat(n=2, stream=True, stream_options=ASKED), NATIVE)
+    for tokens, finish in ((2, None), (4, "stop")):
+        both = [{"index": i, "delta": {"content": "x"}, "finish_reason": finish} for i in range(2)]
+        play.says(0, chunk(both, usage=usage(10, tokens)))
+    play.streams(0, DONE)
+    assert play.frames[-2]["usage"] == usage(10, 4)
+
+
+def test_E13_a_total_stays_a_total_when_one_choice_is_left() -> None:
+    play = Play(chat(n=2, stream=True, stream_options=ASKED), NATIVE)
+    first, last = ({"index": i, "delta": {"content": "x"}, "finish_reason": "stop"} for i in range(2))
+    more = {"index": 1, "delta": {"content": "x"}, "finish_reason": None}
+    play.says(0, chunk([first, more], usage=usage(10, 2)), chunk([last], usage=usage(10, 3)))
+    play.streams(0, DONE)
+    assert play.frames[-2]["usage"] == usage(10, 3)
+
+
 def test_E12_a_running_total_that_never_falls() -> None:
     play = Play(chat(n=2, stream=True, stream_options={**ASKED, "continuous_usage_stats": True}))
     for done in range(1, 4):

@@ -156,6 +156,8 @@ _USAGE = [
         "if usage.usage is not None or not strand.lost]",
         "if usage.usage is not None or not strand.lost][:1]",
     ),
+    ("E11", CHOICES + "merge.py", "strand.end()", "pass"),
+    ("E13", CHOICES + "strands.py", "elif self.shared is not None or len(chunk.choices) > 1:", "elif False:"),
     ("E11", OPENAI + "usage.py", "prompt=max(usage.prompt for", "prompt=sum(usage.prompt for"),
     (
         "E12",

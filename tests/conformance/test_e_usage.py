@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.scene import COMPLETIONS, SEED, Scene
-from tests.conformance.settings import everywhere, of_legs, of_several
+from tests.conformance.settings import everywhere, of_legs, of_native, of_several
 from tests.fakes import quirks
 from tests.fakes.answers import usage
 from tests.gateway.conftest import CHAT
@@ -133,6 +133,33 @@ async def test_E8_what_was_not_asked_for_stays_inside(scene: Scene, fields: dict
 async def test_E11_every_prompt_counts_once(scene: Scene, stream: bool) -> None:
     scene.does(usage=lambda seeds: usage(7 + 9, len(seeds)))
     assert await told(scene, stream, COMPLETIONS, prompt=["a", "b"], n=2) == usage(16, 4)
+
+
+def first_prompt_only(answer: dict[str, Any]) -> dict[str, Any]:
+    return {**answer, "choices": answer["choices"][:1], "usage": usage(7, 2)}
+
+
+@of_legs
+async def test_E11_where_a_server_reads_only_the_first_prompt(scene: Scene) -> None:
+    scene.does(whole_quirk=first_prompt_only)
+    assert await told(scene, False, COMPLETIONS, prompt=["a", "b"], n=2) == usage(14, 8)
+
+
+def totals(chunks: list[Any]) -> list[Any]:
+    """Choices travel together, and beside them how many tokens all have so far."""
+    pairs = [c for c in quirks.together(chunks) if c["choices"]]
+    assert len(pairs[0]["choices"]) > 1
+    return [{**c, "usage": usage(5, at)} for at, c in enumerate(pairs, 1)]
+
+
+@of_native
+async def test_E13_usage_beside_several_choices_is_that_of_all(scene: Scene) -> None:
+    scene.does(quirk=totals)
+    answer = await scene.stream(stream_options=ASKED)
+    assert answer.usage is not None
+    assert answer.usage["completion_tokens"] < 4 * scene.n
+    await scene.start(n="native", usage="stream")
+    assert (await scene.whole()).usage == answer.usage
 
 
 def continuous(chunks: list[Any]) -> list[Any]:
