@@ -10,10 +10,14 @@ from nproxy.choices.lessons import Lesson
 
 @dataclass(frozen=True, slots=True)
 class OpenLeg:
-    """Start an upstream call. `attempt` counts from 0 and is 1 for the first retry (same seed)."""
+    """Start an upstream call. `attempt` counts from 0 and is 1 for the first retry (same seed).
+
+    alone: on a replica that has no other call, and gets none before this one is over.
+    """
 
     leg: Leg
     attempt: int = 0
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class Conduct:
                     self._chunk(event)
                 case LegEnded():
                     if run := self._roster.calling(event.leg):
-                        self._ended(run)
+                        self._ended(run, beside=event.beside)
                 case LegFailed():
                     if run := self._roster.calling(event.leg):
                         self._failed(run, event.failure)
@@ -175,22 +175,24 @@ class Conduct:
         if self._request.stream and not self._begun and not self._doomed:
             self._begin()
 
-    def _ended(self, run: Run, *, cut: bool = False) -> None:
+    def _ended(self, run: Run, *, cut: bool = False, beside: bool = False) -> None:
         """The answer is over: it was whole, or other legs bring what it lacks, or it failed.
 
-        cut: what may come behind the choices is missing.
+        cut: what may come behind the choices is missing. beside: as in LegEnded.
         """
         self._roster.release(self._warming.release(run.leg.number))
         try:
             missing = self._merge.end(run.leg.number)
         except LegFault as fault:
-            self._lost(run, fault.failure)
+            failure, lessons = self._recovery.broken_off(run, fault.failure, beside=beside)
+            self._commands += lessons
+            self._lost(run, failure)
             return
         self._roster.move(run, Signal.END)
         self._note_width(run, missing)
         if not cut:
             self._note_lacks(run.leg)
-        self._commands += self._recovery.succeeded(run.leg)
+        self._commands += self._recovery.succeeded(run)
 
     def _note_width(self, run: Run, missing: Sequence[int]) -> None:
         """Learn how wide the upstream answers, and have other legs bring what is missing."""
@@ -288,12 +290,15 @@ class Conduct:
         return commands
 
     def _open_waiting(self) -> None:
-        while run := self._roster.next_waiting(self._capability.parallel):
+        one_at_a_time = self._recovery.one_at_a_time
+        alone = one_at_a_time or self._capability.alone
+        while run := self._roster.next_waiting(1 if one_at_a_time else self._capability.parallel):
             if self._recovery.omit:
                 run.leg = replace(run.leg, omit=self._recovery.omit)
+            run.alone = alone
             self._merge.add(run.leg)
             self._roster.move(run, Signal.OPEN)
-            self._commands.append(OpenLeg(run.leg, run.attempt))
+            self._commands.append(OpenLeg(run.leg, run.attempt, alone))
 
     def _begin(self) -> None:
         self._begun = True

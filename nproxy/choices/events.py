@@ -22,6 +22,7 @@ class FailureKind(StrEnum):
     CUT = "cut"  # the body ended in an error, or cleanly but without what was promised
     MALFORMED = "malformed"  # what came is not what the protocol says
     IN_BAND = "in_band"  # an error object in a 200 answer or in the stream
+    INTERRUPTED = "interrupted"  # `[DONE]` without a finish_reason, while other calls were beside it
     SHORT = "short"  # none of the choices that were asked for; fewer of them are topped up
     OVERSIZE = "oversize"  # an event or a body above the limits
     UNSCORED = "unscored"  # `best_of` has nothing to choose by: the upstream gives no log probabilities
@@ -77,9 +78,13 @@ class LegBody:
 
 @dataclass(frozen=True, slots=True)
 class LegEnded:
-    """The upstream closed its answer without an error at the transport level."""
+    """The upstream closed its answer without an error at the transport level.
+
+    beside: other calls were at the same replica meanwhile, which has not been seen to stream several at once.
+    """
 
     leg: int
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

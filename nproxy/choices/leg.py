@@ -12,9 +12,9 @@ class Leg:
     `number` names the leg within its request (0, 1, 2 ... in order of opening) and never changes,
     retries included. `prompt` is the position of the one prompt it carries in the client's list, or
     None when it carries all of them. `seed` is what goes on the wire; None sends no seed of nproxy's.
-    `omit` names fields that the upstream refused; the leg is sent without them. `scored` asks for log probabilities,
-    by which the best choices are found. `warms`: its siblings wait until it has computed the prompt, which the upstream
-    then has in its cache; its first token is to be seen, so it is asked for as a stream.
+    `omit` names what the upstream refused, fields of the body or `request_id`; the leg is sent without. `scored` asks
+    for log probabilities, by which the best choices are found. `warms`: its siblings wait until it has computed the
+    prompt, which the upstream then has in its cache; its first token is to be seen, so it is asked for as a stream.
     """
 
     number: int

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Lack = Literal["logprobs", "stream_usage", "json_usage"]
-RefusedField = Literal["seed", "stream_options"]
+RefusedField = Literal["seed", "stream_options", "request_id"]
+Verdict = Literal["suspected", "refuted", "confirmed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,10 @@ class NativeWidth:
 
 @dataclass(frozen=True, slots=True)
 class FieldRefused:
-    """The upstream refused a call for carrying this field, and took it without."""
+    """The upstream refused a call for carrying this, and took it without.
+
+    request_id: the header `x-request-id`, all others are fields of the body.
+    """
 
     field: RefusedField
 
@@ -40,4 +44,15 @@ class Lacks:
     what: Lack
 
 
-Lesson = NativeWidth | FieldRefused | Lacks
+@dataclass(frozen=True, slots=True)
+class OneAtATime:
+    """Whether the upstream ends a stream as soon as another call comes, as llama-cpp-python does by default.
+
+    suspected: a stream said `[DONE]` before any of its choices was finished, while other calls were beside it.
+    confirmed: a stream with nothing beside it has then come to its end. refuted: it has ended as early as that.
+    """
+
+    verdict: Verdict
+
+
+Lesson = NativeWidth | FieldRefused | Lacks | OneAtATime

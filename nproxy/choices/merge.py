@@ -59,8 +59,10 @@ class Merge:
         self._opened = False  # the prelude is out
 
     def add(self, leg: Leg) -> None:
-        """Introduce a leg. Choices that another leg failed to bring become this one's."""
+        """Introduce a leg. Choices that another leg, or an earlier call, failed to bring begin anew as this one's."""
         indices = leg.client_indices(self._n, self._request.prompts)
+        for index in indices:
+            self._choices[index] = Choice(index)
         strand = Strand(leg, [self._choices[index] for index in indices], Rewriter(self._request.dialect))
         for choice in strand.choices:
             choice.strand = strand
@@ -77,6 +79,19 @@ class Merge:
     def said_all(self, number: int) -> bool:
         """Whether this leg said `[DONE]`, or gave its whole body, and nothing of it is missed."""
         return self._strands[number].done and self._strands[number].whole
+
+    def broke_off(self, number: int) -> bool:
+        """Whether this leg said `[DONE]` in a stream that finished none of its choices."""
+        strand = self._strands[number]
+        return strand.streamed and strand.done and not any(choice.finished for choice in strand.choices)
+
+    def missed(self, number: int) -> bool:
+        """Whether the client has read something that this leg said, so that it cannot say it anew."""
+        return self._request.stream and self._strands[number].generated
+
+    def streamed(self, number: int) -> bool:
+        """Whether this leg answered as a stream."""
+        return self._strands[number].streamed
 
     def lacks(self, number: int) -> list[Lack]:
         """What this leg, which was asked for usage in its stream, shows of how the upstream tells it."""

@@ -1,4 +1,4 @@
-"""Another way for a leg that failed before its first event: the same again, or less of it."""
+"""Another way for a leg that failed before its client read of it: the same again, or less of it, or by itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import replace
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Retried, SetTimer
 from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning
-from nproxy.choices.leg import Leg
+from nproxy.choices.lessons import OneAtATime
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request, narrower
 from nproxy.choices.remedies import Reseeded, TooWide, Without, remedy
@@ -42,6 +43,7 @@ class Recovery:
         self._roster = roster
         self._merge = merge
         self._learning = Learning()
+        self._interruptions = Interruptions(capability)
         self._retries_per_leg = retries_per_leg
         self._budget = budget
         self._jitter = jitter
@@ -51,12 +53,28 @@ class Recovery:
         """Fields that the upstream refused during this request; no further leg carries them."""
         return self._learning.omit
 
-    def succeeded(self, leg: Leg) -> list[Command]:
-        """A leg has ended well: give what that teaches of the refusals before."""
-        return [Learn(lesson) for lesson in self._learning.succeeded(leg)]
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether a stream of this request was interrupted, so that no further leg is called beside another."""
+        return self._interruptions.seen
+
+    def succeeded(self, run: Run) -> list[Command]:
+        """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before."""
+        lessons: list[Command] = [Learn(lesson) for lesson in self._learning.succeeded(run.leg)]
+        if self._merge.streamed(run.leg.number):
+            lessons += _learn(self._interruptions.came_to_its_end(run))
+        return lessons
+
+    def broken_off(self, run: Run, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
+        """A leg has ended and is not whole: give what that is to be called, and what it teaches."""
+        if not self._merge.broke_off(run.leg.number):
+            return failure, []
+        return INTERRUPTED if beside else failure, _learn(self._interruptions.broke_off(run, beside=beside))
 
     def recover(self, run: Run, failure: Failure) -> list[Command] | None:
         """Find another way for a leg; None where there is none and the failure stands."""
+        if failure.kind is FailureKind.INTERRUPTED:
+            return self._by_itself(run, failure)
         if run.state is not LegState.CALLED:
             return None
         commands = self._ask_for_less(run, failure)
@@ -92,11 +110,28 @@ class Recovery:
             run.stale = True  # nothing reached the upstream: this attempt costs nothing
             self._roster.again(run)
             return [retried]
-        if run.retries >= self._retries_per_leg or not self._budget():
-            self.retries_spent |= self._retries_per_leg > 0
+        if not self._granted(run):
             return None
-        seconds = pause_seconds(failure, run.retries, self._jitter())
-        run.retries += 1
+        seconds = pause_seconds(failure, run.retries - 1, self._jitter())
         run.attempt += 1
         self._roster.move(run, Signal.PAUSE)
         return [retried, SetTimer(f"retry:{run.leg.number}", seconds)]
+
+    def _by_itself(self, run: Run, failure: Failure) -> list[Command] | None:
+        """Try the same again with no other call beside it, where the client has read nothing of it."""
+        if self._merge.missed(run.leg.number) or not self._granted(run):
+            return None
+        self._roster.again(run, Signal.RESTART)
+        return [Retried(run.leg.number, failure.kind)]
+
+    def _granted(self, run: Run) -> bool:
+        """Take one more attempt for a leg, where it has one left and the budget allows it."""
+        if run.retries >= self._retries_per_leg or not self._budget():
+            self.retries_spent |= self._retries_per_leg > 0
+            return False
+        run.retries += 1
+        return True
+
+
+def _learn(lesson: OneAtATime | None) -> list[Command]:
+    return [] if lesson is None else [Learn(lesson)]

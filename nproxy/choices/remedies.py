@@ -1,4 +1,4 @@
-"""Whether an upstream's refusal is about something that nproxy can do without: n, a seed, stream_options, a stream."""
+"""Whether a refusal is about something nproxy can do without: n, a seed, stream_options, a stream, a request id."""
 
 from __future__ import annotations
 
@@ -73,6 +73,9 @@ def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure)
     """
     if failure.kind is not FailureKind.STATUS or failure.status not in _REFUSALS:
         return None
+    if not failure.body and failure.status in _AT_FAULT:
+        # starlette-context's way to say that the id is no UUID; llama-cpp-python uses it
+        return None if "request_id" in leg.omit else Without("request_id", FieldRefused("request_id"))
     error = wrap_foreign(failure.status, failure.content_type, failure.body)
     teaches = not _conditional(request, error)
     return (

@@ -16,7 +16,7 @@ class Run:
     """A leg and how far it is.
 
     attempt: the number of its call, counted from 0. retries: those attempts that the budget paid for. stale: it has had
-    its free attempt.
+    its free attempt. alone: its call has, or had, no other beside it.
     """
 
     leg: Leg
@@ -24,6 +24,7 @@ class Run:
     attempt: int = 0
     retries: int = 0
     stale: bool = False
+    alone: bool = False
 
 
 class Roster:
@@ -82,10 +83,10 @@ class Roster:
         self.move(run, Signal.RESUME)
         heapq.heappush(self._queue, run.leg.number)
 
-    def again(self, run: Run) -> None:
+    def again(self, run: Run, signal: Signal = Signal.PAUSE) -> None:
         """Let a leg be called once more, as soon as it is its turn."""
         run.attempt += 1
-        self.move(run, Signal.PAUSE)
+        self.move(run, signal)
         self.resume(run)
 
     def release(self, numbers: Iterable[int]) -> None:

@@ -2,7 +2,7 @@
 
     WAITING   planned, not yet called: the upstream takes only so many calls at once
     CALLED    the call is open and has sent no event; a failure now can be made good by another attempt
-    SPEAKING  its first event has come; a failure now is final
+    SPEAKING  its first event has come; a failure now is final, unless the upstream broke off to serve another call
     PAUSED    it failed and will be tried again when its timer fires
     DONE      it ended, and its choices are finished or given to other legs
     FAILED    it failed for good
@@ -32,6 +32,7 @@ class Signal(Enum):
     OPEN = auto()  # its call is made
     SPEAK = auto()  # its first event has come
     PAUSE = auto()  # it failed before that, and another attempt is granted
+    RESTART = auto()  # it was interrupted, and what it said is not missed
     RESUME = auto()  # the pause is over
     END = auto()  # its answer is whole
     FAIL = auto()  # it failed, and nothing makes it good
@@ -44,6 +45,7 @@ TRANSITIONS: dict[tuple[LegState, Signal], LegState] = {
     (_W, Signal.OPEN): LegState.CALLED,
     (_C, Signal.SPEAK): LegState.SPEAKING,
     (_C, Signal.PAUSE): LegState.PAUSED,
+    (_S, Signal.RESTART): _P,
     (_P, Signal.RESUME): LegState.WAITING,
     (_C, Signal.END): LegState.DONE,
     (_S, Signal.END): LegState.DONE,

@@ -109,7 +109,8 @@ class _Legs:
         leg = command.leg
         offset = leg.client_index(0, self._n)
         headers = CIMultiDict(self._shared)
-        headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
+        if self._capability.request_id and "request_id" not in leg.omit:
+            headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
         if self._idempotency_key is not None:
             headers["Idempotency-Key"] = f"{self._idempotency_key}-{offset}"
         call = Call(
@@ -120,7 +121,8 @@ class _Legs:
             streamed=asked_as_stream(self._request, self._capability, leg),
             own_key=self._upstream.own_key,
         )
-        return self._upstream.call(call, leg.width * (self._request.prompts if leg.prompt is None else 1), self._kin)
+        choices = leg.width * (self._request.prompts if leg.prompt is None else 1)
+        return self._upstream.call(call, choices, self._kin, alone=command.alone)
 
 
 def _settings(app: App, upstream: Upstream, request: Request) -> ConductSettings:

@@ -15,12 +15,12 @@ def least_loaded(replicas: Sequence[Replica], parallel: int | None, turn: int) -
     """
     if len(replicas) == 1:
         only = replicas[0]
-        return only if parallel is None or only.legs < parallel else None
+        return only if only.has_room(parallel) else None
     count = len(replicas)
     best: Replica | None = None
     best_rank: tuple[bool, int, int] | None = None
     for position, replica in enumerate(replicas):
-        if parallel is not None and replica.legs >= parallel:
+        if not replica.has_room(parallel):
             continue
         rank = (replica.avoided(), replica.choices, (position - turn) % count)
         if best_rank is None or rank < best_rank:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth
+from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth, OneAtATime, Verdict
 from nproxy.config import NativeUpTo, Upstream
 
 FORGET_SECONDS = 600.0
@@ -16,12 +16,15 @@ FORGET_SECONDS = 600.0
 
 MOST_LESSONS = 1024
 
+_SURENESS: tuple[Verdict, ...] = ("suspected", "refuted", "confirmed")
+"""A verdict on whether calls are to be made one at a time gives way to those that stand behind it."""
+
 NMode = Literal["auto", "native", "fanout"] | NativeUpTo
 
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    value: int | None  # for "n": most choices of one call, None for as many as were asked for; for fields: unused
+    value: int | None  # "n": most choices of one call, None for any number; "parallel": place in _SURENESS; else unused
     until: float
 
 
@@ -37,6 +40,7 @@ class Capabilities:
         self._clock = clock
         self._learned: dict[tuple[str, str], _Learned] = {}
         self._configured = () if upstream.models == "auto" else tuple(upstream.models)
+        self._alone = _legs_at_once(upstream, 1) if upstream.parallel == "auto" else None
         self._base = Capability(
             native_width=_configured_width(upstream.n),
             exact=upstream.wire == "exact",
@@ -45,7 +49,7 @@ class Capabilities:
             token_prompts=upstream.prompts != "one",
             json_usage=upstream.usage != "stream",
             prefix_cache=upstream.prefix_cache,
-            parallel=_parallel(upstream),
+            parallel=None if upstream.parallel == "auto" else _legs_at_once(upstream, upstream.parallel),
         )
 
     def snapshot(self, model: str, upstream_model: str | None) -> Capability:
@@ -54,12 +58,18 @@ class Capabilities:
         if self._n == "auto":
             learned = self._recall(model, "n")
             width, untested = (None, True) if learned is None else (learned.value, False)
+        verdict = self._verdict(model)
+        alone = verdict in ("suspected", "confirmed")
         return replace(
             self._base,
             native_width=width,
+            parallel=self._alone if alone else self._base.parallel,
+            alone=alone,
+            alone_on_trial=verdict == "suspected",
             n_untested=untested,
             seed_refused=self._seed != "send" and self._recall(model, "seed") is not None,
             stream_options=self._recall(model, "stream_options") is None,
+            request_id=self._recall(model, "request_id") is None,
             logprobs=self._recall(model, "logprobs") is None,
             stream_usage=self._recall(model, "stream_usage") is None,
             json_usage=self._base.json_usage and self._recall(model, "json_usage") is None,
@@ -74,21 +84,33 @@ class Capabilities:
                     self._keep(model, "n", None if got >= asked else max(1, got))
             case FieldRefused(field=what) | Lacks(what=what):
                 self._keep(model, what, None)
+            case OneAtATime(verdict=verdict):
+                held = self._verdict(model)
+                if self._alone is not None and (held is None or _SURENESS.index(verdict) >= _SURENESS.index(held)):
+                    self._keep(model, "parallel", _SURENESS.index(verdict))
             case _:
                 assert_never(lesson)
 
     def known(self) -> dict[str, dict[str, int | bool | None]]:
-        """What was learned and is still believed, per model: `n` is the widest call (None: no limit showed)."""
+        """What was learned and is still believed, per model.
+
+        `n` is the widest call (None: no limit showed), `parallel` how many calls at once, all others are False.
+        """
         told: dict[str, dict[str, int | bool | None]] = {}
         for model, what in list(self._learned):
-            if (kept := self._recall(model, what)) is not None:
+            if (kept := self._recall(model, what)) is None:
+                continue
+            if what != "parallel":
                 told.setdefault(model, {})[what] = kept.value if what == "n" else False
+            elif self._verdict(model) == "confirmed":
+                told.setdefault(model, {})[what] = 1
         return told
 
     def told(self) -> dict[str, dict[str, int | bool | str | None]]:
         """What is believed now of each model that is configured or was learned about.
 
-        `n` is the widest call: None for no known limit, "untested" where no answer has shown it yet.
+        `n` is the widest call: None for no known limit, "untested" where no answer has shown it yet. `parallel` is how
+        many calls of one request are made at once: None for no limit.
         """
         models = dict.fromkeys([*self._configured, *self.known()])
         return {model: _as_told(self.snapshot(model, None)) for model in models}
@@ -98,6 +120,10 @@ class Capabilities:
         while len(self._learned) >= MOST_LESSONS:
             del self._learned[next(iter(self._learned))]  # the oldest: clients may make up names of models
         self._learned[model, what] = _Learned(value, self._clock() + FORGET_SECONDS)
+
+    def _verdict(self, model: str) -> Verdict | None:
+        learned = self._recall(model, "parallel")
+        return None if learned is None or learned.value is None else _SURENESS[learned.value]
 
     def _recall(self, model: str, what: str) -> _Learned | None:
         learned = self._learned.get((model, what))
@@ -112,18 +138,18 @@ def _as_told(capability: Capability) -> dict[str, int | bool | str | None]:
         "n": "untested" if capability.n_untested else capability.native_width,
         "seed": capability.seed and not capability.seed_refused,
         "stream_options": capability.stream_options,
+        "request_id": capability.request_id,
         "logprobs": capability.logprobs,
         "stream_usage": capability.stream_usage,
         "json_usage": capability.json_usage,
         "prefix_cache": capability.prefix_cache,
+        "parallel": capability.parallel,
     }
 
 
-def _parallel(upstream: Upstream) -> int | None:
-    """Legs of one request at once; where they go to one replica, as many as that one takes."""
-    if upstream.parallel == "auto":
-        return None
-    return upstream.parallel * (1 if upstream.prefix_cache else len(upstream.replicas))
+def _legs_at_once(upstream: Upstream, parallel: int) -> int:
+    """Legs of one request at once, with so many on each replica; where they go to one, as many as that one takes."""
+    return parallel * (1 if upstream.prefix_cache else len(upstream.replicas))
 
 
 def _configured_width(n: NMode) -> int | None:

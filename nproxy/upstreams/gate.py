@@ -23,13 +23,27 @@ class Kin:
         return None if self.replica is None or self.replica.avoided() else self.replica
 
 
-_Waiter = tuple[asyncio.Future[Replica], int, Kin | None]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wish:
+    """What a leg needs: a permit for so many choices, where its kin is, alone on the replica or not."""
+
+    choices: int
+    kin: Kin | None
+    alone: bool
+
+    def place(self) -> Replica | None:
+        """The one replica that will do, None where any will."""
+        return None if self.kin is None else self.kin.place()
+
+
+_Waiter = tuple[asyncio.Future[Replica], _Wish]
 
 
 class Gate:
     """Hands out replicas, at most `parallel` legs on each at once; first come, first served.
 
-    Legs that belong on one replica wait for that one, and others may pass them by. A leg that waits has not been sent,
+    Legs that belong on one replica wait for that one, and others may pass them by. A leg that is to be alone waits for
+    a replica without calls, and nobody passes it by, or there might never be one. A leg that waits has not been sent,
     so none of its timers run. One gate serves all requests of an upstream.
     """
 
@@ -45,44 +59,50 @@ class Gate:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def permit(self, choices: int, kin: Kin | None = None) -> AsyncIterator[Replica]:
-        """Wait for a replica with room, hold one of its permits, give it back however the block is left."""
-        replica = await self._acquire(choices, kin)
+    async def permit(self, choices: int, kin: Kin | None = None, *, alone: bool = False) -> AsyncIterator[Replica]:
+        """Wait for a replica with room, hold one of its permits, give it back however the block is left.
+
+        alone: hold all of them.
+        """
+        replica = await self._acquire(_Wish(choices, kin, alone))
         try:
             yield replica
         finally:
             self._release(replica, choices)
 
-    async def _acquire(self, choices: int, kin: Kin | None) -> Replica:
-        if not self._waiting and (replica := self._take(choices, kin)) is not None:
+    async def _acquire(self, wish: _Wish) -> Replica:
+        if not self._waiting and (replica := self._take(wish)) is not None:
             return replica
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
-        entry = (future, choices, kin)
+        entry = (future, wish)
         self._waiting.append(entry)
         self._serve()  # those before it may wait for another replica
         try:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self._release(future.result(), choices)  # handed over in the very moment of the cancellation
+                self._release(future.result(), wish.choices)  # handed over in the very moment of the cancellation
             elif entry in self._waiting:
                 self._waiting.remove(entry)
             raise
 
-    def _take(self, choices: int, kin: Kin | None) -> Replica | None:
-        place = None if kin is None else kin.place()
-        replica = least_loaded(self.replicas if place is None else (place,), self.parallel, self._turn)
+    def _take(self, wish: _Wish) -> Replica | None:
+        place, parallel = wish.place(), 1 if wish.alone else self.parallel
+        replica = least_loaded(self.replicas if place is None else (place,), parallel, self._turn)
         if replica is not None:
             self._turn += place is None  # kin take one turn together
+            replica.begun += 1
             replica.legs += 1
-            replica.choices += choices
-            if kin is not None:
-                kin.replica = replica
+            replica.choices += wish.choices
+            replica.reserved = wish.alone
+            if wish.kin is not None:
+                wish.kin.replica = replica
         return replica
 
     def _release(self, replica: Replica, choices: int) -> None:
         replica.legs -= 1
         replica.choices -= choices
+        replica.reserved = False
         self._serve()
 
     def _serve(self) -> None:
@@ -90,14 +110,14 @@ class Gate:
         passed_by: list[_Waiter] = []
         while self._waiting:
             entry = self._waiting.popleft()
-            future, choices, kin = entry
+            future, wish = entry
             if future.cancelled():
                 continue
-            free = self._take(choices, kin)
+            free = self._take(wish)
             if free is not None:
                 future.set_result(free)
                 continue
             passed_by.append(entry)
-            if kin is None or kin.place() is None:
-                break  # nothing is free anywhere
+            if wish.alone or wish.place() is None:
+                break  # nothing is free anywhere, or nobody may pass
         self._waiting.extendleft(reversed(passed_by))

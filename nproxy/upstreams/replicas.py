@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from yarl import URL
@@ -19,8 +20,10 @@ class Replica:
     """One place where an upstream answers.
 
     base: its URL without a slash at the end, `/v1` included. label: how it is named in metrics and the status page.
-    legs, choices: calls in flight and the choices they carry. up: whether the last attempt to reach it succeeded,
-    None before the first.
+    legs, choices: calls in flight and the choices they carry. begun: calls so far. reserved: one of them
+    has the replica for itself. speaker: whose answer said something last. trusted_until: by then it is known to stream
+    several calls at once, in monotonic seconds. up: whether the last attempt to reach it succeeded, None before the
+    first.
     """
 
     base: str
@@ -28,6 +31,10 @@ class Replica:
     label: str
     legs: int = 0
     choices: int = 0
+    begun: int = 0
+    reserved: bool = False
+    speaker: object | None = None
+    trusted_until: float = -inf
     up: bool | None = None
     avoid_until: float = 0.0
     _urls: dict[str, URL] = field(default_factory=dict)
@@ -51,6 +58,10 @@ class Replica:
         if raw_target == "/v1" or raw_target.startswith(("/v1/", "/v1?")):
             return URL(self.base + raw_target[3:], encoded=True)
         return URL(self.base.removesuffix("/v1") + raw_target, encoded=True)
+
+    def has_room(self, parallel: int | None) -> bool:
+        """Whether one more call may be made, where so many at once are allowed; None for any number."""
+        return not self.reserved and (parallel is None or self.legs < parallel)
 
     def reached(self) -> None:
         """Note that the replica has answered."""

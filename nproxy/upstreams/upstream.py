@@ -8,12 +8,13 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from nproxy.choices.events import Event
+from nproxy.choices.events import Event, LegEnded
 from nproxy.config import ENGINE_UPSTREAM, Config, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.capabilities import Capabilities
 from nproxy.upstreams.client import Call, Client
+from nproxy.upstreams.company import Company
 from nproxy.upstreams.forward import ForwardError, fetch
 from nproxy.upstreams.gate import Gate, Kin
 from nproxy.upstreams.headers import upward
@@ -48,12 +49,21 @@ class Upstream:
         """Whether calls carry nproxy's own key, so that a 401 is not the client's fault."""
         return isinstance(self.settings.api_key, SecretStr)
 
-    async def call(self, call: Call, choices: int, kin: Kin | None = None) -> AsyncGenerator[list[Event]]:
-        """Wait at the gate, then send one leg that carries so many choices, where its kin is; see Client.call."""
-        async with self.gate.permit(choices, kin) as replica:
+    async def call(
+        self, call: Call, choices: int, kin: Kin | None = None, *, alone: bool = False
+    ) -> AsyncGenerator[list[Event]]:
+        """Wait at the gate, then send one leg that carries so many choices, where its kin is; see Client.call.
+
+        alone: with no other call at its replica.
+        """
+        async with self.gate.permit(choices, kin, alone=alone) as replica:
             self.budget.count_call()
+            company = Company(replica)
             async with aclosing(self.client.call(replica, call)) as batches:
                 async for batch in batches:
+                    company.spoke()
+                    if isinstance(batch[-1], LegEnded) and company.may_have_interrupted:
+                        batch[-1] = LegEnded(call.leg, beside=True)
                     yield batch
 
     async def answers(self) -> bool:

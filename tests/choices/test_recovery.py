@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -343,6 +344,25 @@ def test_a_field_is_left_out_once_and_then_the_refusal_stands() -> None:
     for _ in range(2):
         play.fails(0, status(400, b'{"error":{"message":"bad seed"}}'))
     assert play.respond.status == 400
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_R10_a_refusal_without_a_word_may_be_about_the_request_id(n: int) -> None:
+    play = Play(chat(n=n))
+    for leg in range(n):
+        play.gets(LegFailed(leg, replace(status(400), body=b"")))
+        assert play.opened[-1].leg.omit == {"request_id"}
+    for leg in range(n):
+        play.answers(leg, answer("x"))
+    assert play.of(Learn) == [Learn(FieldRefused("request_id"))]
+    assert [a.kind for a in play.anomalies] == ["request_id_refused"]
+
+
+def test_R10_twice_without_a_word_it_stands() -> None:
+    play = Play(chat())
+    for _ in range(2):
+        play.gets(LegFailed(0, replace(status(400), body=b"")))
+    assert play.respond.status == 400 and play.of(Learn) == []
 
 
 def test_seed_omitted_by_configuration_is_counted() -> None:

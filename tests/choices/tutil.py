@@ -183,9 +183,9 @@ class Play:
         """A leg sends events."""
         return self.gets(*(LegChunk(leg, data, name) for data in events))
 
-    def ends(self, leg: int) -> list[Command]:
-        """A leg's answer ends cleanly."""
-        return self.gets(LegEnded(leg))
+    def ends(self, leg: int, *, beside: bool = False) -> list[Command]:
+        """A leg's answer ends cleanly; with other calls beside it, or without."""
+        return self.gets(LegEnded(leg, beside))
 
     def streams(self, leg: int, *events: bytes) -> list[Command]:
         """A leg answers with these events, or a good short stream, and ends."""

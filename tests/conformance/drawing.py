@@ -60,7 +60,7 @@ FRAMES = [
     lambda data: b"data: " + data.replace(b', "', b',\ndata: "') + b"\n\n",
 ]
 NEWLINES = [b"\n", b"\n", b"\r\n", b"\r"]
-ENDS = ["whole", "whole", "whole", "whole", "cut", "ended", "malformed", "error", "named error"]
+ENDS = ["whole", "whole", "whole", "whole", "cut", "ended", "malformed", "error", "named error", "interrupted"]
 
 
 @dataclass
@@ -165,6 +165,9 @@ def streamed(rng: Random, drawn: Drawn, leg: int, answer: Answer) -> Iterator[li
         drawn.failed = True
     elif rng.random() < 0.8:
         frames.append(frame(b"[DONE]"))
+    beside = end == "interrupted"
+    if beside:
+        frames.append(frame(b"[DONE]"))
     if end == "malformed":
         frames.append(b'data: {"choices": [{"ind\n\n')
     elif end == "error":
@@ -182,7 +185,7 @@ def streamed(rng: Random, drawn: Drawn, leg: int, answer: Answer) -> Iterator[li
     if end == "cut":
         yield [LegFailed(leg, Failure(FailureKind.CUT, "It broke."))]
     else:
-        yield [LegEnded(leg)]
+        yield [LegEnded(leg, beside)]
 
 
 def decoded(rng: Random, raw: bytes) -> Iterator[list[SSEEvent]]:

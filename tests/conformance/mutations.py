@@ -375,6 +375,18 @@ _NATIVE = [
     ("R4", CHOICES + "compose.py", "leg.choices(request.prompts) > 1", "leg.width > 1"),
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
+    ("R9", UPSTREAMS + "upstream.py", "isinstance(batch[-1], LegEnded) and company.may_have_interrupted", "False"),
+    ("R9", CHOICES + "recovery.py", "if failure.kind is FailureKind.INTERRUPTED:", "if False:"),
+    ("R9", CHOICES + "merge.py", "return self._request.stream and self._strands[number].generated", "return False"),
+    ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
+    ("R9", UPSTREAMS + "gate.py", "1 if wish.alone else self.parallel", "self.parallel"),
+    ("R10", CHOICES + "remedies.py", "if not failure.body:", "if False:"),
+    (
+        "R10",
+        UPSTREAMS + "capabilities.py",
+        'request_id=self._recall(model, "request_id") is None,',
+        "request_id=True,",
+    ),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 

@@ -62,6 +62,8 @@ class Behaviour:
     preamble: bytes = b""  # before the first event of a stream
     newline: bytes = b"\n"
     segment: int | None = None  # write streams, and `body`, in pieces of so many bytes
+    one_at_a_time: bool = False  # calls wait for each other, and a stream for which one waits ends with `[DONE]`
+    request_id: bool = True  # False: a 400 without a word where the id is no UUID
     one_write: bool = False  # write a stream in one piece
     json_for_stream: bool = False
     logprobs: bool = True  # give log probabilities where they are asked for

@@ -6,7 +6,7 @@
 
 `upstream.behaviour` is how generation calls are answered; `upstream.script(b0, b1, ...)` takes precedence for the next
 calls, one each; `upstream.choose = lambda call: Behaviour(...) or None` decides by what was sent. What it saw:
-`calls` (POSTs to the two generation endpoints), `requests` (everything), `most_at_once`, `open_calls`. Await
+`calls` (POSTs to the two generation endpoints), `requests` (everything), `most_at_once`, `open_calls`, `waiting`. Await
 `upstream.until(lambda: condition)` instead of sleeping: it is checked whenever something happens.
 
 Answers are made from the seed: choice j of a call with seed s says `words(s + j)`, so equal seeds give equal texts.
@@ -18,6 +18,7 @@ import asyncio
 import json
 import socket
 import struct
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -73,6 +74,8 @@ class FakeUpstream:
         self.choose: Callable[[Seen], Behaviour | None] | None = None
         self.requests: list[Seen] = []
         self.most_at_once = 0
+        self.waiting = 0  # calls that wait for another to end
+        self._turn = asyncio.Lock()
         self.connections = 0
         self._scripted: list[Behaviour] = []
         self._pulse = asyncio.Event()
@@ -154,8 +157,24 @@ class FakeUpstream:
         if seen not in self.calls:
             return await self._other(request, seen)
         behaviour = self._behaviour_for(seen)
+        if not behaviour.one_at_a_time:
+            return await self._generate(request, seen, behaviour)
+        self.waiting += 1
+        self._note()
+        try:
+            await self._turn.acquire()
+        finally:
+            self.waiting -= 1
+        try:
+            return await self._generate(request, seen, behaviour)
+        finally:
+            self._turn.release()
+
+    async def _generate(self, request: BaseRequest, seen: Seen, behaviour: Behaviour) -> StreamResponse:
         if behaviour.hold is not None:
             await behaviour.hold.wait()
+        if not behaviour.request_id and not _is_uuid(seen.headers.get("x-request-id", "")):
+            return web.Response(status=400)
         if behaviour.before_head:
             _break(request, reset=behaviour.before_head == "reset")
             raise ConnectionResetError
@@ -200,6 +219,10 @@ class FakeUpstream:
                 await behaviour.go_on.wait()
             if behaviour.pause:
                 await asyncio.sleep(behaviour.pause)
+            if number and behaviour.one_at_a_time and self.waiting:
+                await send(behaviour.frame(b"[DONE]"))
+                await response.write_eof()
+                return response
             if number == behaviour.end_after:
                 if behaviour.end == "close":
                     await response.write_eof()
@@ -262,6 +285,14 @@ async def _whole(request: BaseRequest) -> bytes:
     while data := await request.content.readany():
         parts.append(data)
     return b"".join(parts)
+
+
+def _is_uuid(given: str) -> bool:
+    try:
+        uuid.UUID(given)
+    except ValueError:
+        return not given
+    return True
 
 
 def _break(request: BaseRequest, *, reset: bool) -> None:

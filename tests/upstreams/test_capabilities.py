@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nproxy.choices.lessons import FieldRefused, Lacks, NativeWidth
+from nproxy.choices.lessons import FieldRefused, Lacks, NativeWidth, OneAtATime
 from nproxy.config import Upstream
 from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS, Capabilities
 
@@ -107,15 +107,54 @@ def test_what_answers_lack_is_remembered() -> None:
     assert told.logprobs and told.stream_usage and told.json_usage
 
 
+def test_a_refused_request_id_is_left_out() -> None:
+    known = capabilities()
+    assert known.snapshot("m", None).request_id
+    known.learn("m", FieldRefused("request_id"))
+    assert not known.snapshot("m", None).request_id
+
+
+def test_R9_a_suspicion_is_tried_and_not_told() -> None:
+    clock = Clock()
+    known = capabilities(clock, replicas=["http://a/v1", "http://b/v1"])
+    known.learn("m", OneAtATime("suspected"))
+    told = known.snapshot("m", None)
+    assert (told.alone, told.alone_on_trial, told.parallel) == (True, True, 2)
+    assert known.known() == {}
+    known.learn("m", OneAtATime("confirmed"))
+    told = known.snapshot("m", None)
+    assert (told.alone, told.alone_on_trial, told.parallel) == (True, False, 2)
+    assert known.known() == {"m": {"parallel": 1}} and known.told()["m"]["parallel"] == 2
+    clock.now = FORGET_SECONDS
+    assert not known.snapshot("m", None).alone and known.known() == {}
+
+
+def test_R9_verdicts_give_way_to_surer_ones_only() -> None:
+    known = capabilities()
+    for verdict, alone in (("suspected", True), ("refuted", False), ("suspected", False), ("confirmed", True)):
+        known.learn("m", OneAtATime(verdict))
+        assert known.snapshot("m", None).alone is alone
+    known.learn("m", OneAtATime("refuted"))
+    assert known.snapshot("m", None).alone and not known.snapshot("m", None).alone_on_trial
+
+
+def test_R9_a_configured_parallel_is_not_unlearned() -> None:
+    known = capabilities(parallel=3)
+    known.learn("m", OneAtATime("confirmed"))
+    told = known.snapshot("m", None)
+    assert (told.alone, told.parallel) == (False, 3)
+
+
 def test_told_are_models_that_are_configured_or_were_learned_about() -> None:
     known = capabilities(models=["a"], prefix_cache=True)
     assert list(known.told()) == ["a"]
     known.learn("b", NativeWidth(asked=4, got=2))
     known.learn("b", FieldRefused("seed"))
     everything = dict.fromkeys(
-        ("seed", "stream_options", "logprobs", "stream_usage", "json_usage", "prefix_cache"), True
+        ("seed", "stream_options", "request_id", "logprobs", "stream_usage", "json_usage", "prefix_cache"), True
     )
-    assert known.told() == {"a": {"n": "untested", **everything}, "b": {"n": 2, **everything, "seed": False}}
+    unbounded = {**everything, "parallel": None}
+    assert known.told() == {"a": {"n": "untested", **unbounded}, "b": {"n": 2, **unbounded, "seed": False}}
     assert capabilities(models=["a"], n="native").told()["a"]["n"] is None
     assert capabilities().told() == {}
 

@@ -114,6 +114,68 @@ async def test_permits_survive_cancellation_at_random_moments() -> None:
     assert [(replica.legs, replica.choices) for replica in gate.replicas] == [(0, 0), (0, 0)]
 
 
+async def test_R9_a_leg_that_is_to_be_alone_is() -> None:
+    gate = Gate(replicas(1), None)
+    order: list[str] = []
+    at_once: list[int] = []
+
+    async def leg(name: str, alone: bool) -> None:
+        async with gate.permit(1, alone=alone) as replica:
+            order.append(name)
+            await asyncio.sleep(0)
+            at_once.append(replica.legs)
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for name, alone in [("a", False), ("b", False), ("c", True), ("d", True), ("e", False), ("f", False)]:
+            group.create_task(leg(name, alone))
+    assert order == list("abcdef"), "and nobody passes it by"
+    assert at_once == [2, 2, 1, 1, 2, 2]
+    assert not gate.replicas[0].reserved
+
+
+async def test_R9_a_leg_alone_takes_an_idle_replica() -> None:
+    gate = Gate(replicas(2), None)
+    async with gate.permit(1) as busy, gate.permit(1, alone=True) as idle, gate.permit(1) as beside:
+        assert idle is not busy and beside is busy
+
+
+async def test_R9_a_leg_alone_waits_for_its_kin_and_is_not_passed_by() -> None:
+    gate = Gate(replicas(2), None)
+    kin = Kin()
+    served: list[str] = []
+
+    async def leg(name: str, kin: Kin | None, alone: bool) -> None:
+        async with gate.permit(1, kin, alone=alone):
+            served.append(name)
+
+    async with asyncio.TaskGroup() as group, gate.permit(1, kin):
+        group.create_task(leg("alone", kin, True))
+        group.create_task(leg("late", None, False))
+        await asyncio.sleep(0)
+        assert served == []
+    assert served == ["alone", "late"]
+
+
+async def test_R9_permits_alone_survive_cancellation_at_random_moments() -> None:
+    rng = random.Random(13)
+    gate = Gate(replicas(2), None)
+
+    async def leg(alone: bool) -> None:
+        async with gate.permit(1, alone=alone) as replica:
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+                assert not alone or replica.legs == 1
+
+    tasks = [asyncio.create_task(leg(rng.random() < 0.3)) for _ in range(300)]
+    while not all(task.done() for task in tasks):
+        rng.choice(tasks).cancel()
+        await asyncio.sleep(0)
+    assert not any(task.exception() for task in tasks if not task.cancelled())
+    assert gate.waiting == 0
+    assert [(replica.legs, replica.choices, replica.reserved) for replica in gate.replicas] == [(0, 0, False)] * 2
+
+
 async def test_Q3_kin_go_where_the_first_of_them_went() -> None:
     gate = Gate(replicas(3), None)
     async with gate.permit(9), gate.permit(1):

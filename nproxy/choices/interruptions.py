@@ -1,0 +1,42 @@
+"""Whether the upstream ends a stream as soon as another call comes, as far as one request shows it."""
+
+from __future__ import annotations
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.lessons import OneAtATime, Verdict
+from nproxy.choices.roster import Run
+
+INTERRUPTED = Failure(
+    FailureKind.INTERRUPTED,
+    "The upstream ended the answer before it was complete, while it had other calls. If it takes one call at a time, "
+    "`parallel: 1` belongs in its configuration; `nproxy probe` finds out.",
+)
+
+
+class Interruptions:
+    """Watches how the streams of one request end.
+
+    seen: some stream was interrupted; no leg is called beside another from then on.
+    """
+
+    def __init__(self, capability: Capability) -> None:
+        self.seen = False
+        self._on_trial = capability.alone_on_trial
+
+    def broke_off(self, run: Run, *, beside: bool) -> OneAtATime | None:
+        """A stream said `[DONE]` before anything was finished. beside: as in LegEnded."""
+        if beside:
+            self.seen = self._on_trial = True
+            return OneAtATime("suspected")
+        return self._verdict(run, "refuted")
+
+    def came_to_its_end(self, run: Run) -> OneAtATime | None:
+        """A stream was whole."""
+        return self._verdict(run, "confirmed")
+
+    def _verdict(self, run: Run, verdict: Verdict) -> OneAtATime | None:
+        if not (self._on_trial and run.alone):
+            return None
+        self._on_trial = False
+        return OneAtATime(verdict)

@@ -1,0 +1,107 @@
+"""R9, R10: llama-cpp-python's server: another call ends a stream, and most request ids are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.conformance.scene import COMPLETIONS, SEED, Scene
+from tests.conformance.settings import everywhere, of_legs, of_one
+from tests.fakes.behaviour import said
+
+N = 4
+WIDE = {index: said(SEED + index) for index in range(N)}
+
+
+async def learned(scene: Scene) -> dict[str, Any]:
+    """What /status says of the model."""
+    (upstream,) = (await (await scene.gateway()).client.get("/status")).json()["upstreams"]
+    return dict(upstream["learned"].get("fake-model", {}))
+
+
+async def together(scene: Scene, waiting: int, *streams: Any) -> list[Any]:
+    """Play streams of which one begins, and goes on once so many calls wait for it."""
+    await scene.gateway()
+    behaviour = scene.does(one_at_a_time=True, hold_after=1)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(stream) for stream in streams]
+        await scene.upstream.until(lambda: scene.upstream.waiting == waiting)
+        behaviour.go_on.set()
+    return [task.result() for task in tasks]
+
+
+async def goes_beside_itself(scene: Scene) -> None:
+    """Play a stream whose calls must all be made before any of them is answered."""
+    hold = scene.does(hold=asyncio.Event()).hold
+    assert hold is not None
+    async with asyncio.TaskGroup() as group:
+        stream = group.create_task(scene.stream())
+        await scene.upstream.until(lambda: len(scene.upstream.open_calls) == scene.legs)
+        hold.set()
+    assert stream.result().texts == scene.said
+
+
+@of_legs
+async def test_R9_legs_that_were_cut_are_called_one_at_a_time(scene: Scene) -> None:
+    (answer,) = await together(scene, N - 1, scene.stream(n=N))
+    assert answer.texts == WIDE
+    assert len(scene.calls) == 2 * N - 1, "the last one is not cut"
+    assert (await learned(scene))["parallel"] == 1
+    gateway = await scene.gateway()
+    assert await gateway.metric('nproxy_retries_total{reason="interrupted",upstream="fake"}') == N - 1
+    assert await gateway.metric('nproxy_capability{model="fake-model",name="parallel",upstream="fake"}') == 1
+    scene.upstream.most_at_once = 0
+    both = await asyncio.gather(scene.stream(n=N), scene.whole(n=N))
+    assert [answer.texts for answer in both] == [WIDE, WIDE]
+    assert scene.upstream.most_at_once == 1 and len(scene.calls) == 4 * N - 1, "and none was cut"
+
+
+@of_one
+async def test_R9_streams_of_several_clients(scene: Scene) -> None:
+    for answer in await together(scene, 2, scene.stream(), scene.stream(), scene.stream()):
+        assert answer.texts == scene.said, answer.error
+    assert (await learned(scene))["parallel"] == 1
+
+
+@of_legs
+async def test_R9_what_the_client_has_read_is_not_said_twice(scene: Scene) -> None:
+    """The text of a completion begins with its first event: the request fails, and the next one goes one at a time."""
+    (answer,) = await together(scene, N - 1, scene.stream(COMPLETIONS, n=N))
+    assert "`parallel: 1`" in answer.error["message"]
+    assert "parallel" not in await learned(scene), "that it helps is not known yet"
+    assert (await scene.stream(COMPLETIONS, n=N)).texts == WIDE
+    assert (await learned(scene))["parallel"] == 1
+    assert len(scene.calls) == 2 * N
+
+
+@of_legs
+@pytest.mark.parametrize("end", ["cut", "reset", "close"])
+async def test_R9_an_answer_that_was_cut_teaches_nothing(scene: Scene, end: Any) -> None:
+    scene.choice_does(1, end_after=1, end=end)
+    assert (await scene.stream()).error is not None
+    assert "parallel" not in await learned(scene) and len(scene.calls) == 3
+    scene.upstream.choose = None
+    await goes_beside_itself(scene)
+
+
+@of_legs
+async def test_R9_streams_that_never_say_why_they_end_are_no_such_thing(scene: Scene) -> None:
+    scene.does(finish=None)
+    for _ in range(2):
+        assert (await scene.stream()).error is not None
+    assert "parallel" not in await learned(scene)
+    await goes_beside_itself(scene)
+
+
+@everywhere
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_R10_an_id_that_is_refused(scene: Scene, stream: bool) -> None:
+    scene.does(request_id=False)
+    for _ in range(2):
+        assert (await scene.either(stream)).texts == scene.said
+    sent = [call.headers.get("x-request-id") for call in scene.calls]
+    assert len(sent) == 3 * scene.legs and all(sent[: scene.legs]) and not any(sent[scene.legs :])
+    assert (await learned(scene))["request_id"] is False
+    assert await scene.anomalies("request_id_refused") == 1
