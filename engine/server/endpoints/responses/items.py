@@ -103,7 +103,7 @@ def _read_item(value: JSON, where: str, new_id: NewId) -> Item:
 
 def _read_message(item: Item, members: Members) -> Item:
     role, content = item.get("role"), item.get("content")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise invalid_request(
             f"'{members.called('role')}' is one of {', '.join(_ROLES)}.", param=members.called("role")
         )

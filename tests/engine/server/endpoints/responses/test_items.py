@@ -102,6 +102,8 @@ def test_parts_are_joined_and_outputs_may_have_them() -> None:
         (5, "input"),
         (["a"], "input.0"),
         ([user("a"), {"role": "nobody", "content": "a"}], "input.1.role"),
+        ([{"role": ["user"], "content": "a"}], "input.0.role"),
+        ([{"role": {}, "content": "a"}], "input.0.role"),
         ([{"role": "user"}], "input.0.content"),
         ([{"role": "user", "content": 5}], "input.0.content"),
         ([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}], "input.0.content.0"),
