@@ -200,7 +200,7 @@ class Merge:
             if choice is not None:
                 written.append(self._said(strand, data, chunk, position, choice))
         if not chunk.choices:
-            written.append(self._without_choices(data, chunk))
+            written.append(self._without_choices(strand, data, chunk))
         return b"".join(written)
 
     def _addressed(self, strand: Strand, index: int) -> Choice | None:
@@ -327,13 +327,23 @@ class Merge:
         """The role of a choice, where it is not out yet."""
         return self._prelude(b"")
 
-    def _without_choices(self, data: bytes, chunk: UpstreamChunk) -> bytes:
-        """The client's frame for a chunk without choices: usage is written at the end, and the rest says nothing."""
-        return b""
+    def _without_choices(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
+        """The client's frame for a chunk without choices; usage is written at the end.
+
+        Unknown keys are told once, by the leg that brings the first choice.
+        """
+        if chunk.usage is not None:
+            strand.beside_usage = chunk.extra
+            return b""
+        speaks = self._request.stream and strand is self._choices[0].strand
+        nothing = all(value is None for value in chunk.extra.values())
+        return self._wire.beside(chunk.extra) if speaks and not nothing else b""
 
     def _usage_tail(self, usage: Usage) -> bytes:
         told = (strand.fingerprint for strand in self._strands.values() if strand.fingerprint is not None)
-        return self._wire.with_fingerprint(self._wire.fingerprint or next(told, None)).usage_tail(usage)
+        wire = self._wire.with_fingerprint(self._wire.fingerprint or next(told, None))
+        first = self._choices[0].strand
+        return wire.usage_tail(usage, {} if first is None else first.beside_usage)
 
     def _answer(self, usage: Usage | None) -> bytes:
         """The whole answer; what is told once is told by the leg that brings its first choice."""

@@ -86,9 +86,9 @@ class Relay(Merge):
             return written + event(data)
         return written + event(dumps(wanted) if patched is None else patched)
 
-    def _without_choices(self, data: bytes, chunk: UpstreamChunk) -> bytes:
+    def _without_choices(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
         if not data or not self._request.stream:
-            return b""
+            return super()._without_choices(strand, data, chunk)
         if chunk.usage is not None:
             self._tails.append(data)
             return b""

@@ -42,8 +42,9 @@ class Strand:
 
     spoke: something of an answer has come. streamed: as events. generated: some of it was more than a role. tails:
     usage of chunks without choices. by_choice: the last usage that came with a choice. shared: the last usage of a
-    stream that tells it beside several choices at once, and so of all. top: unknown top-level keys. done: `[DONE]` or a
-    whole body has come; nothing counts after it. prompt: the one that it answers for, None where it is all.
+    stream that tells it beside several choices at once, and so of all. top: unknown top-level keys, for a whole answer.
+    beside_usage: those of the last usage chunk. done: `[DONE]` or a whole body has come; nothing counts after it.
+    prompt: the one that it answers for, None where it is all.
     """
 
     leg: Leg
@@ -59,6 +60,7 @@ class Strand:
     shared: Usage | None = None
     fingerprint: str | None = None
     top: Mapping[str, JSON] = field(default_factory=dict)
+    beside_usage: Mapping[str, JSON] = field(default_factory=dict)
     prompt: int | None = field(init=False)
 
     def __post_init__(self) -> None:

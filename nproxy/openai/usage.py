@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from nproxy.openai.jsonvalue import JSON
+
+_OWN = frozenset(
+    {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "completion_tokens_details"}
+)
+_OF_THE_PROMPT = re.compile("prompt|input|cache")
+_PAID = re.compile("cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +22,14 @@ class Usage:
     """Tokens of a prompt and of what was generated; the total is always their sum.
 
     prompt_details, completion_details: OpenAI's `prompt_tokens_details` and `completion_tokens_details`,
-    integers only; None where absent.
+    integers only; None where absent. extra: all other keys as the upstream told them (cache hits, a cost ...).
     """
 
     prompt: int
     completion: int
     prompt_details: Mapping[str, int] | None = None
     completion_details: Mapping[str, int] | None = None
+    extra: Mapping[str, JSON] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -38,7 +47,7 @@ class Usage:
             value["prompt_tokens_details"] = dict(self.prompt_details)
         if self.completion_details is not None:
             value["completion_tokens_details"] = dict(self.completion_details)
-        return value
+        return {**value, **self.extra}
 
 
 class LegUsage(NamedTuple):
@@ -73,6 +82,7 @@ def parse_usage(value: JSON) -> Usage | None:
         completion,
         _details(value.get("prompt_tokens_details")),
         _details(value.get("completion_tokens_details")),
+        {key: told for key, told in value.items() if key not in _OWN},
     )
 
 
@@ -96,6 +106,8 @@ def merge(legs: Iterable[LegUsage]) -> Merged:
     A prompt counts once: the maximum over the legs that carried it. Completions and their details are
     summed key by key. Prompt details are those of the first leg that carried the prompt. Where a leg carried
     all prompts, its prompt counts are everybody's. No usage at all where one leg has none, or there is no leg.
+    Keys that no specification names: what is told of a prompt (its name says prompt, input or cache, but not cost) is
+    like the prompt's details; other numbers, also within objects, are summed; of anything else the first counts.
     """
     groups: dict[int | None, list[Usage]] = {}
     for prompt, usage in legs:
@@ -112,6 +124,7 @@ def merge(legs: Iterable[LegUsage]) -> Merged:
         completion=sum(usage.completion for usage in by_prompt.values()),
         prompt_details=_sum_details(usage.prompt_details for usage in prompts),
         completion_details=_sum_details(usage.completion_details for usage in by_prompt.values()),
+        extra=_sum_extra([usage.extra for usage in by_prompt.values()], [usage.extra for usage in prompts]),
     )
     return Merged(whole, differ)
 
@@ -132,6 +145,7 @@ def _siblings(usages: Sequence[Usage]) -> Usage:
         completion=sum(usage.completion for usage in usages),
         prompt_details=usages[0].prompt_details,  # a sibling's cached tokens are the first one's work
         completion_details=_sum_details(usage.completion_details for usage in usages),
+        extra=_sum_extra([usage.extra for usage in usages], [usages[0].extra]),
     )
 
 
@@ -143,6 +157,28 @@ def _sum_details(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | 
             for key, count in part.items():
                 whole[key] = whole.get(key, 0) + count
     return whole
+
+
+def _sum_extra(parts: Sequence[Mapping[str, JSON]], of_prompts: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
+    """Join unknown keys: those told of a prompt over `of_prompts`, all others over `parts`."""
+    whole: dict[str, JSON] = {}
+    for key in dict.fromkeys(key for part in parts for key in part):
+        of_prompt = _OF_THE_PROMPT.search(key) is not None and _PAID.search(key) is None
+        told = [part[key] for part in (of_prompts if of_prompt else parts) if key in part]
+        if told:
+            whole[key] = _sum(told)
+    return whole
+
+
+def _sum(told: Sequence[JSON]) -> JSON:
+    """Add up numbers, also within objects; of anything else the first counts."""
+    numbers = [value for value in told if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) == len(told):
+        return sum(numbers)
+    objects = [value for value in told if isinstance(value, dict)]
+    if len(objects) < len(told):
+        return told[0]
+    return {key: _sum([value[key] for value in objects if key in value]) for key in dict.fromkeys(chain(*objects))}
 
 
 def _count(value: JSON) -> int | None:

@@ -94,6 +94,10 @@ class Wire:
         """Write the chunk without choices that carries the usage; it comes last before `[DONE]`."""
         return self._head + self._tail(usage, top)
 
+    def beside(self, top: Mapping[str, JSON]) -> bytes:
+        """Write a chunk without choices that carries further keys only."""
+        return self._head + self._tail(None, top)
+
     def choice(
         self,
         index: int,

@@ -82,6 +82,9 @@ _ANSWERS = [
     ("C4", CHOICES + "merge.py", "extra=latest([said.extra for said in spoken]),", "extra={},"),
     ("C11", CHOICES + "fold.py", "itemgetter(-1)", '"".join'),
     ("C11", CHOICES + "merge.py", "if key != PADDING}", "if True}"),
+    ("C12", CHOICES + "merge.py", "strand.beside_usage = chunk.extra", "pass"),
+    ("C12", CHOICES + "merge.py", "return self._wire.beside(chunk.extra) if speaks", "return b'' if speaks"),
+    ("C12", CHOICES + "merge.py", "self._request.stream and strand is self._choices[0].strand", "True"),
     ("C5", CHOICES + "merge.py", "first = shown[0][1].strand", "first = shown[-1][1].strand"),
     (
         "C5",
@@ -157,6 +160,8 @@ _USAGE = [
         "if usage.usage is not None or not strand.lost][:1]",
     ),
     ("E11", CHOICES + "merge.py", "strand.end()", "pass"),
+    ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),
+    ("E14", OPENAI + "usage.py", "return sum(numbers)", "return numbers[0]"),
     ("E13", CHOICES + "strands.py", "elif self.shared is not None or len(chunk.choices) > 1:", "elif False:"),
     ("E11", OPENAI + "usage.py", "prompt=max(usage.prompt for", "prompt=sum(usage.prompt for"),
     (

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+_OWN = {"id", "object", "created", "model", "choices", "usage", "system_fingerprint"}
+
 
 class Misread(AssertionError):
     """The answer breaks a promise of the wire."""
@@ -129,7 +131,7 @@ class Reading:
             raise Misread(f"usage is there where it was not asked for, or the other way round: {chunk}")
         usage = chunk.get("usage")
         if not chunk["choices"]:
-            if usage is None and not self.relayed:
+            if usage is None and not self.relayed and chunk.keys() <= _OWN:
                 raise Misread(f"a chunk that says nothing: {chunk}")
             self.usage = usage
         elif usage is not None and not self.continuous:

@@ -94,6 +94,25 @@ async def test_C11_what_stands_beside_the_text_is_not_strung_together(scene: Sce
     assert "obfuscation" not in answer.answer
 
 
+@everywhere
+async def test_C12_keys_beside_no_choice_are_the_first_calls(scene: Scene) -> None:
+    def judging(by: str) -> Any:
+        def change(chunks: list[Any]) -> list[Any]:
+            first = {key: value for key, value in chunks[0].items() if key != "usage"}
+            told = [c if c["choices"] else {**c, "service_tier": by} for c in chunks]
+            return [{**first, "choices": [], "prompt_filter_results": [by]}, *told]
+
+        return change
+
+    scene.does(quirk=judging("other"))
+    scene.choice_does(0, quirk=judging("first"))
+    answer = await scene.stream(stream_options={"include_usage": True})
+    silent = [chunk for chunk in answer.chunks if not chunk["choices"]]
+    assert [chunk.get("prompt_filter_results") for chunk in silent] == [["first"], None]
+    assert silent[-1]["service_tier"] == "first"
+    assert answer.texts == scene.said
+
+
 @of_legs
 @pytest.mark.parametrize("stream", [False, True])
 async def test_C5_whose_fingerprint(scene: Scene, stream: bool) -> None:

@@ -162,6 +162,14 @@ async def test_E13_usage_beside_several_choices_is_that_of_all(scene: Scene) -> 
     assert (await scene.whole()).usage == answer.usage
 
 
+@everywhere
+@pytest.mark.parametrize("stream", [False, True])
+async def test_E14_unknown_counts(scene: Scene, stream: bool) -> None:
+    scene.does(usage=lambda seeds: usage(5, 4, prompt_cache_hit_tokens=seeds[0] - SEED, cost=0.25))
+    counted = await told(scene, stream)
+    assert counted == usage(5, 4 * scene.legs, prompt_cache_hit_tokens=0, cost=0.25 * scene.legs)
+
+
 def continuous(chunks: list[Any]) -> list[Any]:
     """vLLM's continuous_usage_stats: every chunk with text carries the call's total so far."""
     told, so_far = [], 0

@@ -78,6 +78,35 @@ def test_E12_the_running_total_never_falls() -> None:
     assert running(legs(None, None)) is None
 
 
+def test_E14_unknown_keys_are_the_prompts_or_summed() -> None:
+    told = [
+        {
+            "prompt_cache_hit_tokens": 8 * at,
+            "cost": 0.5,
+            "cost_details": {"prompt_cost": 0.25, "from": "x"},
+            "tier": str(at),
+        }
+        for at in range(2)
+    ]
+    whole = merge(legs(*(Usage(9, 1, extra=extra) for extra in told))).usage
+    assert whole is not None
+    summed = {"prompt_cache_hit_tokens": 0, "cost": 1.0, "cost_details": {"prompt_cost": 0.5, "from": "x"}, "tier": "0"}
+    assert whole.extra == summed
+    assert whole.to_json() == Usage(9, 2).to_json() | summed
+    # A leg for each prompt and choice: every prompt once.
+    apart = [LegUsage(prompt, Usage(9, 1, extra={"cached_tokens": 3, "cost": 1})) for prompt in (0, 0, 1, 1)]
+    assert merge(apart).usage == Usage(18, 4, extra={"cached_tokens": 6, "cost": 4})
+    # One for each choice within a leg.
+    assert within_leg([Usage(9, 1, extra=extra) for extra in told], {}, 2) == whole
+
+
+def test_E14_of_values_that_do_not_add_up_the_first_counts() -> None:
+    told = [{"is_byok": True, "a": None, "b": 1}, {"is_byok": True, "a": 2, "b": {"c": 1}}]
+    whole = merge(legs(*(Usage(9, 1, extra=extra) for extra in told))).usage
+    assert whole is not None
+    assert whole.extra == {"is_byok": True, "a": None, "b": 1}
+
+
 def test_H2_reasoning_tokens_are_summed() -> None:
     details = {"reasoning_tokens": 5}
     whole = merge(legs(Usage(1, 6, None, details), Usage(1, 7, None, details))).usage
@@ -141,8 +170,9 @@ def test_R3_recorded_streams(server: str, name: str, dialect: Dialect, expected:
                 "completion_tokens": 2,
                 "prompt_tokens_details": None,
                 "completion_tokens_details": {"reasoning_tokens": 1, "audio_tokens": None, "x": "y"},
+                "cost": 0.5,
             },
-            Usage(1, 2, None, {"reasoning_tokens": 1}),
+            Usage(1, 2, None, {"reasoning_tokens": 1}, {"cost": 0.5}),
         ),
     ],
 )
