@@ -13,7 +13,7 @@ from math import inf
 from nproxy.choices.commands import ChoiceFinished, Learn
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.fold import fold, latest
-from nproxy.choices.lessons import Lacks
+from nproxy.choices.lessons import Lacks, Scores
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import NO_LOGPROBS, Request
 from nproxy.choices.reading import LegFault
@@ -30,6 +30,7 @@ class BestOf(Merge):
 
     def __init__(self, request: Request, id: str, created: int, model: str) -> None:
         super().__init__(request, id, created, model, n=request.drawn)
+        self._lacking = False
         self._scores: dict[int, float] = {}
         self._places: dict[int, int] = {}  # the client's index of each choice that is shown; empty until the end
 
@@ -43,6 +44,7 @@ class BestOf(Merge):
 
     def close(self) -> bytes:
         self._choose()
+        self.notes.append(Learn(Scores()))
         return super().close()
 
     def _choose(self) -> None:
@@ -63,7 +65,8 @@ class BestOf(Merge):
             return score
         if not any(said.values()):
             return -inf  # nothing was said, so there is nothing to be likely
-        if (said.get("content") or said.get("text")) and not self._request.logprobs_asked:
+        if (said.get("content") or said.get("text")) and not self._request.logprobs_asked and not self._lacking:
+            self._lacking = True  # one request is one witness
             self.notes.append(Learn(Lacks("logprobs")))
         raise LegFault(Failure(FailureKind.UNSCORED, NO_LOGPROBS))
 

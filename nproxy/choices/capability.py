@@ -10,7 +10,8 @@ class Capability:
     """One upstream's abilities for one model, at the moment a request is planned.
 
     native_width: most choices that one call returns; None means no known limit, 1 means no `n`.
-    n_untested: `n: auto` has not yet seen an answer; the plan asks natively, counts, and tops up.
+    n_untested: `n: auto` has seen no answer, or doubts what it saw; the plan asks natively, counts, and tops up.
+    width_seen: the widest call that `n: auto` saw answered in full; None where nobody wants to know.
     exact: the wire is known to be exact (the built-in engine): relayed even when n > 1.
     seed: a `seed` field may be sent. seed_refused: answers showed that it takes none.
     stream_options: it takes `stream_options` that the client did not send.
@@ -27,6 +28,7 @@ class Capability:
 
     native_width: int | None = 1
     n_untested: bool = False
+    width_seen: int | None = None
     exact: bool = False
     seed: bool = True
     seed_refused: bool = False

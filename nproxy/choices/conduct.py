@@ -200,11 +200,16 @@ class Conduct:
         got = width_brought(leg, missing, n, prompts)
         short = got < leg.width
         # Servers that have n may still give one choice at temperature 0.
-        if leg.width > 1 and (not self._request.greedy if short else self._capability.n_untested):
+        if leg.width > 1 and (not self._request.greedy if short else self._unseen(leg.width)):
             self._commands.append(Learn(NativeWidth(leg.width, got)))
         if missing and not self._doomed:
             self._commands.append(Anomaly("short_answer"))
             self._roster.add(top_up(leg, missing, n, prompts, got))
+
+    def _unseen(self, width: int) -> bool:
+        """Whether it is news that a call of this width is answered in full."""
+        seen = self._capability.width_seen
+        return self._capability.n_untested or (seen is not None and width > seen)
 
     def _note_lacks(self, leg: Leg) -> None:
         """Learn how the upstream tells usage."""

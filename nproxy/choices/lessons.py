@@ -45,6 +45,11 @@ class Lacks:
 
 
 @dataclass(frozen=True, slots=True)
+class Scores:
+    """All choices of an answer came with the log probabilities that were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class OneAtATime:
     """Whether the upstream ends a stream as soon as another call comes, as llama-cpp-python does by default.
 
@@ -55,4 +60,4 @@ class OneAtATime:
     verdict: Verdict
 
 
-Lesson = NativeWidth | FieldRefused | Lacks | OneAtATime
+Lesson = NativeWidth | FieldRefused | Lacks | Scores | OneAtATime

@@ -8,13 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth, OneAtATime, Verdict
+from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth, OneAtATime, Scores, Verdict
 from nproxy.config import NativeUpTo, Upstream
+from nproxy.upstreams.widths import Width
 
 FORGET_SECONDS = 600.0
 """A lesson older than this is asked again: servers are upgraded and restarted with other settings."""
 
 MOST_LESSONS = 1024
+
+SIGHTS = 2
+"""No log probabilities are believed in when answers lacked them so many times in a row: one may be odd."""
 
 _SURENESS: tuple[Verdict, ...] = ("suspected", "refuted", "confirmed")
 """A verdict on whether calls are to be made one at a time gives way to those that stand behind it."""
@@ -24,8 +28,9 @@ NMode = Literal["auto", "native", "fanout"] | NativeUpTo
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    value: int | None  # "n": most choices of one call, None for any number; "parallel": place in _SURENESS; else unused
+    value: int | None  # "logprobs": sights in a row; "parallel": place in _SURENESS; else unused
     until: float
+    width: Width | None = None  # "n"
 
 
 class Capabilities:
@@ -54,10 +59,11 @@ class Capabilities:
 
     def snapshot(self, model: str, upstream_model: str | None) -> Capability:
         """The abilities for `model` as of now; `upstream_model` is the upstream's own name where it differs."""
-        width, untested = self._base.native_width, False
+        width, untested, seen = self._base.native_width, False, None
         if self._n == "auto":
-            learned = self._recall(model, "n")
-            width, untested = (None, True) if learned is None else (learned.value, False)
+            known = self._width(model)
+            untested = known is None or known.doubted
+            width, seen = (None, None) if known is None else (None if untested else known.limit, known.worked)
         verdict = self._verdict(model)
         alone = verdict in ("suspected", "confirmed")
         return replace(
@@ -67,10 +73,11 @@ class Capabilities:
             alone=alone,
             alone_on_trial=verdict == "suspected",
             n_untested=untested,
+            width_seen=seen,
             seed_refused=self._seed != "send" and self._recall(model, "seed") is not None,
             stream_options=self._recall(model, "stream_options") is None,
             request_id=self._recall(model, "request_id") is None,
-            logprobs=self._recall(model, "logprobs") is None,
+            logprobs=not self._believed(model, "logprobs"),
             stream_usage=self._recall(model, "stream_usage") is None,
             json_usage=self._base.json_usage and self._recall(model, "json_usage") is None,
             model=upstream_model,
@@ -81,7 +88,12 @@ class Capabilities:
         match lesson:
             case NativeWidth(asked=asked, got=got):
                 if self._n == "auto":
-                    self._keep(model, "n", None if got >= asked else max(1, got))
+                    self._keep(model, "n", None, (self._width(model) or Width()).after(asked, got))
+            case Lacks(what="logprobs" as what):
+                known = self._recall(model, what)
+                self._keep(model, what, 1 if known is None else (known.value or 0) + 1)
+            case Scores():
+                self._learned.pop((model, "logprobs"), None)
             case FieldRefused(field=what) | Lacks(what=what):
                 self._keep(model, what, None)
             case OneAtATime(verdict=verdict):
@@ -98,12 +110,11 @@ class Capabilities:
         """
         told: dict[str, dict[str, int | bool | None]] = {}
         for model, what in list(self._learned):
-            if (kept := self._recall(model, what)) is None:
-                continue
-            if what != "parallel":
-                told.setdefault(model, {})[what] = kept.value if what == "n" else False
-            elif self._verdict(model) == "confirmed":
-                told.setdefault(model, {})[what] = 1
+            if self._believed(model, what):
+                width = self._learned[model, what].width
+                told.setdefault(model, {})[what] = (
+                    (1 if what == "parallel" else False) if width is None else width.limit
+                )
         return told
 
     def told(self) -> dict[str, dict[str, int | bool | str | None]]:
@@ -115,11 +126,24 @@ class Capabilities:
         models = dict.fromkeys([*self._configured, *self.known()])
         return {model: _as_told(self.snapshot(model, None)) for model in models}
 
-    def _keep(self, model: str, what: str, value: int | None) -> None:
+    def _width(self, model: str) -> Width | None:
+        learned = self._recall(model, "n")
+        return None if learned is None else learned.width
+
+    def _believed(self, model: str, what: str) -> bool:
+        """Whether something was learned, and there is no doubt about it."""
+        learned = self._recall(model, what)
+        if learned is None or (learned.width is not None and learned.width.doubted):
+            return False
+        if what == "parallel":
+            return self._verdict(model) == "confirmed"
+        return what != "logprobs" or (learned.value or 0) >= SIGHTS
+
+    def _keep(self, model: str, what: str, value: int | None, width: Width | None = None) -> None:
         self._learned.pop((model, what), None)
         while len(self._learned) >= MOST_LESSONS:
             del self._learned[next(iter(self._learned))]  # the oldest: clients may make up names of models
-        self._learned[model, what] = _Learned(value, self._clock() + FORGET_SECONDS)
+        self._learned[model, what] = _Learned(value, self._clock() + FORGET_SECONDS, width)
 
     def _verdict(self, model: str) -> Verdict | None:
         learned = self._recall(model, "parallel")

@@ -11,8 +11,8 @@ from nproxy.choices.best_of import mean_logprob
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CancelLeg, ChoiceFinished, Learn, Spent
 from nproxy.choices.compose import compose
-from nproxy.choices.events import FailureKind
-from nproxy.choices.lessons import Lacks, NativeWidth
+from nproxy.choices.events import FailureKind, LegBody, LegEnded
+from nproxy.choices.lessons import Lacks, NativeWidth, Scores
 from nproxy.openai.dialect import Dialect
 from tests.choices.tutil import (
     DONE,
@@ -77,6 +77,20 @@ def test_J9_three_legs_and_the_likeliest_wins(dialect: Dialect) -> None:
     assert shown(play) == ["best"], "the mean decides, not the sum"
     assert play.reply["choices"][0]["logprobs"] is None, "nobody asked for them"
     assert play.headers["x-nproxy-mode"] == "fanout" and play.headers["x-nproxy-legs"] == "3"
+
+
+def test_J12_choices_with_log_probabilities_say_that_there_are_some() -> None:
+    play = Play(chat(best_of=2))
+    for number in range(2):
+        play.answers(number, body(Dialect.CHAT, ("c", [-1.0])))
+    assert play.of(Learn) == [Learn(Scores())]
+
+
+def test_J12_one_request_is_one_witness() -> None:
+    play = Play(chat(best_of=3))
+    whole = body(Dialect.CHAT, "a")
+    play.gets(*(event for leg in range(3) for event in (LegBody(leg, whole), LegEnded(leg))))
+    assert play.respond.status == 400 and play.of(Learn) == [Learn(Lacks("logprobs"))]
 
 
 @BOTH

@@ -211,6 +211,8 @@ _FIELDS = [
     ("J5", OPENAI + "requests.py", "if kinds == {str}:", "if kinds == {str} and all(prompt):"),
     ("J9", CHOICES + "best_of.py", "reverse=True", "reverse=False"),
     ("J9", CHOICES + "best_of.py", 'folded | {"logprobs": None}', "folded"),
+    ("J12", UPSTREAMS + "capabilities.py", "SIGHTS = 2", "SIGHTS = 1"),
+    ("J12", CHOICES + "best_of.py", "self.notes.append(Learn(Scores()))", "pass"),
     ("J12", CHOICES + "best_of.py", "raise LegFault(Failure(FailureKind.UNSCORED, NO_LOGPROBS))", "return 0.0"),
 ]
 
@@ -342,6 +344,8 @@ _ROUTING = [
         "            case NativeWidth(asked=asked, got=got):\n",
         "            case NativeWidth(asked=asked, got=got):\n                return\n",
     ),
+    ("Q6", UPSTREAMS + "widths.py", "if got >= self.worked or self.doubted:", "if True:"),
+    ("Q6", UPSTREAMS + "widths.py", "if got >= self.worked or self.doubted:", "if got >= self.worked:"),
     ("Q6", CHOICES + "remedies.py", "if request.greedy:", "if False:"),
     ("Q6", CHOICES + "remedies.py", "teaches = not _conditional(request, error)", "teaches = True"),
     ("Q6", CHOICES + "remedies.py", "_AT_FAULT | {500, 501}", "_AT_FAULT"),

@@ -64,12 +64,21 @@ async def test_J9_logprobs_that_were_asked_for_stay(scene: Scene, path: str) -> 
 @pytest.mark.parametrize("lacks", [{"refuse": ("logprobs",)}, {"logprobs": False}], ids=["refused", "left out"])
 async def test_J12_without_log_probabilities_no_random_pick(scene: Scene, path: str, lacks: dict[str, Any]) -> None:
     scene.does(**lacks)
-    for _ in range(2):
+    for _ in range(3):
         error = await scene.refused(400, path, best_of=3, n=1)
         assert (error["param"], error["type"]) == ("best_of", "invalid_request_error")
     legs = 1 if scene.setting.native else 3
-    assert len(scene.calls) <= (2 * legs if "refuse" in lacks else legs), "an answer without them is remembered"
+    assert len(scene.calls) <= (3 * legs if "refuse" in lacks else 2 * legs), "two answers without them are remembered"
     assert (await scene.whole(path)).texts == scene.said
+
+
+@everywhere
+async def test_J12_one_odd_answer_is_not_held_against_others(scene: Scene) -> None:
+    scene.does(whole_quirk=likely)
+    for _ in range(2):
+        scene.first_call_does(logprobs=False)
+        assert (await scene.refused(400, best_of=3, n=1))["param"] == "best_of"
+        await scene.whole(best_of=3, n=1)
 
 
 @of_native

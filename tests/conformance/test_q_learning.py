@@ -164,6 +164,25 @@ async def test_Q6_a_short_greedy_answer_teaches_nothing(auto: Scene) -> None:
     assert widths(auto) == [4, None, None, None, 4]
 
 
+@finding_out
+async def test_Q6_a_width_that_has_worked_is_not_given_up_for_one_odd_answer(auto: Scene) -> None:
+    auto.does(n="native")
+    assert (await auto.whole(n=4)).texts == WIDE
+    for widest in (4, 1):
+        auto.first_call_does(n="native", width=1)
+        before = len(auto.calls)
+        assert (await auto.whole(n=4)).texts == WIDE
+        assert widths(auto)[before:] == [4, None, None, None]
+        before = len(auto.calls)
+        if widest == 4:
+            assert (await auto.whole(n=4)).texts == WIDE
+            assert widths(auto)[before:] == [4]
+    auto.first_call_does(n="native", width=1)
+    assert (await auto.whole(n=4)).texts == WIDE
+    assert (await auto.whole(n=4)).texts == WIDE
+    assert widths(auto)[-4:] == [None] * 4, "twice in a row is not odd"
+
+
 @of_native
 async def test_Q4_prompt_lists_go_in_one_call(scene: Scene) -> None:
     await scene.whole(COMPLETIONS, prompt=["a", "b"], n=2)

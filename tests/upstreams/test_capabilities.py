@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nproxy.choices.lessons import FieldRefused, Lacks, NativeWidth, OneAtATime
+from nproxy.choices.lessons import FieldRefused, Lacks, NativeWidth, OneAtATime, Scores
 from nproxy.config import Upstream
-from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS, Capabilities
+from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS, SIGHTS, Capabilities
 
 
 class Clock:
@@ -100,7 +100,9 @@ def test_what_answers_lack_is_remembered() -> None:
     known = capabilities(clock)
     for what in ("logprobs", "stream_usage", "json_usage"):
         assert getattr(known.snapshot("m", None), what)
-        known.learn("m", Lacks(what))
+        for _ in range(SIGHTS if what == "logprobs" else 1):
+            assert getattr(known.snapshot("m", None), what)
+            known.learn("m", Lacks(what))
         assert not getattr(known.snapshot("m", None), what)
     clock.now = FORGET_SECONDS
     told = known.snapshot("m", None)
@@ -143,6 +145,39 @@ def test_R9_a_configured_parallel_is_not_unlearned() -> None:
     known.learn("m", OneAtATime("confirmed"))
     told = known.snapshot("m", None)
     assert (told.alone, told.parallel) == (False, 3)
+
+
+def test_J12_one_answer_without_log_probabilities_is_odd_and_two_in_a_row_are_not() -> None:
+    known = capabilities()
+    for _ in range(3):
+        known.learn("m", Lacks("logprobs"))
+        assert known.snapshot("m", None).logprobs and known.known() == {}
+        known.learn("m", Scores())
+    known.learn("m", Lacks("logprobs"))
+    known.learn("m", Lacks("logprobs"))
+    assert not known.snapshot("m", None).logprobs and known.known() == {"m": {"logprobs": False}}
+
+
+def test_Q6_a_width_that_has_worked_is_asked_for_again_before_it_is_given_up() -> None:
+    known = capabilities()
+    known.learn("m", NativeWidth(asked=8, got=8))
+    known.learn("m", NativeWidth(asked=2, got=1))
+    told = known.snapshot("m", None)
+    assert told.n_untested and told.native_width is None and known.known() == {}
+    known.learn("m", NativeWidth(asked=8, got=8))
+    assert not known.snapshot("m", None).n_untested and known.known() == {"m": {"n": None}}
+    for _ in range(2):
+        known.learn("m", NativeWidth(asked=8, got=1))
+    assert known.snapshot("m", None).native_width == 1
+
+
+def test_Q6_the_widest_call_that_was_answered_in_full_is_known() -> None:
+    known = capabilities()
+    assert known.snapshot("m", None).width_seen is None
+    known.learn("m", NativeWidth(asked=2, got=2))
+    known.learn("m", NativeWidth(asked=8, got=8))
+    assert known.snapshot("m", None).width_seen == 8
+    assert capabilities(n="native").snapshot("m", None).width_seen is None
 
 
 def test_told_are_models_that_are_configured_or_were_learned_about() -> None:
