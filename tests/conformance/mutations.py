@@ -290,7 +290,7 @@ _HEADERS = [
     ("O2", GATEWAY + "request_id.py", 'f"{id}-{offset}-r{attempt}"', 'f"{id}-{offset}"'),
     ("O3", UPSTREAMS + "headers.py", "_NEVER_UP | _named_in_connection(headers) | set(drop)", "_NEVER_UP | set(drop)"),
     ("O4", UPSTREAMS + "headers.py", '{"host", "content-length", "expect", "cookie"}', '{"content-length", "cookie"}'),
-    ("O5", GATEWAY + "bodies.py", "return zlib.decompressobj(window)", "return None"),
+    ("O5", OPENAI + "encoding.py", "self._inflate = zlib.decompressobj(window)", "return"),
     ("O8", GATEWAY + "generate.py", 'f"{self._idempotency_key}-{offset}"', "self._idempotency_key"),
     ("O9", GATEWAY + "generate.py", '"idempotency-key")\n\n\n', '"idempotency-key", "traceparent")\n\n\n'),
 ]

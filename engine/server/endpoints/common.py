@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
+from aiohttp import ClientPayloadError, hdrs, web
+from aiohttp.web_protocol import RequestPayloadError
 
 from engine.server.serving import Serving
+from nproxy.openai.encoding import Decoder
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import dumps
 
@@ -16,12 +18,21 @@ _BODY_SECONDS = 30.0
 
 
 async def read(request: web.Request) -> bytes:
-    """Read the body; raises ApiError 408 when it does not come in time."""
+    """Read the body, decoded from gzip or deflate.
+
+    Raises ApiError: 408 when it does not come in time, 415 for another content-encoding, 400 for a body that breaks
+    off or cannot be decoded, 413 for one that is too large then.
+    """
+    decoder = Decoder(request.headers.get(hdrs.CONTENT_ENCODING), request.client_max_size)
     try:
         async with asyncio.timeout(_BODY_SECONDS):
-            return await request.read()
+            body = decoder.feed(await request.read())
     except TimeoutError as error:
         raise invalid_request("The request body did not come in time.", status=408) from error
+    except (RequestPayloadError, ClientPayloadError):
+        raise invalid_request("The request body is broken off or malformed.") from None
+    decoder.end()
+    return body
 
 
 def json_answer(value: object) -> web.Response:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import socket
 import threading
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -149,6 +152,39 @@ async def test_O2_every_request_without_an_id_gets_its_own(path: Path) -> None:
     async with engine(LETTERS, path), client_of(path) as client:
         made = [(await client.get("/health")).headers["x-request-id"] for _ in range(3)]
         assert len(set(made)) == 3
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status"),
+    [
+        ("gzip", gzip.compress(json.dumps(chat()).encode()), 200),
+        ("deflate", zlib.compress(json.dumps(chat()).encode()), 200),
+        ("identity", json.dumps(chat()).encode(), 200),
+        ("gzip", json.dumps(chat()).encode(), 400),
+        ("gzip", gzip.compress(json.dumps(chat()).encode())[:-4], 400),
+        ("gzip", gzip.compress(bytes(11 << 20)), 413),
+        ("foo", json.dumps(chat()).encode(), 415),
+        ("br", json.dumps(chat()).encode(), 415),
+        ("zstd", b"(\xb5/\xfd", 415),
+    ],
+)
+async def test_O5_bodies_are_decoded_or_refused(path: Path, encoding: str, body: bytes, status: int) -> None:
+    async with engine(LETTERS, path), client_of(path) as client:
+        for url in ("/v1/chat/completions", "/v1/responses") if status != 200 else ("/v1/chat/completions",):
+            answered = await client.post(url, content=body, headers={"content-encoding": encoding})
+            assert answered.status_code == status, answered.text
+            assert status == 200 or answered.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_O5_a_malformed_body_is_the_clients_error(path: Path) -> None:
+    async with engine(LETTERS, path):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: engine\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(head + b"2\r\n{}\r\n")
+        await asyncio.sleep(0)
+        writer.write(b"no size\r\n")
+        assert b" 400 " in await first_bytes(reader, b"\r\n\r\n")
+        writer.close()
 
 
 async def first_bytes(reader: asyncio.StreamReader, end: bytes) -> bytes:
