@@ -18,7 +18,7 @@ from engine.server.answering.answers import Answer
 from engine.server.answering.logprobs import Spelling
 from engine.server.answering.output import Output
 from engine.server.answering.writer import Writer
-from engine.server.asking.order import read_order
+from engine.server.asking.order import Order, read_order
 from engine.server.asking.salt import salt_of
 from engine.server.endpoints.common import SERVING, json_answer, read
 from engine.server.endpoints.embeddings import embeddings
@@ -151,10 +151,9 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
     serving = request.app[SERVING]
     with serving.request():
         raw = await read(request)
-        parse = parse_chat if dialect is Dialect.CHAT else parse_completion
-        asked = parse(Body.parse(raw), serving.limits)
-        adapter, salt = serving.adapter(asked.model), salt_of(request.headers, asked.body.fields)
-        order = read_order(asked, serving.most_logprobs)
+        order, adapter = await serving.by_size(len(raw), lambda: _order(raw, dialect, serving))
+        asked = order.request
+        salt = salt_of(request.headers, asked.body.fields)
         router = serving.router
         prompts = await serving.prepare(order)
         adds = groups(order, prompts, router.ready, serving.random, salt=salt, adapter=adapter)
@@ -170,6 +169,14 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
             if asked.stream:
                 return await answer.stream(request, continuous=asked.continuous_usage)
             return web.Response(body=await answer.whole(asked.n), content_type="application/json")
+
+
+def _order(raw: bytes, dialect: Dialect, serving: Serving) -> tuple[Order, str | None]:
+    """What a body asks for, and of which adapter."""
+    parse = parse_chat if dialect is Dialect.CHAT else parse_completion
+    asked = parse(Body.parse(raw), serving.limits)
+    adapter = serving.adapter(asked.model)
+    return read_order(asked, serving.most_logprobs), adapter
 
 
 def _wire(serving: Serving, dialect: Dialect, model: str, *, include_usage: bool) -> Wire:

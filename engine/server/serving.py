@@ -29,6 +29,7 @@ STALL_SECONDS = 60.0
 
 _PREPARE_SECONDS = 10.0
 _MOST_CHOICES = 128
+_SMALL_BYTES = 64 << 10
 _Result = TypeVar("_Result")
 
 
@@ -149,6 +150,10 @@ class Serving:
         if self._compiling is None:
             self._compiling = Compiling(self.tokenizer, ready)
         return replace(prompt, structure=await self._compiling.check(prompt.structure))
+
+    async def by_size(self, size: int, read: Callable[[], _Result]) -> _Result:
+        """Read a body of so many bytes: here, or aside where that would hold the event loop up."""
+        return read() if size <= _SMALL_BYTES else await self.aside(read)
 
     async def aside(self, work: Callable[[], _Result]) -> _Result:
         """Do a piece of work on text in a thread; raises ApiError 503 when it takes too long."""

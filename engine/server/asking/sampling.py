@@ -5,13 +5,15 @@ Names and bounds are OpenAI's, or vLLM's where OpenAI has no such field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from engine.messages import Sampling
 from engine.server.asking.members import Members, is_integer
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import invalid_request
+from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import below, wrong_type
 
 FIELDS = frozenset(
@@ -31,6 +33,16 @@ FIELDS = frozenset(
 )
 """All that is read here; a choice may have its own of each."""
 
+MOST_WORDS = 1024
+"""Bad words that a request may have, over all of its choices."""
+
+Spell = Callable[[tuple[str, ...]], tuple[tuple[int, ...], ...]]
+"""Gives the token sequences of bad words."""
+
+_LONGEST_WORD = 256  # characters
+_MOST_BIASES = 1024  # vLLM's
+_MOST_TOKENS = 1 << 20  # more than any vocabulary holds; how many this one has is known later
+_TOO_LONG = "array_above_max_length"
 _GREEDY_BELOW = 1e-5  # dividing logits by less overflows, and draws the likeliest token anyway
 _ALL_TOKENS = 1 << 30  # more than any vocabulary holds: a top_k beyond it asks for nothing
 
@@ -66,6 +78,10 @@ def _logit_bias(members: Members) -> tuple[tuple[int, float], ...]:
         return ()
     if not isinstance(value, dict):
         raise wrong_type(name, "an object of biases by token id", value)
+    if len(value) > _MOST_BIASES:
+        raise invalid_request(
+            f"'{name}' takes up to {_MOST_BIASES} tokens; 'allowed_token_ids' takes all.", param=name, code=_TOO_LONG
+        )
     biases = Members(value, name + ".")
     return tuple([(_token(key, name), biases.number(key, 0.0, -100.0, 100.0)) for key in value])
 
@@ -91,6 +107,7 @@ def read_tokens(members: Members, name: str) -> tuple[int, ...] | None:
         return None
     if not isinstance(value, list):
         raise wrong_type(called, "an array of token ids", value)
+    _bound(called, value, _MOST_TOKENS)
     for place, token in enumerate(value):
         if not is_integer(token):
             raise wrong_type(f"{called}.{place}", "a token id", token)
@@ -106,30 +123,43 @@ def read_bad_words(members: Members) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list):
         raise wrong_type(name, "an array of strings", value)
+    _bound(name, value, MOST_WORDS)
     words = []
     for place, word in enumerate(value):
         if not isinstance(word, str):
             raise wrong_type(f"{name}.{place}", "a string", word)
-        if not word.strip():
-            raise invalid_request(f"'{name}.{place}' is empty.", param=f"{name}.{place}", code="invalid_value")
+        if not word.strip() or len(word) > _LONGEST_WORD:
+            what = f"is longer than {_LONGEST_WORD} characters" if word.strip() else "is empty"
+            raise invalid_request(f"'{name}.{place}' {what}.", param=f"{name}.{place}", code="invalid_value")
         words.append(word)
     return tuple(words)
 
 
-def settle(sampling: Sampling, bad_words: Iterable[str], tokenizer: Tokenizer, vocabulary: int, where: str) -> Sampling:
-    """Turn words into tokens, and see that all tokens exist; raises ApiError 400 naming the field.
+def _bound(name: str, values: list[JSON], most: int) -> None:
+    """Refuse a list that would take long to read."""
+    if len(values) > most:
+        raise invalid_request(f"'{name}' takes up to {most} entries.", param=name, code=_TOO_LONG)
+
+
+def settle(sampling: Sampling, bad_words: tuple[tuple[int, ...], ...], vocabulary: int, where: str) -> Sampling:
+    """Put the words' tokens in, and see that all tokens exist; raises ApiError 400 naming the field.
 
     vocabulary: its size. where: what stands before the fields' names.
     """
-    for name, tokens in {
-        "logit_bias": [token for token, _ in sampling.logit_bias],
-        "allowed_token_ids": sampling.allowed_tokens or (),
+    for name, highest in {
+        "logit_bias": max([token for token, _ in sampling.logit_bias], default=0),
+        "allowed_token_ids": sampling.allowed_tokens[-1] if sampling.allowed_tokens else 0,  # they are in order
     }.items():
-        if max(tokens, default=0) >= vocabulary:
+        if highest >= vocabulary:
             param = where + name
             raise invalid_request(f"'{param}' names a token outside the model's vocabulary.", param=param)
-    spelled = {tokens for word in bad_words for tokens in _spellings(word, tokenizer)}
-    return replace(sampling, bad_words=tuple(sorted(spelled))) if spelled else sampling
+    return replace(sampling, bad_words=bad_words) if bad_words else sampling
+
+
+def speller(tokenizer: Tokenizer) -> Spell:
+    """What spells the bad words of one request: each word once, and the same list for all choices that share one."""
+    spellings = cache(lambda word: _spellings(word, tokenizer))
+    return cache(lambda words: tuple(sorted({tokens for word in words for tokens in spellings(word)})))
 
 
 def _spellings(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.messages import Sampling
 from engine.server.asking.fields import check_choice
 from engine.server.asking.members import Members
-from engine.server.asking.sampling import read_bad_words, read_sampling, settle
-from engine.text.tokenizer import Tokenizer
+from engine.server.asking.sampling import MOST_WORDS, Spell, read_bad_words, read_sampling, settle
 from nproxy.openai.choice_params import FIELD
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
@@ -17,6 +16,7 @@ from nproxy.openai.refusals import wrong_type
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
+_LONG = ("logit_bias", "allowed_token_ids", "bad_words", "stop")  # read once, however many choices inherit them
 
 _MOST_STOPS = 16
 _LONGEST_STOP = 256
@@ -48,9 +48,12 @@ def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
     common = _wish(Members({**request.body.fields, "seed": None}), _least(request))
     if request.choice_params is None:
         return (common,) * request.drawn
-    return tuple(
-        _overridden(request, own, f"{FIELD}.{number}.", common) for number, own in enumerate(request.choice_params)
+    wishes = tuple(
+        [_overridden(request, own, f"{FIELD}.{number}.", common) for number, own in enumerate(request.choice_params)]
     )
+    if len({word for words in {wish.bad_words for wish in wishes} for word in words}) > MOST_WORDS:
+        raise invalid_request(f"The choices have more than {MOST_WORDS} 'bad_words' in all.", param=FIELD)
+    return wishes
 
 
 def _overridden(request: ChatRequest | CompletionRequest, own: Mapping[str, JSON], where: str, common: Wish) -> Wish:
@@ -60,16 +63,26 @@ def _overridden(request: ChatRequest | CompletionRequest, own: Mapping[str, JSON
     replaced = {"seed"}
     if not own.keys().isdisjoint(_LIMITS):  # two names of one thing
         replaced |= set(_LIMITS)
-    base = {name: value for name, value in request.body.fields.items() if name not in replaced}
-    return _wish(Members({**base, **own}, where), _least(request))
+    base = {name: value for name, value in request.body.fields.items() if name not in replaced | set(_LONG)}
+    wish = _wish(Members({**base, **own}, where), _least(request))
+    inherited = replace(
+        wish.sampling,
+        logit_bias=(wish if "logit_bias" in own else common).sampling.logit_bias,
+        allowed_tokens=(wish if "allowed_token_ids" in own else common).sampling.allowed_tokens,
+    )
+    return replace(
+        wish,
+        sampling=inherited,
+        stops=(wish if "stop" in own else common).stops,
+        bad_words=(wish if "bad_words" in own else common).bad_words,
+    )
 
 
-def samplings(
-    wishes: Sequence[Wish], limits: Sequence[int], tokenizer: Tokenizer, vocabulary: int
-) -> tuple[Sampling, ...]:
+def samplings(wishes: Sequence[Wish], limits: Sequence[int], spell: Spell, vocabulary: int) -> tuple[Sampling, ...]:
     """How each choice is drawn, when its limit is known and the model's words are.
 
-    vocabulary: its size. Raises ApiError 400 for tokens that do not exist, and for a least above the limit.
+    spell: gives the tokens of bad words. vocabulary: its size. Raises ApiError 400 for tokens that do not exist, and
+    for a least above the limit.
     """
     found: dict[Wish, Sampling] = {}
     for wish, limit in zip(wishes, limits, strict=True):
@@ -77,7 +90,7 @@ def samplings(
             param = wish.where + "min_tokens"
             raise invalid_request(f"'{param}' is above the {limit} tokens that may follow.", param=param)
         if wish not in found:
-            found[wish] = settle(wish.sampling, wish.bad_words, tokenizer, vocabulary, wish.where)
+            found[wish] = settle(wish.sampling, spell(wish.bad_words), vocabulary, wish.where)
     return tuple([found[wish] for wish in wishes])
 
 
@@ -114,6 +127,8 @@ def _stops(members: Members) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list):
         raise wrong_type(name, "a string or an array of strings", value)
+    if len(value) > _MOST_STOPS:
+        raise invalid_request(f"'stop' takes up to {_MOST_STOPS} strings.", param=name)
     texts = []
     for number, stop in enumerate(value):
         if not isinstance(stop, str):
@@ -121,6 +136,4 @@ def _stops(members: Members) -> tuple[str, ...]:
         if not 0 < len(stop) <= _LONGEST_STOP:
             raise invalid_request(f"A stop string has 1 to {_LONGEST_STOP} characters.", param=name)
         texts.append(stop)
-    if len(texts) > _MOST_STOPS:
-        raise invalid_request(f"'stop' takes up to {_MOST_STOPS} strings.", param=name)
     return tuple(texts)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from engine.messages import Ready, Sampling
 from engine.server.asking.chat import Chat
 from engine.server.asking.order import Order
+from engine.server.asking.sampling import Spell, speller
 from engine.server.asking.structure import Structure
 from engine.server.asking.wishes import samplings
 from engine.server.preparing.holding import Writing, hold
@@ -59,19 +60,20 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
     request = order.request
     if any(token >= ready.vocab_size for token in order.stop_tokens):
         raise invalid_request("A stop token is outside the model's vocabulary.", param="stop_token_ids")
+    spell = speller(tokenizer)
     if order.chat is not None:
-        return (_chat_prompt(order, order.chat, tokenizer, ready),)
+        return (_chat_prompt(order, order.chat, tokenizer, ready, spell),)
     prompts = []
     for prompt in request.prompt if isinstance(request, CompletionRequest) else ():  # what is no chat is one
         tokens = tokens_of(prompt, tokenizer, ready, "prompt")
         echo = ""
         if order.echoes:
             echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
-        prompts.append(_prompt(tokens, echo, order, tokenizer, ready, tokenizer.begin))
+        prompts.append(_prompt(tokens, echo, order, ready, spell, tokenizer.begin))
     return tuple(prompts)
 
 
-def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready) -> Prompt:
+def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready, spell: Spell) -> Prompt:
     """The prompt of a chat, and how its answers are held and read."""
     families, tools = tokenizer.families, chat.tools
     if tools is not None and families.tools is None:
@@ -88,7 +90,7 @@ def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready) -
     parallel = tools is None or tools.parallel
     shown = [tokenizer.special(mark) for mark in families.marks(calls=tools is not None)]
     return replace(
-        _prompt(tokenizer.encode_chat(text), "", order, tokenizer, ready),
+        _prompt(tokenizer.encode_chat(text), "", order, ready, spell),
         structure=held,
         parser=lambda: parser_for(families, functions=functions, thinking=thinking, new_id=_new_id, parallel=parallel),
         shown=frozenset([token for token in shown if token is not None]),
@@ -111,7 +113,7 @@ def tokens_of(prompt: str | Sequence[int], tokenizer: Tokenizer, ready: Ready, p
 
 
 def _prompt(
-    tokens: tuple[int, ...], echo: str, order: Order, tokenizer: Tokenizer, ready: Ready, begin: int | None = None
+    tokens: tuple[int, ...], echo: str, order: Order, ready: Ready, spell: Spell, begin: int | None = None
 ) -> Prompt:
     """Settle the lengths. An empty prompt becomes the token that begins a text, as OpenAI's does."""
     param = "messages" if isinstance(order.request, ChatRequest) else "prompt"
@@ -126,7 +128,7 @@ def _prompt(
         raise too_long(f"The prompt has {len(tokens)} tokens{asked}.", context_length(ready), param)
     unasked = min(room, _COMPLETION_TOKENS) if isinstance(order.request, CompletionRequest) else room
     limits = tuple([unasked if wish.max_tokens is None else max(wish.max_tokens, 1) for wish in order.wishes])
-    drawn = samplings(order.wishes, limits, tokenizer, ready.vocab_size)
+    drawn = samplings(order.wishes, limits, spell, ready.vocab_size)
     return Prompt(tokens, limits, drawn, echo, order.structure)
 
 

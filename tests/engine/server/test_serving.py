@@ -18,7 +18,7 @@ import pytest
 
 from engine.channel import CoreClient
 from engine.config import EngineConfig
-from engine.server import serving
+from engine.server import http, serving
 from engine.server.answering import answers
 from engine.server.http import listening
 from engine.server.metrics import Metrics
@@ -317,6 +317,22 @@ async def test_a_template_that_never_ends_is_given_up(path: Path, monkeypatch: p
             assert await served.idle(1.0)
         finally:
             released.set()
+
+
+async def test_what_is_large_is_read_off_the_event_loop(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[str] = []
+    plain = http.read_order
+
+    def listened(*arguments: Any) -> Any:
+        readers.append(threading.current_thread().name)
+        return plain(*arguments)
+
+    monkeypatch.setattr(http, "read_order", listened)
+    async with engine(LETTERS, path), client_of(path) as client:
+        await ask(client, max_tokens=1)
+        await ask(client, max_tokens=1, metadata={"much": "x" * (64 << 10)})
+    assert readers[0] == threading.current_thread().name
+    assert readers[1].startswith("prompts")
 
 
 async def test_nobody_is_served_on_the_way_out(path: Path) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from engine.messages import Choice, Sampling
+from engine.server.asking import sampling
 from engine.server.asking.wishes import Wish
 from engine.server.groups import groups
 from engine.server.preparing.prompts import prepare
+from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError
 from tests.engine.server.asking.test_order import LETTERS, READY, chat, completion
 
@@ -142,3 +144,65 @@ def test_B5_a_seed_of_minus_one_is_random() -> None:
     first, second = choices(prompt=["a", "b"], seed=5, choice_params=[{}, {"seed": -1}, {}])
     assert (first[0].seed, first[2].seed) == (second[0].seed, second[2].seed) == (5, 7)
     assert len({6, -1, first[1].seed, second[1].seed}) == 4
+
+
+def test_what_is_long_is_read_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    plain = sampling._token
+    monkeypatch.setattr(sampling, "_token", lambda key, name: read.append(key) or plain(key, name))
+    long = {
+        "logit_bias": {str(token): 1 for token in range(200)},
+        "allowed_token_ids": [*range(200)],
+        "bad_words": [f"word {number}" for number in range(200)],
+        "stop": ["x"],
+    }
+    order = chat(n=32, choice_params=[{"temperature": 0.5 + i / 100} for i in range(32)], **long)
+    assert len(read) == 200
+    for whole in (order.wishes, prepare(order, LETTERS, READY)[0].samplings):
+        assert len(set(whole)) == 32
+    first, *others = order.wishes
+    for other in others:
+        assert other.sampling.logit_bias is first.sampling.logit_bias
+        assert other.sampling.allowed_tokens is first.sampling.allowed_tokens
+        assert other.bad_words is first.bad_words
+        assert other.stops is first.stops
+
+
+def test_bad_words_are_spelled_once_for_all_choices_and_prompts() -> None:
+    said: list[str] = []
+
+    class Listening(Tokenizer):
+        def encode_chat(self, text: str) -> tuple[int, ...]:
+            said.append(text)
+            return super().encode_chat(text)
+
+    tokenizer = Listening(LETTERS.backend, LETTERS.table, LETTERS.template, 0)
+    own = [{"temperature": 0.1 * i, "bad_words": ["shared", f"w{i % 2}"]} for i in range(8)]
+    prompts = prepare(completion(prompt=["a", "b"], n=8, choice_params=own), tokenizer, READY)
+    assert sorted(said) == sorted(["shared", " shared", "w0", " w0", "w1", " w1"])
+    words = [drawn.bad_words for prompt in prompts for drawn in prompt.samplings]
+    assert len({id(one) for one in words}) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias"),
+        ({"choice_params": [{"logit_bias": {str(token): 1 for token in range(1025)}}]}, "choice_params.0.logit_bias"),
+        ({"allowed_token_ids": [0] * ((1 << 20) + 1)}, "allowed_token_ids"),
+        ({"bad_words": ["x"] * 1025}, "bad_words"),
+        ({"bad_words": ["x", "y" * 257]}, "bad_words.1"),
+        ({"n": 2, "choice_params": [{"bad_words": [f"{i} {j}" for j in range(600)]} for i in (0, 1)]}, "choice_params"),
+        ({"stop": ["x"] * 17}, "stop"),
+    ],
+)
+def test_lists_have_bounds(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as error:
+        chat(**fields)
+    assert (error.value.status, error.value.param) == (400, param)
+
+
+def test_lists_within_their_bounds_pass() -> None:
+    words = [f"{number:0256}" for number in range(1024)]
+    wish = chat(logit_bias={str(token): 1 for token in range(1024)}, bad_words=words, stop=["x"] * 16).wishes[0]
+    assert (len(wish.sampling.logit_bias), len(wish.bad_words), len(wish.stops)) == (1024, 1024, 16)
