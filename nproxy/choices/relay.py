@@ -66,7 +66,10 @@ class Relay(Merge):
     # ---- writing
 
     def _prelude(self, data: bytes) -> bytes:
-        return b"" if data else super()._prelude(data)
+        if data or self._opened or not self._request.stream:
+            return b""
+        self._opened = True
+        return self._wire.prelude([index for index in range(self._request.choices) if index not in self._roles])
 
     def _frame(
         self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice

@@ -56,6 +56,15 @@ def test_R9_a_relayed_role_is_not_said_twice() -> None:
     assert contents(play.frames) == {0: "ab"}
 
 
+def test_R9_nor_where_the_second_answer_is_no_stream() -> None:
+    play = Play(chat(stream=True), retries=1)
+    interrupted(play, 0)
+    play.answers(0, answer("x"))
+    roles = [frame for frame in play.frames[:-1] if "role" in frame["choices"][0]["delta"]]
+    assert play.finish == "ok" and len(roles) == 1
+    assert contents(play.frames) == {0: "x"}
+
+
 def test_R9_what_the_client_has_read_is_not_said_anew() -> None:
     play = Play(chat(n=2, stream=True), retries=1)
     interrupted(play, 0, ROLE, delta("a"))

@@ -388,8 +388,8 @@ _NATIVE = [
     ("R9", CHOICES + "recovery.py", "if failure.kind is FailureKind.INTERRUPTED:", "if False:"),
     ("R9", CHOICES + "merge.py", "return self._request.stream and self._strands[number].generated", "return False"),
     ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
-    ("R9", UPSTREAMS + "gate.py", "1 if wish.alone else self.parallel", "self.parallel"),
-    ("R10", CHOICES + "remedies.py", "if not failure.body:", "if False:"),
+    ("R9", UPSTREAMS + "upstream.py", "(choices, kin, alone=alone)", "(choices, kin)"),
+    ("R10", CHOICES + "remedies.py", "if not failure.body and failure.status in _AT_FAULT:", "if False:"),
     (
         "R10",
         UPSTREAMS + "capabilities.py",

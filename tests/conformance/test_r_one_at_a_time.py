@@ -15,10 +15,15 @@ N = 4
 WIDE = {index: said(SEED + index) for index in range(N)}
 
 
+async def status(scene: Scene) -> Any:
+    """What /status says of the upstream."""
+    (upstream,) = (await (await scene.gateway()).client.get("/status")).json()["upstreams"]
+    return upstream
+
+
 async def learned(scene: Scene) -> dict[str, Any]:
     """What /status says of the model."""
-    (upstream,) = (await (await scene.gateway()).client.get("/status")).json()["upstreams"]
-    return dict(upstream["learned"].get("fake-model", {}))
+    return dict((await status(scene))["learned"].get("fake-model", {}))
 
 
 async def together(scene: Scene, waiting: int, *streams: Any) -> list[Any]:
@@ -52,10 +57,14 @@ async def test_R9_legs_that_were_cut_are_called_one_at_a_time(scene: Scene) -> N
     gateway = await scene.gateway()
     assert await gateway.metric('nproxy_retries_total{reason="interrupted",upstream="fake"}') == N - 1
     assert await gateway.metric('nproxy_capability{model="fake-model",name="parallel",upstream="fake"}') == 1
-    scene.upstream.most_at_once = 0
-    both = await asyncio.gather(scene.stream(n=N), scene.whole(n=N))
-    assert [answer.texts for answer in both] == [WIDE, WIDE]
-    assert scene.upstream.most_at_once == 1 and len(scene.calls) == 4 * N - 1, "and none was cut"
+    behaviour = scene.does(one_at_a_time=True, hold_after=1)
+    async with asyncio.TaskGroup() as group:
+        both = [group.create_task(scene.stream(n=N)) for _ in range(2)]
+        while not (await status(scene))["legs_waiting"]:
+            assert len(scene.upstream.open_calls) < 2, "the other request's call waits its turn as well"
+        behaviour.go_on.set()
+    assert [task.result().texts for task in both] == [WIDE, WIDE]
+    assert len(scene.calls) == 4 * N - 1, "and none was cut"
 
 
 @of_one
