@@ -12,6 +12,7 @@ Shapes: N rows of logits, V vocabulary, E edited rows.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,16 +44,23 @@ class _Rules:
     allowed: Ids
     biased: Ids
     bias: npt.NDArray[np.float32]
-    behind: int  # how many tokens before the drawn one the longest of the bad words looks at
+    bad: Ids  # bad words of a single token
+    ends: Mapping[tuple[int, ...], list[int]]  # last tokens of the longer ones, by the tokens before
+    tails: tuple[int, ...]  # how many tokens these are, each number once, rising
 
     @classmethod
     def of(cls, sampling: Sampling, vocabulary: int) -> _Rules:
         biased = [(token, bias) for token, bias in sampling.logit_bias if token < vocabulary]
+        ends: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        for *before, last in sampling.bad_words:
+            ends[tuple(before)].append(last)
         return cls(
             _known(sampling.allowed_tokens or (), vocabulary),
             np.array([token for token, _ in biased], dtype=np.int64),
             np.array([bias for _, bias in biased], dtype=np.float32),
-            max([len(word) for word in sampling.bad_words], default=1) - 1,
+            _known(ends.pop((), ()), vocabulary),
+            ends,
+            tuple(sorted({len(before) for before in ends})),
         )
 
 
@@ -167,23 +175,25 @@ def _allow_(scores: torch.Tensor, wanted: Sequence[_Row]) -> None:
 
 def _exclude_(scores: torch.Tensor, wanted: Sequence[_Row]) -> None:
     """Exclude tokens that would end one of the bad words, and those that are banned for now."""
-    excluded = [(i, tokens) for i, row in enumerate(wanted) if (tokens := {*row.draw.banned, *_bad_ends(row)})]
+    excluded = [(i, row.rules.bad) for i, row in enumerate(wanted) if len(row.rules.bad)]
+    for i, row in enumerate(wanted):
+        if tokens := {*row.draw.banned, *_bad_ends(row)}:
+            excluded.append((i, _known(tokens, scores.shape[1])))
     if excluded:
-        at = _flat([(i, _known(tokens, scores.shape[1])) for i, tokens in excluded], scores)
-        scores.view(-1).scatter_(0, at, -torch.inf)
+        scores.view(-1).scatter_(0, _flat(excluded, scores), -torch.inf)
 
 
 def _bad_ends(row: _Row) -> list[int]:
-    """Last tokens of the bad words whose other tokens are what stands last, be it prompt or output."""
-    words = row.draw.sampling.bad_words
-    if not words:
+    """Last tokens of the longer bad words whose other tokens are what stands last, be it prompt or output.
+
+    One look for each length, however many words there are: every step does this for every row.
+    """
+    rules = row.rules
+    if not rules.tails:
         return []
-    behind = row.rules.behind
-    tail: tuple[int, ...] = ()
-    if behind:
-        past = _past(row.draw)
-        tail = (*past.prompt[-behind:], *past.output[-behind:])
-    return [word[-1] for word in words if len(word) == 1 or tail[1 - len(word) :] == word[:-1]]
+    past, longest = _past(row.draw), rules.tails[-1]
+    tail = (*past.prompt[-longest:], *past.output[-longest:])
+    return [token for length in rules.tails for token in rules.ends.get(tail[-length:], ())]
 
 
 def _bias_(scores: torch.Tensor, wanted: Sequence[_Row]) -> None:

@@ -166,4 +166,5 @@ def _spellings(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     """A word's tokens at the beginning of a text, and those behind a space where that is spelled as one word, too."""
     bare = tokenizer.encode_chat(word.lstrip())
     spaced = tokenizer.encode_chat(" " + word.lstrip())
-    return [bare, spaced] if len(spaced) == len(bare) and spaced[0] != bare[0] else [bare]
+    apart = len(spaced) == len(bare) and spaced[:1] != bare[:1]
+    return [tokens for tokens in ([bare, spaced] if apart else [bare]) if tokens]  # a normalizer may leave nothing

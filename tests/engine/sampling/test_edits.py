@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -177,6 +177,31 @@ def test_tokens_that_the_model_does_not_have_change_nothing(settings: dict[str, 
     logits = _rows(2, 100)
     found = Edits().apply(logits, [0, 1], [_draw(sequence=i, **settings) for i in range(2)], {})
     assert torch.equal(found.scores, logits)
+
+
+def test_bad_words_are_gone_through_once_and_not_in_every_step() -> None:
+    seen = 0
+
+    class Words(tuple[tuple[int, ...], ...]):
+        def __iter__(self) -> Iterator[tuple[int, ...]]:
+            nonlocal seen
+            for word in super().__iter__():
+                seen += 1
+                yield word
+
+    words = [(i % 7, i % 11, i % 50) for i in range(700)] + [(i % 5, i % 50) for i in range(300)] + [(49,), (48,)]
+    sampling, edits, logits = Sampling(bad_words=Words(words)), Edits(), _rows(8, 50)
+    for last in range(7):
+        edits.step()
+        draws = [replace(_draw((3, 1), (i % 7, last), sequence=i), sampling=sampling) for i in range(8)]
+        found = edits.apply(logits, range(8), draws, {})
+        for i, row in enumerate(found.rows):
+            torch.testing.assert_close(found.scores[row].double(), _excluding(logits[i], (3, 1, i % 7, last), words))
+    assert seen == len(words)
+
+
+def _excluding(row: torch.Tensor, past: tuple[int, ...], words: list[tuple[int, ...]]) -> torch.Tensor:
+    return reference.exclude(row.double(), reference.bad_ends(past, words))
 
 
 def test_choices_that_want_the_same_share_a_row() -> None:

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import tokenizers
 
 from engine.messages import Choice, Sampling
 from engine.server.asking import sampling
@@ -206,3 +207,13 @@ def test_lists_within_their_bounds_pass() -> None:
     words = [f"{number:0256}" for number in range(1024)]
     wish = chat(logit_bias={str(token): 1 for token in range(1024)}, bad_words=words, stop=["x"] * 16).wishes[0]
     assert (len(wish.sampling.logit_bias), len(wish.bad_words), len(wish.stops)) == (1024, 1024, 16)
+
+
+def test_a_bad_word_that_the_tokenizer_drops_bans_nothing() -> None:
+    backend = tokenizers.Tokenizer.from_str(LETTERS.backend.to_str())
+    backend.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.Replace("z", ""), tokenizers.normalizers.Strip()]
+    )
+    tokenizer = Tokenizer(backend, LETTERS.table, LETTERS.template, 0)
+    (drawn,) = prepare(chat(bad_words=["z"]), tokenizer, READY)[0].samplings
+    assert drawn == Sampling()
