@@ -16,8 +16,7 @@ class Capability:
     seed: a `seed` field may be sent. seed_refused: answers showed that it takes none.
     stream_options: it takes `stream_options` that the client did not send.
     request_id: an `x-request-id` of nproxy's making may be sent.
-    prompt_lists: legacy completions take a list of prompts in one call.
-    token_prompts: legacy completions take token ids. parallel: calls at once, None for no limit.
+    prompt_lists: legacy completions take a list of prompts in one call. parallel: calls at once, None for no limit.
     alone: a call needs a replica to itself. alone_on_trial: no stream that was by itself has shown yet that this helps.
     logprobs: answers bring log probabilities where they are asked for.
     stream_usage: a stream that is asked for usage tells it.
@@ -35,7 +34,6 @@ class Capability:
     stream_options: bool = True
     request_id: bool = True
     prompt_lists: bool = True
-    token_prompts: bool = True
     parallel: int | None = None
     alone: bool = False
     alone_on_trial: bool = False

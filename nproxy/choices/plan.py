@@ -122,8 +122,6 @@ def _refuse_the_impossible(request: Request, capability: Capability, n: int, *, 
             "use_beam_search with n > 1 needs a server with native n: separate searches do not give the n best beams.",
             param="use_beam_search",
         )
-    if isinstance(request, CompletionRequest) and not capability.token_prompts and isinstance(request.prompt[0], list):
-        raise invalid_request("This model's server takes prompts as text only, not as token ids.", param="prompt")
 
 
 def runs(offsets: Collection[int], width: int) -> list[range]:

@@ -148,7 +148,7 @@ class Upstream(Settings):
     usage: Literal["auto", "stream"] = "auto"
     """stream: usage of whole answers counts one choice only (llama.cpp); calls for several are asked for as streams."""
     prompts: Literal["auto", "one"] = "auto"
-    """one: legacy completions take one text, no list and no token ids (transformers serve); each prompt is a call."""
+    """one: legacy completions take one prompt, no list of them (transformers serve); each prompt is a call."""
     timeouts: Timeouts = Timeouts()
     """How long the upstream may take."""
     retries: Retries = Retries()

@@ -101,7 +101,8 @@ def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
     """Read an upstream's error answer, in whatever shape, into an ApiError with the same status.
 
     Known shapes: OpenAI's envelope (with keys missing or an integer `code`), the envelope's inside at the
-    top level, `{"error": "text"}`, `{"detail": "text" or FastAPI's list}`, a plain string, plain text.
+    top level, `{"error": "text"}`, `{"detail": "text" or FastAPI's list}`, a plain string, plain text; and where
+    Mistral's `message` holds one of these, or FastAPI's list, as JSON or as a text of JSON, what is in there.
     HTML is never passed on. An integer code that repeats the status becomes null, any other a string.
     A status that is no error's becomes 502.
     """
@@ -110,7 +111,7 @@ def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
         value: JSON = loads(body)
     except ValueError:
         value = None if "html" in content_type.lower() else body.decode("utf-8", "replace")
-    error = _inside(value)
+    error = _opened(_inside(value))
     message = error.get("message")
     if not isinstance(message, str) or not message.strip() or message.lstrip().startswith("<"):  # a tag, so HTML or XML
         message = _said_nothing(given)
@@ -150,6 +151,20 @@ def _inside(value: JSON) -> Mapping[str, JSON]:
             return {key: value[key] for key in value if key in _ENVELOPE}
         case _:
             return {}
+
+
+def _opened(error: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """The same with the message and the field that stand inside its message, where that is not a plain text."""
+    message = error.get("message")
+    if isinstance(message, str) and message.startswith(("{", "[")):
+        try:
+            message = loads(message.encode())
+        except ValueError:
+            return error
+    if isinstance(message, str):
+        return error
+    within = _inside({"detail": message} if isinstance(message, list) else message)
+    return {**error, **{key: within[key] for key in ("message", "param") if within.get(key) is not None}}
 
 
 def _said_nothing(status: int) -> str:

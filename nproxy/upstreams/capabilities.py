@@ -51,7 +51,6 @@ class Capabilities:
             exact=upstream.wire == "exact",
             seed=upstream.seed != "omit",
             prompt_lists=upstream.prompts != "one",
-            token_prompts=upstream.prompts != "one",
             json_usage=upstream.usage != "stream",
             prefix_cache=upstream.prefix_cache,
             parallel=None if upstream.parallel == "auto" else _legs_at_once(upstream, upstream.parallel),

@@ -83,10 +83,8 @@ def test_A14_greedy_is_accepted_as_any_other() -> None:
         (chat(n=2, use_beam_search=True), FANOUT, "use_beam_search"),
         (completion(n=1, best_of=3), Capability(logprobs=False), "best_of"),
         (chat(n=2, best_of=3), Capability(None, exact=True, logprobs=False), "best_of"),
-        (completion(prompt=[1, 2]), Capability(token_prompts=False), "prompt"),
-        (completion(prompt=[[1], [2]]), Capability(token_prompts=False, prompt_lists=False), "prompt"),
     ],
-    ids=["A18", "J12 n=1", "J12 n=2", "J4 tokens", "J4 token lists"],
+    ids=["A18", "J12 n=1", "J12 n=2"],
 )
 def test_what_cannot_be_done_is_refused(request_: Request, capability: Capability, param: str) -> None:
     with pytest.raises(ApiError) as refused:

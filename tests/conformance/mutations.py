@@ -207,7 +207,6 @@ _FIELDS = [
     ("J2", CHOICES + "leg.py", "(upstream_index // self.width) * n", "(upstream_index // self.width)"),
     ("J3", OPENAI + "requests.py", "if set(map(type, tokens)) != {int}:", "if False:"),
     ("J4", UPSTREAMS + "capabilities.py", 'prompt_lists=upstream.prompts != "one"', "prompt_lists=True"),
-    ("J4", UPSTREAMS + "capabilities.py", 'token_prompts=upstream.prompts != "one"', "token_prompts=True"),
     ("J5", OPENAI + "requests.py", "if kinds == {str}:", "if kinds == {str} and all(prompt):"),
     ("J9", CHOICES + "best_of.py", "reverse=True", "reverse=False"),
     ("J9", CHOICES + "best_of.py", 'folded | {"logprobs": None}', "folded"),
@@ -241,6 +240,7 @@ _ERRORS = [
         "    if answer.error is not None:\n        raise in_band(body)\n",
         "",
     ),
+    ("K9", OPENAI + "errors.py", "error = _opened(_inside(value))", "error = _inside(value)"),
     ("K9", OPENAI + "errors.py", ' or message.lstrip().startswith("<")', ""),
     (
         "K10",

@@ -93,8 +93,16 @@ async def test_J4_one_call_for_each_prompt(scene: Scene, stream: bool) -> None:
 
 
 @everywhere
-@pytest.mark.parametrize("prompt", [[1, 2], [[1, 2], [3]]], ids=str)
-async def test_J4_no_token_ids(scene: Scene, prompt: Any) -> None:
+@pytest.mark.parametrize("prompt", [[1, 2], [[1, 2]], [[1, 2], [3]]], ids=str)
+async def test_J4_token_ids_are_one_prompt_too(scene: Scene, prompt: Any) -> None:
     await scene.start(prompts="one")
-    assert (await scene.refused(400, COMPLETIONS, prompt=prompt))["param"] == "prompt"
-    assert scene.calls == []
+    await scene.whole(COMPLETIONS, prompt=prompt)
+    prompts = [[1, 2], [3]] if prompt == [[1, 2], [3]] else [[1, 2]]
+    assert sorted(call.body["prompt"] for call in scene.calls) == sorted(prompts * scene.legs)
+
+
+@everywhere
+async def test_J4_a_server_that_takes_no_token_ids_says_so(scene: Scene) -> None:
+    await scene.start(prompts="one")
+    scene.does(status=400, body=b'{"error": {"message": "prompt must be a string", "param": "prompt"}}')
+    assert (await scene.refused(400, COMPLETIONS, prompt=[1, 2]))["message"] == "prompt must be a string"

@@ -186,6 +186,7 @@ FOREIGN = [
     (b'{"error": "plain words"}', "application/json", "plain words"),
     (b'{"detail": "not allowed"}', "application/json", "not allowed"),
     (b'{"detail": [{"msg": "too long", "loc": ["body", "x"]}]}', "application/json", "x: too long"),
+    (b'{"message": {"detail": [{"msg": "too long", "loc": ["body", "x"]}]}}', "application/json", "x: too long"),
     (b"plain words", "text/plain", "plain words"),
     (b"<html><body><h1>Bad Gateway</h1></body></html>", "text/html", None),
     (b"<html><body><h1>Bad Gateway</h1></body></html>", "application/json", None),

@@ -54,6 +54,30 @@ def test_Q1_unknown_model_names_the_model_shortly() -> None:
     assert len(error.message) < 200
 
 
+FORBIDDEN = [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted", "input": 1}]
+
+
+@pytest.mark.parametrize(
+    "message", [{"detail": FORBIDDEN}, FORBIDDEN, json.dumps({"detail": FORBIDDEN}), json.dumps(FORBIDDEN)]
+)
+@pytest.mark.parametrize("param", [{}, {"param": None}])
+def test_K9_the_field_and_the_words_inside_a_message(message: Any, param: dict[str, None]) -> None:
+    """Mistral's way."""
+    error = wrapped({"object": "error", "message": message, "type": "invalid_request_error", **param}, 422)
+    assert (error.status, error.param) == (422, "seed")
+    assert error.message == "seed: Extra inputs are not permitted"
+
+
+@pytest.mark.parametrize("message", ["[1] is no text", "{", '{"a": 1}', "[]", '["x"]', "[" * 5000])
+def test_K9_a_message_that_only_begins_like_json_is_itself(message: str) -> None:
+    assert wrapped({"message": message}).message == message
+
+
+@pytest.mark.parametrize("message", [{}, {"a": 1}, [], [1], 3, None])
+def test_K9_a_message_that_holds_no_words_says_nothing(message: Any) -> None:
+    assert wrapped({"message": message}).message == "The upstream answered 400 Bad Request."
+
+
 def test_N5_a_full_queue_says_when_to_come_back() -> None:
     assert errors.overloaded("m", retry_after=3).headers == {"retry-after": "3"}
 
