@@ -13,11 +13,7 @@ from tests.real.processes import Server
 
 pytestmark = pytest.mark.model
 
-NOT_THERE = {
-    "chat": {"logprobs": "no"},
-    "completions": {"logprobs": "no"},
-    "server": {"slots": "unknown", "prefix_cache": "unknown"},
-}
+NOT_THERE: dict[str, dict[str, str]] = {"chat": {}, "completions": {}, "server": {"slots": "unknown"}}
 
 
 def test_the_engine_gives_the_true_table(engine_server: Server) -> None:
