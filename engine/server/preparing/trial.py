@@ -1,9 +1,11 @@
 """Where a grammar is tried before the core gets it: a process that may hang over it, or crash of it.
 
 `python -m engine.server.preparing.trial`, started by compiling.py. It reads lines of JSON: first an object with
-"compiler", the arguments of a Compiler, "token_seconds", the processor time that a token may take, and "memory",
-the addresses that this process may take, in bytes; then one grammar each. It answers each grammar with
-`{"grammar"}`, the text that the core is to have, or with `{"error"}`. It ends with its standard input.
+"compiler", the arguments of a Compiler, "trial_seconds" and "token_seconds", the processor time that a grammar and a
+token may take, and "memory", the addresses that this process may take, in bytes; then one grammar each. It answers
+each grammar with `{"grammar"}`, the text that the core is to have, or with `{"error"}`. The kernel ends it with the
+signal TOO_LONG over a grammar that takes longer: no thread gets a turn here while the library computes. It ends with
+its standard input.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from engine.errors import GrammarError
 from engine.grammar import Compiler, in_lark, reason
 
 _STACK = 4 << 20  # far less than in the core: what overflows a stack does so here
 _TOKENS = 16
+
+TOO_LONG = getattr(signal, "SIGPROF", 27)  # Windows has no such clock, and the server's own decides alone
 
 
 def main() -> None:
@@ -34,7 +39,7 @@ def main() -> None:
     _bound(settings["memory"])
     compiler = thread.submit(lambda: Compiler(**settings["compiler"]))
     for line in sys.stdin.buffer:
-        thread.submit(_answer, compiler, json.loads(line), settings["token_seconds"])
+        thread.submit(_answer, compiler, json.loads(line), settings["trial_seconds"], settings["token_seconds"])
     os._exit(0)
 
 
@@ -45,10 +50,12 @@ def _bound(memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
-def _answer(compiler: Future[Compiler], grammar: str, token_seconds: float) -> None:
+def _answer(compiler: Future[Compiler], grammar: str, trial_seconds: float, token_seconds: float) -> None:
     try:
-        grammar = in_lark(grammar)
-        _try(compiler.result(), grammar, token_seconds)
+        made = compiler.result()  # its start is nobody's grammar
+        with _no_longer_than(trial_seconds):
+            grammar = in_lark(grammar)
+            _try(made, grammar, token_seconds)
         answer = {"grammar": grammar}
     except GrammarError as error:
         answer = {"error": str(error)}
@@ -56,6 +63,19 @@ def _answer(compiler: Future[Compiler], grammar: str, token_seconds: float) -> N
         os._exit(1)
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def _no_longer_than(seconds: float) -> Iterator[None]:
+    """Have this process ended when the body takes more processor time."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _try(compiler: Compiler, grammar: str, token_seconds: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -29,6 +30,10 @@ def listed(**entry: str) -> Structure:
     return Structure(json.dumps({"grammars": [entry]}), "grammar")
 
 
+def pattern(text: str) -> Structure:
+    return Structure(grammar_of(regex_rule(text)), "guided_regex")
+
+
 def schema(value: object) -> Structure:
     return Structure(grammar_of(json_rule(value, "response_format")), "response_format")  # type: ignore[arg-type]
 
@@ -51,7 +56,7 @@ async def compiling(**bounds: Any) -> AsyncIterator[Compiling]:
     made = Compiling(
         Tokenizer(backend, TokenBytes.of(backend), None, None),
         READY,
-        **{"trial_seconds": 60.0, "token_seconds": 60.0, **bounds},
+        **{"trial_seconds": 60.0, "token_seconds": 60.0, "wall_seconds": 600.0, **bounds},
     )
     try:
         yield made
@@ -126,7 +131,7 @@ async def test_what_the_process_dies_of_is_refused_and_the_next_grammar_passes()
 async def test_what_takes_too_long_is_refused_and_the_next_grammar_passes() -> None:
     fine = Structure(grammar_of(regex_rule("[ab]+")), "guided_regex")
     async with compiling(trial_seconds=1.5) as by:
-        said = "Invalid 'response_format': it is too complex: it was not compiled within 1.5 s."
+        said = "Invalid 'response_format': it is too complex: it takes more than 1.5 s of processor time."
         assert await refusal(by, conjunction(40)) == said
         assert await by.check(fine) == fine
 
@@ -142,6 +147,45 @@ async def test_a_process_without_memory_is_not_the_clients_fault() -> None:
         with pytest.raises(ApiError) as error:
             await by.check(Structure(grammar_of(regex_rule("a")), "guided_regex"))
         assert error.value.status == 503
+
+
+@asynccontextmanager
+async def held_up(by: Compiling) -> AsyncIterator[None]:
+    """A machine that does everything but try grammars."""
+    await by.check(pattern("a"))
+    assert by._process is not None
+    by._process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if by._process is not None:
+            by._process.send_signal(signal.SIGCONT)
+
+
+async def test_a_machine_that_is_too_slow_is_not_the_clients_fault() -> None:
+    async with compiling() as by:
+        async with held_up(by):
+            by._wall_seconds = 0.05
+            with pytest.raises(ApiError) as error:
+                await by.check(pattern("b"))
+            assert (error.value.status, error.value.headers["retry-after"]) == (503, "5")
+        by._wall_seconds = 600.0
+        assert (await by.check(pattern("b"))).grammar == pattern("b").grammar
+
+
+async def test_what_has_passed_does_not_wait_and_few_new_ones_may() -> None:
+    async with compiling() as by:
+        async with held_up(by):
+            waiting = [asyncio.ensure_future(by.check(pattern("b" * (i + 1)))) for i in range(8)]
+            while by._waiting < len(waiting):
+                await asyncio.sleep(0)
+            assert await by.check(pattern("a")) == pattern("a")
+            with pytest.raises(ApiError) as error:
+                await by.check(pattern("c"))
+            assert (error.value.status, error.value.headers["retry-after"]) == (429, "5")
+            assert not any(one.done() for one in waiting)
+        assert await asyncio.gather(*waiting) == [pattern("b" * (i + 1)) for i in range(8)]
+        assert await by.check(pattern("c")) == pattern("c")
 
 
 async def test_a_client_that_leaves_takes_its_answer_along() -> None:
