@@ -9,6 +9,17 @@ The same requests with the same seeds give the same answers as over HTTP.
 
 from engine.library.answers import Answer, Choice, Delta, Usage
 from engine.library.engine import Engine
-from engine.library.words import ChatWishes, Messages, Wishes
+from engine.library.words import ChatWishes, Messages, StreamWishes, TextWishes, Wishes
 
-__all__ = ["Answer", "ChatWishes", "Choice", "Delta", "Engine", "Messages", "Usage", "Wishes"]
+__all__ = [
+    "Answer",
+    "ChatWishes",
+    "Choice",
+    "Delta",
+    "Engine",
+    "Messages",
+    "StreamWishes",
+    "TextWishes",
+    "Usage",
+    "Wishes",
+]

@@ -15,7 +15,8 @@ from nproxy.openai.jsonvalue import JSON
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer. tokens: its own, a stop token included. logprobs: one for each of them, where they were asked for.
+    """One answer. tokens: those that were drawn, a stop token included, and none of an echo. logprobs: one for each of
+    them, where they were asked for.
 
     finish_reason: "stop", "length" or "tool_calls". message: of a chat, as the wire has it, with reasoning and calls.
     """
@@ -39,10 +40,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All choices for one prompt, in order."""
+    """All choices for one prompt, in order.
+
+    prompt: its tokens. prompt_logprobs: one for each of them, where those were asked for by name, or by `logprobs`
+    beside `echo`; None for the first, which follows nothing.
+    """
 
     choices: tuple[Choice, ...]
     usage: Usage
+    prompt: tuple[int, ...]
+    prompt_logprobs: tuple[Logprobs | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,8 @@ def delta_of(piece: Piece, order: Order) -> Delta:
 
 def _told(told: Sequence[Told], order: Order) -> tuple[tuple[int, ...], tuple[Logprobs, ...] | None]:
     """The tokens of a choice, and their log probabilities where those were asked for."""
-    tokens = tuple([one.token for one in told])
+    own = [one for one in told if not one.echoed]
+    tokens = tuple([one.token for one in own])
     if order.telling.logprobs is None:
         return tokens, None
-    return tokens, tuple([one.logprobs for one in told if one.logprobs is not None])
+    return tokens, tuple([one.logprobs for one in own if one.logprobs is not None])

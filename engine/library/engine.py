@@ -16,20 +16,19 @@ from engine.core import Core
 from engine.errors import RequestError
 from engine.library.answers import Answer, Delta, Usage, choice_of, delta_of
 from engine.library.shared import News, SharedCore
-from engine.library.words import ChatWishes, Messages, Wishes
+from engine.library.words import ChatWishes, Messages, StreamWishes, TextWishes, body_of, check_wishes
 from engine.messages import Add, Embed, Embedded
 from engine.runner import Runner
 from engine.server.answering.best_of import the_best
 from engine.server.answering.output import Output, Piece
 from engine.server.answering.said import Said
 from engine.server.asking.order import Order, read_order
+from engine.server.asking.salt import salt_of
 from engine.server.groups import groups, manners
 from engine.server.preparing.pooling import prompts_of, read_pooling
 from engine.server.preparing.prompts import prepare
 from engine.text.tokenizer import load_tokenizer
-from nproxy.openai.body import Body
 from nproxy.openai.errors import ApiError
-from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.requests import Limits, parse_chat, parse_completion, read_prompts
 
 _UNBOUNDED = 1 << 30
@@ -54,6 +53,7 @@ class Engine:
         self._core = SharedCore(core, config.max_sequences + config.max_queue)
         self._adapters = frozenset([name for name, _ in config.adapters])
         self._limits = Limits(config.max_sequences, _UNBOUNDED)
+        self._most_logprobs = config.max_logprobs
         self._random = Random(config.seed)
 
     def __enter__(self) -> Self:
@@ -68,21 +68,25 @@ class Engine:
         """Let go of the model and its memory. Whoever still waits, or asks again, gets an EngineError."""
         self._core.close()
 
-    def generate(self, prompts: Texts, **wishes: Unpack[Wishes]) -> list[Answer]:
+    def generate(self, prompts: Texts, **wishes: Unpack[TextWishes]) -> list[Answer]:
         """Continue texts, all at once: one answer for each, in order; raises RequestError for what cannot be asked."""
-        return self._answers({"prompt": prompts, **wishes})
+        return self._answers({"prompt": prompts}, wishes)
 
     def chat(self, messages: Messages, **wishes: Unpack[ChatWishes]) -> Answer:
         """Answer a conversation, written by the model's own template; raises RequestError for what cannot be asked."""
-        return self._answers({"messages": messages, **wishes})[0]
+        return self._answers({"messages": messages}, wishes)[0]
 
-    def stream(self, prompt: str | Messages, **wishes: Unpack[ChatWishes]) -> Iterator[Delta]:
+    def stream(self, prompt: str | Messages, **wishes: Unpack[StreamWishes]) -> Iterator[Delta]:
         """Continue a text, or answer a conversation, and give every choice's pieces as they come.
 
         What still runs when the iterator is closed or dropped ends then. Raises RequestError for what cannot be asked.
         """
         asked = {"prompt" if isinstance(prompt, str) else "messages": prompt, "stream": True}
-        runs = self._start({**asked, **wishes})
+        runs = self._start(asked, wishes)
+        if runs[0].order.prompt_logprobs is not None:
+            raise RequestError(
+                "a prompt's log probabilities cannot be streamed: ask without 'echo' or 'logprobs'", "echo"
+            )
         return (delta_of(piece, runs[0].order) for pieces in self._pieces(runs) for piece in pieces)
 
     def embed(self, inputs: Texts) -> list[tuple[float, ...]]:
@@ -91,7 +95,7 @@ class Engine:
         if pooling is None:
             raise RequestError("this model says no pooling, and the option pooling='mean' or 'last' was not given")
         with _asking():
-            given, _ = read_prompts(Body.parse(dumps({"input": inputs})).fields, "input")
+            given, _ = read_prompts(body_of({"input": inputs}).fields, "input")
             prompts = prompts_of(given, self._tokenizer, core.ready, pooling)
         embeds = [Embed(core.number(), prompt, pooling.kind) for prompt in prompts]
         vectors: dict[int, tuple[float, ...]] = {}
@@ -104,24 +108,24 @@ class Engine:
             core.leave(numbers)
         return [pooling.finish(vectors[number]) for number in numbers]
 
-    def _answers(self, fields: Mapping[str, Any]) -> list[Answer]:
-        runs = self._start(fields)
+    def _answers(self, asked: Mapping[str, Any], wishes: Mapping[str, Any]) -> list[Answer]:
+        runs = self._start(asked, wishes)
         for _ in self._pieces(runs):
             pass
         return [run.answer() for run in runs]
 
-    def _start(self, fields: Mapping[str, Any]) -> list[_Run]:
-        """Validate a request as the server does; one run for each prompt."""
-        asked = {"model": _MODEL, "return_token_ids": True, **fields}
-        chat, logprobs = "messages" in asked, asked.get("logprobs")
-        if chat and logprobs is not None:
-            asked |= {"logprobs": True, "top_logprobs": logprobs}
+    def _start(self, asked: Mapping[str, Any], wishes: Mapping[str, Any]) -> list[_Run]:
+        """Validate a request as the server does; one run for each prompt. asked: what is not up to the wishes."""
+        chat = "messages" in asked
+        check_wishes(wishes, chat=chat)
+        fields = {"model": _MODEL, "return_token_ids": True, **asked, **wishes}
         with _asking():
-            body = Body.parse(dumps(asked))
-            order = read_order(parse_chat(body, self._limits) if chat else parse_completion(body, self._limits))
-            adapter = self._adapter(order.request.model)
+            body = body_of(_chats_logprobs(fields) if chat else fields)
+            request = parse_chat(body, self._limits) if chat else parse_completion(body, self._limits)
+            order = read_order(request, self._most_logprobs)
+            adapter, salt = self._adapter(request.model), salt_of({}, body.fields)
             prompts = prepare(order, self._tokenizer, self._core.ready)
-            adds = groups(order, prompts, self._core.ready, self._random, adapter=adapter)
+            adds = groups(order, prompts, self._core.ready, self._random, salt=salt, adapter=adapter)
         table = self._tokenizer.table
         numbered = [replace(add, group=self._core.number()) for add in adds]
         return [
@@ -172,7 +176,19 @@ class _Run:
         n, drawn = self.order.request.n, len(self._said)
         said = self._said if n == drawn else the_best(self._said, drawn, n)
         choices = tuple([choice_of(index, one, self.order) for index, one in enumerate(said)])
-        return Answer(choices, Usage(len(self.add.prompt), self.output.cached_tokens, self.output.completion_tokens))
+        usage = Usage(len(self.add.prompt), self.output.cached_tokens, self.output.completion_tokens)
+        (told,) = self.output.prompt_logprobs
+        return Answer(choices, usage, self.add.prompt, None if told is None else tuple(told))
+
+
+def _chats_logprobs(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A chat's `logprobs` as the wire has them: a number there is another field's."""
+    logprobs = fields.get("logprobs")
+    if logprobs is None or isinstance(logprobs, bool):
+        return fields
+    if fields.get("top_logprobs") is not None:
+        raise RequestError("'top_logprobs' goes with True as 'logprobs', not with a number", "top_logprobs")
+    return {**fields, "logprobs": True, "top_logprobs": logprobs}
 
 
 @contextmanager

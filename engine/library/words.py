@@ -1,9 +1,13 @@
-"""What may be asked of the engine in a program: the fields of the wire."""
+"""What may be asked of the engine in a program: the fields of the wire, and nothing that would be passed over."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
+
+from engine.errors import RequestError
+from nproxy.openai.body import Body
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation as the wire has it: objects with `role` and `content`."""
@@ -13,7 +17,8 @@ class Wishes(TypedDict, total=False):
     """What may be asked for, by the names, meanings and bounds of the wire; what is left out is as there.
 
     model: the name of a LoRA adapter. logprobs: how many of the likeliest tokens are told with each drawn one, for
-    chats, too.
+    chats, too. prompt_logprobs: the same for the prompt's tokens; not of streams. cache_salt: computed prompts are
+    shared with requests of the same salt only.
     """
 
     model: str
@@ -38,15 +43,53 @@ class Wishes(TypedDict, total=False):
     include_stop_str_in_output: bool
     skip_special_tokens: bool
     logprobs: int
+    prompt_logprobs: int
     choice_params: Sequence[Mapping[str, Any]]
     response_format: Mapping[str, Any]
     structured_outputs: Mapping[str, Any]
+    cache_salt: str
+
+
+class TextWishes(Wishes, total=False):
+    """What a text has beyond that. echo: each choice's text begins with the prompt's."""
+
+    echo: bool
 
 
 class ChatWishes(Wishes, total=False):
-    """What a chat has beyond that."""
+    """What a chat has beyond that. top_logprobs: with `logprobs=True`, the wire's way to ask for `logprobs`."""
 
+    max_completion_tokens: int
+    top_logprobs: int
     tools: Sequence[Mapping[str, Any]]
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
+    documents: Sequence[Mapping[str, Any]]
+    reasoning_effort: str
+    add_generation_prompt: bool
+    continue_final_message: bool
     chat_template_kwargs: Mapping[str, Any]
+
+
+class StreamWishes(TextWishes, ChatWishes, total=False):
+    """What a stream may be asked for: of a text the wishes of texts, of a conversation those of chats."""
+
+
+def check_wishes(wishes: Mapping[str, Any], *, chat: bool) -> None:
+    """Raise RequestError naming what is no wish of a chat, or of a text."""
+    unknown = [name for name in wishes if name not in (ChatWishes if chat else TextWishes).__optional_keys__]
+    if unknown:
+        names = ", ".join([f"'{name}'" for name in unknown])
+        raise RequestError(f"a {'chat' if chat else 'text'} takes no {names}", unknown[0])
+
+
+def body_of(fields: Mapping[str, Any]) -> Body:
+    """Fields as the wire's request; raises RequestError naming one that JSON cannot hold, such as a NaN."""
+    return Body.parse("{{{}}}".format(",".join([_member(name, value) for name, value in fields.items()])).encode())
+
+
+def _member(name: str, value: object) -> str:
+    try:
+        return f'"{name}":{json.dumps(value, allow_nan=False)}'
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"'{name}' cannot be asked so: {error}", name) from None

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from engine import Delta, Engine, EngineError, ModelError, RequestError
-from engine.library import ChatWishes, Wishes
+from engine.library import ChatWishes, TextWishes
 from engine.server.asking.fields import check_fields
 from engine.server.preparing.pooling import Pooling
 from nproxy.openai.dialect import Dialect
@@ -149,6 +149,12 @@ def test_threads_may_share_it(engine: Engine) -> None:
         ({"colour": "blue"}, "colour"),
         ({"stop": 5}, "stop"),
         ({"model": "other"}, "model"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"choice_params": [{"top_p": float("inf")}]}, "choice_params"),
+        ({"stop": {"a", "b"}}, "stop"),
+        ({"stream": True}, "stream"),
+        ({"cache_salt": 5}, "cache_salt"),
+        ({"logprobs": 30}, "logprobs"),
     ],
 )
 def test_what_cannot_be_asked(engine: Engine, wishes: dict[str, Any], param: str) -> None:
@@ -157,6 +163,68 @@ def test_what_cannot_be_asked(engine: Engine, wishes: dict[str, Any], param: str
     assert refused.value.param == param
     with pytest.raises(RequestError):
         engine.stream("a", **wishes)  # at once, not with the first piece
+
+
+@pytest.mark.parametrize(
+    ("wishes", "param"),
+    [
+        ({"stream": True}, "stream"),
+        ({"echo": True}, "echo"),
+        ({"colour": "blue", "taste": 1}, "colour"),
+        ({"logprobs": 2, "top_logprobs": 2}, "top_logprobs"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_chat(engine: Engine, wishes: dict[str, Any], param: str) -> None:
+    for ask in (engine.chat, engine.stream):
+        with pytest.raises(RequestError) as refused:
+            ask(QUESTION, **wishes)
+        assert refused.value.param == param
+        assert all(f"'{name}'" in str(refused.value) for name in wishes)
+
+
+def test_log_probabilities_of_a_prompt(engine: Engine) -> None:
+    """Whichever way they are asked for, and whether or not the prompt comes back; its first token has none."""
+    prompt = [[504, 6376, 314, 4461]]
+    [echoed] = engine.generate(prompt, echo=True, logprobs=0, max_tokens=2, temperature=0)
+    [told] = engine.generate(prompt, prompt_logprobs=0, max_tokens=2, temperature=0)
+    [plain] = engine.generate(prompt, echo=True, max_tokens=2, temperature=0)
+    [scored] = engine.generate(prompt, echo=True, logprobs=0, max_tokens=0)
+    assert plain.prompt_logprobs is None
+    for answered in (echoed, told, scored):
+        assert answered.prompt == tuple(prompt[0])
+        assert answered.prompt_logprobs is not None
+        first, *rest = answered.prompt_logprobs
+        assert first is None
+        assert [one.own for one in rest if one] == pytest.approx(
+            [one.own for one in (echoed.prompt_logprobs or ()) if one], abs=1e-4
+        )
+        assert len(rest) == 3
+    assert len(plain.choices[0].tokens) == 2
+    assert echoed.choices[0].tokens == told.choices[0].tokens == plain.choices[0].tokens
+    assert len(echoed.choices[0].logprobs or ()) == 2
+    assert (scored.choices[0].tokens, scored.choices[0].logprobs) == ((), ())
+    assert echoed.choices[0].text == plain.choices[0].text == scored.choices[0].text + told.choices[0].text
+    with pytest.raises(RequestError, match="streamed"):
+        engine.stream("a", echo=True, logprobs=0)
+
+
+def test_a_chats_logprobs_in_the_wires_words(engine: Engine) -> None:
+    wishes: dict[str, Any] = {"max_tokens": 3, "temperature": 0}
+    ours, wires = (
+        engine.chat(QUESTION, logprobs=2, **wishes),
+        engine.chat(QUESTION, logprobs=True, top_logprobs=2, **wishes),
+    )
+    assert ours.choices == wires.choices
+    assert [len(one.top) for one in wires.choices[0].logprobs or ()] == [2, 2, 2]
+    bare = engine.chat(QUESTION, logprobs=True, **wishes).choices[0].logprobs
+    assert [one.top for one in bare or ()] == [()] * 3
+
+
+def test_prompts_are_shared_behind_one_salt_only(engine: Engine) -> None:
+    prompt = "A prompt that is longer than a block, and that no other test here computes. " * 3
+    for salt, shared in (("mine", False), ("yours", False), ("mine", True)):
+        [answered] = engine.generate(prompt, cache_salt=salt, max_tokens=1)
+        assert (answered.usage.cached > 0) == shared
 
 
 def test_embeddings_do_not_depend_on_company(engine: Engine) -> None:
@@ -178,8 +246,8 @@ def test_embeddings_do_not_depend_on_company(engine: Engine) -> None:
     assert refused.value.param == "input"
 
 
-@pytest.mark.parametrize(("words", "dialect"), [(Wishes, Dialect.COMPLETIONS), (ChatWishes, Dialect.CHAT)])
-def test_every_word_is_one_of_the_wires(words: type[Wishes], dialect: Dialect) -> None:
+@pytest.mark.parametrize(("words", "dialect"), [(TextWishes, Dialect.COMPLETIONS), (ChatWishes, Dialect.CHAT)])
+def test_every_word_is_one_of_the_wires(words: type[Any], dialect: Dialect) -> None:
     for name in get_type_hints(words):
         check_fields(dialect, {name: "a value"})  # refuses what the engine does not read
 
