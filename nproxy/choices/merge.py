@@ -57,6 +57,7 @@ class Merge:
         self._choices = [Choice(index) for index in range(request.prompts * self._n)]
         self._strands: dict[int, Strand] = {}
         self._opened = False  # the prelude is out
+        self._teaches = self._chat or not request.logprobs_asked  # text offsets need to see every text
 
     def add(self, leg: Leg) -> None:
         """Introduce a leg. Choices that another leg, or an earlier call, failed to bring begin anew as this one's."""
@@ -311,7 +312,7 @@ class Merge:
             ]
             return b"".join(frames)
 
-        if data:
+        if data and self._teaches:
             strand.rewriter.learn(data, chunk, render)
         return render(said)
 

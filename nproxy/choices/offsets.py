@@ -29,7 +29,7 @@ class TextOffsets:
         if len(counted) != len(offsets):
             return logprobs
         if self._start is None:
-            self._start = counted[0] - before
+            self._start = max(0, counted[0] - before)
         end = self._start + before
         if counted[0] >= end:
             return logprobs

@@ -14,7 +14,7 @@ from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request
 from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
-from nproxy.openai.jsonvalue import JSON, dumps, loads
+from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import event
 
@@ -60,7 +60,10 @@ class Relay(Merge):
 
     def body(self, number: int, body: bytes) -> bytes:
         written = super().body(number, body)
-        self._body = body if len(self._strands) == 1 else None
+        if self._strands[number].surplus:
+            self._take_names(loads(body))  # it is written anew, without the choices that nobody asked for
+        elif len(self._strands) == 1:
+            self._body = body if is_json(body) else dumps(loads(body))
         return written
 
     # ---- writing
@@ -81,6 +84,8 @@ class Relay(Merge):
         written = self._role_first(choice, said)
         if wanted is None:
             return written
+        if not is_json(data):
+            return written + event(dumps(wanted))
         same = wanted == came
         if same and (said.logprobs is not None or choice.finished):
             return written + event(data)  # it teaches nothing
@@ -96,15 +101,13 @@ class Relay(Merge):
             self._tails.append(data)
             return b""
         came = loads(data)
-        wanted = self._renamed(came)
-        return event(data if wanted == came else dumps(wanted))
+        return _as_it_came(data, came, self._renamed(came))
 
     def _usage_tail(self, usage: Usage) -> bytes:
         if len(self._tails) != 1 or len(self._strands) != 1:
             return super()._usage_tail(usage)
         came = loads(self._tails[0])
-        wanted = self._renamed(came) | {"usage": came["usage"]}
-        return event(self._tails[0] if wanted == came else dumps(wanted))
+        return _as_it_came(self._tails[0], came, self._renamed(came) | {"usage": came["usage"]})
 
     def _answer(self, usage: Usage | None) -> bytes:
         if self._body is None or len(self._strands) != 1:
@@ -156,6 +159,8 @@ class Relay(Merge):
         names: dict[str, JSON] = {"id": self._wire.id, "object": self._wire.dialect.chunk_object}
         names |= {"created": self._wire.created, "model": self._wire.model}
         wanted = came | names
+        if came.get("choices") is None:
+            wanted["choices"] = []
         if self._request.include_usage:
             wanted["usage"] = None
         else:
@@ -184,7 +189,8 @@ class Relay(Merge):
             if not _says(patched, wanted):
                 continue
             self._patch = patch
-            strand.rewriter.learn(data, chunk, lambda said: wire.chunk(said.index, said.delta))
+            if self._teaches:
+                strand.rewriter.learn(data, chunk, lambda said: wire.chunk(said.index, said.delta))
             return patched
         return None
 
@@ -193,6 +199,10 @@ class Relay(Merge):
         if self._shown is not None and (sent := came.get("model")) is not None:
             model = (b'"model":' + dumps(sent), b'"model":' + dumps(self._shown))
         return [_Patch(model), _Patch(model, add_usage=True), _Patch(model, drop_usage=True)]
+
+
+def _as_it_came(data: bytes, came: dict[str, JSON], wanted: dict[str, JSON]) -> bytes:
+    return event(data if wanted == came and is_json(data) else dumps(wanted))
 
 
 def _says(data: bytes, wanted: dict[str, Any]) -> bool:

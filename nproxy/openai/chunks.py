@@ -22,7 +22,7 @@ class UpstreamChoice:
     """One choice of a chunk, or of a whole answer.
 
     index: the upstream's. delta: for chat the delta (of a whole answer: the message) without its role, for
-    legacy completions `{"text": ...}`. role: where one was sent and not null. finish_reason: None also for "".
+    legacy completions `{"text": ...}`. role: None also for null and "". finish_reason: None also for "".
     extra: all other keys of the choice, unknown ones included (stop_reason, token_ids ...).
     """
 
@@ -49,7 +49,7 @@ _EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
 
 @dataclass(frozen=True, slots=True)
 class UpstreamChunk:
-    """A chunk or a whole answer. error: the in-band error (any value but null); then nothing else counts.
+    """A chunk or a whole answer. error: the in-band error; then nothing else counts. None also where it is empty.
 
     usage: None where absent, null or unreadable. extra: top-level keys other than id, object, created,
     model, choices, usage, system_fingerprint and error.
@@ -68,8 +68,8 @@ def is_done(data: bytes) -> bool:
 
 
 def is_null(data: bytes) -> bool:
-    """Whether an event's data is null, which says nothing: llama.cpp begins streams of several prompts with it."""
-    return len(data) < 16 and data.strip() == b"null"
+    """Whether an event's data says nothing: `null`, with which llama.cpp begins streams of several prompts, or `{}`."""
+    return len(data) < 16 and data.strip() in (b"null", b"{}")
 
 
 def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
@@ -101,7 +101,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 def _in_band_error(value: dict[str, Any]) -> UpstreamChunk | None:
     error = value if value.get("object") == "error" else value.get("error")
-    return None if error is None else UpstreamChunk((), None, None, error, {})
+    return UpstreamChunk((), None, None, error, {}) if error else None
 
 
 def _chunk(value: dict[str, Any], choices: object, dialect: Dialect, holder: str) -> UpstreamChunk:
@@ -130,7 +130,7 @@ def _chat_choice(choice: object, holder: str) -> UpstreamChoice:
     elif not isinstance(delta, dict):
         raise MalformedChunk(f"a choice's {holder} is not an object")
     role = delta.pop("role", None)
-    if not isinstance(role, str):
+    if not isinstance(role, str) or not role:
         role = None
     return UpstreamChoice(_index(choice), delta, role, _finish_reason(choice), choice.pop("logprobs", None), choice)
 

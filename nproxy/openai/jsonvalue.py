@@ -38,6 +38,13 @@ def _finite(text: str) -> float:
 EXACT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 """The standard library's decoder, told to refuse NaN, Infinity and numbers that overflow to infinity."""
 
+_CONSTANTS = {
+    "NaN": None,
+    "Infinity": None,
+    "-Infinity": -9999.0,
+}  # the last is OpenAI's for what is next to impossible
+_FOREIGN = json.JSONDecoder(parse_constant=_CONSTANTS.get, parse_float=_finite)
+
 
 def nested_deeper(data: bytes, limit: int) -> bool:
     """Say whether a JSON document nests deeper than `limit`, without recursion and without parsing it.
@@ -61,7 +68,8 @@ def nested_deeper(data: bytes, limit: int) -> bool:
 def loads(data: bytes) -> Any:
     """Parse UTF-8 JSON without changing a value: integers of any size stay integers.
 
-    Raises ValueError for anything that is not JSON, NaN and 1e999 included, and for nesting beyond MAX_DEPTH.
+    Raises ValueError for anything that is not JSON, 1e999 included, and for nesting beyond MAX_DEPTH. NaN and Infinity,
+    which Python servers write and Python clients read, become null; -Infinity, a log probability, becomes -9999.0.
     A lone surrogate escape, which some servers send when a character is split over two chunks, is kept.
     """
     if len(data) > 2 * MAX_DEPTH and nested_deeper(data, MAX_DEPTH):  # a level takes two brackets
@@ -72,9 +80,20 @@ def loads(data: bytes) -> Any:
         except orjson.JSONDecodeError:
             pass  # the slower road decides, and words the error
     try:
-        return EXACT.decode(data.decode("utf-8"))
+        return _FOREIGN.decode(data.decode("utf-8"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def is_json(data: bytes) -> bool:
+    """Say whether what `loads` takes is JSON to every other reader too: without NaN and Infinity."""
+    if b"NaN" not in data and b"Infinity" not in data:
+        return True
+    try:
+        EXACT.decode(data.decode("utf-8"))
+    except ValueError:
+        return False
+    return True
 
 
 def dumps(value: object) -> bytes:

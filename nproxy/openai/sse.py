@@ -23,8 +23,9 @@ class SSEEvent(NamedTuple):
 class SSEDecoder:
     """Decode a byte stream of server-sent events (WHATWG HTML, section 9.2), in linear time.
 
-    Comments, `id` and `retry` are dropped; events without data, or with empty data, do not appear. The same
-    bytes give the same events in any split. max_event: bytes from one blank line to the next.
+    Comments, `id` and `retry` are dropped; events without data, or with empty data, do not appear. An `error` field,
+    which is llama.cpp's own (until September 2025), is the data of an event of that name. The same bytes give the
+    same events in any split. max_event: bytes from one blank line to the next.
     """
 
     __slots__ = ("_after_cr", "_failed", "_max_event", "_pending", "_start")
@@ -128,5 +129,8 @@ def _read(block: bytes) -> SSEEvent | None:
             data.append(value)
         elif field == b"event":
             name = value.decode("utf-8", "replace")
+        elif field == b"error":
+            data, name = [value], "error"
+            break
     joined = b"\n".join(data)
     return SSEEvent(joined, name) if joined else None

@@ -118,6 +118,53 @@ def test_E7_usage_beside_the_last_choice_stands_there_once() -> None:
     assert told == [None] * 4 + [usage(3, 3)]
 
 
+def test_C13_a_whole_answer_with_more_choices_than_asked_for() -> None:
+    play = Play(chat(), NATIVE)
+    play.answers(0, answer("x", "y", "z", tokens=3))
+    assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["x"]
+    assert (play.reply["id"], play.reply["model"], play.reply["usage"]) == ("up-1", "up", usage(10, 3))
+
+
+def test_C13_though_they_all_say_they_are_the_first() -> None:
+    play = Play(chat(), NATIVE)
+    play.answers(0, answer("x", "y").replace(b'"index": 1', b'"index": 0'))
+    assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["x"]
+
+
+def test_R8_what_says_nothing_is_not_relayed() -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.streams(0, b"{}", *ODD[:2], b" {} ", *ODD[2:], DONE)
+    assert play.emitted == framed(*ODD, DONE)
+
+
+def test_R8_a_chunk_without_choices_gets_an_empty_list() -> None:
+    play = Play(chat(stream=True, stream_options=ASKED), NATIVE)
+    bare = {"id": "u", "usage": usage(3, 2)}
+    play.streams(0, b'{"type":"ping"}', *ODD, json.dumps(bare).encode(), DONE)
+    silent = [frame["choices"] for frame in (play.frames[0], play.frames[-2])]
+    assert silent == [[], []]
+
+
+def test_F8_what_is_not_json_is_written_anew() -> None:
+    logprobs = {"content": [{"token": "x", "logprob": float("-inf")}]}
+    play = Play(chat(stream=True, logprobs=True, stream_options=ASKED), NATIVE)
+    odd = {"odd": float("nan")}
+    play.streams(
+        0,
+        chunk([], usage=None, **odd),
+        delta("x", role="assistant", logprobs=logprobs, top={"usage": None}),
+        delta(finish="stop", top={"usage": None, **odd}),
+        chunk([], usage=usage(3, 2), **odd),
+        DONE,
+    )
+    assert b"NaN" not in play.emitted
+    assert b"Infinity" not in play.emitted
+    assert [choice["logprobs"] for choice in choices_in(play.frames)] == [
+        {"content": [{"token": "x", "logprob": -9999.0}]},
+        None,
+    ]
+
+
 def test_E12_running_usage_passes_where_asked_for() -> None:
     options = {**ASKED, "continuous_usage_stats": True}
     play = Play(chat(stream=True, stream_options=options), NATIVE)

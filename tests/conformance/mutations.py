@@ -85,6 +85,7 @@ _ANSWERS = [
     ("C12", CHOICES + "merge.py", "strand.beside_usage = chunk.extra", "pass"),
     ("C12", CHOICES + "merge.py", "return self._wire.beside(chunk.extra) if speaks", "return b'' if speaks"),
     ("C12", CHOICES + "merge.py", "self._request.stream and strand is self._choices[0].strand", "True"),
+    ("C13", CHOICES + "relay.py", "if self._strands[number].surplus:", "if False:"),
     ("C5", CHOICES + "merge.py", "first = shown[0][1].strand", "first = shown[-1][1].strand"),
     (
         "C5",
@@ -188,6 +189,10 @@ _FIELDS = [
         'choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}\n        if',
         'choice = {"index": index, **body, "finish_reason": finish_reason}\n        if',
     ),
+    ("F4", CHOICES + "merge.py", "self._teaches = self._chat or not request.logprobs_asked", "self._teaches = True"),
+    ("F8", OPENAI + "jsonvalue.py", '"-Infinity": -9999.0', '"-Infinity": None'),
+    ("F8", CHOICES + "relay.py", "if not is_json(data):", "if False:"),
+    ("F8", CHOICES + "relay.py", "body if is_json(body) else dumps(loads(body))", "body"),
     ("F4", CHOICES + "merge.py", 'choice.offsets.mend(said.logprobs, said.delta.get("text"))', "said.logprobs"),
     ("F6", OPENAI + "requests.py", "if sent.top_logprobs and not sent.logprobs:", "if False:"),
     (
@@ -263,6 +268,7 @@ _ERRORS = [
         "return UpstreamChunk((), None, None, None, {})",
     ),
     ("K13", CHOICES + "failures.py", "    if retries_spent:", "    if False:"),
+    ("K16", OPENAI + "chunks.py", "if error else None", "if error is not None else None"),
     ("K14", CHOICES + "bodies.py", "for piece in (text, finish)]", "for piece in (text,)]"),
     ("K15", CHOICES + "failures.py", "if status in (401, 403) and failure.own_key:", "if False:"),
 ]
@@ -313,6 +319,7 @@ _BYTES = [
     ("P9", OPENAI + "sse.py", 'return self._events([last.removesuffix(b"\\n")])', "return []"),
     ("P11", OPENAI + "sse.py", "[SSEEvent(line) for line in lines]", "[SSEEvent(line) for line in lines[:1]]"),
     ("P13", CHOICES + "merge.py", '        if name == "error":', "        if False:"),
+    ("P15", OPENAI + "sse.py", 'elif field == b"error":', "elif False:"),
     ("P14", OPENAI + "wire.py", 'PING = b": ping', 'PING = b": keep-alive'),
     (
         "P14",

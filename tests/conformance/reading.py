@@ -92,7 +92,7 @@ class Reading:
             self._finish()
             return
         chunk = _read(data)
-        if "error" in chunk:
+        if chunk.get("error"):  # as the SDKs do
             self._take_error(chunk)
         else:
             self._take_chunk(chunk)
@@ -218,7 +218,7 @@ class Whole:
     def __init__(self, raw: bytes, *, choices: int, chat: bool = True) -> None:
         self.answer: dict[str, Any] = _read(raw)
         self.chat = chat
-        if "error" in self.answer:
+        if self.answer.get("error", "") != "":
             raise Misread(f"an error: {self.answer}")
         if self.answer["object"] != ("chat.completion" if chat else "text_completion"):
             raise Misread(f"not this endpoint's answer: {self.answer['object']}")

@@ -95,6 +95,17 @@ async def test_C11_what_stands_beside_the_text_is_not_strung_together(scene: Sce
 
 
 @everywhere
+async def test_C13_choices_that_nobody_asked_for_are_left_out(scene: Scene) -> None:
+    def more(answer: dict[str, Any]) -> dict[str, Any]:
+        surplus = [{**answer["choices"][-1], "index": len(answer["choices"]) + at} for at in range(2)]
+        return {**answer, "choices": answer["choices"] + surplus, "error": ""}
+
+    scene.does(whole_quirk=more)
+    answer = await scene.whole()
+    assert answer.texts == scene.said
+
+
+@everywhere
 async def test_C12_keys_beside_no_choice_are_the_first_calls(scene: Scene) -> None:
     def judging(by: str) -> Any:
         def change(chunks: list[Any]) -> list[Any]:

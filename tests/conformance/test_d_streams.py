@@ -67,6 +67,7 @@ async def test_D1_one_choice_has_its_role_first(scene: Scene) -> None:
 ROWS = [
     pytest.param({"quirk": quirks.role_repeated}, id="D2-role-repeated"),
     pytest.param({"quirk": quirks.role_null}, id="D2-role-null"),
+    pytest.param({"quirk": quirks.role_empty}, id="D2-role-empty"),
     pytest.param({"role": False}, id="D3-no-role"),
     pytest.param({"quirk": quirks.id_per_choice}, id="D5-id-per-choice"),
     pytest.param({"quirk": quirks.created_per_chunk}, id="D5-created-per-chunk"),

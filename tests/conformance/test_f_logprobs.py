@@ -9,6 +9,7 @@ import pytest
 from tests.conformance.reading import Reading
 from tests.conformance.scene import COMPLETIONS, SEED, Scene
 from tests.conformance.settings import FANOUT, NATIVE, everywhere, of_several, settings
+from tests.fakes import quirks
 from tests.fakes.behaviour import words
 from tests.gateway.conftest import CHAT, body
 
@@ -81,6 +82,41 @@ async def test_F4_legacy_offsets_run_on(scene: Scene) -> None:
         places = [offset for logprobs in given for offset in logprobs["text_offset"]]
         texts = [token for logprobs in given for token in logprobs["tokens"]]
         assert places == [len("".join(texts[:at])) for at in range(4)]
+
+
+def silent_at_first(chunks: list[Any]) -> list[Any]:
+    """Log probabilities come with the last text only, and count from 0."""
+    texts = [at for at, c in enumerate(chunks) if c["choices"] and c["choices"][0]["text"]]
+    late = set(texts[-len({chunks[at]["choices"][0]["index"] for at in texts}) :])
+    return [
+        c if at in late or not c["choices"] else quirks.with_choice(c, logprobs=None) for at, c in enumerate(chunks)
+    ]
+
+
+@everywhere
+async def test_F4_texts_without_log_probabilities_count_too(scene: Scene) -> None:
+    scene.does(quirk=silent_at_first)
+    answer = await scene.stream(COMPLETIONS, logprobs=1)
+    for voice in answer.voices:
+        (given,) = (choice["logprobs"] for choice in voice.choices if choice["logprobs"])
+        assert given["text_offset"] == [len(voice.text) - len(given["tokens"][0])]
+
+
+@everywhere
+@pytest.mark.parametrize("stream", [False, True])
+async def test_F8_minus_infinity_is_told_as_openai_tells_it(scene: Scene, stream: bool) -> None:
+    entry = {"token": "t", "logprob": float("-inf"), "bytes": None, "top_logprobs": []}
+
+    def change(chunk: dict[str, Any]) -> dict[str, Any]:
+        odd = {"content": [entry], "refusal": None}
+        return {**chunk, "choices": [{**choice, "logprobs": odd} for choice in chunk["choices"]]}
+
+    scene.does(quirk=quirks.each(change), whole_quirk=change)
+    answer = await scene.either(stream, logprobs=True)
+    choices = [c for v in answer.voices for c in v.choices] if isinstance(answer, Reading) else answer.choices
+    told = [c["logprobs"]["content"][0]["logprob"] for c in choices if c["logprobs"]]
+    assert told == [-9999.0] * len(told)
+    assert len(told) >= scene.n
 
 
 @everywhere

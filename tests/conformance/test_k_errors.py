@@ -10,6 +10,7 @@ import pytest
 
 from tests.conformance.scene import SEED, Scene
 from tests.conformance.settings import EVERY, everywhere, of_legs, of_several, settings
+from tests.fakes import quirks
 from tests.fakes.behaviour import said
 from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import envelope, gateway_for
@@ -180,6 +181,16 @@ async def test_K6_in_json_form_siblings_are_ended(scene: Scene) -> None:
 async def test_K8_an_error_in_a_200(scene: Scene, stream: bool, error: bytes) -> None:
     scene.does(body=error)
     assert (await scene.refused(502, stream=stream))["message"] == "no"
+
+
+@everywhere
+@FORMS
+async def test_K16_an_empty_error_is_none(scene: Scene, stream: bool) -> None:
+    def change(chunk: dict[str, Any]) -> dict[str, Any]:
+        return {**chunk, "error": ""}
+
+    scene.does(quirk=quirks.each(change), whole_quirk=change)
+    assert (await scene.either(stream)).texts == scene.said
 
 
 FOREIGN = [

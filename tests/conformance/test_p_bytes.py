@@ -96,6 +96,14 @@ async def test_P13_an_event_named_error(scene: Scene, frame: bytes) -> None:
 
 
 @everywhere
+async def test_P15_llamacpps_error_field(scene: Scene) -> None:
+    scene.does(quirk=lambda chunks: [*chunks[:2], b'error: {"code":500,"message":"it broke"}\n\n'], done=False)
+    answer = await scene.stream()
+    assert answer.error is not None
+    assert answer.error["message"] == "it broke"
+
+
+@everywhere
 async def test_P14_no_ping_before_the_head(scene: Scene) -> None:
     await scene.start(config={"stream": {"headers_after_seconds": None, "ping_seconds": 0.02}})
     scene.does(pings=5, ping_pause=0.02)

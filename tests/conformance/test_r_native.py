@@ -35,6 +35,7 @@ def last_choice_first(chunks: list[Any]) -> list[Any]:
         pytest.param(quirks.id_per_choice, id="R2-id-per-choice"),
         pytest.param(quirks.usage_per_choice, id="R3-usage-per-choice"),
         pytest.param(lambda chunks: [b"data: null\n\n", *chunks], id="R8-null"),
+        pytest.param(lambda chunks: [b"event: ping\ndata: {}\n\n", *chunks], id="R8-ping"),
     ],
 )
 async def test_R1_R2_R3_R8_streams_of_other_servers(scene: Scene, quirk: Any) -> None:

@@ -72,6 +72,11 @@ def role_null(chunks: list[Any]) -> list[Any]:
     )(chunks)
 
 
+def role_empty(chunks: list[Any]) -> list[Any]:
+    """The role is "" in all deltas."""
+    return each(lambda c: c if delta_of(c) is None else with_choice(c, delta={**c_delta(c), "role": ""}))(chunks)
+
+
 def role_missing(chunks: list[Any]) -> list[Any]:
     """There is no role chunk."""
     return each(lambda c: None if "role" in (delta_of(c) or {}) and not _says_anything(c) else c)(chunks)
@@ -262,6 +267,7 @@ def comments(chunks: list[Any]) -> list[Any]:
 HARMLESS: tuple[Quirk, ...] = (
     role_repeated,
     role_null,
+    role_empty,
     role_missing,
     role_with_the_first_token,
     id_per_choice,

@@ -113,14 +113,23 @@ def test_an_absent_index_is_0_and_absent_choices_are_none() -> None:
         ({"error": {"message": "m"}}, {"message": "m"}),
         ({"error": "text", "choices": [{"index": "bad"}]}, "text"),
         ({"object": "error", "message": "m"}, {"object": "error", "message": "m"}),
-        ({"error": {}}, {}),
     ],
 )
 def test_K8_in_band_errors(data: dict[str, Any], error: Any) -> None:
     for parse in (parse_chunk, parse_answer):
         chunk = parse(json.dumps(data).encode(), CHAT)
         assert (chunk.error, chunk.choices) == (error, ())
-    assert chat(error=None).error is None
+
+
+@pytest.mark.parametrize("nothing", [None, "", {}, False])
+def test_K16_an_empty_error_is_none(nothing: Any) -> None:
+    chunk = parse_chunk(json.dumps({"error": nothing, "choices": [{}]}).encode(), CHAT)
+    assert chunk.error is None
+    assert len(chunk.choices) == 1
+
+
+def test_D2_an_empty_role_is_none() -> None:
+    assert one(delta={"role": ""}).role is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +150,7 @@ def test_K8_in_band_errors(data: dict[str, Any], error: Any) -> None:
         b'{"choices":[{"delta":"x"}]}',
         b'{"choices":[{"delta":[]}]}',
         b'{"choices":[{"finish_reason":1}]}',
-        b'{"choices":[{"delta":{"content":NaN}}]}',
+        b'{"choices":[{"delta":{"content":nan}}]}',
         b'{"choices":[{"delta":{"content":1e999}}]}',
         b'{"choices":[{"delta":{"content":"\xff"}}]}',
         b'{"choices":[{"delta":' + b'{"x":' * 1500 + b"1" + b"}" * 1500 + b"}]}",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nproxy.openai.jsonvalue import MAX_DEPTH, dumps, loads, nested_deeper
+from nproxy.openai.jsonvalue import MAX_DEPTH, dumps, is_json, loads, nested_deeper
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -23,11 +23,19 @@ def test_integers_of_any_size_stay_integers(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"NaN", b"[Infinity]", b"1e999", b"[1,]", b"\xff", b'"\xff"', b"", b"{}{}", b"1" * 5000]
+    "data", [b"nan", b"[+Infinity]", b"1e999", b"-1e999", b"[1,]", b"\xff", b'"\xff"', b"", b"{}{}", b"1" * 5000]
 )
 def test_what_is_not_json_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         loads(data)
+
+
+def test_what_only_python_writes_is_read() -> None:
+    data = b'[NaN,Infinity,-Infinity,"NaN",-0.5]'
+    assert loads(data) == [None, None, -9999.0, "NaN", -0.5]
+    assert not is_json(data)
+    assert is_json(b'["NaN","-Infinity"]')
+    assert is_json(dumps(loads(data)))
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, 1100, 100_000])

@@ -220,3 +220,8 @@ def test_recorded_streams_whole_and_bytewise(server: str, name: str) -> None:
     assert [event.data for event in events] == [line[6:] for line in stream.splitlines() if line]
     assert events[-1].data == b"[DONE]"
     assert bytewise(stream) == events
+
+
+def test_P15_llamacpps_error_field_is_an_error() -> None:
+    said = b'data: {}\n\nerror: {"message":"full"}\n\n'
+    assert SSEDecoder().feed(said) == [SSEEvent(b"{}"), SSEEvent(b'{"message":"full"}', "error")]
