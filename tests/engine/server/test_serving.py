@@ -20,6 +20,7 @@ from engine.channel import CoreClient
 from engine.config import EngineConfig
 from engine.server import http, serving
 from engine.server.answering import answers
+from engine.server.answering.logprobs import Spelling
 from engine.server.http import listening
 from engine.server.metrics import Metrics
 from engine.server.router import Router
@@ -27,7 +28,7 @@ from engine.server.serving import Serving, unavailable
 from engine.text.detokenizer import TokenBytes
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
-from tests.engine.asking import answer, ask, chat, folded, post, refused, streamed, texts
+from tests.engine.asking import answer, ask, chat, folded, post, refused, stream, streamed, texts
 from tests.engine.conftest import MODEL
 from tests.engine.server.asking.test_order import LETTERS
 
@@ -157,12 +158,12 @@ async def test_O2_every_request_without_an_id_gets_its_own(path: Path) -> None:
 @pytest.mark.parametrize(
     ("encoding", "body", "status"),
     [
-        ("gzip", gzip.compress(json.dumps(chat()).encode()), 200),
+        ("gzip", gzip.compress(json.dumps(chat()).encode(), mtime=0), 200),
         ("deflate", zlib.compress(json.dumps(chat()).encode()), 200),
         ("identity", json.dumps(chat()).encode(), 200),
         ("gzip", json.dumps(chat()).encode(), 400),
-        ("gzip", gzip.compress(json.dumps(chat()).encode())[:-4], 400),
-        ("gzip", gzip.compress(bytes(11 << 20)), 413),
+        ("gzip", gzip.compress(json.dumps(chat()).encode(), mtime=0)[:-4], 400),
+        ("gzip", gzip.compress(bytes(11 << 20), mtime=0), 413),
         ("foo", json.dumps(chat()).encode(), 415),
         ("br", json.dumps(chat()).encode(), 415),
         ("zstd", b"(\xb5/\xfd", 415),
@@ -335,11 +336,37 @@ async def test_what_is_large_is_read_off_the_event_loop(path: Path, monkeypatch:
     assert readers[1].startswith("prompts")
 
 
+@pytest.mark.parametrize(("much", "in_thread"), [(2, True), (2048, False)])
+async def test_what_tells_of_many_tokens_is_written_off_the_event_loop(
+    path: Path, monkeypatch: pytest.MonkeyPatch, much: int, in_thread: bool
+) -> None:
+    writers: list[bool] = []
+    legacy = Spelling.legacy
+
+    def listened(spelling: Spelling, told: Any) -> Any:
+        writers.append(threading.current_thread() is not threading.main_thread())
+        return legacy(spelling, told)
+
+    monkeypatch.setattr(answers, "_MUCH", much)
+    monkeypatch.setattr(Spelling, "legacy", listened)
+    body = {"model": MODEL, "prompt": [5, 6, 7], "echo": True, "logprobs": 1, "max_tokens": 0, "n": 2}
+    async with engine(LETTERS, path), client_of(path) as client:
+        whole = await answer(client, "/v1/completions", body)
+        live = await stream(client, "/v1/completions", body)
+    assert [len(choice["logprobs"]["tokens"]) for choice in whole["choices"]] == [3, 3]
+    assert live.reasons == {0: ["length"], 1: ["length"]}
+    assert set(writers) == {in_thread}
+
+
 async def test_nobody_is_served_on_the_way_out(path: Path) -> None:
     async with engine(LETTERS, path) as served, client_of(path) as client:
+        assert (await client.get("/ready")).status_code == 200
         served.draining = True
         status, error = await refused(client, "/v1/chat/completions", chat())
         assert (status, error["code"]) == (503, "engine_unavailable")
+        late = await client.get("/ready")
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "engine_unavailable")
+        assert (await client.get("/health")).status_code == 200  # it still works for those whom it has taken
 
 
 async def test_requests_without_a_seed_take_theirs_from_the_settings(path: Path) -> None:
@@ -362,7 +389,8 @@ async def test_a_request_that_was_prepared_while_the_core_ended_is_refused(path:
 async def test_nobody_is_served_before_the_core_is_there(path: Path) -> None:
     served = Serving(EngineConfig("none"), MODEL, LETTERS)
     async with listening(served, uds=path, host="", port=0), client_of(path) as client:
-        for call in (client.get("/health"), client.get("/metrics"), client.post("/v1/chat/completions", json=chat())):
+        asked = [client.get(url) for url in ("/health", "/ready", "/metrics")]
+        for call in (*asked, client.post("/v1/chat/completions", json=chat())):
             answered = await call
             assert (answered.status_code, answered.json()["error"]["code"]) == (503, "engine_unavailable")
             assert answered.headers["retry-after"] == "1"
