@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from aiohttp import web
@@ -21,6 +21,7 @@ from nproxy.openai.wire import PING
 
 _WRITE_SECONDS = 60.0
 _HEADERS_AFTER_SECONDS = 30.0  # a stream without any event by then begins all the same, with a ping
+_MUCH = 2048  # tokens; to tell of more at once would hold up the event loop
 _PING_SECONDS = 15.0  # no longer silence than this in a stream that has begun
 _STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -72,7 +73,9 @@ class Answer:
                 choices[piece.index].add(piece)
         drawn = len(choices) // len(self._ticket.groups)
         shown = choices if n == drawn else the_best(choices, drawn, n)
-        return self._writer.answer(shown, self._usage(), self._output.prompt_logprobs)
+        usage, prompts = self._usage(), self._output.prompt_logprobs
+        told = [one.told for one in shown] + [prompt for prompt in prompts if prompt is not None]
+        return await _written(told, lambda: self._writer.answer(shown, usage, prompts))
 
     async def stream(self, request: web.Request, *, continuous: bool = False) -> web.StreamResponse:
         """Send events as they come, each step's in one write.
@@ -102,13 +105,13 @@ class Answer:
                 if pieces is None:
                     data = PING
                 else:
-                    data, prelude = prelude + self._frames(pieces, continuous), b""
+                    data, prelude = prelude + await self._frames(pieces, continuous), b""
                 if data:
                     async with asyncio.timeout(_WRITE_SECONDS):
                         await response.write(data)
                     written = _now()
                 pieces = await self._next_by(written + _PING_SECONDS)
-            data = prelude + self._frames(pieces or (), continuous) + self._writer.end(self._usage())
+            data = prelude + await self._frames(pieces or (), continuous) + self._writer.end(self._usage())
         except ApiError as error:
             data = self._writer.failure(error)
             response.force_close()
@@ -130,9 +133,10 @@ class Answer:
         except TimeoutError:
             return None
 
-    def _frames(self, pieces: Sequence[Piece], continuous: bool) -> bytes:
+    async def _frames(self, pieces: Sequence[Piece], continuous: bool) -> bytes:
         usage = self._usage() if continuous else None
-        return b"".join([self._writer.chunk(piece, usage) for piece in pieces])
+        told = [piece.told for piece in pieces]
+        return await _written(told, lambda: b"".join([self._writer.chunk(piece, usage) for piece in pieces]))
 
     def _usage(self) -> Usage:
         reasoned = self._output.reasoning_tokens
@@ -142,6 +146,11 @@ class Answer:
             prompt_details={"cached_tokens": self._output.cached_tokens},
             completion_details={"reasoning_tokens": reasoned} if reasoned else None,
         )
+
+
+async def _written(told: Sequence[Sequence[object]], write: Callable[[], bytes]) -> bytes:
+    """What `write` writes; in a thread where it has to tell of many tokens."""
+    return await asyncio.to_thread(write) if sum(map(len, told)) > _MUCH else write()
 
 
 def _now() -> float:

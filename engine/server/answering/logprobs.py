@@ -29,7 +29,7 @@ class Spelling:
         """One entry for each token, as chats and responses have them."""
         return [self._entry(one) for one in told]
 
-    def legacy(self, told: Sequence[Told]) -> JSON:
+    def legacy(self, told: Sequence[Told]) -> dict[str, list[JSON]]:
         """`logprobs` of a legacy completion's choice, or of one of its chunks; null for a prompt's first token."""
         return {
             "tokens": [self._text(one.token) for one in told],

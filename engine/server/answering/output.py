@@ -5,7 +5,7 @@ The whole answer is the fold of the same pieces that a stream sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.messages import Logprobs, Started, TokenDrawn
@@ -84,10 +84,13 @@ class Output:
 
     def __init__(self, groups: Sequence[int], table: TokenBytes, manners: Sequence[Sequence[Manner]]) -> None:
         """`manners` has one entry for each group, which has one for each of its choices."""
+        self._table = table
         self._first: dict[int, int] = {}  # the index of each group's choice 0
+        self._manners: dict[int, Manner] = {}  # of each group's choice 0
         self._choices: list[_Choice] = []
         for group, of_group in zip(groups, manners, strict=True):
             self._first[group] = len(self._choices)
+            self._manners[group] = of_group[0]
             self._choices += [_Choice(table, manner) for manner in of_group]
         self._width = len(self._choices) // len(groups)
         self._running = set(range(len(self._choices)))
@@ -140,9 +143,10 @@ class Output:
         first, logprobs = self._first[started.group], started.prompt_logprobs
         self.cached_tokens += started.cached_tokens
         self.prompt_logprobs[first // self._width] = logprobs
-        if logprobs is not None:
+        if logprobs is not None and (manner := self._manners[started.group]).prompt:
+            told = _echoed(self._table, manner, logprobs)  # one for all choices, whose prompt it is
             for choice in self._choices[first : first + self._width]:
-                choice.tell_prompt(logprobs)
+                choice.tell_echo(told)
 
 
 class _Choice:
@@ -157,7 +161,6 @@ class _Choice:
         "_manner",
         "_parser",
         "_scanner",
-        "_table",
         "_taken",
         "_told",
         "finish",
@@ -165,7 +168,6 @@ class _Choice:
     )
 
     def __init__(self, table: TokenBytes, manner: Manner) -> None:
-        self._table = table
         self._manner = manner
         self._detokenizer = Detokenizer(table, manner.shown)
         self._scanner = StopScanner(manner.stops, keep=manner.keep_stop)
@@ -201,17 +203,9 @@ class _Choice:
         told, self._told = tuple(self._told), []
         return told
 
-    def tell_prompt(self, logprobs: Sequence[Logprobs | None]) -> None:
-        """Tell the prompt's tokens with the echo; offsets are in the echo, as far as the tokens spell it."""
-        if not self._manner.prompt:
-            return
-        detokenizer, offsets, length = Detokenizer(self._table), [], 0
-        for token in self._manner.prompt:
-            offsets.append(length)
-            length += len(detokenizer.feed(token))
-        added = max(length - len(self._manner.echo), 0)  # a space that some vocabularies begin with
-        told = zip(self._manner.prompt, logprobs, offsets, strict=True)
-        self._told += [Told(token, one, max(offset - added, 0), echoed=True) for token, one, offset in told]
+    def tell_echo(self, told: Iterable[Told]) -> None:
+        """Tell the prompt's tokens with the echo."""
+        self._told += told
 
     def _scan(self, token: int, finish: str | None) -> str:
         """The token's text as far as no stop string holds it back; settles whether the choice ends."""
@@ -243,3 +237,14 @@ class _Choice:
         if self._called and self.finish == "stop" and self._scanner.matched is None:
             self.finish = self._manner.called
         return parts
+
+
+def _echoed(table: TokenBytes, manner: Manner, logprobs: Sequence[Logprobs | None]) -> tuple[Told, ...]:
+    """The prompt's tokens as the echo tells them; offsets are in the echo, as far as the tokens spell it."""
+    detokenizer, offsets, length = Detokenizer(table), [], 0
+    for token in manner.prompt:
+        offsets.append(length)
+        length += len(detokenizer.feed(token))
+    added = max(length - len(manner.echo), 0)  # a space that some vocabularies begin with
+    told = zip(manner.prompt, logprobs, offsets, strict=True)
+    return tuple([Told(token, one, max(offset - added, 0), echoed=True) for token, one, offset in told])

@@ -32,6 +32,7 @@ class Writer:
         self._prompts = prompts
         self._n = n
         self._begun: set[int] = set()
+        self._echoes: dict[int, dict[str, list[JSON]]] = {}  # log probabilities of the prompts that come back
 
     def prelude(self) -> bytes:
         """The role chunks that a chat's stream begins with."""
@@ -51,7 +52,7 @@ class Writer:
             piece.index,
             delta(piece.parts) if self._chat else {"text": text_of(piece.parts)},
             finish_reason=piece.finish,
-            logprobs=self._logprobs(piece.told),
+            logprobs=self._logprobs(piece.index, piece.told),
             extra={**({} if self._chat else about), **self._ids(piece.told)},
             top=about if self._chat else {},
             usage=usage,
@@ -75,7 +76,7 @@ class Writer:
                 index,
                 message(said.parts) if self._chat else {"text": text_of(said.parts)},
                 finish_reason=said.finish,
-                logprobs=self._logprobs(said.told),
+                logprobs=self._logprobs(index, said.told),
                 extra={**({} if self._chat else about[index // self._n]), **self._ids(said.told)},
             )
             for index, said in enumerate(choices)
@@ -94,7 +95,16 @@ class Writer:
     def _ids(self, told: Sequence[Told]) -> dict[str, JSON]:
         return {"token_ids": [one.token for one in told if not one.echoed]} if self._telling.ids else {}
 
-    def _logprobs(self, told: Sequence[Told]) -> JSON:
+    def _logprobs(self, index: int, told: Sequence[Told]) -> JSON:
         if self._telling.logprobs is None:
             return None
-        return self._spelling.chat(told) if self._chat else self._spelling.legacy(told)
+        if self._chat:
+            return self._spelling.chat(told)
+        echoed = next((place for place, one in enumerate(told) if not one.echoed), len(told))
+        own = self._spelling.legacy(told[echoed:])
+        if not echoed:
+            return dict(own)
+        prompt = index // self._n
+        if prompt not in self._echoes:  # written once: its other choices begin with the same
+            self._echoes[prompt] = self._spelling.legacy(told[:echoed])
+        return {name: self._echoes[prompt][name] + column for name, column in own.items()}

@@ -23,6 +23,7 @@ from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 
+_MOST_TOLD = 1 << 19  # log probabilities of prompts in one answer: some ten megabytes
 _COMPLETION_TOKENS = 16  # OpenAI's default of legacy completions
 
 
@@ -62,7 +63,9 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
         raise invalid_request("A stop token is outside the model's vocabulary.", param="stop_token_ids")
     spell = speller(tokenizer)
     if order.chat is not None:
-        return (_chat_prompt(order, order.chat, tokenizer, ready, spell),)
+        chatted = _chat_prompt(order, order.chat, tokenizer, ready, spell)
+        _refuse_much(order, len(chatted.tokens))
+        return (chatted,)
     prompts = []
     for prompt in request.prompt if isinstance(request, CompletionRequest) else ():  # what is no chat is one
         tokens = tokens_of(prompt, tokenizer, ready, "prompt")
@@ -70,7 +73,19 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
         if order.echoes:
             echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
         prompts.append(_prompt(tokens, echo, order, ready, spell, tokenizer.begin))
+    _refuse_much(order, sum([len(prompt.tokens) for prompt in prompts]) * request.n)  # it comes with each choice
     return tuple(prompts)
+
+
+def _refuse_much(order: Order, tokens: int) -> None:
+    """Refuse an answer that would tell too much of its prompts, which have `tokens` tokens as often as they come."""
+    if order.prompt_logprobs is not None and tokens * (order.prompt_logprobs + 1) > _MOST_TOLD:
+        raise invalid_request(
+            f"The answer would hold more than {_MOST_TOLD} log probabilities of prompts"
+            " (tokens, times choices, times the likeliest ones and one).",
+            param="logprobs" if order.telling.prompt_logprobs is None else "prompt_logprobs",
+            code="request_too_large",
+        )
 
 
 def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready, spell: Spell) -> Prompt:

@@ -154,3 +154,18 @@ def test_J9_the_likeliest_are_shown_best_first() -> None:
     assert the_best([unlikely, likely, silent, equal], 2, 1) == [likely, equal], "each prompt has its own best"
     echoed = Said(told=[Told(0, Logprobs(-9.0, 1), 0, echoed=True), scored(1, -0.1)])
     assert the_best([likely, echoed], 2, 1) == [echoed], "the prompt is the same for all"
+
+
+def test_what_is_told_of_an_echoed_prompt_is_spelled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    spelled: list[int] = []
+    plain = TokenBytes.spelling
+    monkeypatch.setattr(TokenBytes, "spelling", lambda table, token: spelled.append(token) or plain(table, token))
+    wire, spelling = Wire(Dialect.COMPLETIONS, "id", 1, "m"), Spelling(TABLE, Telling(logprobs=0))
+    of_prompts = [[Told(token, Logprobs(-2.0, 1), 0, echoed=True)] * 50 for token in (0, 1)]
+    choices = [Said(told=[*of_prompts[index // 8], scored(1)]) for index in range(16)]
+    whole = json.loads(Writer(wire, spelling, ((0,) * 50, (1,) * 50), 8).answer(choices, USAGE, [None, None]))
+    assert len(spelled) == 2 * (2 * 50 + 16)  # as a token, and among the likeliest
+    for index, one in enumerate(whole["choices"]):
+        assert one["logprobs"]["tokens"] == ["ab"[index // 8]] * 50 + ["b"]
+        assert one["logprobs"]["token_logprobs"] == [-2.0] * 50 + [one["logprobs"]["token_logprobs"][-1]]
+        assert {len(column) for column in one["logprobs"].values()} == {51}

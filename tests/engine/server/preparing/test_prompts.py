@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from engine.server.preparing import prompts
 from engine.server.preparing.prompts import Prompt, prepare
 from engine.text.parsers.families import Families
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError
-from tests.engine.server.asking.test_order import READY, chat
+from tests.engine.server.asking.test_order import LETTERS, READY, chat, completion
 from tests.engine.server.asking.test_tools import function
 from tests.engine.server.model_templates import QWEN, SPECIAL
 from tests.engine.server.preparing.test_holding import with_marks
@@ -96,3 +97,26 @@ def test_tools_for_a_model_whose_calls_nobody_reads_are_a_400() -> None:
         only(Families(None, "think"), tools=TOOLS)
     assert (refused.value.status, refused.value.param) == (400, "tools")
     assert only(Families(None, "think"), tools=TOOLS, tool_choice="none").structure is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"echo": True, "logprobs": 20}, "logprobs"),
+        ({"prompt_logprobs": 20}, "prompt_logprobs"),
+    ],
+)
+def test_what_is_told_of_prompts_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], param: str
+) -> None:
+    monkeypatch.setattr(prompts, "_MOST_TOLD", 2 * (10 + 4) * 3 * 21)
+    longest = {"prompt": [[5] * 10, [6] * 4], "n": 3, "max_tokens": 1, **fields}
+    assert len(prepare(completion(**longest), LETTERS, READY)) == 2
+    with pytest.raises(ApiError) as error:
+        prepare(completion(**{**longest, "n": 7}), LETTERS, READY)
+    assert (error.value.status, error.value.param, error.value.code) == (400, param, "request_too_large")
+
+
+def test_a_chats_prompt_is_told_once_for_all_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "_MOST_TOLD", 100 * 2)
+    assert prepare(chat(n=128, prompt_logprobs=1), LETTERS, READY)
