@@ -61,6 +61,7 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
     app.router.add_get("/v1/models", _models)
     app.router.add_get("/v1/models/{id:.+}", _model)
     app.router.add_get("/health", _health)
+    app.router.add_get("/ready", _ready)
     app.router.add_get("/metrics", _metrics)
     # Without handler_cancellation a client that leaves is noticed at the next write, and with a JSON answer never.
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
@@ -144,7 +145,7 @@ async def _signed(request: web.Request, response: web.StreamResponse) -> None:
 
 
 def _id(given: str | None) -> str:
-    return request_id.usable(given) or f"req-{uuid.uuid4().hex}"
+    return request_id.usable(given) or str(uuid.uuid4())
 
 
 async def _generate(request: web.Request, dialect: Dialect) -> web.StreamResponse:
@@ -208,8 +209,17 @@ def _entry(serving: Serving, id: str) -> dict[str, object]:
 
 
 async def _health(request: web.Request) -> web.Response:
+    """Whether the engine works; one that is on its way out still does, for those it has taken."""
     request.app[SERVING].check()
     return json_answer({"status": "ok"})
+
+
+async def _ready(request: web.Request) -> web.Response:
+    """Whether the engine works and takes requests."""
+    serving = request.app[SERVING]
+    serving.check()
+    with serving.request():
+        return json_answer({"status": "ready"})
 
 
 async def _metrics(request: web.Request) -> web.Response:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.server.asking import chat, structure
+from engine.server.asking.harmless import HARMLESS, check_harmless
+from engine.server.asking.members import Members
 from engine.server.asking.sampling import FIELDS
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import invalid_request, shorten
@@ -46,20 +48,6 @@ _READ_BY = {
     Dialect.COMPLETIONS: _READ | {"prompt", "echo"},
 }
 
-_HARMLESS = frozenset(
-    {
-        "metadata",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "request_id",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-
 _NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
     "add_generation_prompt": (True,),
     "audio": (),
@@ -92,8 +80,9 @@ _STREAM_OPTIONS = frozenset({"include_usage", "continuous_usage_stats", "include
 def check_fields(dialect: Dialect, fields: Mapping[str, JSON]) -> None:
     """Refuse, with ApiError 400 naming it, the first field whose value the engine would have to ignore."""
     for name, value in fields.items():
-        if value is not None and name not in _READ_BY[dialect] and name not in _HARMLESS:
+        if value is not None and name not in _READ_BY[dialect] and name not in HARMLESS:
             _check_neutral(name, value, _NEUTRAL_BY[dialect].get(name))
+    check_harmless(Members(fields))
     options = fields.get("stream_options")
     if isinstance(options, dict):
         for name in options.keys() - _STREAM_OPTIONS:

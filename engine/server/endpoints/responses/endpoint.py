@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Set
 
 from aiohttp import web
 
@@ -24,12 +25,14 @@ from engine.server.groups import groups, manners
 from engine.server.preparing.prompts import Prompt
 from engine.server.serving import Serving
 from nproxy.openai.body import Body
-from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.errors import ApiError, invalid_request, shorten
 from nproxy.openai.jsonvalue import JSON, dumps
 from nproxy.openai.requests import parse_chat
 
 _PATH = "/v1/responses"
 _MOST_LISTED = 100
+_INCLUDE = {"include", "include[]"}
+"""It adds nothing here: whatever there is to include is in the response already."""
 _TURNS = web.AppKey("turns", Turns)
 
 
@@ -85,8 +88,7 @@ async def _prepared(serving: Serving, asked: Asked, previous: Turn | None) -> tu
 
 
 async def _retrieve(request: web.Request) -> web.Response:
-    for name in request.query.keys() - {"include", "include[]", "include_obfuscation"}:
-        raise invalid_request(f"'{name}' is not supported by this engine.", param=name, code="unsupported_parameter")
+    _check_query(request, _INCLUDE | {"include_obfuscation"})
     return json_answer(_turn(request).response)
 
 
@@ -98,6 +100,7 @@ async def _delete(request: web.Request) -> web.Response:
 
 async def _input_items(request: web.Request) -> web.Response:
     """All that the model was given, the turns before included; the newest first unless `order` is asc."""
+    _check_query(request, _INCLUDE | {"limit", "order", "after"})
     context, query = _turn(request).context, request.query
     limit = Members({"limit": _number(query.get("limit", "20"))}).integer("limit", 1, _MOST_LISTED) or 0
     order, after = query.get("order", "desc"), query.get("after")
@@ -121,6 +124,15 @@ def _page(listed: list[Item], limit: int) -> dict[str, object]:
 def _turn(request: web.Request) -> Turn:
     """The turn that the path names; raises ApiError 404 where this key has none."""
     return request.app[_TURNS].find(salt_of(request.headers, {}), request.match_info["id"])
+
+
+def _check_query(request: web.Request, known: Set[str]) -> None:
+    """Raise ApiError 400 for the first name that would be passed over."""
+    for name in request.query:
+        if name not in known:
+            name = shorten(name)
+            message = f"'{name}' is not supported by this engine."
+            raise invalid_request(message, param=name, code="unsupported_parameter")
 
 
 def _number(text: str) -> JSON:

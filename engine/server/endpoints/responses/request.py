@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.server.asking.harmless import check_harmless
 from engine.server.asking.members import Members
 from engine.server.asking.sampling import FIELDS as SAMPLING
 from engine.server.endpoints.responses.items import Item, NewId, messages_of, read_items
-from nproxy.openai.errors import ApiError, invalid_request, shorten
+from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import missing, wrong_type
 from nproxy.openai.typed import unknown
@@ -53,8 +54,6 @@ _UNSUPPORTED = frozenset({"context_management", "conversation", "moderation", "p
 
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = (_LOGPROBS, "reasoning.encrypted_content")  # the latter comes in the open: nothing here is encrypted
-
-_MOST_METADATA = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,8 @@ def read_asked(fields: Mapping[str, JSON], new_id: NewId) -> Asked:
     members = Members(fields)
     if fields.get("model") is None:
         raise missing("model")
-    _check_metadata(fields.get("metadata"))
+    check_harmless(members)
+    members.integer("max_tool_calls", 1)
     _check_texts(_object(members, "text"), _object(members, "reasoning"))
     for name in _object(members, "stream_options").keys() - {"include_obfuscation"}:
         raise unknown(f"stream_options.{name}")
@@ -160,7 +160,7 @@ def renamed(error: ApiError) -> ApiError:
 def _check_neutral(name: str, value: JSON) -> None:
     if name not in _NEUTRAL and name not in _UNSUPPORTED:
         raise unknown(name)
-    if name in _UNSUPPORTED or value != _NEUTRAL[name]:
+    if name in _UNSUPPORTED or value != _NEUTRAL[name] or type(value) is not type(_NEUTRAL[name]):  # 0 == False
         raise _unsupported(name)
 
 
@@ -180,18 +180,6 @@ def _object(members: Members, name: str) -> Mapping[str, JSON]:
     if value is not None and not isinstance(value, dict):
         raise wrong_type(name, "an object", value)
     return value or {}
-
-
-def _check_metadata(value: JSON) -> None:
-    if value is None:
-        return
-    if not isinstance(value, dict):
-        raise wrong_type("metadata", "an object", value)
-    if len(value) > _MOST_METADATA:
-        raise invalid_request(f"'metadata' has up to {_MOST_METADATA} keys.", param="metadata")
-    for key, text in value.items():
-        if not isinstance(text, str):
-            raise wrong_type(f"metadata.{shorten(key)}", "a string", text)
 
 
 def _check_texts(text: Mapping[str, JSON], reasoning: Mapping[str, JSON]) -> None:

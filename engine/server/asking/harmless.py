@@ -1,0 +1,38 @@
+"""Fields that change nothing about an answer: they pass, and yet have to be what OpenAI says that they are."""
+
+from __future__ import annotations
+
+from engine.server.asking.members import Members
+from nproxy.openai.errors import invalid_request, shorten
+from nproxy.openai.refusals import wrong_type
+
+_TEXTS = ("prompt_cache_key", "prompt_cache_retention", "request_id", "safety_identifier", "service_tier", "user")
+_FLAGS = ("parallel_tool_calls", "store")
+_MOST_METADATA = 16
+
+HARMLESS = frozenset({*_TEXTS, *_FLAGS, "metadata"})
+"""All that is checked here."""
+
+
+def check_harmless(members: Members) -> None:
+    """Raise ApiError 400 naming one that has the wrong type."""
+    for name in _TEXTS:
+        value = members.get(name)
+        if value is not None and not isinstance(value, str):
+            raise wrong_type(name, "a string", value)
+    for name in _FLAGS:
+        members.flag(name)
+    _check_metadata(members)
+
+
+def _check_metadata(members: Members) -> None:
+    value = members.get("metadata")
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        raise wrong_type("metadata", "an object", value)
+    if len(value) > _MOST_METADATA:
+        raise invalid_request(f"'metadata' has up to {_MOST_METADATA} keys.", param="metadata")
+    for key, text in value.items():
+        if not isinstance(text, str):
+            raise wrong_type(f"metadata.{shorten(key)}", "a string", text)
