@@ -92,7 +92,14 @@ async def test_the_input_of_a_response_can_be_listed(path: Path) -> None:
         assert (page["data"], page["has_more"]) == (newest["data"][:0:-1], True)
         rest = (await client.get(url, params={"order": "asc", "after": page["last_id"]})).json()
         assert (rest["data"], rest["has_more"], rest["first_id"]) == ([newest["data"][0]], False, newest["first_id"])
-        wrong = [({"limit": "0"}, 400), ({"limit": "x"}, 400), ({"order": "up"}, 400), ({"after": "x"}, 404)]
+        assert (await client.get(url, params={"include": "reasoning.encrypted_content"})).json() == newest
+        wrong = [
+            ({"before": "x"}, 400),
+            ({"limit": "0"}, 400),
+            ({"limit": "x"}, 400),
+            ({"order": "up"}, 400),
+            ({"after": "x"}, 404),
+        ]
         assert [(await client.get(url, params=params)).status_code for params, _ in wrong] == [s for _, s in wrong]
 
 
