@@ -1,13 +1,15 @@
-"""Who may come in: what can never run here, when the queue is full, and which waiting sequence goes next.
+"""Who may come in: what can never run here, when the queue is full, which waiting sequence goes next, and who
+gives way to it.
 
 Counts only; no tensors, no clock, no randomness. The scheduler owns both objects.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from itertools import groupby, islice
 from operator import attrgetter
 
@@ -18,6 +20,28 @@ from engine.sequence import Sequence, SequenceGroup, State
 
 by_age = attrgetter("order")
 _LOOK_AHEAD = 64  # waiting groups that are looked at per admission
+PATIENCE = 16
+"""Steps that a group waits for places to come free before it claims them from a wider one."""
+
+
+def giving_way(running: Iterable[Sequence]) -> Iterator[tuple[Sequence, int]]:
+    """Running sequences in the order in which they give way, each with how many its group runs until then.
+
+    The youngest of the widest group goes first, so that a group keeps its oldest while another has two, and a
+    single one is not undone by the growth of sixty siblings. Where groups are equally wide the youngest goes.
+    """
+    groups: dict[int, list[Sequence]] = {}
+    for sequence in running:
+        groups.setdefault(sequence.group.number, []).append(sequence)
+    heap = [(-len(siblings), -number) for number, siblings in groups.items()]
+    heapify(heap)
+    while heap:
+        width, number = heap[0]
+        yield groups[-number].pop(), -width
+        if width < -1:
+            heapreplace(heap, (width + 1, number))
+        else:
+            heappop(heap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +77,17 @@ class Limits:
 
 
 class Queue:
-    """The sequences that wait, oldest first, and the rules by which they are let in."""
+    """The sequences that wait, oldest first, and the rules by which they are let in. steps: begun so far."""
 
     def __init__(self, pool: BlockPool, max_sequences: int) -> None:
         self.waiting: list[Sequence] = []
+        self.steps = 0
         self._pool = pool
         self._max_sequences = max_sequences
 
     def put(self, sequence: Sequence) -> None:
         """Let a sequence wait, at its place by age."""
+        sequence.since = self.steps
         insort(self.waiting, sequence, key=by_age)
 
     def admit(self, running: list[Sequence]) -> Sequence | None:
@@ -88,11 +114,59 @@ class Queue:
                 if self._blocks(sequence, width, known) + slots <= self._pool.available:
                     for group in passed:
                         group.overtaken += width
-                    self.waiting.remove(sequence)
                     self._start(sequence, known)
                     return sequence
             passed.append(sequence.group)
         return None
+
+    def claim(self, running: list[Sequence], wanted: int) -> tuple[Sequence, list[Sequence]] | None:
+        """The next sequence that has a claim to run, and those that must give way to it; None if there is none.
+
+        A claim has who has waited for PATIENCE steps while nothing of its group runs, and another group runs more
+        sequences than it would. Such a group gives places up, its oldest sequence never; and since
+        something of it runs, it claims nothing back: what it gave up waits for its turn. So a request for one choice
+        waits for PATIENCE steps, and a step for each claim before its own, however wide the others are.
+        The oldest claim that can be met goes first. wanted: blocks that the running rows take in this step.
+        """
+        latest = self.steps - PATIENCE
+        if all(sequence.since > latest for sequence in self.waiting):
+            return None
+        victims = list(giving_way(running))
+        freed = self._freed([victim for victim, _ in victims])
+        present = {sequence.group.number for sequence in running}
+        slots = sum([sequence.width for sequence in running])
+        for sequence in self._heads():
+            width = sequence.width
+            most = sum([share > width for _, share in victims])
+            if not most or sequence.since > latest or sequence.group.number in present:
+                continue
+            known = self._known(sequence)
+            if self._is_coming(sequence, len(known), running):
+                continue
+            blocks = self._blocks(sequence, width, known) + wanted - self._pool.available
+            least = max(slots + width - self._max_sequences, bisect_left(freed, blocks), 0)
+            if least <= most:
+                return sequence, [victim for victim, _ in victims[:least]]
+        return None
+
+    def meet(self, sequence: Sequence, wanted: int) -> bool:
+        """Start the prefill of a sequence whose claim was found; false if its blocks are not there after all."""
+        # They are not where what it shares with a sequence that gave way was held by nobody else.
+        known = self._known(sequence)
+        if self._blocks(sequence, sequence.width, known) + wanted > self._pool.available:
+            return False
+        self._start(sequence, known)
+        return True
+
+    def _freed(self, victims: Iterable[Sequence]) -> list[int]:
+        """Blocks that become available when the first 0, 1, 2 .. of these give up theirs."""
+        left: dict[int, int] = {}
+        freed = [0]
+        for victim in victims:
+            for block in victim.blocks:
+                left[block] = left.get(block, self._pool.holders(block)) - 1
+            freed.append(freed[-1] + sum([not left[block] for block in victim.blocks]))
+        return freed
 
     def _heads(self) -> Iterator[Sequence]:
         """The oldest waiting sequence of each group."""
@@ -117,6 +191,7 @@ class Queue:
         return sequence.length // self._pool.block_size + width - held
 
     def _start(self, sequence: Sequence, known: BlockTable) -> None:
+        self.waiting.remove(sequence)
         size = self._pool.block_size
         held = self._pool.fork(known)
         sequence.blocks = (*held, *self._pool.take(-(-sequence.length // size) - len(held)))

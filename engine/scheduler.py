@@ -1,8 +1,9 @@
 """Which sequences run in the next step. Counts, queues and tables only; no tensors, no clock, no randomness.
 
 Order is age: the group's arrival, then the choice. Decoding sequences run in every step; what is left of the
-token budget goes to prompts. When blocks run out, the youngest running sequence gives its blocks back and is
-computed again later; its siblings, and the prompt they share, stay.
+token budget goes to prompts. When blocks run out, the youngest running sequence of the widest group gives its
+blocks back and is computed again later; its siblings, and the prompt they share, stay. So it does for a group that has
+waited long enough (Queue.claim): however wide some requests are, each of the others gets a sequence to run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from engine import prefix, work
-from engine.admission import Limits, Queue, by_age
+from engine.admission import Limits, Queue, by_age, giving_way
 from engine.batch import Batch, Chunk, Row, StepOutput, Stuck, plan_items
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
@@ -114,7 +115,9 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """Choose the next step's work, and give it the blocks that it writes to."""
+        self.queue.steps += 1
         self._make_room()
+        self._meet_claim()
         rows = tuple([self._row(sequence) for sequence in self.running if sequence.state is State.DECODE])
         chunks = self._chunks(self._config.max_batch_tokens - len(rows))
         items = plan_items(rows, self.pool.block_size, gate=self._config.share_gate)
@@ -182,13 +185,16 @@ class Scheduler:
         """The prompts in computation, oldest first; behind them, one by one, those that can be let in."""
         yield from [sequence for sequence in self.running if sequence.state is State.PREFILL]
         while admitted := self.queue.admit(self.running):
-            insort(self.running, admitted, key=by_age)
-            group = admitted.group
-            if group.cached_tokens is None:
-                group.cached_tokens = admitted.computed
-                self.cache_hits += admitted.computed
-                self.cache_misses += len(group.prompt) - admitted.computed
+            self._let_in(admitted)
             yield admitted
+
+    def _let_in(self, sequence: Sequence) -> None:
+        insort(self.running, sequence, key=by_age)
+        group = sequence.group
+        if group.cached_tokens is None:
+            group.cached_tokens = sequence.computed
+            self.cache_hits += sequence.computed
+            self.cache_misses += len(group.prompt) - sequence.computed
 
     def _publish(self, sequence: Sequence, start: int, end: int) -> None:
         """Make the blocks known that have become full by computing positions start .. end - 1."""
@@ -229,6 +235,7 @@ class Scheduler:
             pass  # in no queue, holding nothing
         elif heir is not None:
             heir.blocks, heir.computed, heir.keys = sequence.blocks, sequence.computed, sequence.keys
+            heir.since = sequence.since
             heir.move(state)
             queue[queue.index(sequence)] = heir
         else:
@@ -244,17 +251,29 @@ class Scheduler:
     # Room
 
     def _make_room(self) -> None:
-        """Preempt the youngest until every decoding sequence has a block to write to.
+        """Preempt until every decoding sequence has a block to write to.
 
         Done before any block of the step is given out: between copies nothing may be released (BlockPool).
         """
-        while self.running and self._blocks_wanted() > self.pool.available:
-            self._preempt(self.running.pop())
+        if len(self.running) <= self.pool.available:
+            return  # at most one each: no need to count
+        for sequence, _ in giving_way(self.running):
+            if self._blocks_wanted() <= self.pool.available:
+                return
+            self._preempt(sequence)
+
+    def _meet_claim(self) -> None:
+        """Let in one group that has waited long enough beside a wider one, in the place of the latter's youngest."""
+        wanted = self._blocks_wanted() if self.queue.waiting else 0
+        if claim := self.queue.claim(self.running, wanted):
+            sequence, victims = claim
+            for victim in victims:
+                self._preempt(victim)
+            if self.queue.meet(sequence, wanted):
+                self._let_in(sequence)
 
     def _blocks_wanted(self) -> int:
         """Blocks that this step's rows will take: new ones, and copies of blocks that others still hold."""
-        if len(self.running) <= self.pool.available:
-            return 0  # at most one each: no need to count
         wanted = 0
         left: dict[int, int] = {}
         for sequence in self.running:
@@ -271,6 +290,7 @@ class Scheduler:
         return wanted
 
     def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
         self.pool.release(sequence.blocks)
         sequence.blocks, sequence.computed = (), 0
         if not sequence.output:

@@ -102,9 +102,10 @@ class Sequence:
     """One choice. Changed by the scheduler alone.
 
     id: unique in this engine. seed: its own key, int64. limit: its new tokens at most (what was asked for, or
-    what the model's length leaves). output: its tokens so far. blocks: its block table, replaced and never
-    changed in place, so that siblings share one tuple until they part. computed: how many of its tokens have
-    keys and values, while in PREFILL. keys: of its first full blocks, as far as they were needed.
+    what the model's length leaves). since: the step in which it began to wait, while WAITING. output: its tokens
+    so far. blocks: its block table, replaced and never changed in place, so that siblings share one tuple until
+    they part. computed: how many of its tokens have keys and values, while in PREFILL. keys: of its first full
+    blocks, as far as they were needed.
     """
 
     id: int
@@ -114,6 +115,7 @@ class Sequence:
     limit: int
     sampling: Sampling
     state: State
+    since: int = 0
     output: list[int] = field(default_factory=list)
     blocks: tuple[int, ...] = ()
     computed: int = 0

@@ -1,0 +1,164 @@
+"""Beside a wide request that takes all there is, the others wait for a number of steps that is known beforehand."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.admission import PATIENCE, giving_way
+from engine.core import Core
+from engine.messages import Add
+from engine.sequence import State
+from tests.engine.scheduling import Answers, add, assert_right, check, engine_of, follow
+
+WIDE = add(0, 10, 64, 100)  # two full blocks of prompt, and 26 for each choice by and by: 1,666
+
+
+def wide_in_a_tight_pool(blocks: int = 300, *, sequences: int = 80, cache: bool = False) -> Answers:
+    """An engine whose every block the wide request holds, some of its choices being preempted already."""
+    answers = Answers(engine_of(blocks, tokens=120, sequences=sequences, cache=cache))
+    answers.engine.add(WIDE)
+    while not answers.step().stats.preemptions:
+        pass
+    return answers
+
+
+def waited(answers: Answers, arrived: dict[int, int]) -> list[int]:
+    """Steps between a group's arrival and its first token, the latter's step included."""
+    return [answers.step_of(group) - step + 1 for group, step in arrived.items()]
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_N4_a_wide_request_keeps_no_single_one_out(cache: bool) -> None:
+    answers = wide_in_a_tight_pool(cache=cache)
+    singles = [add(group, 5, 1, 3) for group in range(1, 31)]
+    arrived: dict[int, int] = {}
+    for one in singles:
+        arrived[one.group] = len(answers.steps)
+        answers.engine.add(one)
+        for _ in range(5):
+            answers.step()
+    before = answers.steps[-1].stats.preemptions
+    assert max(waited(answers, {group: step for group, step in arrived.items() if group < 20})) <= PATIENCE + 4
+    answers.finish_all()
+    assert max(waited(answers, arrived)) <= PATIENCE + 4
+    for one in (WIDE, *singles):
+        assert_right(answers, one)
+    assert before <= 64 + 2 * len(singles)
+
+
+def test_many_single_ones_at_once_are_let_in_one_a_step() -> None:
+    answers = wide_in_a_tight_pool()
+    singles = [add(group, 5, 1, 40) for group in range(1, 21)]
+    arrived = dict.fromkeys(range(1, 21), len(answers.steps))
+    for one in singles:
+        answers.engine.add(one)
+    answers.finish_all()
+    assert all(steps <= PATIENCE + 4 + place for place, steps in enumerate(waited(answers, arrived)))
+    for one in (WIDE, *singles):
+        assert_right(answers, one)
+
+
+def test_N4_places_are_given_up_as_blocks_are() -> None:
+    answers = wide_in_a_tight_pool_of_places()
+    arrived = {1: len(answers.steps)}
+    answers.engine.add(add(1, 5, 1, 30))
+    answers.finish_all()
+    assert waited(answers, arrived)[0] <= PATIENCE + 4
+    assert answers.steps[-1].stats.preemptions == 1
+    assert_right(answers, WIDE)
+
+
+def wide_in_a_tight_pool_of_places() -> Answers:
+    answers = Answers(engine_of(2000, tokens=120, sequences=64))
+    answers.engine.add(WIDE)
+    answers.step()
+    return answers
+
+
+def test_who_was_let_in_is_not_preempted_for_the_growth_of_a_wider_one() -> None:
+    answers = wide_in_a_tight_pool()
+    single = add(1, 5, 1, 60)
+    answers.engine.add(single)
+    while (1, 0) not in answers.finish:
+        answers.step()
+        running = [sequence.group.id for sequence in answers.engine.scheduler.running]
+        assert 1 in running or (1, 0) not in answers.tokens or (1, 0) in answers.finish
+    answers.finish_all()
+    assert_right(answers, single)
+    assert_right(answers, WIDE)
+
+
+def test_the_oldest_of_a_wide_request_goes_on_all_the_time() -> None:
+    answers = wide_in_a_tight_pool()
+    for group in range(1, 40):
+        answers.engine.add(add(group, 5, 1, 8))
+        done = answers.step()
+        assert (0, 0) in answers.finish or any((one.group, one.choice) == (0, 0) for one in done.tokens)
+    assert_right(answers.finish_all(), WIDE)
+
+
+def test_nobody_claims_from_those_that_are_no_wider() -> None:
+    engine = engine_of(200, sequences=4)
+    answers = Answers(engine)
+    for group in range(3):
+        engine.add(add(group, 5, 2, 60))
+    for _ in range(2 * PATIENCE):
+        answers.step()
+    assert (engine.scheduler.preemptions, len(engine.scheduler.queue.waiting)) == (0, 1)
+    engine.add(add(9, 5, 1, 3))
+    for _ in range(PATIENCE + 2):
+        answers.step()
+    assert {9, 0, 1} <= {group for group, _ in answers.tokens}
+    assert answers.steps[-1].stats.preemptions == 1
+
+
+def test_a_claim_that_cannot_be_met_costs_nobody_anything() -> None:
+    engine = engine_of(40, sequences=8)
+    old, wide, large = add(1, 60, 1, 50), add(2, 8, 2, 20), add(3, 80, 1, 4)
+    engine.add(old)
+    engine.add(wide)
+    answers = Answers(engine)
+    answers.step()
+    engine.add(large)
+    for _ in range(PATIENCE + 2):
+        answers.step()
+    assert answers.steps[-1].stats.preemptions == 0
+    answers.finish_all()
+    for one in (old, wide, large):
+        assert_right(answers, one)
+
+
+def test_what_the_claimant_shares_with_those_that_give_way_is_counted_once() -> None:
+    """The single one's prompt is the answer of a choice that gives way: held until then, and cached after."""
+    answers = wide_in_a_tight_pool(cache=True)
+    youngest = answers.engine.scheduler.running[-1]
+    prompt = (*WIDE.prompt, *youngest.output)
+    answers.engine.add(follow(1, prompt, new=5))
+    answers.finish_all()
+    assert_right(answers, follow(1, prompt, new=5))
+    assert_right(answers, WIDE)
+
+
+def test_a_claim_whose_blocks_are_not_there_after_all_goes_on_waiting() -> None:
+    engine = wide_in_a_tight_pool().engine
+    engine.add(add(1, 5, 1, 3))
+    queue = engine.scheduler.queue
+    claimant = queue.waiting[-1]
+    assert not queue.meet(claimant, wanted=engine.scheduler.pool.available)
+    assert queue.waiting[-1] is claimant
+    check(engine)
+    assert queue.meet(claimant, wanted=0)
+
+
+def test_the_widest_gives_way_first_and_the_oldest_last() -> None:
+    engine: Core = engine_of(200, sequences=16)
+    widths = {1: 2, 2: 4, 3: 1, 4: 3}
+    for group, n in widths.items():
+        engine.add(Add.alike(group, (group, 5, 6), n, 0, 9, add(0, 1, 1, 1).choices[0].sampling, frozenset()))
+    engine.step()
+    assert all(sequence.state is State.DECODE for sequence in engine.scheduler.running)
+    order = [((one.group.id, one.choice), share) for one, share in giving_way(engine.scheduler.running)]
+    assert order == [
+        *(((2, 3), 4), ((4, 2), 3), ((2, 2), 3), ((4, 1), 2), ((2, 1), 2), ((1, 1), 2)),
+        *(((4, 0), 1), ((3, 0), 1), ((2, 0), 1), ((1, 0), 1)),
+    ]
