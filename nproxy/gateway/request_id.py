@@ -9,7 +9,7 @@ from nproxy.openai.request_id import usable
 
 def request_id(given: str | None) -> str:
     """The client's `x-request-id` where it is one that can stand in a header and a log line, else a new one."""
-    return usable(given) or f"req-{uuid.uuid4().hex}"
+    return usable(given) or str(uuid.uuid4())
 
 
 def leg_id(id: str, offset: int, attempt: int) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+_PASSED = frozenset({"content-type", "authorization", "x-request-id"})
+
 
 @dataclass(slots=True)
 class Counts:
@@ -67,7 +69,11 @@ async def _running(target: str, counts: Counts) -> AsyncIterator[None]:
 
         async def relay(request: web.Request) -> web.StreamResponse:
             body = await request.read()
-            headers = {k: v for k, v in request.headers.items() if k.lower() in ("content-type", "authorization")}
+            headers = {
+                k: v
+                for k, v in request.headers.items()
+                if k.lower() in ("content-type", "authorization", "x-request-id")
+            }
             async with session.request(request.method, request.path_qs, data=body, headers=headers) as answer:
                 kept = {k: v for k, v in answer.headers.items() if k.lower() == "content-type"}
                 if answer.content_type != "text/event-stream":
