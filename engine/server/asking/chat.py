@@ -12,7 +12,11 @@ from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import missing, wrong_type
 
-_RESERVED_VARIABLES = {"messages", "add_generation_prompt", "continue_final_message", "tools", "documents"}
+_RESERVED_VARIABLES = {
+    *("messages", "add_generation_prompt", "continue_final_message", "tools", "documents"),  # fields of their own
+    *("raise_exception", "strftime_now"),  # what every template may call
+    *("self", "range", "dict", "lipsum", "cycler", "joiner", "namespace"),  # Jinja's own
+}
 _SPEAKING = frozenset({"system", "developer", "user", "tool"})  # roles whose messages are nothing without content
 _REASONING = ("reasoning_content", "reasoning", "thinking")  # names that an earlier answer's reasoning has
 _OLD_MEMBERS = {"function_call": "tool_calls", "audio": None}

@@ -106,6 +106,9 @@ def test_where_the_prompt_ends(fields: dict[str, Any], generation: bool, continu
         ({"reasoning_effort": 3}, "reasoning_effort"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"raise_exception": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"namespace": 1}}, "chat_template_kwargs"),
     ],
 )
 def test_switches_refused_by_name(fields: dict[str, Any], param: str) -> None:

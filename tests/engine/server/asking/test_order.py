@@ -145,6 +145,12 @@ def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
         ({"min_tokens": 1.5}, "min_tokens"),
         ({"response_format": {"type": "yaml"}}, "response_format"),
         ({"use_beam_search": True}, "use_beam_search"),
+        ({"cache_prompt": False}, "cache_prompt"),
+        ({"detokenize": False}, "detokenize"),
+        ({"detokenize": 1}, "detokenize"),
+        ({"early_stopping": True}, "early_stopping"),
+        ({"include_reasoning": False}, "include_reasoning"),
+        ({"separate_reasoning": False}, "separate_reasoning"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
         ({"prompt_logprobs": -1}, "prompt_logprobs"),
         ({"prompt_logprobs": 21}, "prompt_logprobs"),
@@ -280,6 +286,12 @@ NEUTRAL = {
     "service_tier": "auto",
     "safety_identifier": "s",
     "prompt_cache_key": "p",
+    "cache_prompt": True,
+    "detokenize": True,
+    "early_stopping": False,
+    "include_reasoning": True,
+    "separate_reasoning": True,
+    "spaces_between_special_tokens": False,
 }
 
 

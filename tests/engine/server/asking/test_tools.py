@@ -84,6 +84,8 @@ def test_a_function() -> None:
         ({"tools": [{"type": "function", "function": {"name": 1}}]}, "tools.0.function.name"),
         ({"tools": [function(description=1)]}, "tools.0.function.description"),
         ({"tools": [function(parameters=[])]}, "tools.0.function.parameters"),
+        ({"tools": [function(parameters={"type": "string"})]}, "tools.0.function.parameters"),
+        ({"tools": [function(parameters={"type": None})]}, "tools.0.function.parameters"),
         ({"tools": [function(strict="yes")]}, "tools.0.function.strict"),
         ({"tools": TWO, "parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"tool_choice": "required"}, "tool_choice"),
