@@ -18,7 +18,7 @@ from nproxy.choices.fold import fold, latest
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lack
 from nproxy.choices.plan import Request
-from nproxy.choices.reading import LegFault, in_band, read_answer, read_chunk
+from nproxy.choices.reading import LegFault, in_band, read_answer, read_chunk, read_events
 from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import Dialect
@@ -128,6 +128,8 @@ class Merge:
     def body(self, number: int, body: bytes) -> bytes:
         """Take the whole body of a leg that did not answer as a stream; otherwise like `chunk`."""
         strand = self._strands[number]
+        if body.lstrip()[:5] == b"data:":  # events, whatever the content-type says
+            return b"".join(self.chunk(number, event.data, event.name) or b"" for event in read_events(body))
         answer = read_answer(body, self._request.dialect)
         strand.spoke = strand.done = True
         answer = in_place(answer, len(strand.choices))

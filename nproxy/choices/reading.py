@@ -5,6 +5,7 @@ from __future__ import annotations
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, parse_answer, parse_chunk
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
 
 
 class LegFault(Exception):
@@ -39,6 +40,16 @@ def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
     if not answer.choices:
         raise LegFault(Failure(FailureKind.MALFORMED, "The upstream's answer holds no choices."))
     return answer
+
+
+def read_events(body: bytes) -> list[SSEEvent]:
+    """Read a whole body as events. Raises LegFault for one that is too large."""
+    decoder = SSEDecoder()
+    try:
+        return [*decoder.feed(body), *decoder.close()]
+    except SSEError as error:
+        failure = Failure(FailureKind.OVERSIZE, "An event of the upstream is larger than is allowed.")
+        raise LegFault(failure) from error
 
 
 def in_band(data: bytes) -> LegFault:

@@ -60,6 +60,8 @@ class Relay(Merge):
 
     def body(self, number: int, body: bytes) -> bytes:
         written = super().body(number, body)
+        if self._strands[number].streamed:
+            return written
         if self._strands[number].surplus:
             self._take_names(loads(body))  # it is written anew, without the choices that nobody asked for
         elif len(self._strands) == 1:

@@ -113,6 +113,7 @@ class _Legs:
             headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
         if self._idempotency_key is not None:
             headers["Idempotency-Key"] = f"{self._idempotency_key}-{offset}"
+        choices = leg.choices(self._request.prompts)
         call = Call(
             leg=leg.number,
             path=_PATHS[self._request.dialect],
@@ -120,8 +121,8 @@ class _Legs:
             body=compose(self._request, self._capability, leg),
             streamed=asked_as_stream(self._request, self._capability, leg),
             own_key=self._upstream.own_key,
+            choices=choices,
         )
-        choices = leg.width * (self._request.prompts if leg.prompt is None else 1)
         return self._upstream.call(call, choices, self._kin, alone=command.alone)
 
 

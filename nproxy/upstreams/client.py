@@ -26,8 +26,10 @@ from nproxy.upstreams.retry_after import retry_after
 from nproxy.upstreams.sessions import Sessions, Used, used_connection
 from nproxy.upstreams.watchdog import Watchdog
 
-MAX_BODY = 64 << 20
-"""Bytes of a JSON answer; far above what 128 choices fill."""
+MAX_BODY = 128 << 20
+"""Bytes of a JSON answer of one choice: 60,000 tokens, each with the 20 likeliest and their log probabilities."""
+MOST_CHOICES = 4
+"""So many times as much is taken for more choices, since the answer is in memory as a whole."""
 MAX_ERROR_BODY = 1 << 20
 ERROR_BODY_SECONDS = 10.0
 AFTER_DONE_SECONDS = 1.0
@@ -40,7 +42,7 @@ _DONE = b"[DONE]"
 class Call:
     """What one leg sends. path: below the replica's base. streamed: the body asks for a stream of events.
 
-    own_key: the headers carry nproxy's own credentials.
+    own_key: the headers carry nproxy's own credentials. choices: how many it asks for.
     """
 
     leg: int
@@ -49,6 +51,7 @@ class Call:
     body: Spliced
     streamed: bool
     own_key: bool = False
+    choices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class Client:
                     finally:
                         await events.aclose()
             else:
-                yield await self._body(response, call.leg, started)
+                yield await self._body(response, call, started)
         finally:
             close(response)
 
@@ -158,9 +161,10 @@ class Client:
             own_key=call.own_key,
         )
 
-    async def _body(self, response: ClientResponse, leg: int, started: float) -> list[Event]:
+    async def _body(self, response: ClientResponse, call: Call, started: float) -> list[Event]:
         """Read an answer in JSON form whole."""
-        times = self._timeouts
+        times, leg = self._timeouts, call.leg
+        limit = MAX_BODY * min(call.choices, MOST_CHOICES)
         deadline = _Deadline.soonest(("response", started, times.response), ("total", started, times.total))
         began = LegBegan(leg, sse=False)
         parts: list[bytes] = []
@@ -171,8 +175,9 @@ class Client:
                 while data := await response.content.readany():
                     parts.append(data)
                     size += len(data)
-                    if size > MAX_BODY:
-                        return [began, LegFailed(leg, _oversize("The upstream's answer is larger than is allowed."))]
+                    if size > limit:
+                        why = f"The upstream's answer is larger than {limit} bytes; a stream has no such limit."
+                        return [began, LegFailed(leg, _oversize(why))]
         except FOREIGN as error:
             failure = timed_out(deadline.which) if waiting.expired() else after_the_head(error)
             return [began, LegFailed(leg, failure)]

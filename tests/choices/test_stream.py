@@ -14,6 +14,7 @@ from tests.choices.tutil import (
     ID,
     MODEL,
     NATIVE,
+    OK_STREAM,
     Play,
     chat,
     choices_in,
@@ -276,3 +277,22 @@ def test_J_completions_have_no_prelude() -> None:
     play = Play(completion(n=2, stream=True))
     play.says(1, text("x"))
     assert [(c["index"], c["text"]) for c in choices_in(play.frames)] == [(1, "x")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 2])
+def test_K17_events_under_another_content_type(n: int, stream: bool) -> None:
+    play = Play(chat(n=n, stream=stream), FANOUT)
+    body = b"".join(b"data: " + event + b"\n\n" for event in OK_STREAM)
+    for leg in range(n):
+        play.answers(leg, body)
+    if stream:
+        assert contents(play.frames) == dict.fromkeys(range(n), "ab")
+    else:
+        assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["ab"] * n
+
+
+def test_K17_an_event_of_them_may_be_too_large() -> None:
+    play = Play(chat(stream=True), FANOUT)
+    play.answers(0, b"data: " + b" " * (17 << 20))
+    assert play.finish == "oversize"

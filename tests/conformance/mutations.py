@@ -268,6 +268,7 @@ _ERRORS = [
         "return UpstreamChunk((), None, None, None, {})",
     ),
     ("K13", CHOICES + "failures.py", "    if retries_spent:", "    if False:"),
+    ("K17", CHOICES + "merge.py", 'if body.lstrip()[:5] == b"data:":', "if False:"),
     ("K16", OPENAI + "chunks.py", "if error else None", "if error is not None else None"),
     ("K14", CHOICES + "bodies.py", "for piece in (text, finish)]", "for piece in (text,)]"),
     ("K15", CHOICES + "failures.py", "if status in (401, 403) and failure.own_key:", "if False:"),

@@ -193,6 +193,15 @@ async def test_K16_an_empty_error_is_none(scene: Scene, stream: bool) -> None:
     assert (await scene.either(stream)).texts == scene.said
 
 
+@everywhere
+@FORMS
+async def test_K17_events_under_another_content_type(scene: Scene, stream: bool) -> None:
+    said = [{"index": i, "delta": {"content": "x"}, "finish_reason": "stop"} for i in range(scene.n)]
+    events = [b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode() for choice in said]
+    scene.does(body=b"".join(events), content_type="text/plain")
+    assert (await scene.either(stream)).texts == dict.fromkeys(range(scene.n), "x")
+
+
 FOREIGN = [
     (b'{"error": "plain words"}', "application/json", "plain words"),
     (b'{"detail": "not allowed"}', "application/json", "not allowed"),

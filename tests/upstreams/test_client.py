@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -234,7 +235,20 @@ async def test_header_bomb(caller: Caller) -> None:
 async def test_json_body_over_the_limit(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "MAX_BODY", 1000)
     async with FakeUpstream(Behaviour(body=b" " * 2000)) as upstream:
-        assert (await caller.failure(upstream.url)).kind is FailureKind.OVERSIZE
+        failure = await caller.failure(upstream.url)
+        assert failure.kind is FailureKind.OVERSIZE
+        assert "larger than 1000 bytes" in failure.message
+
+
+@pytest.mark.parametrize(("choices", "last"), [(2, LegEnded), (128, LegFailed)])
+async def test_more_choices_may_be_larger_within_bounds(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, choices: int, last: type
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_BODY", 1000)
+    size = 1000 * min(choices, client_module.MOST_CHOICES + 1)
+    async with FakeUpstream(Behaviour(body=b" " * size)) as upstream:
+        call = replace(caller.call(stream=False), choices=choices)
+        assert type((await caller.batches(upstream.url, call))[-1][-1]) is last
 
 
 async def test_event_over_the_limit(caller: Caller) -> None:
