@@ -66,8 +66,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _server(words: argparse.ArgumentParser) -> None:
     add = words.add_argument_group("server").add_argument
-    add("--host", default="127.0.0.1", help="%(default)s unless set")
-    add("--port", type=int, default=8001, metavar="N", help="0 takes a free one (%(default)s)")
+    add("--host", default="127.0.0.1", metavar="ADDRESS", help="listen on this address (%(default)s)")
+    add("--port", type=_port, default=8001, metavar="N", help="and this port; 0 takes a free one (%(default)s)")
     add("--uds", type=Path, default=None, metavar="PATH", help="listen on this Unix socket instead of host and port")
     add(
         "--stall-seconds",
@@ -77,12 +77,17 @@ def _server(words: argparse.ArgumentParser) -> None:
         help="without a step for so long, though there is work, /health answers 503 (%(default)g)",
     )
     add("--exit-with-stdin", action="store_true", default=False, help="end when standard input does")
-    add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="%(default)s unless set")
+    add(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="least that is logged (%(default)s)",
+    )
 
 
 def _model(words: argparse.ArgumentParser) -> None:
     add = words.add_argument_group("model").add_argument
-    add("--served-model-name", metavar="ID", help="its id on the wire (the file's name)")
+    add("--served-model-name", metavar="ID", help="its id on the wire (its file's or folder's name)")
     add(
         "--lora",
         dest="adapters",
@@ -114,8 +119,12 @@ def _form(words: argparse.ArgumentParser) -> None:
 def _memory(words: argparse.ArgumentParser) -> None:
     group = words.add_argument_group("memory and work")
     add, pool = group.add_argument, group.add_mutually_exclusive_group()
-    pool.add_argument("--num-blocks", type=int, metavar="N", help="KV blocks in the pool")
-    pool.add_argument("--kv-fraction", type=float, metavar="F", help="part of the memory for KV, instead")
+    pool.add_argument(
+        "--num-blocks", type=int, metavar="N", help="KV blocks in the pool (as many as its part of the memory holds)"
+    )
+    pool.add_argument(
+        "--kv-fraction", type=float, metavar="F", help="part of the memory for KV, instead, between 0 and 1"
+    )
     add("--block-size", type=int, metavar="N", help=f"tokens in a KV block ({_DEFAULT['block_size']})")
     add(
         "--no-prefix-cache",
@@ -165,10 +174,19 @@ def _limits(words: argparse.ArgumentParser) -> None:
     )
 
 
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, not {text}")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not seconds > 0:
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text}")
     return seconds
 
 
