@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, pre_tokenizers
@@ -49,11 +50,11 @@ def tokenizer() -> tokenizers.Tokenizer:
     return made
 
 
-def save(folder: Path, context: int = 2048) -> Path:
-    """Write the model to a folder as a Hugging Face checkpoint, its tokenizer and template included."""
+def save(folder: Path, context: int = 2048, kind: str = "llama", **settings: Any) -> Path:
+    """Write the model, of transformers' kind, to a folder as a Hugging Face checkpoint with tokenizer and template."""
     made = tokenizer()
-    settings = {"bos_token_id": 0, "eos_token_id": END, "max_position_embeddings": context}
-    tiny_models.save(folder, vocab_size=made.get_vocab_size(), **settings)
+    settings |= {"bos_token_id": 0, "eos_token_id": END, "max_position_embeddings": context}
+    tiny_models.save(folder, kind, vocab_size=made.get_vocab_size(), **settings)
     made.save(str(folder / "tokenizer.json"))
     config = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[END], "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
