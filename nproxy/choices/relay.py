@@ -91,7 +91,7 @@ class Relay(Merge):
         same = wanted == came
         if same and (said.logprobs is not None or choice.finished):
             return written + event(data)  # it teaches nothing
-        patched = self._patched(strand, data, chunk, wanted)
+        patched = self._patched(strand, data, chunk, came, wanted)
         if same:
             return written + event(data)
         return written + event(dumps(wanted) if patched is None else patched)
@@ -180,10 +180,11 @@ class Relay(Merge):
             model=model if isinstance(model, str) else self._wire.model,
         )
 
-    def _patched(self, strand: Strand, data: bytes, chunk: UpstreamChunk, wanted: dict[str, Any]) -> bytes | None:
+    def _patched(
+        self, strand: Strand, data: bytes, chunk: UpstreamChunk, came: dict[str, Any], wanted: dict[str, Any]
+    ) -> bytes | None:
         """Make `wanted` of the bytes by a patch, if one does it; plain events like this then need no parsing."""
         wire = self._wire
-        came = loads(data)
         for patch in [self._patch] if self._patch is not None else self._patches(came):
             if patch.add_usage and "usage" in came:
                 continue  # of a key that stands twice, readers take the one or the other
