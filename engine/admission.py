@@ -58,6 +58,8 @@ class Limits:
         least = 1 if isinstance(message, Add) else 0
         if prompt == 0 or n < 1 or min(new) < least:
             return "a request needs a prompt of at least one token, one choice and one new token"
+        if message.adapter is not None and message.adapter not in dict(self.config.adapters):
+            return f"there is no adapter '{message.adapter}'"
         if n > self.config.max_sequences:
             return f"n={n} is more than the {self.config.max_sequences} sequences that this engine runs at once"
         if prompt + least > most:
@@ -71,7 +73,7 @@ class Limits:
     def crowd(self, message: Add | Embed, living: int) -> str | None:
         """Why a group cannot queue behind so many living sequences; None if it can, as it always can behind none."""
         n = len(message.choices) if isinstance(message, Add) else 1
-        if living + n > self.config.max_sequences + self.config.max_queue:
+        if living + n > self.config.room:
             return f"{living} sequences run or wait here already; there is no place for {n} more now"
         return None
 

@@ -24,13 +24,18 @@ class CoreClient:
     """The core process as its server sees it: messages in, one StepDone per step out.
 
     Owned by one event loop; iterated by one task: `async for done in client`. The iteration ends after
-    close() and raises CoreFailed when the core is gone. `ready` says what was loaded, `pid` which process
-    it is.
+    close() and raises CoreFailed when the core is gone. `config` is what it was started with, `ready` says what
+    was loaded, `pid` which process it is.
     """
 
     def __init__(
-        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        config: EngineConfig,
     ) -> None:
+        self.config = config
         self.ready: Ready
         self.pid = process.pid
         self._process = process
@@ -61,7 +66,7 @@ class CoreClient:
             except BaseException:
                 writer.close()
                 raise
-        client = cls(process, reader, writer)
+        client = cls(process, reader, writer, config)
         try:
             writer.write(pack(Start(config, loader, tokenizer)))
             client.ready = await client._receive(Ready)

@@ -80,6 +80,11 @@ class EngineConfig:
                 f" plus block_size ({self.block_size})"
             )
 
+    @property
+    def room(self) -> int:
+        """Sequences that run or wait at once at most: no request can have more, of all its prompts together."""
+        return self.max_sequences + self.max_queue
+
     def kv_blocks(self, bytes_per_token: int, memory: int, fraction: float = 0.25, cap: int | None = _GIB) -> int:
         """How many blocks the pool gets: `num_blocks`, or what the memory allows.
 

@@ -26,7 +26,7 @@ FULL = 65_536
 """Events that may wait for one request: a minute of 32 choices on a fast CPU."""
 
 _RETRY_SECONDS = 1
-_VECTORS_AT_ONCE = 64  # of one request in the core, so that a long list does not fill the queue
+_VECTORS_AT_ONCE = 64  # of one request in the core, at most what runs at once: a long list does not fill the queue
 
 
 class Inbox:
@@ -153,10 +153,14 @@ class Router:
     def submit(self, adds: Sequence[Add]) -> Iterator[Ticket]:
         """Add these groups, under numbers of our own; on leaving, what still runs is aborted.
 
-        Raises ApiError when the core takes no more.
+        Raises ApiError when the core takes no more, or could not take so many were it idle.
         """
         if self._over is not None:
             raise self._over
+        # The core sees one group at a time: here alone a request is seen whole.
+        if len(adds) > 1 and (count := sum([len(add.choices) for add in adds])) > (room := self._core.config.room):
+            message = f"{len(adds)} prompts ask for {count} choices in all; this engine takes at most {room} at once."
+            raise invalid_request(message, code="request_too_large")
         inbox = Inbox()
         ticket = Ticket(self._core, tuple(next(self._numbers) for _ in adds), inbox)
         for group, add in zip(ticket.groups, adds, strict=True):
@@ -177,8 +181,9 @@ class Router:
         is aborted.
         """
         vectors: list[tuple[float, ...]] = []
-        for first in range(0, len(messages), _VECTORS_AT_ONCE):
-            vectors += await self._embed(messages[first : first + _VECTORS_AT_ONCE])
+        portion = min(_VECTORS_AT_ONCE, self._core.config.max_sequences)
+        for first in range(0, len(messages), portion):
+            vectors += await self._embed(messages[first : first + portion])
         return vectors
 
     async def _embed(self, messages: Sequence[Embed]) -> list[tuple[float, ...]]:

@@ -12,6 +12,7 @@ from engine.sequence import State
 from tests.fakes.runner import HashRunner, expected, hidden, ready, score, slots_of
 
 MAX_MODEL_LEN = 200
+ADAPTERS = ("a", "b", "pirate")
 
 
 def engine_of(
@@ -33,6 +34,7 @@ def engine_of(
         share_gate=0,
         block_size=block_size,
         prefix_cache=cache,
+        adapters=tuple([(name, "a-folder") for name in ADAPTERS]),
     )
     return Core(config, HashRunner(ready(blocks=blocks, block_size=block_size, max_model_len=length)))
 

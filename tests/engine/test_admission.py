@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -141,6 +142,7 @@ def test_a_prompt_is_let_in_only_with_a_first_block_for_every_choice() -> None:
         (add(1, 0, 1, 3), "at least one token"),
         (add(1, 5, 0, 3), "one choice"),
         (add(1, 5, 1, 0), "one new token"),
+        (replace(add(1, 5, 1, 3), adapter="unheard"), "there is no adapter 'unheard'"),
     ],
 )
 def test_what_can_never_run_is_refused(one: Add, message: str) -> None:

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from engine.channel import CoreClient
-from engine.messages import Abort, Add, Embed, TokenDrawn
+from engine.config import EngineConfig
+from engine.messages import Abort, Add, Embed, Sampling, TokenDrawn
 from engine.server.metrics import Metrics
 from engine.server.router import FULL, Inbox, Router
 from nproxy.openai.errors import ApiError, invalid_request
@@ -61,6 +62,7 @@ class Recorder:
     """The core's end of a router, which keeps what it is told and never answers."""
 
     ready = ready()
+    config = EngineConfig("none", max_sequences=16, max_queue=8)
 
     def __init__(self) -> None:
         self.added: list[Add | Embed] = []
@@ -79,7 +81,7 @@ async def test_embeddings_that_nobody_waits_for_are_aborted() -> None:
     asking = asyncio.create_task(router.embed([Embed(0, (1,), "last")] * 100))
     await asyncio.sleep(0)
     groups = [message.group for message in core.added]
-    assert len(set(groups)) == len(groups) == 64  # the others wait, so that one request does not fill the queue
+    assert len(set(groups)) == len(groups) == 16  # the others wait, so that one request does not fill the queue
     assert not router.idle
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -98,3 +100,26 @@ async def test_embeddings_end_with_the_router() -> None:
         await asking
     with pytest.raises(ApiError, match="over"):
         await router.embed([Embed(0, (1,), "last")])
+
+
+def several(prompts: int, n: int) -> list[Add]:
+    return [Add.alike(0, (1,), n, 0, 4, Sampling(), frozenset()) for _ in range(prompts)]
+
+
+@pytest.mark.parametrize(("prompts", "n"), [(25, 1), (2, 13), (4, 16)])
+async def test_N3_more_than_an_idle_engine_takes_is_a_400_and_none_of_it_is_sent(prompts: int, n: int) -> None:
+    core = Recorder()
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    with pytest.raises(ApiError, match=f"{prompts} prompts ask for {prompts * n} choices .* at most 24") as refused:
+        router.submit(several(prompts, n)).__enter__()
+    assert (refused.value.status, refused.value.code) == (400, "request_too_large")
+    assert (core.added, router.idle) == ([], True)
+
+
+@pytest.mark.parametrize(("prompts", "n"), [(24, 1), (2, 12), (1, 40)])  # the core says itself why one is too wide
+async def test_what_an_idle_engine_takes_is_sent_whole(prompts: int, n: int) -> None:
+    core = Recorder()
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    with router.submit(several(prompts, n)) as ticket:
+        assert tuple(message.group for message in core.added) == ticket.groups
+        assert len(core.added) == prompts
