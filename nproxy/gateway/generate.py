@@ -40,13 +40,17 @@ _WRITTEN_ANEW = ("content-type", "content-encoding", "accept-encoding", "x-reque
 async def chat(app: App, exchange: Exchange) -> None:
     """POST /v1/chat/completions."""
     body = Body.parse(await read_body(exchange.request, app.body_limit))
-    await _generate(app, exchange, parse_chat(body, app.limits))
+    await _generate(app, exchange, parse_chat(body, app.limits, await _default_model(app, body)))
 
 
 async def completions(app: App, exchange: Exchange) -> None:
     """POST /v1/completions."""
     body = Body.parse(await read_body(exchange.request, app.body_limit))
-    await _generate(app, exchange, parse_completion(body, app.limits))
+    await _generate(app, exchange, parse_completion(body, app.limits, await _default_model(app, body)))
+
+
+async def _default_model(app: App, body: Body) -> str | None:
+    return await app.upstreams.unnamed() if body.fields.get("model") is None else None
 
 
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:

@@ -115,8 +115,8 @@ class CompletionRequest(GenerationRequest):
     echo: bool = False
 
 
-def parse_chat(body: Body, limits: Limits) -> ChatRequest:
-    """Validate a chat request; raises ApiError 400 naming the field at fault."""
+def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> ChatRequest:
+    """Validate a chat request; raises ApiError 400 naming the field at fault. default_model: of one that names none."""
     sent = typed(_SentChat, body.fields)
     _check_messages(body)
     if sent.top_logprobs and not sent.logprobs:
@@ -124,7 +124,7 @@ def parse_chat(body: Body, limits: Limits) -> ChatRequest:
     n = _check_width(sent, body, prompts=1, limits=limits)
     return ChatRequest(
         body=body,
-        model=sent.model,
+        model=sent.named(default_model),
         n=n,
         n_given=sent.width is not None,
         best_of=sent.best_of,
@@ -139,14 +139,14 @@ def parse_chat(body: Body, limits: Limits) -> ChatRequest:
     )
 
 
-def parse_completion(body: Body, limits: Limits) -> CompletionRequest:
-    """Validate a legacy completion request; raises ApiError 400 naming the field at fault."""
+def parse_completion(body: Body, limits: Limits, default_model: str | None = None) -> CompletionRequest:
+    """Validate a legacy completion request, as `parse_chat` does a chat request."""
     sent = typed(_SentCompletion, body.fields)
     prompt, listed = read_prompts(body.fields, "prompt")
     n = _check_width(sent, body, prompts=len(prompt), limits=limits)
     return CompletionRequest(
         body=body,
-        model=sent.model,
+        model=sent.named(default_model),
         n=n,
         n_given=sent.width is not None,
         best_of=sent.best_of,
@@ -178,7 +178,7 @@ class _StreamOptions(BaseModel):
 class _Sent(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    model: Annotated[str, Field(min_length=1)]
+    model: Annotated[str, Field(min_length=1)] | None = None
     n: int | None = None
     n_cmpl: int | None = None
     best_of: int | None = None
@@ -196,6 +196,13 @@ class _Sent(BaseModel):
     @property
     def streams(self) -> bool:
         return bool(self.stream)
+
+    def named(self, default_model: str | None) -> str:
+        """The model that is asked for."""
+        model = self.model or default_model
+        if model is None:
+            raise missing("model")
+        return model
 
     def wants(self, option: str) -> bool:
         """Whether a stream option is on."""

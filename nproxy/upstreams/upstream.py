@@ -113,19 +113,26 @@ class Upstreams:
         settings = config.upstreams if engine_socket is None else (_engine(engine_socket), *config.upstreams)
         self.all = tuple(Upstream(one, self._sessions) for one in settings)
         self.by_name = {upstream.name: upstream for upstream in self.all}
+        self._only = self.all[0] if len(self.all) == 1 and not self.all[0].models.configured else None
 
     async def route(self, model: str) -> tuple[Upstream, ModelName]:
         """The upstream for a model: the first that has it, else the first whose list cannot be read.
 
+        An upstream that is the only one, and whose models nobody configured, is left to say what it does not have.
         Raises ApiError 404 when there is none.
         """
         for upstream in self.all:
             if (name := await upstream.models.find(model)) is not None:
                 return upstream, name
         for upstream in self.all:
-            if upstream.models.takes_any():
+            if upstream.models.takes_any() or upstream is self._only:
                 return upstream, ModelName(model)
         raise model_not_found(model)
+
+    async def unnamed(self) -> str | None:
+        """The model of a request that names none: the only one that the only upstream lists."""
+        listed = [] if self._only is None else [*await self._only.models.entries()]
+        return listed[0] if len(listed) == 1 else None
 
     async def close(self) -> None:
         """Close all connections."""

@@ -332,6 +332,14 @@ _BYTES = [
 
 _ROUTING = [
     ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return True"),
+    ("Q1", UPSTREAMS + "upstream.py", " or upstream is self._only:", ":"),
+    (
+        "Q1",
+        UPSTREAMS + "upstream.py",
+        "self.all[0] if len(self.all) == 1 and not self.all[0].models.configured",
+        "self.all[0] if True",
+    ),
+    ("Q1", UPSTREAMS + "upstream.py", "listed[0] if len(listed) == 1 else None", "listed[0] if listed else None"),
     ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return False"),
     (
         "Q2",

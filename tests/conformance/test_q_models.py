@@ -8,14 +8,67 @@ from tests.conformance.scene import Scene
 from tests.conformance.settings import everywhere, of_http
 from tests.fakes.behaviour import MODEL
 from tests.fakes.upstream import FakeUpstream
-from tests.gateway.conftest import CHAT, envelope, gateway_for
+from tests.gateway.conftest import CHAT, body, envelope, gateway_for
 
 
 @everywhere
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 async def test_Q1_unknown_model(scene: Scene, path: str) -> None:
+    await scene.start(models=[MODEL])
     error = await scene.refused(404, path, model="nobody")
     assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert scene.calls == []
+
+
+@of_http
+async def test_Q1_of_several_upstreams_none_lists_it() -> None:
+    async with FakeUpstream(models=["a"]) as one, FakeUpstream(models=["b"]) as other:
+        upstreams = [{"name": "one", "replicas": [one.url]}, {"name": "other", "replicas": [other.url]}]
+        async with gateway_for({"upstreams": upstreams}) as gateway:
+            for names, status, param in (({"model": "c"}, 404, "model"), ({"model": None}, 400, "model")):
+                refused = await gateway.post({**body(**names), **names})
+                assert refused.status_code == status and envelope(refused)["param"] == param
+            assert not one.calls and not other.calls
+
+
+@of_http
+async def test_Q1_of_several_upstreams_one_without_a_list_takes_any_model() -> None:
+    async with FakeUpstream(models=["a"]) as one, FakeUpstream() as other:
+        other.list_fails = True
+        upstreams = [{"name": "one", "replicas": [one.url]}, {"name": "other", "replicas": [other.url]}]
+        async with gateway_for({"upstreams": upstreams}) as gateway:
+            assert (await gateway.ask(model="anything")).headers["x-nproxy-upstream"] == "other"
+
+
+@everywhere
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+async def test_Q1_Q19_the_only_upstream_is_asked_for_names_that_it_does_not_list(scene: Scene, path: str) -> None:
+    """Ollama lists llama3:latest and takes llama3; others take any name."""
+    for _ in range(2):
+        assert (await scene.whole(path, model="client-sent-name")).texts == scene.said
+    assert {call.body["model"] for call in scene.calls} == {"client-sent-name"}
+    metrics = (await (await scene.gateway()).client.get("/metrics")).text
+    assert "client-sent" not in metrics and 'model="other"' in metrics
+    scene.does(status=404, body=b'{"error": {"message": "model not found, try pulling it first"}}')
+    assert (await scene.refused(404, path, model="nobody"))["message"] == "model not found, try pulling it first"
+
+
+@everywhere
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+async def test_Q1_without_a_name_the_only_model_of_the_only_upstream_is_meant(scene: Scene, path: str) -> None:
+    for sent in ({"model": None}, {}):
+        asked = {name: value for name, value in scene.fields(path).items() if name != "model"} | sent
+        answer = await (await scene.gateway()).post(asked, path)
+        assert answer.status_code == 200
+        assert scene.n == 1 or answer.json()["model"] == MODEL, "one choice comes as the server says it"
+    assert all(call.body.get("model") is None for call in scene.calls), "it is sent as it came"
+
+
+@everywhere
+async def test_Q1_without_a_name_one_of_several_models_is_not_guessed(scene: Scene) -> None:
+    scene.upstream.models = ["a", "b"]
+    answer = await (await scene.gateway()).post({"messages": [{"role": "user", "content": "hi"}]})
+    assert answer.status_code == 400 and envelope(answer)["param"] == "model"
     assert scene.calls == []
 
 

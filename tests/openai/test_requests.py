@@ -260,7 +260,6 @@ def test_J6_echo_is_seen() -> None:
     ("field", "value", "code"),
     [
         ("model", 1, "invalid_type"),
-        ("model", None, "invalid_type"),
         ("model", "", "empty_string"),
         ("stream", "true", "invalid_type"),
         ("stream", 1, "invalid_type"),
@@ -356,3 +355,15 @@ def test_any_value_anywhere_is_accepted_or_refused_by_name(fields: dict[str, Any
     else:
         assert 1 <= request.n <= 128
         assert request.choices <= 512
+
+
+@pytest.mark.parametrize(("parse", "fields"), [(parse_chat, CHAT), (parse_completion, TEXT)])
+@pytest.mark.parametrize("named", [{"model": None}, {}], ids=["null", "absent"])
+def test_Q1_a_request_without_a_model_means_the_default_if_there_is_one(
+    parse: Any, fields: dict[str, Any], named: dict[str, None]
+) -> None:
+    unnamed = {key: value for key, value in fields.items() if key != "model"} | named
+    body = Body.parse(json.dumps(unnamed).encode())
+    assert parse(body, Limits(), "default").model == "default"
+    refused(lambda: parse(body, Limits()), "model", "missing_required_parameter")
+    assert parse(Body.parse(json.dumps(fields).encode()), Limits(), "default").model == "m"
