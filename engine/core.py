@@ -17,10 +17,10 @@ from engine.scheduler import Outcome, Scheduler
 
 _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
-_STUCK: dict[Stuck, tuple[str, Literal["refused", "failed"]]] = {
+_STUCK: dict[Stuck, tuple[str, Literal["unsatisfiable", "failed"]]] = {
     "rules": (
         "no token is left to draw: allowed tokens, bad words, min_tokens and grammar exclude them all",
-        "refused",
+        "unsatisfiable",
     ),
     "scores": ("the model's scores are not numbers here", "failed"),
 }
@@ -114,7 +114,7 @@ class Core:
         """Queue the groups whose grammars have been compiled since the last step."""
         for add, grammar, aborted in self.grammars.release():
             if isinstance(grammar, str):
-                self._failed.append(GroupFailed(add.group, grammar, "refused"))
+                self._failed.append(GroupFailed(add.group, grammar, "unsatisfiable"))
             else:
                 self.grammars.follow(add.group, self.scheduler.add(add), grammar)
                 self.scheduler.abort(add.group, aborted)
@@ -133,7 +133,7 @@ class Core:
         against = self.grammars.advance(output.tokens)
         outcome = self.scheduler.receive(batch, output)
         ended = {group: GroupFailed(group, *_STUCK[why]) for group, why in outcome.stuck.items()}
-        ended |= {group: GroupFailed(group, reason, "refused") for group, reason in against.items()}
+        ended |= {group: GroupFailed(group, reason, "unsatisfiable") for group, reason in against.items()}
         for group, failure in ended.items():
             self.scheduler.abort(group)
             self._failed.append(failure)

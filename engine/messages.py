@@ -202,13 +202,14 @@ class Embedded:
 class GroupFailed:
     """The core will not go on with this group; the message is for the client.
 
-    kind: "refused" for a request that can never run here, which is the client's to change; "busy" when too many
-    wait already, so that it may come again later; "failed" when the engine could not compute it.
+    kind: "refused" for a request that can never run here, which is the client's to change; "unsatisfiable" for one
+    whose grammar or rules for drawing cannot be kept, which is so too; "busy" when too many wait already, so that it
+    may come again later; "failed" when the engine could not compute it.
     """
 
     group: int
     message: str
-    kind: Literal["refused", "busy", "failed"]
+    kind: Literal["refused", "unsatisfiable", "busy", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

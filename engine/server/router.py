@@ -88,6 +88,8 @@ def _error(failed: GroupFailed) -> ApiError:
     match failed.kind:
         case "refused":
             return invalid_request(failed.message, code="request_too_large")
+        case "unsatisfiable":
+            return invalid_request(failed.message, code="unsatisfiable_rules")
         case "busy":
             return overloaded(failed.message, retry_after=_RETRY_SECONDS)
         case "failed":

@@ -106,7 +106,7 @@ def test_a_grammar_that_cannot_be_compiled_is_refused_and_harms_nobody() -> None
     core.add(add(1, WORDS))
     core.step()
     core.add(add(2, grammar_of("nothing")))
-    assert failures(core) == [(2, "refused", 'the grammar cannot be used: at 1(8): unknown name: "nothing"')]
+    assert failures(core) == [(2, "unsatisfiable", 'the grammar cannot be used: at 1(8): unknown name: "nothing"')]
     assert core.stats().tokens_drawn > 1
 
 
@@ -122,7 +122,7 @@ def test_a_token_against_the_grammar_ends_its_group_and_no_other() -> None:
         assert not {drawn.group for drawn in done.tokens} & {group for group, _ in failed}
         for drawn in done.tokens:
             ended[drawn.group] = ended.get(drawn.group, 0) + bool(drawn.finish)
-    assert (failed, ended.get(2)) == ([(1, "refused")], 2)
+    assert (failed, ended.get(2)) == ([(1, "unsatisfiable")], 2)
     assert core.stats().blocks_used == 0
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from collections.abc import AsyncIterator
+from typing import Literal, cast
 
 import pytest
 
 from engine.channel import CoreClient
 from engine.config import EngineConfig
-from engine.messages import Abort, Add, Embed, Sampling, TokenDrawn
+from engine.messages import Abort, Add, Embed, GroupFailed, Sampling, Stats, StepDone, TokenDrawn
 from engine.server.metrics import Metrics
 from engine.server.router import FULL, Inbox, Router
 from nproxy.openai.errors import ApiError, invalid_request
@@ -123,3 +124,35 @@ async def test_what_an_idle_engine_takes_is_sent_whole(prompts: int, n: int) -> 
     with router.submit(several(prompts, n)) as ticket:
         assert tuple(message.group for message in core.added) == ticket.groups
         assert len(core.added) == prompts
+
+
+class Failing(Recorder):
+    """A core whose only step fails the first group."""
+
+    def __init__(self, kind: Literal["refused", "unsatisfiable", "busy", "failed"]) -> None:
+        super().__init__()
+        self.failed = GroupFailed(0, "It failed.", kind)
+
+    async def __aiter__(self) -> AsyncIterator[StepDone]:
+        yield StepDone((), (self.failed,), 0.1, 0, Stats(), taken=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code"),
+    [
+        ("refused", 400, "request_too_large"),
+        ("unsatisfiable", 400, "unsatisfiable_rules"),
+        ("busy", 429, "overloaded"),
+        ("failed", 500, "engine_error"),
+    ],
+)
+async def test_a_failure_has_the_status_and_code_of_its_kind(
+    kind: Literal["refused", "unsatisfiable", "busy", "failed"], status: int, code: str
+) -> None:
+    core = Failing(kind)
+    router = Router(cast(CoreClient, core), Metrics(core.ready))
+    with router.submit(several(1, 2)) as ticket:
+        await router.run()
+        with pytest.raises(ApiError, match=r"It failed\.") as failed:
+            await ticket.inbox.take()
+    assert (failed.value.status, failed.value.code) == (status, code)
