@@ -6,7 +6,7 @@ import pytest
 
 from engine.admission import PATIENCE, giving_way
 from engine.core import Core
-from engine.messages import Add
+from engine.messages import Abort, Add
 from engine.sequence import State
 from tests.engine.scheduling import Answers, add, assert_right, check, engine_of, follow
 
@@ -148,6 +148,17 @@ def test_a_claim_whose_blocks_are_not_there_after_all_goes_on_waiting() -> None:
     assert queue.waiting[-1] is claimant
     check(engine)
     assert queue.meet(claimant, wanted=0)
+
+
+def test_an_heir_has_waited_as_long_as_the_one_whose_place_it_takes() -> None:
+    answers = wide_in_a_tight_pool()
+    answers.engine.add(add(1, 5, 2, 3))
+    came = len(answers.steps)
+    for _ in range(PATIENCE // 2):
+        answers.step()
+    answers.engine.abort(Abort(1, (0,)))
+    answers.finish_all()
+    assert PATIENCE <= answers.step_of(1, 1) - came + 1 <= PATIENCE + 4
 
 
 def test_the_widest_gives_way_first_and_the_oldest_last() -> None:
