@@ -23,7 +23,7 @@ serve: $(VENV)/.engine  ## Install what is needed and serve the default model on
 	$(bin)/nproxy serve $(ARGS)
 
 test: lint  ## Lint, types, import contracts and all tests that need nothing but pip
-	$(bin)/python -m pytest -m "not system" $(ARGS)
+	$(bin)/python -m pytest -m "not system" --numprocesses 2 --dist loadgroup $(ARGS)
 
 test-system: $(VENV)/.dev  ## Install Node and the like, and run the tests that need them
 	PYTHON="$(abspath $(bin))/python" tests/system/install.sh
