@@ -122,7 +122,12 @@ _STREAMS = [
     ("D9", CHOICES + "merge.py", "            strand.done = True\n            return None", "            return DONE"),
     ("D10", CHOICES + "merge.py", "if not strand.spoke:", "if not strand.done:"),
     ("D11", CHOICES + "relay.py", "return written + event(data)  #", "return written + event(dumps(wanted))  #"),
-    ("D15", CHOICES + "conduct.py", "next_waiting(self._capability.parallel)", "next_waiting(1)"),
+    (
+        "D15",
+        CHOICES + "conduct.py",
+        "next_waiting(1 if one_at_a_time else self._capability.parallel)",
+        "next_waiting(1)",
+    ),
     (
         "D16",
         OPENAI + "rewriter.py",
@@ -286,7 +291,7 @@ _LIMITS = [
     (
         "N7",
         UPSTREAMS + "balancing.py",
-        "return only if parallel is None or only.legs < parallel else None",
+        "return only if only.has_room(parallel) else None",
         "return only",
     ),
 ]
@@ -396,7 +401,7 @@ _ROUTING = [
 _NATIVE = [
     ("R1", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
     ("R3", OPENAI + "usage.py", "parts = list(tails) or", "parts = list(tails)[-1:] or"),
-    ("R4", CHOICES + "compose.py", " or (leg.choices(request.prompts) > 1 and not capability.json_usage)", ""),
+    ("R4", CHOICES + "compose.py", "if leg.choices(request.prompts) > 1 and not capability.json_usage:", "if False:"),
     ("R4", CHOICES + "compose.py", "leg.choices(request.prompts) > 1", "leg.width > 1"),
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),

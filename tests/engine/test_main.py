@@ -154,7 +154,7 @@ async def test_it_refuses_while_loading_and_L5_finishes_on_sigterm(default_model
         assert first.json()["error"]["code"] == "engine_unavailable"
         assert first.headers["retry-after"]
         await life.until_ready()
-        async with life.client() as client, client.stream("POST", "/v1/chat/completions", json=long_chat(40)) as live:
+        async with life.client() as client, client.stream("POST", "/v1/chat/completions", json=long_chat(16)) as live:
             lines, seen = await begun(live)
             life.process.send_signal(signal.SIGTERM)
             async with life.client() as late:
