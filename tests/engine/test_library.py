@@ -20,6 +20,7 @@ from engine.library import ChatWishes, TextWishes
 from engine.server.asking.fields import check_fields
 from engine.server.preparing.pooling import Pooling
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import ApiError
 from tests.engine.asking import QUESTION, answer, chat
 from tests.engine.conftest import MODEL
 from tests.real.processes import ROOT
@@ -249,7 +250,10 @@ def test_embeddings_do_not_depend_on_company(engine: Engine) -> None:
 @pytest.mark.parametrize(("words", "dialect"), [(TextWishes, Dialect.COMPLETIONS), (ChatWishes, Dialect.CHAT)])
 def test_every_word_is_one_of_the_wires(words: type[Any], dialect: Dialect) -> None:
     for name in get_type_hints(words):
-        check_fields(dialect, {name: "a value"})  # refuses what the engine does not read
+        try:
+            check_fields(dialect, {name: "a value"})  # refuses what the engine does not read
+        except ApiError as refused:
+            assert refused.code == "invalid_type", name
 
 
 def test_no_model_and_no_engine(default_model: Path, tmp_path: Path, engine: Engine) -> None:

@@ -43,6 +43,7 @@ def test_transformers_serve_gives_the_true_table(transformers_server: Server, sm
         "role_chunks": "yes",
         "finish": "yes",
         "done": "no",
+        "tools": "no",
     }
     told_values = {name: one["value"] for name, one in told["findings"]["chat"].items() if one["value"] is not None}
     assert told_values == {"n": "ignored", "sampling": "generation_config"}
