@@ -129,7 +129,7 @@ def _read(block: bytes) -> SSEEvent | None:
             data.append(value)
         elif field == b"event":
             name = value.decode("utf-8", "replace")
-        elif field == b"error":
+        elif field == b"error" and value:
             data, name = [value], "error"
             break
     joined = b"\n".join(data)

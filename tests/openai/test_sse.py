@@ -225,3 +225,7 @@ def test_recorded_streams_whole_and_bytewise(server: str, name: str) -> None:
 def test_P15_llamacpps_error_field_is_an_error() -> None:
     said = b'data: {}\n\nerror: {"message":"full"}\n\n'
     assert SSEDecoder().feed(said) == [SSEEvent(b"{}"), SSEEvent(b'{"message":"full"}', "error")]
+
+
+def test_P15_an_error_field_that_says_nothing_is_an_unknown_field() -> None:
+    assert decode(b"data: x\nerror\n\ndata: y\nerror:\n\n") == [SSEEvent(b"x"), SSEEvent(b"y")]
