@@ -72,7 +72,7 @@ async def test_B1_B9_C1_C2_choice_i_answers_to_seed_plus_i(stage: EngineStage, s
 
 @of_engine
 async def test_B2_without_a_seed_the_choices_differ(stage: EngineStage) -> None:
-    both = [await stage.whole(seed=None, n=4) for _ in range(2)]
+    both = [await stage.whole(seed=None, n=4, ignore_eos=True, max_tokens=24) for _ in range(2)]
     assert len({text for answer in both for text in answer.texts.values()}) == 8
 
 
