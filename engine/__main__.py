@@ -25,8 +25,9 @@ from engine.server.http import listening
 from engine.server.metrics import Metrics
 from engine.server.preparing.pooling import Pooling, read_pooling
 from engine.server.router import Router
-from engine.server.serving import Serving, unavailable
+from engine.server.serving import Serving
 from engine.text.tokenizer import Tokenizer, load_tokenizer
+from nproxy.openai.errors import engine_unavailable
 
 _DRAIN_SECONDS = 8.0  # the supervisor waits ten before it kills
 _FAREWELL_SECONDS = 2.0  # for requests to write their error event
@@ -132,7 +133,7 @@ class _Departure:
         """End what still runs with an error event."""
         self._serving.draining = True
         if self._serving.ready:
-            self._serving.router.end(unavailable("The engine is shutting down."))
+            self._serving.router.end(engine_unavailable("The engine is shutting down."))
         self.begun.set()
 
 

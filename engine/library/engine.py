@@ -50,7 +50,7 @@ class Engine:
         self._tokenizer = load_tokenizer(Path(model), config.tool_parser, config.reasoning_parser)
         self._pooling = read_pooling(config)
         core = Core(config, Runner.load(config), self._tokenizer.backend.to_str())
-        self._core = SharedCore(core, config.max_sequences + config.max_queue)
+        self._core = SharedCore(core, config.room)
         self._adapters = frozenset([name for name, _ in config.adapters])
         self._limits = Limits(config.max_sequences, _UNBOUNDED)
         self._most_logprobs = config.max_logprobs

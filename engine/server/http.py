@@ -151,8 +151,7 @@ def _id(given: str | None) -> str:
 async def _generate(request: web.Request, dialect: Dialect) -> web.StreamResponse:
     serving = request.app[SERVING]
     with serving.request():
-        raw = await read(request)
-        order, adapter = await serving.by_size(len(raw), lambda: _order(raw, dialect, serving))
+        order, adapter = await read(request, lambda body: _order(body, dialect, serving))
         asked = order.request
         salt = salt_of(request.headers, asked.body.fields)
         router = serving.router
@@ -172,10 +171,10 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
             return web.Response(body=await answer.whole(asked.n), content_type="application/json")
 
 
-def _order(raw: bytes, dialect: Dialect, serving: Serving) -> tuple[Order, str | None]:
+def _order(body: Body, dialect: Dialect, serving: Serving) -> tuple[Order, str | None]:
     """What a body asks for, and of which adapter."""
     parse = parse_chat if dialect is Dialect.CHAT else parse_completion
-    asked = parse(Body.parse(raw), serving.limits)
+    asked = parse(body, serving.limits)
     adapter = serving.adapter(asked.model)
     return read_order(asked, serving.most_logprobs), adapter
 

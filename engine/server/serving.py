@@ -21,7 +21,7 @@ from engine.server.preparing.pooling import Pooling
 from engine.server.preparing.prompts import Prompt, prepare
 from engine.server.router import Router
 from engine.text.tokenizer import Tokenizer
-from nproxy.openai.errors import ApiError, model_not_found
+from nproxy.openai.errors import ApiError, engine_unavailable, model_not_found
 from nproxy.openai.requests import Limits
 
 STALL_SECONDS = 60.0
@@ -97,7 +97,7 @@ class Serving:
 
     def _loaded(self) -> tuple[Router, Metrics]:
         if self._core is None:
-            raise unavailable("The engine is loading its model.")
+            raise engine_unavailable("The engine is loading its model.")
         return self._core
 
     def adapter(self, model: str) -> str | None:
@@ -119,7 +119,7 @@ class Serving:
     def request(self) -> Iterator[None]:
         """Count a request while it is served; raises ApiError 503 when the engine is on its way out."""
         if self.draining:
-            raise unavailable("The engine is shutting down.")
+            raise engine_unavailable("The engine is shutting down.")
         self._requests += 1
         self._idle.clear()
         try:
@@ -171,8 +171,3 @@ class Serving:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._compiling is not None:
             self._compiling.kill()
-
-
-def unavailable(message: str) -> ApiError:
-    """Build the 503 of an engine that takes no requests now."""
-    return ApiError(503, message, type="server_error", code="engine_unavailable", headers={"retry-after": "1"})

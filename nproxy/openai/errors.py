@@ -67,6 +67,12 @@ def overloaded(message: str, *, retry_after: int) -> ApiError:
     return ApiError(429, message, type="rate_limit_error", code="overloaded", headers=headers)
 
 
+def engine_unavailable(message: str, *, retry_after: int = 1) -> ApiError:
+    """Build the 503 of an engine that does not take this now; `retry_after` in seconds."""
+    headers = {"retry-after": str(retry_after)}
+    return ApiError(503, message, type="server_error", code="engine_unavailable", headers=headers)
+
+
 def upstream_unavailable(message: str = "The upstream cannot be reached.") -> ApiError:
     """Build the 502 for refused, unresolvable, broken or untrusted connections; the message holds no URL."""
     return ApiError(502, message, type="server_error", code="upstream_unavailable")

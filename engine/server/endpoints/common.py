@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from aiohttp import ClientPayloadError, hdrs, web
 from aiohttp.web_protocol import RequestPayloadError
 
 from engine.server.serving import Serving
+from nproxy.openai.body import Body
 from nproxy.openai.encoding import Decoder
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import dumps
@@ -15,10 +18,20 @@ from nproxy.openai.jsonvalue import dumps
 SERVING = web.AppKey("serving", Serving)
 
 _BODY_SECONDS = 30.0
+_Asked = TypeVar("_Asked")
 
 
-async def read(request: web.Request) -> bytes:
-    """Read the body, decoded from gzip or deflate.
+async def read(request: web.Request, parse: Callable[[Body], _Asked]) -> _Asked:
+    """Read the body, and what it asks for; a large one is parsed off the event loop.
+
+    Raises ApiError, as `parse` does too.
+    """
+    raw = await _read(request)
+    return await request.app[SERVING].by_size(len(raw), lambda: parse(Body.parse(raw)))
+
+
+async def _read(request: web.Request) -> bytes:
+    """The body, decoded from gzip or deflate.
 
     Raises ApiError: 408 when it does not come in time, 415 for another content-encoding, 400 for a body that breaks
     off or cannot be decoded, 413 for one that is too large then.

@@ -14,7 +14,6 @@ from engine.server.asking.members import Members
 from engine.server.asking.salt import salt_of
 from engine.server.endpoints.common import SERVING, json_answer, read
 from engine.server.preparing.pooling import Pooling, prompts_of
-from nproxy.openai.body import Body
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import missing, wrong_type
@@ -33,7 +32,7 @@ async def embeddings(request: web.Request) -> web.Response:
     """Answer with one vector for each input, in order; raises ApiError 400 where the model gives none."""
     serving = request.app[SERVING]
     with serving.request():
-        asked = _read_asked(Members(Body.parse(await read(request)).fields))
+        asked = await read(request, lambda body: _read_asked(Members(body.fields)))
         adapter, salt = serving.adapter(asked.model), salt_of(request.headers, {})
         pooling, router = serving.pooling, serving.router
         if pooling is None:

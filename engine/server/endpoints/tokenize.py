@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -30,9 +31,7 @@ async def tokenize(request: web.Request) -> web.Response:
     """POST /tokenize {"prompt" | "messages", ...}: {"count", "max_model_len", "tokens", "token_strs"}."""
     serving = request.app[SERVING]
     with serving.request():
-        fields = Body.parse(await read(request)).fields
-        _check_model(fields.get("model"), serving)
-        asked = _read_asked(Members(fields), serving)
+        asked = await read(request, lambda body: _read_asked(Members(body.fields), serving))
         longest = context_length(serving.router.ready)
         tokens, strings = await serving.aside(lambda: asked.tokens(serving.tokenizer))
         return json_answer({"count": len(tokens), "max_model_len": longest, "tokens": tokens, "token_strs": strings})
@@ -42,11 +41,7 @@ async def detokenize(request: web.Request) -> web.Response:
     """POST /detokenize {"tokens"}: {"prompt"}, special tokens written out, so that tokenizing gives them again."""
     serving = request.app[SERVING]
     with serving.request():
-        fields = Body.parse(await read(request)).fields
-        for name in fields.keys() - {"model", "tokens"}:
-            raise unknown(name)
-        _check_model(fields.get("model"), serving)
-        tokens = _read_tokens(fields.get("tokens"), serving.router.ready.vocab_size)
+        tokens = await read(request, lambda body: _read_tokens(body.fields, serving))
         text = await serving.aside(lambda: serving.tokenizer.backend.decode(tokens, skip_special_tokens=False))
         return json_answer({"prompt": text})
 
@@ -73,6 +68,7 @@ class _Asked:
 
 
 def _read_asked(members: Members, serving: Serving) -> _Asked:
+    _check_model(members.get("model"), serving)
     fields, chat = members.values, members.get("messages") is not None
     for name in fields.keys() - _OPTIONS - (FIELDS if chat else {"prompt"}):
         raise unknown(name)
@@ -96,7 +92,11 @@ def _flag(members: Members, name: str, *, default: bool) -> bool:
     return default if members.get(name) is None else members.flag(name)
 
 
-def _read_tokens(value: JSON, vocab_size: int) -> list[int]:
+def _read_tokens(fields: Mapping[str, JSON], serving: Serving) -> list[int]:
+    for name in fields.keys() - {"model", "tokens"}:
+        raise unknown(name)
+    _check_model(fields.get("model"), serving)
+    value, vocab_size = fields.get("tokens"), serving.router.ready.vocab_size
     if value is None:
         raise missing("tokens")
     if not isinstance(value, list):

@@ -22,7 +22,7 @@ from engine.messages import Ready
 from engine.server.asking.structure import Structure, grammar_of, text_rule
 from engine.server.preparing.trial import TOO_LONG
 from engine.text.tokenizer import Tokenizer
-from nproxy.openai.errors import ApiError, invalid_request, overloaded
+from nproxy.openai.errors import engine_unavailable, invalid_request, overloaded
 
 _TRIAL_SECONDS = 5.0  # of processor time; a schema of everyday size takes some milliseconds
 _WALL_SECONDS = 15.0  # the same on a machine that does much else
@@ -102,7 +102,9 @@ class Compiling:
             except _Died as error:
                 raise GrammarError(str(error)) from error
             except _Late as error:
-                raise _unavailable("The grammar could not be tried in time.") from error
+                raise engine_unavailable(
+                    "The grammar could not be tried in time.", retry_after=_RETRY_SECONDS
+                ) from error
             self._passed[grammar] = text
             if len(self._passed) > _KEPT:
                 self._passed.popitem(last=False)
@@ -144,7 +146,7 @@ class Compiling:
         try:  # with a grammar that must pass, so that no client's pays for the start
             await self._ask(process, grammar_of(text_rule("")), _START_SECONDS)
         except (_Died, _Late) as error:
-            raise _unavailable("The engine cannot try grammars now.") from error
+            raise engine_unavailable("The engine cannot try grammars now.", retry_after=_RETRY_SECONDS) from error
         return process
 
     async def _ask(self, process: Process, grammar: str, seconds: float) -> str:
@@ -173,8 +175,3 @@ class Compiling:
         if (why := answer.get("error")) is not None:
             raise GrammarError(why)
         return answer["grammar"]
-
-
-def _unavailable(message: str) -> ApiError:
-    headers = {"retry-after": str(_RETRY_SECONDS)}
-    return ApiError(503, message, type="server_error", code="engine_unavailable", headers=headers)

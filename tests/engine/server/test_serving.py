@@ -25,10 +25,11 @@ from engine.server.answering.logprobs import Spelling
 from engine.server.http import listening
 from engine.server.metrics import Metrics
 from engine.server.router import Router
-from engine.server.serving import Serving, unavailable
+from engine.server.serving import Serving
 from engine.text.detokenizer import TokenBytes
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
+from nproxy.openai.errors import engine_unavailable
 from tests.engine.asking import answer, ask, chat, folded, post, refused, stream, streamed, texts
 from tests.engine.conftest import MODEL
 from tests.engine.server.asking.test_order import LETTERS
@@ -224,7 +225,7 @@ async def test_P14_no_ping_before_the_headers_are_decided(path: Path, monkeypatc
         assert asyncio.get_running_loop().time() - asked >= 0.4
         assert b" 200 " in head
         assert await first_bytes(reader, b"\n\n") == b"8\r\n: ping\n\n"
-        served.router.end(unavailable("It is over."))
+        served.router.end(engine_unavailable("It is over."))
         rest = await first_bytes(reader, b"0\r\n\r\n")
         assert b"It is over." in rest
         assert b"[DONE]" not in rest
@@ -234,7 +235,7 @@ async def test_a_failure_before_the_headers_has_its_status(path: Path) -> None:
     async with engine(LETTERS, path, runner="slow") as served, streaming_from(path, max_tokens=9) as reader:
         while served.router.idle:
             await asyncio.sleep(0)
-        served.router.end(unavailable("It is over."))
+        served.router.end(engine_unavailable("It is over."))
         assert b" 503 " in await first_bytes(reader, b"\r\n\r\n")
 
 
@@ -250,7 +251,7 @@ async def test_L5_an_end_invents_no_finish_reason(path: Path) -> None:
                 seen.append(line)
                 if '"finish_reason":"length"' in line:
                     break
-            served.router.end(unavailable("It is over."))
+            served.router.end(engine_unavailable("It is over."))
             whole = folded(seen + [line async for line in lines])
         assert whole.reasons == {0: ["length"]}
         assert whole.chunks[-1]["error"]["message"] == "It is over."
@@ -381,7 +382,7 @@ async def test_requests_without_a_seed_take_theirs_from_the_settings(path: Path)
 
 async def test_a_request_that_was_prepared_while_the_core_ended_is_refused(path: Path) -> None:
     async with engine(LETTERS, path) as served, client_of(path) as client:
-        served.router.end(unavailable("It is over."))
+        served.router.end(engine_unavailable("It is over."))
         status, error = await refused(client, "/v1/chat/completions", chat())
         assert (status, error["message"]) == (503, "It is over.")
         assert served.router.idle

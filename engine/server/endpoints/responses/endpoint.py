@@ -48,7 +48,7 @@ def add_routes(app: web.Application, config: EngineConfig) -> None:
 async def _create(request: web.Request) -> web.StreamResponse:
     serving = request.app[SERVING]
     with serving.request():
-        turns, asked = request.app[_TURNS], read_asked(Body.parse(await read(request)).fields, _new_id)
+        turns, asked = request.app[_TURNS], await read(request, lambda body: read_asked(body.fields, _new_id))
         owner = salt_of(request.headers, {})
         previous = None
         if asked.previous is not None:
@@ -78,13 +78,18 @@ async def _create(request: web.Request) -> web.StreamResponse:
 async def _prepared(serving: Serving, asked: Asked, previous: Turn | None) -> tuple[Order, Prompt]:
     """The chat that the request and all turns before it come to; its errors name the request's own fields."""
     try:
-        chat = asked.chat(previous.conversation if previous else [])
-        order = read_order(parse_chat(Body.parse(dumps(chat)), serving.limits), serving.most_logprobs)
-        serving.adapter(order.request.model)
+        chat = dumps(asked.chat(previous.conversation if previous else []))
+        order = await serving.by_size(len(chat), lambda: _order(chat, serving))
         [prompt] = await serving.prepare(order)
     except ApiError as error:
         raise renamed(error) from None
     return order, prompt
+
+
+def _order(chat: bytes, serving: Serving) -> Order:
+    order = read_order(parse_chat(Body.parse(chat), serving.limits), serving.most_logprobs)
+    serving.adapter(order.request.model)
+    return order
 
 
 async def _retrieve(request: web.Request) -> web.Response:

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.server.serving import unavailable
 from engine.text.template import ChatTemplate
+from nproxy.openai.errors import engine_unavailable
 from tests.engine.asking import answer, refused
 from tests.engine.conftest import MODEL
 from tests.engine.server.asking.test_order import LETTERS
@@ -164,7 +164,7 @@ async def test_a_core_that_fails_while_it_streams_is_the_last_event(path: Path) 
         async with client.stream("POST", URL, json=body(stream=True, max_output_tokens=400, ignore_eos=True)) as given:
             lines = given.aiter_lines()
             await anext(lines)
-            served.router.end(unavailable("It is over."))
+            served.router.end(engine_unavailable("It is over."))
             data = [line.removeprefix("data: ") async for line in lines if line.startswith("data: ")]
         last = json.loads(data[-1])
         assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
