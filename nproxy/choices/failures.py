@@ -111,9 +111,9 @@ def _worded(failure: Failure) -> ApiError:
             return upstream_unavailable(failure.message)
         case FailureKind.TIMEOUT:
             return upstream_timeout(failure.message)
-        case FailureKind.CUT | FailureKind.INTERRUPTED | FailureKind.SHORT:
-            return upstream_error(failure.message)
-        case FailureKind.MALFORMED | FailureKind.OVERSIZE:
+        case (
+            FailureKind.CUT | FailureKind.INTERRUPTED | FailureKind.SHORT | FailureKind.MALFORMED | FailureKind.OVERSIZE
+        ):
             return upstream_error(failure.message)
         case FailureKind.UNSCORED:
             return invalid_request(failure.message, param="best_of")

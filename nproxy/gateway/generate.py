@@ -117,7 +117,6 @@ class _Legs:
             headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
         if self._idempotency_key is not None:
             headers["Idempotency-Key"] = f"{self._idempotency_key}-{offset}"
-        choices = leg.choices(self._request.prompts)
         call = Call(
             leg=leg.number,
             path=_PATHS[self._request.dialect],
@@ -125,9 +124,9 @@ class _Legs:
             body=compose(self._request, self._capability, leg),
             streamed=asked_as_stream(self._request, self._capability, leg),
             own_key=self._upstream.own_key,
-            choices=choices,
+            choices=leg.choices(self._request.prompts),
         )
-        return self._upstream.call(call, choices, self._kin, alone=command.alone)
+        return self._upstream.call(call, self._kin, alone=command.alone)
 
 
 def _settings(app: App, upstream: Upstream, request: Request) -> ConductSettings:

@@ -28,9 +28,8 @@ NMode = Literal["auto", "native", "fanout"] | NativeUpTo
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    value: int | None  # "logprobs": sights in a row; "parallel": place in _SURENESS; else unused
+    what: Width | Verdict | int | None  # "n", "parallel", "logprobs" (sights in a row); None: that it is so
     until: float
-    width: Width | None = None  # "n"
 
 
 class Capabilities:
@@ -87,18 +86,17 @@ class Capabilities:
         match lesson:
             case NativeWidth(asked=asked, got=got):
                 if self._n == "auto":
-                    self._keep(model, "n", None, (self._width(model) or Width()).after(asked, got))
+                    self._keep(model, "n", (self._width(model) or Width()).after(asked, got))
             case Lacks(what="logprobs" as what):
-                known = self._recall(model, what)
-                self._keep(model, what, 1 if known is None else (known.value or 0) + 1)
+                self._keep(model, what, self._sights(model) + 1)
             case Scores():
                 self._learned.pop((model, "logprobs"), None)
             case FieldRefused(field=what) | Lacks(what=what):
-                self._keep(model, what, None)
+                self._keep(model, what)
             case OneAtATime(verdict=verdict):
                 held = self._verdict(model)
                 if self._alone is not None and (held is None or _SURENESS.index(verdict) >= _SURENESS.index(held)):
-                    self._keep(model, "parallel", _SURENESS.index(verdict))
+                    self._keep(model, "parallel", verdict)
             case _:
                 assert_never(lesson)
 
@@ -110,10 +108,9 @@ class Capabilities:
         told: dict[str, dict[str, int | bool | None]] = {}
         for model, what in list(self._learned):
             if self._believed(model, what):
-                width = self._learned[model, what].width
-                told.setdefault(model, {})[what] = (
-                    (1 if what == "parallel" else False) if width is None else width.limit
-                )
+                kept = self._learned[model, what].what
+                shown = kept.limit if isinstance(kept, Width) else 1 if what == "parallel" else False
+                told.setdefault(model, {})[what] = shown
         return told
 
     def told(self) -> dict[str, dict[str, int | bool | str | None]]:
@@ -127,26 +124,35 @@ class Capabilities:
 
     def _width(self, model: str) -> Width | None:
         learned = self._recall(model, "n")
-        return None if learned is None else learned.width
+        return learned.what if learned is not None and isinstance(learned.what, Width) else None
+
+    def _sights(self, model: str) -> int:
+        """How many answers in a row lacked the log probabilities that were asked for."""
+        learned = self._recall(model, "logprobs")
+        return learned.what if learned is not None and isinstance(learned.what, int) else 0
 
     def _believed(self, model: str, what: str) -> bool:
         """Whether something was learned, and there is no doubt about it."""
         learned = self._recall(model, what)
-        if learned is None or (learned.width is not None and learned.width.doubted):
-            return False
-        if what == "parallel":
-            return self._verdict(model) == "confirmed"
-        return what != "logprobs" or (learned.value or 0) >= SIGHTS
+        match None if learned is None else learned.what:
+            case Width(doubted=doubted):
+                return not doubted
+            case str(verdict):
+                return verdict == "confirmed"
+            case int(sights):
+                return sights >= SIGHTS
+            case None:
+                return learned is not None
 
-    def _keep(self, model: str, what: str, value: int | None, width: Width | None = None) -> None:
-        self._learned.pop((model, what), None)
+    def _keep(self, model: str, name: str, what: Width | Verdict | int | None = None) -> None:
+        self._learned.pop((model, name), None)
         while len(self._learned) >= MOST_LESSONS:
             del self._learned[next(iter(self._learned))]  # the oldest: clients may make up names of models
-        self._learned[model, what] = _Learned(value, self._clock() + FORGET_SECONDS, width)
+        self._learned[model, name] = _Learned(what, self._clock() + FORGET_SECONDS)
 
     def _verdict(self, model: str) -> Verdict | None:
         learned = self._recall(model, "parallel")
-        return None if learned is None or learned.value is None else _SURENESS[learned.value]
+        return learned.what if learned is not None and isinstance(learned.what, str) else None
 
     def _recall(self, model: str, what: str) -> _Learned | None:
         learned = self._learned.get((model, what))

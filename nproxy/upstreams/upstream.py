@@ -49,14 +49,12 @@ class Upstream:
         """Whether calls carry nproxy's own key, so that a 401 is not the client's fault."""
         return isinstance(self.settings.api_key, SecretStr)
 
-    async def call(
-        self, call: Call, choices: int, kin: Kin | None = None, *, alone: bool = False
-    ) -> AsyncGenerator[list[Event]]:
-        """Wait at the gate, then send one leg that carries so many choices, where its kin is; see Client.call.
+    async def call(self, call: Call, kin: Kin | None = None, *, alone: bool = False) -> AsyncGenerator[list[Event]]:
+        """Wait at the gate, then send one leg, where its kin is; see Client.call.
 
         alone: with no other call at its replica.
         """
-        async with self.gate.permit(choices, kin, alone=alone) as replica:
+        async with self.gate.permit(call.choices, kin, alone=alone) as replica:
             self.budget.count_call()
             company = Company(replica)
             async with aclosing(self.client.call(replica, call)) as batches:

@@ -409,7 +409,7 @@ _NATIVE = [
     ("R9", CHOICES + "recovery.py", "if failure.kind is FailureKind.INTERRUPTED:", "if False:"),
     ("R9", CHOICES + "merge.py", "return self._request.stream and self._strands[number].generated", "return False"),
     ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
-    ("R9", UPSTREAMS + "upstream.py", "(choices, kin, alone=alone)", "(choices, kin)"),
+    ("R9", UPSTREAMS + "upstream.py", "(call.choices, kin, alone=alone)", "(call.choices, kin)"),
     ("R10", CHOICES + "remedies.py", "if not failure.body and failure.status in _AT_FAULT:", "if False:"),
     (
         "R10",
