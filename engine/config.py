@@ -18,6 +18,10 @@ class EngineConfig:
     runner and the device. served_model_name: the id on the wire; None takes the model's own name.
     block_size: tokens per KV block. num_blocks: size of the pool; None derives it from memory.
     kv_fraction: part of the device's memory for KV, between 0 and 1; None is the runner's default.
+    device: where the model runs; "auto" takes a CUDA device if there is one and Triton is installed. kernels: what
+    computes attention and all between the products; "auto" is Triton on a CUDA device and torch on a CPU, where
+    Triton's run under its interpreter only. cuda_graphs: on a CUDA device, replay recorded launches in decoding steps.
+    deterministic: an answer is the same bit for bit whatever else runs, at some cost.
     max_model_len: longest prompt plus answer, in tokens; None is the model's own limit.
     max_batch_tokens: tokens one step may run, decoding sequences first, prompts with what is left.
     max_sequences: sequences at once; also the widest n that one request can have.
@@ -36,6 +40,10 @@ class EngineConfig:
 
     model: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    kernels: Literal["auto", "torch", "triton"] = "auto"
+    cuda_graphs: bool = True
+    deterministic: bool = False
     served_model_name: str | None = None
     block_size: int = 16
     num_blocks: int | None = None

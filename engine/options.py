@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("model", metavar="MODEL", help="a Hugging Face folder or a .gguf file")
     _server(words)
     _model(words)
+    _device(words)
     _form(words)
     _memory(words)
     _limits(words)
@@ -99,6 +100,23 @@ def _model(words: argparse.ArgumentParser) -> None:
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), help="what it computes in (auto)")
     add("--max-model-len", type=int, metavar="N", help="longest prompt plus answer, in tokens (the model's own)")
     add("--seed", type=int, metavar="N", help="base of the seeds of requests without one (another at each start)")
+
+
+def _device(words: argparse.ArgumentParser) -> None:
+    add = words.add_argument_group("where it runs").add_argument
+    add("--device", choices=("auto", "cpu", "cuda"), help="what computes (auto: a CUDA device where there is one)")
+    add("--kernels", choices=("auto", "torch", "triton"), help="by which kernels (auto: Triton's on a CUDA device)")
+    add(
+        "--no-cuda-graphs",
+        dest="cuda_graphs",
+        action="store_false",
+        help="on a CUDA device, launch every kernel of every step anew",
+    )
+    add(
+        "--deterministic",
+        action="store_true",
+        help="give the same answer bit for bit whatever else runs, at some cost",
+    )
 
 
 def _form(words: argparse.ArgumentParser) -> None:

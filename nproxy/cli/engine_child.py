@@ -62,6 +62,8 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
         "--uds": socket,
         "--served-model-name": model.id,
         "--dtype": settings.dtype,
+        "--device": settings.device,
+        "--kernels": settings.kernels,
         "--max-model-len": settings.max_model_len,
         "--max-sequences": settings.max_sequences,
         "--max-batch-tokens": settings.max_batch_tokens,
@@ -82,7 +84,12 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
     }
     given = [word for option, value in options.items() if value is not None for word in (option, str(value))]
     given += [word for name, folder in settings.adapters.items() for word in ("--lora", f"{name}={folder}")]
-    given += [] if settings.prefix_cache else ["--no-prefix-cache"]
+    switched = {
+        "--no-prefix-cache": not settings.prefix_cache,
+        "--no-cuda-graphs": not settings.cuda_graphs,
+        "--deterministic": settings.deterministic,
+    }
+    given += [word for word, on in switched.items() if on]
     # -P: a folder named engine where the user stands is not the engine
     return [sys.executable, "-P", "-m", "engine", str(model.path), *given, "--exit-with-stdin"]
 

@@ -64,6 +64,14 @@ class Engine(Settings):
     """The default model's id, a hub id (org/name), a folder of the Hugging Face layout, or a .gguf file."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """What the model computes in."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where it runs; auto: on a CUDA device where there is one."""
+    kernels: Literal["auto", "torch", "triton"] = "auto"
+    """By which kernels; auto: Triton's on a CUDA device, torch's on a CPU."""
+    cuda_graphs: bool = True
+    """On a CUDA device, replay recorded launches in decoding steps."""
+    deterministic: bool = False
+    """Give the same answer bit for bit whatever else runs, at some cost."""
     max_model_len: Count | None = None
     """Longest prompt and answer together, in tokens; null: what the model was made for."""
     max_sequences: Count | None = None

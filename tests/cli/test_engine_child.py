@@ -80,7 +80,8 @@ def test_the_command_leaves_unset_options_to_the_engine() -> None:
     words = command(Engine(max_model_len=512), model, Path("/s"), "info")
     assert words == [
         *(sys.executable, "-P", "-m", "engine", "/models/name", "--uds", "/s", "--served-model-name", "org/name"),
-        *("--dtype", "auto", "--max-model-len", "512", "--tool-parser", "auto", "--reasoning-parser", "auto"),
+        *("--dtype", "auto", "--device", "auto", "--kernels", "auto", "--max-model-len", "512"),
+        *("--tool-parser", "auto", "--reasoning-parser", "auto"),
         *("--stall-seconds", "60", "--log-level", "warning", "--exit-with-stdin"),
     ]
 
@@ -89,6 +90,10 @@ def test_every_setting_reaches_the_engine() -> None:
     settings = Engine(
         model="unused",
         dtype="float32",
+        device="cpu",
+        kernels="torch",
+        cuda_graphs=False,
+        deterministic=True,
         max_model_len=512,
         max_sequences=8,
         max_batch_tokens=128,
@@ -111,6 +116,10 @@ def test_every_setting_reaches_the_engine() -> None:
     assert understood == EngineConfig(
         model=str(Path(__file__).parent),
         dtype="float32",
+        device="cpu",
+        kernels="torch",
+        cuda_graphs=False,
+        deterministic=True,
         served_model_name="m",
         block_size=32,
         kv_fraction=0.5,

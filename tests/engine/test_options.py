@@ -17,7 +17,11 @@ INTERNAL = {"model", "share_gate"}
 WORDS: dict[str, tuple[list[str], Any]] = {
     "adapters": (["--lora", "a=/x", "--lora", "b=/y"], (("a", "/x"), ("b", "/y"))),
     "block_size": (["--block-size", "8"], 8),
+    "cuda_graphs": (["--no-cuda-graphs"], False),
+    "deterministic": (["--deterministic"], True),
+    "device": (["--device", "cpu"], "cpu"),
     "dtype": (["--dtype", "float32"], "float32"),
+    "kernels": (["--kernels", "torch"], "torch"),
     "kv_fraction": (["--kv-fraction", "0.5"], 0.5),
     "max_batch_tokens": (["--max-batch-tokens", "4096"], 4096),
     "max_logprobs": (["--max-logprobs", "0"], 0),
