@@ -12,9 +12,9 @@ from bisect import insort
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from engine import prefix, work
+from engine import chunking, prefix, work
 from engine.admission import Limits, Queue, by_age, giving_way
-from engine.batch import Batch, Chunk, Row, StepOutput, Stuck, plan_items
+from engine.batch import Batch, Row, StepOutput, Stuck, plan_items
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
@@ -119,8 +119,10 @@ class Scheduler:
         self._make_room()
         self._meet_claim()
         rows = tuple([self._row(sequence) for sequence in self.running if sequence.state is State.DECODE])
-        chunks = self._chunks(self._config.max_batch_tokens - len(rows))
-        items = plan_items(rows, self.pool.block_size, gate=self._config.share_gate)
+        size = self.pool.block_size
+        budget = self._config.max_batch_tokens - len(rows)
+        chunks = tuple([work.chunk(one, end, size) for one, end in chunking.shared_out(self._prompts(), budget, size)])
+        items = plan_items(rows, size, gate=self._config.share_gate)
         return Batch(self.pool.drain_copies(), chunks, rows, items)
 
     def receive(self, batch: Batch, output: StepOutput) -> Outcome:
@@ -158,28 +160,6 @@ class Scheduler:
         else:
             sequence.blocks = self.pool.own(sequence.blocks, index)
         return work.row(sequence)
-
-    def _chunks(self, budget: int) -> tuple[Chunk, ...]:
-        """Cut the next chunks of the prompts, at whole blocks, so that no block is written by two chunks.
-
-        The oldest goes first; one that does not end in this step takes half of what is left, so that a long
-        prompt keeps nobody out, and in the end what nobody behind it has wanted.
-        """
-        size = self.pool.block_size
-        ends: dict[Sequence, int] = {}
-        for sequence in self._prompts():
-            half = max(budget // 2 // size, 1) * size
-            end = sequence.length if sequence.length - sequence.computed <= budget else sequence.computed + half
-            ends[sequence] = end
-            budget -= end - sequence.computed
-            if budget < size:
-                break
-        chunks: list[Chunk] = []
-        for sequence, end in ends.items():
-            more = sequence.length - end if sequence.length - end <= budget else budget // size * size
-            budget -= more
-            chunks.append(work.chunk(sequence, end + more, size))
-        return tuple(chunks)
 
     def _prompts(self) -> Iterator[Sequence]:
         """The prompts in computation, oldest first; behind them, one by one, those that can be let in."""
