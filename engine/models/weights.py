@@ -14,7 +14,6 @@ from typing import Protocol
 import torch
 
 from engine.errors import ModelError
-from engine.models.gguf_file import open_gguf
 from engine.models.hf_folder import open_folder
 from engine.models.spec import ModelSpec
 
@@ -46,6 +45,9 @@ def open_checkpoint(path: Path) -> AbstractContextManager[Checkpoint]:
     if path.is_dir():
         return open_folder(path)
     if path.suffix == ".gguf":
+        # Imported here: nobody else needs the library of its formats.
+        from engine.models.gguf_file import open_gguf
+
         return open_gguf(path)
     if path.suffix in _PICKLES:
         raise ModelError(f"{path} is a pickle, which can run any code when opened; convert it to safetensors")

@@ -1,0 +1,27 @@
+"""The engine without its server needs torch, Triton, transformers and NumPy, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_all_but_the_server_runs_where_nothing_else_is_installed() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.engine.bare"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr
+    told = json.loads(child.stdout)
+    assert {"aiohttp", "gguf", "llguidance", "nproxy", "orjson", "pydantic"} <= set(told["hidden"])
+    assert not {"torch", "numpy", "safetensors", "transformers", "triton"} & set(told["hidden"])
+    assert told["loaded"] == []
+    assert {"engine.core", "engine.grammar", "engine.models.bridge", "engine.runner", "engine.worker"} <= set(
+        told["modules"]
+    )
+    assert [len(tokens) for tokens in told["tokens"].values()] == [6, 6]
