@@ -9,10 +9,19 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 
 from tests.real.processes import Server, free_port, server
 
 MODEL = "smollm2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _threads_as_before() -> Iterator[None]:
+    """Loading a model sets torch's threads for the whole process; the next module shall not see it."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @contextmanager

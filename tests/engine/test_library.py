@@ -30,13 +30,6 @@ pytestmark = pytest.mark.model
 PROMPTS = ["The sky is", "Once upon a time there was"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _threads_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def engine(default_model: Path) -> Iterator[Engine]:
     with Engine(default_model, dtype="float32", max_sequences=16, max_queue=8, num_blocks=256) as loaded:
