@@ -20,8 +20,8 @@ def highest(scores: torch.Tensor, count: int) -> torch.Tensor:
     padded = F.pad(scores, (0, short), value=-torch.inf) if short else scores
     blocks = padded.reshape(len(scores), -1, size)
     best = blocks.amax(-1)  # [R, blocks]
-    chosen = _top(best, torch.arange(best.shape[1]), min(count, best.shape[1]))  # [R, k]
-    ids = (chosen.unsqueeze(2) * size + torch.arange(size)).flatten(1)  # [R, k * size]
+    chosen = _top(best, torch.arange(best.shape[1], device=best.device), min(count, best.shape[1]))  # [R, k]
+    ids = (chosen.unsqueeze(2) * size + torch.arange(size, device=best.device)).flatten(1)  # [R, k * size]
     inside = blocks.gather(1, chosen.unsqueeze(2).expand(-1, -1, size)).flatten(1)
     return ids.gather(1, _top(inside, ids, count))
 

@@ -9,8 +9,9 @@ import torch
 
 from engine.batch import Draw, StepOutput, Stuck
 from engine.sampling.draw import draw
-from engine.sampling.edits import Edits, edited
+from engine.sampling.edits import Edits
 from engine.sampling.logprobs import logprobs
+from engine.sampling.rules import edited
 
 
 class Sampler:

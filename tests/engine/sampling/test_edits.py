@@ -14,7 +14,8 @@ from transformers.generation import logits_process as theirs
 from engine.batch import Draw, Past
 from engine.kernels import reference
 from engine.messages import Sampling
-from engine.sampling.edits import Edits, edited
+from engine.sampling.edits import Edits
+from engine.sampling.rules import edited
 from engine.sampling.tally import Kept, Tally
 
 PLAIN = Draw(sequence=0, seed=1, position=1, sampling=Sampling())
