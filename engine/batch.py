@@ -68,11 +68,13 @@ class Chunk:
 class Row:
     """One decoding sequence: its newest token is run and the next one drawn.
 
-    token stands at `position`; its key and value are written to blocks[position // block_size]. adapter: as in Add.
+    token stands at `position`; its key and value are written to blocks[position // block_size]. It is None where the
+    batch submitted just before this one draws it, and it is still on the device; for runners that overlap only.
+    adapter: as in Add.
     """
 
     sequence: int
-    token: int
+    token: int | None
     position: int
     blocks: tuple[int, ...]
     draw: Draw
@@ -128,6 +130,10 @@ class StepOutput:
     prompt_logprobs: Mapping[int, tuple[Logprobs, ...]] = field(default_factory=dict)
     pooled: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     stuck: Mapping[int, Stuck] = field(default_factory=dict)
+
+    def result(self) -> StepOutput:
+        """Itself: a step that is computed as it is submitted has nothing to wait for."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)

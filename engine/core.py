@@ -26,6 +26,14 @@ _STUCK: dict[Stuck, tuple[str, Literal["unsatisfiable", "failed"]]] = {
 }
 
 
+class Pending(Protocol):
+    """A step that has been submitted."""
+
+    def result(self) -> StepOutput:
+        """Wait for the step; every drawn token in the order of StepOutput. Raises what the step raised."""
+        ...
+
+
 class Runner(Protocol):
     """What runs a step: a loaded model with its KV cache, or a test's deterministic stand-in."""
 
@@ -34,8 +42,16 @@ class Runner(Protocol):
         """What was loaded, and how large the pool is: fixed from loading on."""
         ...
 
-    def run(self, batch: Batch) -> StepOutput:
-        """Carry out copies, then chunks, then rows; return every drawn token in the order of StepOutput."""
+    @property
+    def overlaps(self) -> bool:
+        """Whether a step runs while the host does something else, and tokens stay where the next one finds them."""
+        ...
+
+    def submit(self, batch: Batch) -> Pending:
+        """Carry out copies, then chunks, then rows, after all that was submitted before. Raises where none of it runs.
+
+        A runner that overlaps returns before that is done; another may compute the step here.
+        """
         ...
 
 
@@ -123,7 +139,7 @@ class Core:
         try:
             if masks := self.grammars.masks(batch):
                 batch = replace(batch, masks=masks)
-            output = self._runner.run(batch)
+            output = self._runner.submit(batch).result()
         except Exception as error:
             self._fail(batch, error)
             return Outcome()

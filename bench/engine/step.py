@@ -57,7 +57,7 @@ def main() -> None:
     for rows in options.rows:
         batches = [_step(prompt, rows, size, new) for new in range(options.steps)]
         upcoming = iter(batches * 2)
-        figures[f"step, {rows} rows"] = _timed(lambda upcoming=upcoming: runner.run(next(upcoming)), options.steps)
+        figures[f"step, {rows} rows"] = _timed(lambda upcoming=upcoming: runner.submit(next(upcoming)), options.steps)
     report = {
         "model": Path(options.model).name,
         "dtype": runner.ready.dtype,
@@ -87,7 +87,7 @@ def main() -> None:
 def _prefill(runner: Runner, prompt: tuple[int, ...]) -> None:
     table = tuple(range(-(-len(prompt) // runner.ready.block_size)))
     draws = (Draw(0, 1, len(prompt), Sampling()),)
-    runner.run(Batch(chunks=(Chunk(0, prompt, 0, table, draws),)))
+    runner.submit(Batch(chunks=(Chunk(0, prompt, 0, table, draws),)))
 
 
 def _step(prompt: tuple[int, ...], rows: int, size: int, new: int) -> Batch:
@@ -116,7 +116,7 @@ def _timed(call: Callable[[], object], times: int) -> tuple[float, float]:
 def _profile(runner: Runner, batch: Batch) -> None:
     with torch.profiler.profile() as profile:
         for _ in range(5):
-            runner.run(batch)
+            runner.submit(batch)
     print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=16, max_name_column_width=40))
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine.batch import Batch, StepOutput
 from engine.config import EngineConfig
@@ -19,13 +17,6 @@ from engine.runner import Runner
 from tests.fakes.tiny_models import save
 
 SIZE = 4
-
-
-@pytest.fixture(autouse=True)
-def _threads_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +33,10 @@ class Part:
     runner: Runner
     ready: Ready
 
-    def run(self, batch: Batch) -> StepOutput:
-        return self.runner.run(batch)
+    overlaps = False
+
+    def submit(self, batch: Batch) -> StepOutput:
+        return self.runner.submit(batch)
 
 
 def core(runner: Runner, *, blocks: int | None = None, tokens: int = 256, cache: bool = True) -> Core:

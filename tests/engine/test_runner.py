@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 
 SIZE = 16
 GREEDY = Draw(0, 0, 0, Sampling(temperature=0.0))
-
-
-@pytest.fixture(autouse=True)
-def _threads_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 class Fork:
@@ -70,11 +63,11 @@ class Fork:
 
     def run(self, new: int) -> list[list[int]]:
         """Prefill and draw `new` tokens for every choice."""
-        self.take(self.runner.run(Batch(chunks=(self.chunk(),))).tokens)
+        self.take(self.runner.submit(Batch(chunks=(self.chunk(),))).tokens)
         for step in range(new - 1):
             rows = self.rows()
             copies = self.copies if step == 0 else ()
-            self.take(self.runner.run(Batch(copies, (), tuple(rows), plan_items(rows, SIZE, gate=32))).tokens)
+            self.take(self.runner.submit(Batch(copies, (), tuple(rows), plan_items(rows, SIZE, gate=32))).tokens)
         return self.tokens
 
 
@@ -100,7 +93,7 @@ def test_ready(tiny: Runner) -> None:
 
 
 def test_an_empty_batch(tiny: Runner) -> None:
-    assert tiny.run(Batch()) == StepOutput()
+    assert tiny.submit(Batch()) == StepOutput()
 
 
 def test_output_is_in_the_order_of_the_batch(tiny: Runner) -> None:
@@ -108,7 +101,7 @@ def test_output_is_in_the_order_of_the_batch(tiny: Runner) -> None:
     middle = Chunk(8, (5, 6, 7), 0, (1,))
     b = Chunk(9, (9, 8), 0, (2,), (replace(GREEDY, sequence=9),))
     rows = (Row(4, 3, 0, (3,), replace(GREEDY, sequence=4)), Row(3, 3, 0, (4,), replace(GREEDY, sequence=3)))
-    out = tiny.run(Batch(chunks=(a, middle, b), rows=rows, items=plan_items(rows, SIZE)))
+    out = tiny.submit(Batch(chunks=(a, middle, b), rows=rows, items=plan_items(rows, SIZE)))
     assert [sequence for sequence, _ in out.tokens] == [71, 70, 9, 4, 3]
     tokens = dict(out.tokens)
     assert tokens[71] == tokens[70]
@@ -130,18 +123,18 @@ def test_choices_beside_other_traffic(tiny: Runner) -> None:
     fork = Fork(tiny, PROMPT, draws)
     other = Fork(tiny, PROMPT[:20] * 3, _seeded(3), first_block=100)
     # The prompt in three chunks, beside the other's prompt in two; then both decode, the other one step ahead.
-    tiny.run(Batch(chunks=(fork.chunk(0, 16), other.chunk(0, 32))))
-    out = tiny.run(Batch(chunks=(fork.chunk(16, 25), other.chunk(32)))).tokens
+    tiny.submit(Batch(chunks=(fork.chunk(0, 16), other.chunk(0, 32))))
+    out = tiny.submit(Batch(chunks=(fork.chunk(16, 25), other.chunk(32)))).tokens
     other.take(out)
     rows = other.rows()
-    out = tiny.run(Batch(other.copies, (fork.chunk(25),), tuple(rows), plan_items(rows, SIZE))).tokens
+    out = tiny.submit(Batch(other.copies, (fork.chunk(25),), tuple(rows), plan_items(rows, SIZE))).tokens
     fork.take(out[:4])
     other.take(out[4:])
     for step in range(29):
         mine, others = fork.rows(), other.rows()
         both = [*others, *mine]
         copies = fork.copies if step == 0 else ()
-        out = tiny.run(Batch(copies, (), tuple(both), plan_items(both, SIZE))).tokens
+        out = tiny.submit(Batch(copies, (), tuple(both), plan_items(both, SIZE))).tokens
         other.take(out[:3])
         fork.take(out[3:])
     assert fork.tokens == alone
@@ -189,13 +182,13 @@ def _told(fork: Fork, cuts: Sequence[int], new: int, top: int) -> tuple[list[Log
     for start, end in pairwise((0, *cuts, len(fork.prompt))):
         followers = tuple(fork.prompt[start + 1 : end + 1])
         chunk = replace(fork.chunk(start, end), next_tokens=followers, prompt_logprobs=top)
-        output = fork.runner.run(Batch(chunks=(chunk,)))
+        output = fork.runner.submit(Batch(chunks=(chunk,)))
         prompt += output.prompt_logprobs[0]
     for step in range(new):
         if step:
             rows = fork.rows()
             copies = fork.copies if step == 1 else ()
-            output = fork.runner.run(Batch(copies, (), tuple(rows), plan_items(rows, SIZE, gate=32)))
+            output = fork.runner.submit(Batch(copies, (), tuple(rows), plan_items(rows, SIZE, gate=32)))
             assert not output.prompt_logprobs
         fork.take(output.tokens)
         for choice, told in output.logprobs.items():
@@ -243,7 +236,7 @@ def test_a_prompt_is_scored_in_slices(tiny: Runner, monkeypatch: pytest.MonkeyPa
 
 
 def test_nothing_is_scored_unasked(tiny: Runner) -> None:
-    output = tiny.run(Batch(chunks=(Fork(tiny, PROMPT, _seeded(2)).chunk(),)))
+    output = tiny.submit(Batch(chunks=(Fork(tiny, PROMPT, _seeded(2)).chunk(),)))
     assert (len(output.tokens), output.logprobs, output.prompt_logprobs) == (2, {}, {})
 
 
@@ -251,9 +244,9 @@ def test_several_prompts_are_scored_in_one_step(tiny: Runner) -> None:
     a = Chunk(7, (5, 6, 7), 0, (0,), (), (6, 7), 2)
     unasked = Chunk(8, (5, 6), 0, (1,), (replace(GREEDY, sequence=8),))
     b = Chunk(9, (9, 8, 3), 0, (2,), (replace(GREEDY, sequence=9, logprobs=0),), (8, 3), 0)
-    told = tiny.run(Batch(chunks=(a, unasked, b))).prompt_logprobs
+    told = tiny.submit(Batch(chunks=(a, unasked, b))).prompt_logprobs
     for chunk in (a, b):
-        (alone,) = tiny.run(Batch(chunks=(chunk,))).prompt_logprobs.values()
+        (alone,) = tiny.submit(Batch(chunks=(chunk,))).prompt_logprobs.values()
         assert [one.own for one in told[chunk.sequence]] == pytest.approx([one.own for one in alone], abs=1e-5)
         assert [one.rank for one in told[chunk.sequence]] == [one.rank for one in alone]
     assert [len(one.top) for one in (*told[7], *told[9])] == [2, 2, 0, 0]
@@ -262,7 +255,7 @@ def test_several_prompts_are_scored_in_one_step(tiny: Runner) -> None:
 def test_masks_reach_the_draw(tiny: Runner) -> None:
     fork = Fork(tiny, PROMPT, _seeded(3))
     masks = {0: bytes([0] * 4 + [1 << 3] + [0] * 8), 2: b"\0"}
-    output = tiny.run(Batch(chunks=(fork.chunk(),), masks=masks))
+    output = tiny.submit(Batch(chunks=(fork.chunk(),), masks=masks))
     assert (dict(output.tokens)[0], output.stuck) == (35, {2: "rules"})
 
 

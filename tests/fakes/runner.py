@@ -39,6 +39,8 @@ class HashRunner:
     would. pause: a step waits until it is set, the first `free_steps` of them apart.
     """
 
+    overlaps = False
+
     def __init__(self, about: Ready) -> None:
         self.ready = about
         self.batches: list[Batch] = []
@@ -48,7 +50,7 @@ class HashRunner:
         self._masks: Mapping[int, bytes] = {}
         self._slots: list[int | None] = [None] * (about.blocks * about.block_size)
 
-    def run(self, batch: Batch) -> StepOutput:
+    def submit(self, batch: Batch) -> StepOutput:
         """Check the batch's own rules, carry it out, draw."""
         self.batches.append(batch)
         self._masks = batch.masks

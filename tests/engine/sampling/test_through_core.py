@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-import torch
 
 from engine.config import EngineConfig
 from engine.core import Core
@@ -28,13 +27,6 @@ SAMPLINGS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _threads_as_before() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     folder = tmp_path_factory.mktemp("tiny")
@@ -47,7 +39,7 @@ class Pool:
 
     def __init__(self, runner: Runner, blocks: int) -> None:
         self.ready = replace(runner.ready, blocks=blocks)
-        self.run = runner.run
+        self.overlaps, self.submit = runner.overlaps, runner.submit
 
 
 def _group(number: int, prompt: int) -> Add:
