@@ -22,6 +22,8 @@ from engine.messages import Logprobs, Ready
 from engine.models.load import load_model
 from engine.models.lora import TokensOf
 from engine.models.model import Model
+from engine.models.ops import TorchOps
+from engine.models.rope import rotations
 from engine.models.spec import kv_values_per_token
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
@@ -37,6 +39,7 @@ class Runner:
     overlaps: ClassVar[bool] = False
     ready: Ready
     _model: Model
+    _turns: torch.Tensor | None  # each position's rotation, [positions, D / 2]
     _cache: KvCache
     _attention: Attention
     _sampler: Sampler
@@ -63,7 +66,8 @@ class Runner:
             device="cpu",
             dtype=str(dtype).removeprefix("torch."),
         )
-        return cls(ready, model, cache, Attention(model.attention, cache), Sampler())
+        turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
+        return cls(ready, model, turns, cache, Attention(model.attention, cache), Sampler())
 
     def submit(self, batch: Batch) -> StepOutput:
         """Carry out copies, then run chunks and rows in one pass, and draw; done when this returns."""
@@ -87,7 +91,10 @@ class Runner:
         tokens += [row.token for row in batch.rows]
         positions += [row.position for row in batch.rows]
         attend = partial(self._attention.run, self._attention.plan(batch))
-        return self._model.run(torch.tensor(tokens), torch.tensor(positions), attend, _adapted(batch))
+        where = torch.tensor(positions)
+        turn = None if self._turns is None else self._turns[where].unsqueeze(1)
+        ops = TorchOps(attend, turn, self._cache.dtype)
+        return self._model.run(torch.tensor(tokens), where, ops, _adapted(batch))
 
     def _draw(self, batch: Batch, x: torch.Tensor) -> StepOutput:
         """Logits of the tokens that somebody draws from, and the draws in the order of StepOutput."""

@@ -27,7 +27,8 @@ from engine.errors import ModelError
 from engine.models.fields import Fields
 from engine.models.hf_folder import check_tensors, read_eos
 from engine.models.lora import Pair, TokensOf, add_pair
-from engine.models.model import Attend, sequence_limit
+from engine.models.model import CPU, sequence_limit
+from engine.models.ops import Attend, Ops
 from engine.models.spec import AttentionSpec
 from engine.models.survey import KEYWORD, SURVEYED, serve_attention, survey
 
@@ -37,7 +38,10 @@ _log = logging.getLogger(__name__)
 class Bridge:
     """A loaded model of transformers' as the runner wants it (engine.models.model.Model)."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, max_model_len: int | None) -> None:
+    frequencies = None
+    steady = False  # experts are chosen, and whatever else a class of transformers' does
+
+    def __init__(self, folder: Path, dtype: torch.dtype, max_model_len: int | None, device: torch.device = CPU) -> None:
         """Load the folder's weights into transformers' class for it.
 
         Raises ModelError, with the reason, for a model that the interface cannot carry, and for files that are
@@ -63,6 +67,7 @@ class Bridge:
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:  # a forward that wants something else
             raise ModelError(f"{_name(config)} does not run on tokens and positions: {_first_line(error)}") from error
         serve_attention(self._model)
+        self._model.to(device)  # only now: what is surveyed makes tensors of its own
         _log.info("%s runs through transformers' class %s", folder.name, type(self._model).__name__)
 
     def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
@@ -93,11 +98,11 @@ class Bridge:
                 add_pair(y.view(-1, y.shape[-1]), given[0].reshape(-1, given[0].shape[-1]), pair, each.tokens)
 
     def run(
-        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend, adapted: Sequence[TokensOf] = ()
+        self, tokens: torch.Tensor, positions: torch.Tensor, ops: Ops, adapted: Sequence[TokensOf] = ()
     ) -> torch.Tensor:
         """As Model.run; what comes back is after the final norm, as transformers has it."""
         self._adapted = adapted
-        step = _Pass(attend, self.attention, self._dtype)
+        step = _Pass(ops.attend, self.attention, self._dtype)
         output = self._base(
             input_ids=tokens.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False, **{KEYWORD: step}
         )

@@ -19,8 +19,9 @@ from engine.errors import ModelError
 from engine.models.linear import Linear, linear
 from engine.models.llama_lora import fused_pairs
 from engine.models.lora import Pair, TokensOf, add_pair
-from engine.models.model import Attend
-from engine.models.rope import frequencies, interleave, rotate_, rotations
+from engine.models.model import CPU
+from engine.models.ops import Heads, Ops
+from engine.models.rope import frequencies, interleave
 from engine.models.spec import ModelSpec
 from engine.models.weights import Checkpoint
 
@@ -29,9 +30,7 @@ from engine.models.weights import Checkpoint
 class _Layer:
     attention_norm: torch.Tensor  # [H]
     qkv: Linear  # [T, H] -> [T, (Q + 2K) * D]: queries, keys, values
-    q_norm: torch.Tensor | None  # [D], interleaved like the heads
-    k_norm: torch.Tensor | None  # [D]
-    rotated: bool  # queries and keys, by their positions
+    heads: Heads  # interleaved, and so are their norms
     output: Linear  # [T, Q * D] -> [T, H]
     mlp_norm: torch.Tensor  # [H]
     gate_up: Linear  # [T, H] -> [T, 2 * I]
@@ -41,7 +40,11 @@ class _Layer:
 class Decoder:
     """A loaded model; holds weights only, so any number of steps may run through it one after the other."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, max_positions: int) -> None:
+    steady = True
+
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, max_positions: int, device: torch.device = CPU
+    ) -> None:
         """Read and pack all weights. `max_positions`: the longest sequence that will run, in tokens.
 
         Raises ModelError where a tensor is missing, has another shape, or is there and unknown.
@@ -50,7 +53,7 @@ class Decoder:
         self.dtype = dtype
         self.vocab, self.eos, self.attention = self.spec.vocab, self.spec.eos, self.spec.attention
         self.context = max_positions
-        reader = _Reader(checkpoint, dtype)
+        reader = _Reader(checkpoint, dtype, device)
         spec = self.spec
         self._embedding = reader.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)  # [V, H]
         self._layers = [_layer(reader, spec, i) for i in range(spec.layers)]
@@ -60,8 +63,7 @@ class Decoder:
             raise ModelError("the checkpoint has no lm_head.weight, and its config does not tie it to the embedding")
         head = self._embedding if tied else reader.matrix("lm_head.weight", spec.vocab, spec.hidden)
         self._head = linear(head)
-        factors = reader.optional("rope_freqs.weight", spec.head_dim // 2)
-        self._turns = rotations(frequencies(spec, factors), max_positions)  # [positions, D / 2]
+        self.frequencies = frequencies(spec, reader.optional("rope_freqs.weight", spec.head_dim // 2))
         self._adapters: dict[str, list[dict[str, Pair]]] = {}
         reader.refuse_unread()
 
@@ -70,28 +72,21 @@ class Decoder:
         self._adapters[name] = fused_pairs(pairs, self.spec)
 
     def run(
-        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend, adapted: Sequence[TokensOf] = ()
+        self, tokens: torch.Tensor, positions: torch.Tensor, ops: Ops, adapted: Sequence[TokensOf] = ()
     ) -> torch.Tensor:
-        """Run tokens [T] at positions [T] (int64) through all layers; gives the residual stream, [T, H] float32."""
-        spec = self.spec
-        turn = self._turns[positions].unsqueeze(1)  # [T, 1, D / 2]
+        """Run tokens [T] through all layers; gives the residual stream, [T, H] float32. `ops` knows the positions."""
+        eps = self.spec.eps
         x = F.embedding(tokens, self._embedding).float()  # [T, H]
+        added: torch.Tensor | None = None  # what the last product gives to x
         for index, layer in enumerate(self._layers):
-            added = [(self._adapters[a.adapter][index], a.tokens) for a in adapted]
-            h = F.rms_norm(x, (spec.hidden,), layer.attention_norm, spec.eps).to(self.dtype)
-            qkv = _with(added, "qkv", h, layer.qkv(h)).view(len(x), -1, spec.head_dim)  # [T, Q + 2K, D]
-            if layer.q_norm is not None and layer.k_norm is not None:
-                _norm_heads_(qkv[:, : spec.heads], layer.q_norm, spec.eps)
-                _norm_heads_(qkv[:, spec.heads : spec.heads + spec.kv_heads], layer.k_norm, spec.eps)
-            if layer.rotated:
-                rotate_(qkv[:, : spec.heads + spec.kv_heads], turn)
-            h = attend(index, qkv[:, : spec.heads], qkv[:, spec.heads :], None)
-            x += _with(added, "output", h, layer.output(h))
-            h = F.rms_norm(x, (spec.hidden,), layer.mlp_norm, spec.eps).to(self.dtype)
-            gate, up = _with(added, "gate_up", h, layer.gate_up(h)).chunk(2, dim=-1)  # [T, I] each
-            h = F.silu(gate).mul_(up)
-            x += _with(added, "down", h, layer.down(h))
-        return x
+            pairs = [(self._adapters[a.adapter][index], a.tokens) for a in adapted]
+            h = ops.norm(x, added, layer.attention_norm, eps)
+            h = ops.heads(index, _with(pairs, "qkv", h, layer.qkv(h)), layer.heads)  # [T, Q * D]
+            added = _with(pairs, "output", h, layer.output(h))
+            h = ops.norm(x, added, layer.mlp_norm, eps)
+            h = ops.silu_mul(_with(pairs, "gate_up", h, layer.gate_up(h)))  # [T, I]
+            added = _with(pairs, "down", h, layer.down(h))
+        return x if added is None else x.add_(added)
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """The residual stream behind the last norm: x [N, H] of `run` -> [N, H] float32."""
@@ -112,10 +107,6 @@ def _with(
     return y
 
 
-def _norm_heads_(heads: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
-    heads.copy_(F.rms_norm(heads.float(), heads.shape[-1:], weight, eps))
-
-
 def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
     at = f"model.layers.{number}."
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
@@ -133,9 +124,13 @@ def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
     return _Layer(
         attention_norm=reader.norm(f"{at}input_layernorm.weight", spec.hidden),
         qkv=linear(qkv, qkv_bias),
-        q_norm=interleave(reader.norm(f"{attention}q_norm.weight", spec.head_dim), 1) if normed else None,
-        k_norm=interleave(reader.norm(f"{attention}k_norm.weight", spec.head_dim), 1) if normed else None,
-        rotated=number not in spec.unrotated,
+        heads=Heads(
+            spec.attention[number],
+            q_norm=interleave(reader.norm(f"{attention}q_norm.weight", spec.head_dim), 1) if normed else None,
+            k_norm=interleave(reader.norm(f"{attention}k_norm.weight", spec.head_dim), 1) if normed else None,
+            eps=spec.eps,
+            rotated=number not in spec.unrotated,
+        ),
         output=reader.product(f"{attention}o_proj", spec.hidden, q, bias=spec.output_bias),
         mlp_norm=reader.norm(f"{at}post_attention_layernorm.weight", spec.hidden),
         gate_up=linear(reader.stack(gate_up, spec.hidden), reader.stack_bias(gate_up) if spec.mlp_bias else None),
@@ -146,9 +141,10 @@ def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
 class _Reader:
     """Reads tensors in the shapes that the decoder wants, and remembers which; lives while a model loads."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
         self._checkpoint = checkpoint
         self._dtype = dtype
+        self._device = device
         self._read: set[str] = set()
 
     def into(self, name: str, out: torch.Tensor) -> torch.Tensor:
@@ -157,23 +153,24 @@ class _Reader:
         return out
 
     def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
-        return self.into(name, torch.empty(rows, columns, dtype=self._dtype))
+        return self.into(name, torch.empty(rows, columns, dtype=self._dtype, device=self._device))
 
     def norm(self, name: str, size: int) -> torch.Tensor:
-        return self.into(name, torch.empty(size, dtype=torch.float32))
+        return self.into(name, torch.empty(size, dtype=torch.float32, device=self._device))
 
     def optional(self, name: str, size: int) -> torch.Tensor | None:
-        return self.norm(name, size) if name in self._checkpoint.names else None
+        """For what is computed with while loading, wherever the model will run."""
+        return self.into(name, torch.empty(size)) if name in self._checkpoint.names else None
 
     def stack(self, parts: list[tuple[str, int]], columns: int) -> torch.Tensor:
         """Weights of several products one above the other, each given as (name, rows)."""
-        fused = torch.empty(sum(rows for _, rows in parts), columns, dtype=self._dtype)
+        fused = torch.empty(sum(rows for _, rows in parts), columns, dtype=self._dtype, device=self._device)
         for (name, _), part in zip(parts, torch.split(fused, [rows for _, rows in parts]), strict=True):
             self.into(f"{name}.weight", part)
         return fused
 
     def stack_bias(self, parts: list[tuple[str, int]]) -> torch.Tensor:
-        fused = torch.empty(sum(rows for _, rows in parts), dtype=self._dtype)
+        fused = torch.empty(sum(rows for _, rows in parts), dtype=self._dtype, device=self._device)
         for (name, _), part in zip(parts, torch.split(fused, [rows for _, rows in parts]), strict=True):
             self.into(f"{name}.bias", part)
         return fused

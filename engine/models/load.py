@@ -10,33 +10,36 @@ import torch
 from engine.errors import ModelError
 from engine.models.llama import Decoder
 from engine.models.lora import read_adapter
-from engine.models.model import Model, sequence_limit
+from engine.models.model import CPU, Model, sequence_limit
 from engine.models.spec_hf import Unsupported
 from engine.models.weights import open_checkpoint
 
 Adapters = Sequence[tuple[str, str]]
 
 
-def load_model(path: Path, dtype: torch.dtype, max_model_len: int | None, adapters: Adapters = ()) -> Model:
-    """Load a Hugging Face folder or a .gguf file, and adapters for it by (name, folder).
+def load_model(
+    path: Path, dtype: torch.dtype, max_model_len: int | None, adapters: Adapters = (), device: torch.device = CPU
+) -> Model:
+    """Load a Hugging Face folder or a .gguf file, and adapters for it by (name, folder), to a device.
 
     Raises ModelError for files that cannot be run, ConfigError where max_model_len exceeds the model's own limit.
     """
-    model = _load(path, dtype, max_model_len)
+    model = _load(path, dtype, max_model_len, device)
     for name, folder in adapters:
         try:
-            model.adapt(name, read_adapter(Path(folder), dtype))
+            pairs = read_adapter(Path(folder), dtype)
+            model.adapt(name, {module: pair.to(device) for module, pair in pairs.items()})
         except ModelError as error:
             raise ModelError(f"adapter {name}: {error}") from error
     return model
 
 
-def _load(path: Path, dtype: torch.dtype, max_model_len: int | None) -> Model:
+def _load(path: Path, dtype: torch.dtype, max_model_len: int | None, device: torch.device) -> Model:
     try:
         with open_checkpoint(path) as checkpoint:
-            return Decoder(checkpoint, dtype, sequence_limit(max_model_len, checkpoint.spec.context))
+            return Decoder(checkpoint, dtype, sequence_limit(max_model_len, checkpoint.spec.context), device)
     except Unsupported:
         # Imported here: it brings in transformers, seconds that the other models need not wait for.
         from engine.models.bridge import Bridge
 
-        return Bridge(path, dtype, max_model_len)
+        return Bridge(path, dtype, max_model_len, device)

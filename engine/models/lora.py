@@ -38,6 +38,10 @@ class Pair:
     a: torch.Tensor  # [in, r]
     b: torch.Tensor  # [r, out]
 
+    def to(self, device: torch.device) -> Pair:
+        """The pair on a device."""
+        return Pair(self.a.to(device), self.b.to(device))
+
 
 @dataclass(frozen=True, slots=True)
 class TokensOf:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 
 from engine.errors import ConfigError
 from engine.models.lora import Pair, TokensOf
+from engine.models.ops import Ops
 from engine.models.spec import AttentionSpec
 
-Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""attend(layer, q [T, Q, D], kv [T, 2K, D]: keys' heads, then values', sinks [Q] or None) -> [T, Q * D].
-
-It stores kv as well. sinks: a score per head that takes its share of the softmax and brings no value.
-"""
+CPU = torch.device("cpu")
 
 
 class Model(Protocol):
@@ -38,7 +35,17 @@ class Model(Protocol):
 
     @property
     def attention(self) -> tuple[AttentionSpec, ...]:
-        """What each layer's attention is; `attend` is called for them in this order."""
+        """What each layer's attention is; they attend in this order."""
+        ...
+
+    @property
+    def frequencies(self) -> torch.Tensor | None:
+        """The angle per position of each pair of a head, [D / 2] float32; None where the model rotates for itself."""
+        ...
+
+    @property
+    def steady(self) -> bool:
+        """Whether so many tokens launch the same work whatever they are, so that it can be recorded and replayed."""
         ...
 
     def adapt(self, name: str, pairs: Mapping[str, Pair]) -> None:
@@ -46,9 +53,9 @@ class Model(Protocol):
         ...
 
     def run(
-        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend, adapted: Sequence[TokensOf] = ()
+        self, tokens: torch.Tensor, positions: torch.Tensor, ops: Ops, adapted: Sequence[TokensOf] = ()
     ) -> torch.Tensor:
-        """Run tokens [T] at positions [T] (int64) through all layers; gives [T, H], for the other two methods."""
+        """Run tokens [T] at positions [T] (int64), those of `ops`, through all layers; gives [T, H], for the others."""
         ...
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,8 @@ from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.batch import Batch, Chunk
 from engine.models.load import load_model
+from engine.models.ops import TorchOps
+from engine.models.rope import rotations
 
 BLOCK = 4
 
@@ -69,13 +71,11 @@ class Scorer:
         tokens = [token for chunk in batch.chunks for token in chunk.tokens] + [row.token for row in batch.rows]
         positions = [p for chunk in batch.chunks for p in range(chunk.start, chunk.start + len(chunk.tokens))]
         positions += [row.position for row in batch.rows]
+        frequencies = self.decoder.frequencies
         with torch.inference_mode():
-            plan = self.attention.plan(batch)
-            x = self.decoder.run(
-                torch.tensor(tokens),
-                torch.tensor(positions),
-                partial(self.attention.run, plan),
-            )
+            turn = None if frequencies is None else rotations(frequencies, max(positions) + 1)[positions].unsqueeze(1)
+            ops = TorchOps(partial(self.attention.run, self.attention.plan(batch)), turn, self.cache.dtype)
+            x = self.decoder.run(torch.tensor(tokens), torch.tensor(positions), ops)
             return self.decoder.logits(x).float()
 
     def prompt(self, tokens: list[int], blocks: tuple[int, ...], start: int = 0) -> torch.Tensor:
