@@ -102,9 +102,41 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
 def rope(heads: torch.Tensor, positions: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
     """Rotate heads [T, heads, D] in the interleaved order by positions [T] times inverse [D / 2]."""
     angles = positions.to(heads.dtype)[:, None, None] * inverse.to(heads.dtype)
+    return turn(heads, angles.cos(), angles.sin())
+
+
+def turn(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate heads [..., D] in the interleaved order by angles whose cosines and sines are [..., D / 2]."""
     even, odd = heads[..., 0::2], heads[..., 1::2]
-    turned = (even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos())
-    return torch.stack(turned, dim=-1).flatten(-2)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+
+def qkv_rope_store(
+    qkv: torch.Tensor,
+    cos: torch.Tensor | None,
+    sin: torch.Tensor | None,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    kv: torch.Tensor,
+    q_out: torch.Tensor,
+    *,
+    q_norm: torch.Tensor | None = None,
+    k_norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+) -> None:
+    """Split qkv [T, (Q + 2K) * D] into heads, norm and rotate queries and keys, and hand all on: queries to
+    q_out [T, Q, D], keys and values to slots [T] of kv [2K, S, D]. cos, sin [positions, D / 2] as of models.rope.
+    """
+    queries, keys = q_out.shape[1], kv.shape[0] // 2
+    q, k, v = qkv.view(len(qkv), -1, kv.shape[2]).split((queries, keys, keys), dim=1)
+    if q_norm is not None and k_norm is not None:
+        q, k = rms_norm(q, q_norm, eps), rms_norm(k, k_norm, eps)
+    if cos is not None and sin is not None:
+        q, k = (turn(heads, cos[positions].unsqueeze(1), sin[positions].unsqueeze(1)) for heads in (q, k))
+    q_out.copy_(q)
+    for token, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            kv[:, slot] = torch.cat((k[token], v[token]))
 
 
 def copy_blocks(cache: torch.Tensor, pairs: Sequence[tuple[int, int]], block_size: int) -> None:

@@ -1,0 +1,116 @@
+"""Launch tables: which tiles, warps and stages a kernel runs with, by the model's shapes; nothing is tuned at run time.
+
+Plain numbers, chosen for an H200 (sm_90: 65,536 registers and 227 KB of shared memory a multiprocessor) from what the
+compiler reports; bench/gpu measures them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A tile of prefill attention: `rows` queries x heads against `keys` keys at a time."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+    def queries(self, group: int) -> int:
+        """Consecutive positions in a tile, where `group` query heads read one key head."""
+        return max(self.rows // group, 1)
+
+
+# By (largest head_dim, bytes of a number). 128 rows, because keys come from L2 once for every row of a tile: with 64 it
+# could not feed the tensor cores. Two warpgroups hold accumulator and scores in registers without spilling.
+_PREFILL = {
+    (64, 2): Prefill(128, 64, 8, 3),  # 126 registers, 64 KB: two fit a multiprocessor, and hide each other's softmax
+    (128, 2): Prefill(128, 64, 8, 3),  # 186 registers, 128 KB: keys come two steps ahead
+    (256, 2): Prefill(128, 32, 8, 3),  # 242 registers, 160 KB; 64 keys would spill
+    (64, 4): Prefill(64, 32, 8, 2),  # float32 has no tensor cores: small tiles that fit the registers
+    (128, 4): Prefill(64, 32, 8, 2),
+    (256, 4): Prefill(32, 32, 8, 2),
+}
+
+
+def prefill(head_dim: int, itemsize: int) -> Prefill:
+    """The tile for heads of head_dim numbers of `itemsize` bytes."""
+    return next(shape for (most, size), shape in _PREFILL.items() if size == itemsize and head_dim <= most)
+
+
+# Numbers that a program of a memory-bound kernel moves: enough programs for all multiprocessors in decoding, enough
+# bytes under way in each to fill the memory's latency.
+ROPE_ELEMENTS = 2048  # of the product of queries, keys and values: 16 heads of 128
+GATE_ELEMENTS = 1024  # of a feed-forward layer's output, two inputs each
+COPY_ELEMENTS = 2048  # of a block: one of 16 tokens x 128 numbers
+
+
+def warps(elements: int) -> int:
+    """Warps of a memory-bound program over so many numbers: 8 to a thread, one load of 16 bytes in bfloat16."""
+    return min(max(elements // 256, 1), 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Attn:
+    """Tiles of decode attention: `wide` or `narrow` lanes (rows x query heads of one key head), `keys` keys at a time.
+
+    per_core: programs that fit a multiprocessor together; one's first keys are fetched while another computes.
+    """
+
+    wide: int
+    narrow: int
+    keys: int
+    stages: int
+    warps: int
+    per_core: int
+
+
+# By (largest head_dim, bytes of a number): keys, stages, programs together. To be fed at 4.8 TB/s a multiprocessor needs
+# some 40 KB under way (bandwidth times latency, over 132); each pair of key and value tiles holds 16 to 32 KB.
+_ATTN = {
+    (64, 2): (64, 4, 3),  # 168 registers, 72 KB; 3 programs x 3 pairs x 16 KB under way. 128 keys: 255 registers
+    (128, 2): (64, 3, 2),  # 255 registers, 112 KB; 2 programs x 2 pairs x 32 KB
+    (256, 2): (32, 2, 2),  # 255 registers, 96 KB; 2 programs x 1 pair x 32 KB
+    (64, 4): (32, 2, 2),  # float32 is not there to be fast: tiles that fit registers and shared memory
+    (128, 4): (32, 2, 2),
+    (256, 4): (16, 2, 1),
+}
+
+
+def attn(head_dim: int, group: int, itemsize: int) -> Attn:
+    """The tiles for heads of head_dim numbers of `itemsize` bytes, `group` query heads to a key head.
+
+    16 lanes are the tensor cores' least, 64 the least of one warpgroup's products: with 4 warps to a program two fit a
+    multiprocessor, where 128 lanes and 8 warps would leave one alone, waiting at the begin of every narrow item.
+    """
+    keys, stages, per_core = next(
+        shape for (most, size), shape in _ATTN.items() if size == itemsize and head_dim <= most
+    )
+    least = 1 << max(group - 1, 0).bit_length()
+    return Attn(max(64, least), max(16, least), keys, stages, 4, per_core)
+
+
+MERGE_PARTS = 16  # partial results read at once: 8 KB under way in a program of 128 numbers to a head
+MERGE_WARPS = 2
+
+
+def programs(device: torch.device, per_core: int) -> int:
+    """How many programs of a persistent kernel a device runs at once; the interpreter a few, one after the other."""
+    if device.type == "cpu":
+        return 3
+    return torch.cuda.get_device_properties(device).multi_processor_count * per_core
+
+# Sampling. At V = 151,936 a row is 594 blocks of 256 tokens: 38 programs of 16 blocks, 16 KB each in float32, so that a
+# single row already keeps 38 multiprocessors loading; 256 rows are one pass over 156 MB, about 35 us of HBM.
+SUM_BLOCKS, SUM_WARPS = 16, 4
+RACE_WARPS = 4  # 1,024 sums, 256 tokens and as many logarithms in float64: about 4 us, latency and no bandwidth
+# One program passes over a row, at best 64 bytes a cycle from L2: 16 warps, 8,192 tokens at a time, about 15 us.
+CUT_BLOCKS, CUT_WARPS = 32, 16
+EDGE_WIDTH = 4096  # candidates at a time, of which few rows have more: 8 to a thread, with three sums in float64
+COPY_TOKENS, COPY_WARPS = 4096, 4  # of an edited row, as SUM_BLOCKS
+PAIRS, PAIR_WARPS = 512, 4  # (row, token) pairs of a program: scattered, so latency counts, not bandwidth
+RANK_TOKENS, RANK_WARPS = 8192, 16  # a row again

@@ -1,0 +1,174 @@
+"""Attention of prompts' chunks over the paged cache: causal, any number of chunks of any lengths in one launch.
+
+A program takes one tile: the queries of some consecutive positions of a sequence, for the query heads that read
+one key head, all packed as rows of one matrix (row r is head r % P of query r // P). It goes over the keys that
+any of them sees, in order, and keeps a running maximum and sum (the softmax of FlashAttention, in base 2).
+
+Tiles begin at multiples of their width and blocks of keys at multiples of theirs, counted from the sequence's first
+token, so a query's result is the same to the bit wherever its chunk was cut and whoever else is in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels import launch
+
+_LOG2E = tl.constexpr(math.log2(math.e))
+_LEAST = tl.constexpr(-1.0e30)  # below any score, and finite: the difference of two is a number
+
+
+@triton.jit
+def _prefill_attn(
+    q,
+    kv,
+    out,
+    tiles,
+    count,
+    blocks,
+    sinks,
+    q_stride,
+    out_stride,
+    kv_stride,
+    SCALE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PACKED: tl.constexpr,
+    DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    SLICES: tl.constexpr = (GROUP + PACKED - 1) // PACKED  # tiles that the heads of one key head take
+    tile, part = tl.program_id(0) // (KV_HEADS * SLICES), tl.program_id(0) % (KV_HEADS * SLICES)
+    if tile >= tl.load(count):
+        return
+    first = tl.load(tiles + tile * 5)
+    low = tl.load(tiles + tile * 5 + 1)
+    end = tl.load(tiles + tile * 5 + 2)
+    offset = tl.load(tiles + tile * 5 + 3)
+    table = blocks + tl.load(tiles + tile * 5 + 4)
+    UNIT: tl.constexpr = (SCALE if SOFTCAP == 0 else 1) * _LOG2E  # of a score, in powers of 2
+    QUERIES: tl.constexpr = ROWS // PACKED
+
+    row = tl.arange(0, ROWS)
+    position = first + row // PACKED
+    in_group = part % SLICES * PACKED + row % PACKED
+    head = part // SLICES * GROUP + in_group
+    there = (row < QUERIES * PACKED) & (in_group < GROUP) & (position >= low) & (position < end)
+    dim = tl.arange(0, DIMS)
+    wanted = there[:, None] & (dim < DIM)[None, :]
+    token = (offset + position).to(tl.int64)
+    queries = tl.load(q + (token * q_stride + head * DIM)[:, None] + dim[None, :], mask=wanted, other=0.0)
+
+    key = tl.arange(0, KEYS)
+    keys = kv + (part // SLICES).to(tl.int64) * kv_stride + dim[None, :]
+    values = keys + KV_HEADS * kv_stride
+
+    if sinks is None:
+        highest = tl.full([ROWS], _LEAST, tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+    else:
+        highest = tl.load(sinks + head, mask=there, other=0.0).to(tl.float32) * _LOG2E
+        total = tl.full([ROWS], 1.0, tl.float32)
+    mixed = tl.zeros([ROWS, DIMS], tl.float32)
+
+    # Keys that every query sees lie between `edge` and `diagonal`; only blocks outside need a mask.
+    diagonal = (first + 1) // KEYS * KEYS
+    begin = 0
+    edge = 0
+    if WINDOW > 0:
+        begin = tl.maximum(first - WINDOW + 1, 0) // KEYS * KEYS
+        edge = tl.maximum(first + QUERIES - WINDOW, 0)
+    block = tl.load(table + (begin + key) // BLOCK_SIZE, mask=begin + key < end, other=0)
+    for at in tl.range(begin, end, KEYS, num_stages=STAGES):
+        seen = at + key
+        written = seen < end
+        slot = block.to(tl.int64) * BLOCK_SIZE + seen % BLOCK_SIZE
+        block = tl.load(table + (seen + KEYS) // BLOCK_SIZE, mask=seen + KEYS < end, other=0)
+        loaded = written[:, None] if DIM == DIMS else written[:, None] & (dim < DIM)[None, :]
+        k = tl.load(keys + slot[:, None] * DIM, mask=loaded, other=0.0)
+        scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
+        if SOFTCAP > 0.0:
+            # tanh(x) = 1 - 2 / (1 + e^2x), which runs into 1 and -1 where e^2x leaves the range.
+            grown = tl.exp2(scores * (2 * SCALE / SOFTCAP * _LOG2E))
+            scores = SOFTCAP - 2 * SOFTCAP / (1.0 + grown)
+        if (at >= diagonal) | (at < edge):
+            visible = seen[None, :] <= position[:, None]
+            if WINDOW > 0:
+                visible &= seen[None, :] > position[:, None] - WINDOW
+            scores = tl.where(visible, scores, float("-inf"))
+        risen = tl.maximum(highest, tl.max(scores, 1) * UNIT)
+        weights = tl.exp2(scores * UNIT - risen[:, None])
+        kept = tl.exp2(highest - risen)
+        total = total * kept + tl.sum(weights, 1)
+        v = tl.load(values + slot[:, None] * DIM, mask=loaded, other=0.0)
+        mixed = tl.dot(weights.to(v.dtype), v, mixed * kept[:, None], input_precision="ieee")
+        highest = risen
+
+    mixed /= tl.where(there, total, 1.0)[:, None]  # a row that is no query may have seen no key
+    tl.store(
+        out + (token * out_stride + head * DIM)[:, None] + dim[None, :], mixed.to(out.dtype.element_ty), mask=wanted
+    )
+
+
+def prefill_attn(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    tiles: torch.Tensor,
+    count: torch.Tensor,
+    blocks: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    block_size: int,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    shape: launch.Prefill | None = None,
+) -> None:
+    """Attention of chunks' queries q [T, Q, D] over all their keys so far in kv [2K, S, D], into out [T, Q * D].
+
+    tiles int32 [N, 5] and blocks int32 [B]: attention.tiles.plan_tiles, whose `queries` must be those of `shape`; the
+    first count[0] of the tiles are computed, so that N may be a capacity. What no tile covers stays as it was.
+    scale, window, softcap, sinks [Q]: as reference.prefill_attn. shape: the launch table's unless a test says smaller.
+    """
+    heads, head_dim = q.shape[1:]
+    kv_heads = kv.shape[0] // 2
+    group = heads // kv_heads
+    shape = shape or launch.prefill(head_dim, q.element_size())
+    packed = min(group, shape.rows)
+    programs = len(tiles) * kv_heads * triton.cdiv(group, packed)
+    _prefill_attn[(programs,)](
+        q,
+        kv,
+        out,
+        tiles,
+        count,
+        blocks,
+        sinks,
+        q.stride(0),
+        out.stride(0),
+        kv.stride(0),
+        SCALE=scale,
+        SOFTCAP=softcap or 0.0,
+        WINDOW=window or 0,
+        KV_HEADS=kv_heads,
+        GROUP=group,
+        PACKED=packed,
+        DIM=head_dim,
+        DIMS=max(triton.next_power_of_2(head_dim), 16),
+        BLOCK_SIZE=block_size,
+        ROWS=shape.rows,
+        KEYS=shape.keys,
+        STAGES=shape.stages,
+        num_warps=shape.warps,
+    )
