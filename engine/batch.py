@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from engine.messages import Logprobs, Sampling
 
@@ -70,7 +70,8 @@ class Row:
 
     token stands at `position`; its key and value are written to blocks[position // block_size]. It is None where the
     batch submitted just before this one draws it, and it is still on the device; for runners that overlap only.
-    adapter: as in Add.
+    adapter: as in Add. cut: in deterministic mode the position behind the whole blocks of the sequence's own prompt, where its
+    attention is cut whether it shares them or not; else 0.
     """
 
     sequence: int
@@ -79,6 +80,18 @@ class Row:
     blocks: tuple[int, ...]
     draw: Draw
     adapter: str | None = None
+    cut: int = 0
+
+
+class Stretch(NamedTuple):
+    """Key positions lo .. hi - 1 (lo a multiple of the block size) that some rows read together, by one block table.
+
+    rows: positions in Batch.rows. However a device cuts it into items, this is what the rows read.
+    """
+
+    rows: tuple[int, ...]
+    lo: int
+    hi: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +114,21 @@ class Item:
 class Batch:
     """Everything that one step runs. `copies` (source block, target block) are carried out first.
 
-    masks: by sequence, which tokens its grammar lets through now: bit t % 8 of byte t // 8 for token t.
+    stretches: what the rows read of the KV cache (plan_stretches). masks: by sequence, which tokens its grammar
+    lets through now: bit t % 8 of byte t // 8 for token t.
     """
 
     copies: tuple[tuple[int, int], ...] = ()
     chunks: tuple[Chunk, ...] = ()
     rows: tuple[Row, ...] = ()
-    items: tuple[Item, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
     masks: Mapping[int, bytes] = field(default_factory=dict)
+
+    @property
+    def draws(self) -> list[Draw]:
+        """What is drawn, in the order of StepOutput."""
+        of_chunks = [draw for chunk in self.chunks for draw in chunk.draws]
+        return of_chunks + [row.draw for row in self.rows if row.draw is not None]
 
 
 Stuck = Literal["rules", "scores"]
@@ -140,7 +160,7 @@ class StepOutput:
 class Reads:
     """Tokens of KV that one layer's decode attention reads in a step.
 
-    items: by all items. shared: by the items of several rows. unshared: what it would have been if
+    items: by all of the work list. shared: for several rows at once. unshared: what it would have been if
     every row had read its whole past for itself.
     """
 
@@ -152,70 +172,70 @@ class Reads:
         return Reads(self.items + other.items, self.shared + other.shared, self.unshared + other.unshared)
 
 
-def count_reads(rows: Sequence[Row], items: Sequence[Item]) -> Reads:
-    """Count what a work list reads, and what the same rows would have read without sharing."""
+def count_reads(rows: Sequence[Row], stretches: Sequence[Stretch]) -> Reads:
+    """Count what is read in some stretches, and what the same rows would have read without sharing."""
     return Reads(
-        items=sum([item.hi - item.lo for item in items]),
-        shared=sum([item.hi - item.lo for item in items if len(item.rows) > 1]),
+        items=sum([hi - lo for _, lo, hi in stretches]),
+        shared=sum([hi - lo for members, lo, hi in stretches if len(members) > 1]),
         unshared=sum([row.position + 1 for row in rows]),
     )
 
 
-def plan_items(rows: Sequence[Row], block_size: int, *, span: int = 512, gate: int = 0) -> tuple[Item, ...]:
+def plan_stretches(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tuple[Stretch, ...]:
     """Plan the decode attention of some rows: each block that several rows share is read once for all of them.
 
     The rows' block tables form a tree (the fork tree, of any number of groups and any depth); it is walked
-    from the root, a shared stretch becoming items of all the rows below it, the rest of each row items of
-    its own. Every position of every row, the newest included, is covered exactly once; a row's items come
-    in the order of `lo`; slots are dense from 0.
+    from the root, a shared stretch going to all the rows below it, the rest of each row to itself.
+    Every position of every row, the newest included, is covered exactly once; a row's stretches come
+    in the order of `lo`.
 
-    span: items are cut at multiples of it (rounded down to whole blocks), wherever they begin, so that the
-    cuts do not depend on who else is in the batch. gate: a stretch of t tokens under r rows is shared only
-    if (r - 1) * t, the tokens not read again, reaches it; below that its rows' own items begin earlier.
+    gate: a stretch of t tokens under r rows is shared only if (r - 1) * t, the tokens not read again, reaches it;
+    below that its rows' own stretches begin earlier.
+
+    A row with a `cut` has no stretch across it, shares nothing behind it, and before it only stretches that end at the
+    cut of all their rows or at a multiple of SPAN: cut into items, its own part of them is the same in any company.
 
     Tables must be what forking gives: rows that hold the same block hold the same blocks before it.
     """
-    items: list[Item] = []
-    slots = 0
-    span = max(span // block_size, 1) * block_size
-
-    def emit(members: tuple[int, ...], lo: int, hi: int) -> None:
-        nonlocal slots
-        table = rows[members[0]].blocks
-        while lo < hi:
-            cut = min(lo - lo % span + span, hi)
-            items.append(Item(members, table[lo // block_size : -(-cut // block_size)], lo, cut, slots))
-            slots += len(members)
-            lo = cut
-
+    stretches: list[Stretch] = []
+    whole_span = span_tokens(SPAN, block_size) // block_size
+    # How many leading blocks a row may share: not the one that it writes to, whoever else's table names it.
+    limits = [min(row.position, row.cut or row.position) // block_size for row in rows]
     # Each entry: rows that hold the same first `same` blocks, of which the first `start` are covered already.
     pending: list[tuple[tuple[int, ...], int, int]] = [(tuple(range(len(rows))), 0, 0)] if rows else []
     while pending:
         members, start, same = pending.pop()
         if len(members) == 1:
-            emit(members, start * block_size, rows[members[0]].position + 1)
+            row, lo = rows[members[0]], start * block_size
+            if lo < row.cut <= row.position:
+                stretches.append(Stretch(members, lo, row.cut))
+                lo = row.cut
+            stretches.append(Stretch(members, lo, row.position + 1))
             continue
-        end = _common_blocks(rows, members, same, block_size)
-        if end > start and (len(members) - 1) * (end - start) * block_size >= gate:
-            emit(members, start * block_size, end * block_size)
-            start = end
+        most = min([limits[member] for member in members])
+        end = _common_blocks(rows, members, same, most)
+        cuts = {rows[member].cut for member in members}
+        shared = end if cuts <= {0, end * block_size} else end - end % whole_span
+        if shared > start and (len(members) - 1) * (shared - start) * block_size >= gate:
+            stretches.append(Stretch(members, start * block_size, shared * block_size))
+            start = shared
         parts: dict[int, list[int]] = {}
+        together = start < end and max([limits[member] for member in members]) > end
         for member in members:
-            row = rows[member]
-            # The block that a row writes to is its own, whoever else's table names it.
-            key = row.blocks[end] if row.position // block_size > end else ~member
+            # Those that go no further may still share, without the others, what was not shared just now.
+            last = -1 - len(rows) if together else ~member
+            key = rows[member].blocks[end] if limits[member] > end else last
             parts.setdefault(key, []).append(member)
         pending.extend((tuple(part), start, end + 1) for part in reversed(parts.values()))
-    return tuple(items)
+    return tuple(stretches)
 
 
-def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, block_size: int) -> int:
-    """How many leading blocks all members share, not counting blocks that one of them still writes to.
+def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, most: int) -> int:
+    """How many leading blocks all members share, up to `most`.
 
     `known` of them are shared for certain. Halving works because sharing a block means sharing all before it.
     """
-    low = known
-    high = max(min([rows[member].position for member in members]) // block_size, known)
+    low, high = known, max(most, known)
     while low < high:
         middle = (low + high) // 2
         if len({rows[member].blocks[middle] for member in members}) == 1:
@@ -223,3 +243,32 @@ def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, bl
         else:
             high = middle
     return low
+
+
+SPAN = 512
+"""Tokens of KV to an item on a CPU, and the most that any device's spans may be a part of."""
+
+
+def span_tokens(span: int, block_size: int) -> int:
+    """A span in whole blocks."""
+    return max(span // block_size, 1) * block_size
+
+
+def cut_items(
+    rows: Sequence[Row], stretches: Sequence[Stretch], block_size: int, *, span: int = SPAN
+) -> tuple[Item, ...]:
+    """Cut stretches into items at multiples of `span` (rounded down to whole blocks), wherever they begin.
+
+    So the cuts do not depend on who else is in the batch. A row's items come in the order of `lo`; slots are dense
+    from 0.
+    """
+    items: list[Item] = []
+    slot = 0
+    span = span_tokens(span, block_size)
+    for members, begin, end in stretches:
+        table = rows[members[0]].blocks
+        for lo in (begin, *range(begin - begin % span + span, end, span)):
+            hi = min(lo - lo % span + span, end)
+            items.append(Item(members, table[lo // block_size : -(-hi // block_size)], lo, hi, slot))
+            slot += len(members)
+    return tuple(items)

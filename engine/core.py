@@ -145,7 +145,7 @@ class Core:
             return Outcome()
         self._failures = 0
         self._steps += 1
-        self._reads += count_reads(batch.rows, batch.items)
+        self._reads += count_reads(batch.rows, batch.stretches)
         against = self.grammars.advance(output.tokens)
         outcome = self.scheduler.receive(batch, output)
         ended = {group: GroupFailed(group, *_STUCK[why]) for group, why in outcome.stuck.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from engine import chunking, prefix, work
 from engine.admission import Limits, Queue, by_age, giving_way
-from engine.batch import Batch, Row, StepOutput, Stuck, plan_items
+from engine.batch import Batch, Row, StepOutput, Stuck, plan_stretches
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
@@ -122,8 +122,8 @@ class Scheduler:
         size = self.pool.block_size
         budget = self._config.max_batch_tokens - len(rows)
         chunks = tuple([work.chunk(one, end, size) for one, end in chunking.shared_out(self._prompts(), budget, size)])
-        items = plan_items(rows, size, gate=self._config.share_gate)
-        return Batch(self.pool.drain_copies(), chunks, rows, items)
+        stretches = plan_stretches(rows, size, gate=self._config.share_gate)
+        return Batch(self.pool.drain_copies(), chunks, rows, stretches)
 
     def receive(self, batch: Batch, output: StepOutput) -> Outcome:
         """Take in what a step gave: fork the groups that leave prefill, end the sequences that are done."""

@@ -24,7 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from engine.batch import Batch, Chunk, Draw, Row, plan_items
+from engine.batch import Batch, Chunk, Draw, Row, plan_stretches
 from engine.config import EngineConfig
 from engine.messages import Sampling
 from engine.runner import Runner
@@ -100,7 +100,7 @@ def _step(prompt: tuple[int, ...], rows: int, size: int, new: int) -> Batch:
         first = -(-len(prompt) // size) + row * own
         table = shared + tuple(range(first, first + own))
         fork.append(Row(row, 7 * row + new, at, table, Draw(row, row, at + 1, Sampling())))
-    return Batch(rows=tuple(fork), items=plan_items(fork, size, gate=64))
+    return Batch(rows=tuple(fork), stretches=plan_stretches(fork, size, gate=64))
 
 
 def _timed(call: Callable[[], object], times: int) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.plan import Bucket, ChunkPlan, Layout, Plan, Planner
-from engine.batch import Batch
+from engine.batch import SPAN, Batch
 from engine.models.spec import AttentionSpec
 
 _TILE = 64  # queries of a prompt that are scored together: their scores stay in the cores' caches
@@ -23,10 +23,10 @@ _TILE = 64  # queries of a prompt that are scored together: their scores stay in
 class Attention:
     """One model's attention over one cache. `plan` once a step, then `run` once a layer."""
 
-    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache) -> None:
+    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, span: int = SPAN) -> None:
         self._layers = tuple(layers)
         self._cache = cache
-        self._planner = Planner(layers, cache)
+        self._planner = Planner(layers, cache, span)
         self._nothing = torch.empty(1, 1, 1, dtype=cache.dtype)
         self._closed = torch.full((_TILE, _TILE), -torch.inf, dtype=cache.dtype)
         self._later = self._closed.triu(1)  # [query, key]

@@ -16,7 +16,7 @@ import torch
 
 from engine.attention.buckets import alike
 from engine.attention.cache import KvCache
-from engine.batch import Batch, Chunk, Item, Row
+from engine.batch import SPAN, Batch, Chunk, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
 
 
@@ -81,10 +81,11 @@ class Plan:
 
 
 class Planner:
-    """Plans steps over one cache for a model's layers."""
+    """Plans steps over one cache for a model's layers; decoding rows read items of up to `span` keys."""
 
-    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache) -> None:
+    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, span: int = SPAN) -> None:
         self._cache = cache
+        self._span = span
         # What a layout depends on: layers that differ in the rest only share theirs.
         self._kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
 
@@ -97,20 +98,20 @@ class Planner:
         longest = max(
             [chunk.start + len(chunk.tokens) for chunk in batch.chunks] + [row.position + 1 for row in batch.rows]
         )
+        items = cut_items(batch.rows, batch.stretches, size, span=self._span)
         layouts: dict[AttentionSpec, Layout] = {}
         for kind in dict.fromkeys(self._kinds):
             wide = kind if kind.window is None or kind.window < longest else replace(kind, window=None)
-            layouts[kind] = layouts.get(wide) or self._layout(batch, wide)
+            layouts[kind] = layouts.get(wide) or self._layout(batch, items, wide)
             layouts.setdefault(wide, layouts[kind])
         return Plan(torch.tensor(slots), prompt_tokens, len(batch.rows), tuple([layouts[kind] for kind in self._kinds]))
 
-    def _layout(self, batch: Batch, kind: AttentionSpec) -> Layout:
+    def _layout(self, batch: Batch, items: Sequence[Item], kind: AttentionSpec) -> Layout:
         chunks: list[ChunkPlan] = []
         begin = 0
         for chunk in batch.chunks:
             chunks.append(self._chunk(chunk, begin, kind))
             begin += len(chunk.tokens)
-        items = batch.items
         if kind.window is not None:
             items = within_window(batch.rows, items, self._cache.block_size, kind.window)
         buckets, parts, places = self._buckets(batch.rows, items, kind)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch import Draw, Item, Reads, Row, count_reads, plan_items
+from engine.batch import Draw, Item, Reads, Row, count_reads, cut_items, plan_stretches
 from engine.messages import Sampling
 
 BLOCK = 4
@@ -17,6 +17,11 @@ BLOCK = 4
 
 def row(number: int, position: int, blocks: tuple[int, ...]) -> Row:
     return Row(number, 7, position, blocks, Draw(number, 0, position + 1, Sampling()))
+
+
+def plan(rows: list[Row], span: int = 512, gate: int = 0) -> tuple[Item, ...]:
+    """The rows' work list as a CPU reads it."""
+    return cut_items(rows, plan_stretches(rows, BLOCK, gate=gate), BLOCK, span=span)
 
 
 class Forest:
@@ -78,7 +83,7 @@ def test_every_row_and_position_is_covered_once_in_order(
     seed: int, groups: int, depth: int, span: int, gate: int
 ) -> None:
     rows = Forest(seed).rows(groups, depth)
-    items = plan_items(rows, BLOCK, span=span, gate=gate)
+    items = plan(rows, span=span, gate=gate)
     check(rows, items, span)
     assert all((len(item.rows) - 1) * BLOCK * len(rows[item.rows[0]].blocks) >= gate for item in items if gate > 1
                and len(item.rows) > 1)  # fmt: skip
@@ -87,14 +92,14 @@ def test_every_row_and_position_is_covered_once_in_order(
 @given(seed=st.integers(0, 2**32), groups=st.integers(1, 4), depth=st.integers(0, 4))
 def test_without_a_gate_no_block_is_read_twice(seed: int, groups: int, depth: int) -> None:
     rows = Forest(seed).rows(groups, depth)
-    read = [block for item in plan_items(rows, BLOCK) for block in item.blocks]
+    read = [block for item in plan(rows) for block in item.blocks]
     assert len(read) == len(set(read))
     in_past = {block for one in rows for block in one.blocks[: one.position // BLOCK + 1]}
     assert set(read) == in_past
 
 
 def test_no_rows_no_items() -> None:
-    assert plan_items([], BLOCK) == ()
+    assert plan([]) == ()
 
 
 def test_a_system_prompt_above_two_forks() -> None:
@@ -105,7 +110,7 @@ def test_a_system_prompt_above_two_forks() -> None:
         row(2, 14, (*system, *right, 12)),
         row(3, 12, (*system, *right, 13)),
     ]
-    assert plan_items(rows, BLOCK, span=16) == (
+    assert plan(rows, span=16) == (
         Item((0, 1, 2, 3), (0, 1), 0, 8, 0),
         Item((0, 1), (2, 3), 8, 16, 4),
         Item((0, 1), (4,), 16, 20, 6),
@@ -119,16 +124,14 @@ def test_a_system_prompt_above_two_forks() -> None:
 
 def test_the_gate_leaves_short_prefixes_to_the_rows_own_items() -> None:
     rows = [row(number, 9, (0, 1, 2 + number)) for number in range(3)]
-    assert plan_items(rows, BLOCK, gate=16)[0] == Item((0, 1, 2), (0, 1), 0, 8, 0)  # (3 - 1) * 8 tokens saved
-    assert plan_items(rows, BLOCK, gate=17) == tuple(
-        Item((number,), (0, 1, 2 + number), 0, 10, number) for number in range(3)
-    )
+    assert plan(rows, gate=16)[0] == Item((0, 1, 2), (0, 1), 0, 8, 0)  # (3 - 1) * 8 tokens saved
+    assert plan(rows, gate=17) == tuple(Item((number,), (0, 1, 2 + number), 0, 10, number) for number in range(3))
 
 
 def test_a_stretch_below_the_gate_is_shared_together_with_what_follows() -> None:
     # Four rows share block 0 (12 tokens saved); below it rows 0 and 1 share three more.
     rows = [row(0, 17, (0, 1, 2, 3, 4)), row(1, 17, (0, 1, 2, 3, 5)), row(2, 5, (0, 6)), row(3, 5, (0, 7))]
-    items = plan_items(rows, BLOCK, gate=16)
+    items = plan(rows, gate=16)
     assert items[0] == Item((0, 1), (0, 1, 2, 3), 0, 16, 0)
     check(rows, items, 512)
 
@@ -136,18 +139,18 @@ def test_a_stretch_below_the_gate_is_shared_together_with_what_follows() -> None
 def test_the_block_a_row_writes_to_is_never_shared() -> None:
     # After a fork and before the first write both tables name the same last block; each row still writes there.
     rows = [row(0, 8, (0, 1, 2)), row(1, 8, (0, 1, 2))]
-    assert [item.rows for item in plan_items(rows, BLOCK)] == [(0, 1), (0,), (1,)]
+    assert [item.rows for item in plan(rows)] == [(0, 1), (0,), (1,)]
 
 
 def test_the_cuts_do_not_depend_on_the_company() -> None:
     table = tuple(range(400))
-    alone = plan_items([row(0, 1599, table)], BLOCK)
-    beside = plan_items([row(0, 1599, table), row(1, 30, tuple(range(400, 408)))], BLOCK)
+    alone = plan([row(0, 1599, table)])
+    beside = plan([row(0, 1599, table), row(1, 30, tuple(range(400, 408)))])
     assert [(item.lo, item.hi) for item in alone] == [(0, 512), (512, 1024), (1024, 1536), (1536, 1600)]
     assert alone == tuple(item for item in beside if item.rows == (0,))
 
 
 def test_what_is_read_is_counted() -> None:
     rows = [row(number, 10, (0, 1, 2 + number)) for number in range(3)]
-    assert count_reads(rows, plan_items(rows, BLOCK)) == Reads(items=8 + 3 * 3, shared=8, unshared=33)
-    assert count_reads(rows, plan_items(rows, BLOCK, gate=10**6)) == Reads(items=33, shared=0, unshared=33)
+    assert count_reads(rows, plan_stretches(rows, BLOCK)) == Reads(items=8 + 3 * 3, shared=8, unshared=33)
+    assert count_reads(rows, plan_stretches(rows, BLOCK, gate=10**6)) == Reads(items=33, shared=0, unshared=33)

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_items
+from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_stretches
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelError
 from engine.messages import Logprobs, Sampling
@@ -67,7 +67,7 @@ class Fork:
         for step in range(new - 1):
             rows = self.rows()
             copies = self.copies if step == 0 else ()
-            self.take(self.runner.submit(Batch(copies, (), tuple(rows), plan_items(rows, SIZE, gate=32))).tokens)
+            self.take(self.runner.submit(Batch(copies, (), tuple(rows), plan_stretches(rows, SIZE, gate=32))).tokens)
         return self.tokens
 
 
@@ -101,7 +101,7 @@ def test_output_is_in_the_order_of_the_batch(tiny: Runner) -> None:
     middle = Chunk(8, (5, 6, 7), 0, (1,))
     b = Chunk(9, (9, 8), 0, (2,), (replace(GREEDY, sequence=9),))
     rows = (Row(4, 3, 0, (3,), replace(GREEDY, sequence=4)), Row(3, 3, 0, (4,), replace(GREEDY, sequence=3)))
-    out = tiny.submit(Batch(chunks=(a, middle, b), rows=rows, items=plan_items(rows, SIZE)))
+    out = tiny.submit(Batch(chunks=(a, middle, b), rows=rows, stretches=plan_stretches(rows, SIZE)))
     assert [sequence for sequence, _ in out.tokens] == [71, 70, 9, 4, 3]
     tokens = dict(out.tokens)
     assert tokens[71] == tokens[70]
@@ -127,14 +127,14 @@ def test_choices_beside_other_traffic(tiny: Runner) -> None:
     out = tiny.submit(Batch(chunks=(fork.chunk(16, 25), other.chunk(32)))).tokens
     other.take(out)
     rows = other.rows()
-    out = tiny.submit(Batch(other.copies, (fork.chunk(25),), tuple(rows), plan_items(rows, SIZE))).tokens
+    out = tiny.submit(Batch(other.copies, (fork.chunk(25),), tuple(rows), plan_stretches(rows, SIZE))).tokens
     fork.take(out[:4])
     other.take(out[4:])
     for step in range(29):
         mine, others = fork.rows(), other.rows()
         both = [*others, *mine]
         copies = fork.copies if step == 0 else ()
-        out = tiny.submit(Batch(copies, (), tuple(both), plan_items(both, SIZE))).tokens
+        out = tiny.submit(Batch(copies, (), tuple(both), plan_stretches(both, SIZE))).tokens
         other.take(out[:3])
         fork.take(out[3:])
     assert fork.tokens == alone
@@ -188,7 +188,7 @@ def _told(fork: Fork, cuts: Sequence[int], new: int, top: int) -> tuple[list[Log
         if step:
             rows = fork.rows()
             copies = fork.copies if step == 1 else ()
-            output = fork.runner.submit(Batch(copies, (), tuple(rows), plan_items(rows, SIZE, gate=32)))
+            output = fork.runner.submit(Batch(copies, (), tuple(rows), plan_stretches(rows, SIZE, gate=32)))
             assert not output.prompt_logprobs
         fork.take(output.tokens)
         for choice, told in output.logprobs.items():

@@ -87,7 +87,7 @@ class HashRunner:
             assert row.draw.sequence == row.sequence
             tokens.append((row.draw, self._draw(row.draw, row.blocks, row.position + 1)))
         assert len(set(touched)) == len(touched), "two writes to one slot"
-        self._check_items(batch)
+        self._check_stretches(batch)
         return StepOutput(
             tuple([(draw.sequence, token) for draw, token in tokens]),
             {draw.sequence: score(token) for draw, token in tokens if draw.logprobs is not None},
@@ -123,12 +123,12 @@ class HashRunner:
         past = self._past(chunk.blocks, chunk.start + len(chunk.tokens))
         return tuple([score(past[chunk.start + i], token) for i, token in enumerate(chunk.next_tokens)])
 
-    def _check_items(self, batch: Batch) -> None:
+    def _check_stretches(self, batch: Batch) -> None:
         seen = [0] * len(batch.rows)
-        for item in batch.items:
-            for member in item.rows:
-                assert item.lo == seen[member]
-                seen[member] = item.hi
+        for members, lo, hi in batch.stretches:
+            for member in members:
+                assert lo == seen[member]
+                seen[member] = hi
         assert seen == [row.position + 1 for row in batch.rows]
 
 
