@@ -79,13 +79,17 @@ class Limits:
 
 
 class Queue:
-    """The sequences that wait, oldest first, and the rules by which they are let in. steps: begun so far."""
+    """The sequences that wait, oldest first, and the rules by which they are let in.
 
-    def __init__(self, pool: BlockPool, max_sequences: int) -> None:
+    steps: begun so far. unit: of the blocks that are known, a multiple of it is used.
+    """
+
+    def __init__(self, pool: BlockPool, max_sequences: int, unit: int = 1) -> None:
         self.waiting: list[Sequence] = []
         self.steps = 0
         self._pool = pool
         self._max_sequences = max_sequences
+        self._unit = unit
 
     def put(self, sequence: Sequence) -> None:
         """Let a sequence wait, at its place by age."""
@@ -176,16 +180,18 @@ class Queue:
 
     def _known(self, sequence: Sequence) -> BlockTable:
         """The blocks that need not be computed. The last token always is: somebody draws from it."""
-        most = (sequence.length - 1) // self._pool.block_size
+        most = (sequence.prefill - 1) // self._pool.block_size
         sequence.name_blocks(most, self._pool.block_size)
-        return self._pool.find(sequence.keys, most) if sequence.group.skips_known_blocks else ()
+        known = self._pool.find(sequence.keys, most) if sequence.group.skips_known_blocks else ()
+        return known[: len(known) // self._unit * self._unit]
 
     def _is_coming(self, sequence: Sequence, known: int, running: Iterable[Sequence]) -> bool:
-        """Whether the next block that a sequence lacks is one that a running prompt is going to compute."""
-        if known >= (sequence.length - 1) // self._pool.block_size or not sequence.group.skips_known_blocks:
+        """Whether the next blocks that a sequence lacks are some that a running prompt is going to compute."""
+        last = known + self._unit - 1
+        if last >= (sequence.prefill - 1) // self._pool.block_size or not sequence.group.skips_known_blocks:
             return False
-        key = sequence.keys[known]
-        return any(one.state is State.PREFILL and key in one.keys[known : known + 1] for one in running)
+        key = sequence.keys[last]
+        return any(one.state is State.PREFILL and key in one.keys[last : last + 1] for one in running)
 
     def _blocks(self, sequence: Sequence, width: int, known: BlockTable) -> int:
         """Available blocks for all its tokens, and for a first new one of each sequence that will leave prefill."""

@@ -70,7 +70,8 @@ class Row:
 
     token stands at `position`; its key and value are written to blocks[position // block_size]. It is None where the
     batch submitted just before this one draws it, and it is still on the device; for runners that overlap only.
-    adapter: as in Add. cut: in deterministic mode the position behind the whole blocks of the sequence's own prompt, where its
+    draw: None where the token that follows is known: the row ran before, and its keys and values were lost. adapter: as
+    in Add. cut: in deterministic mode the position behind the whole blocks of the sequence's own prompt, where its
     attention is cut whether it shares them or not; else 0.
     """
 
@@ -78,7 +79,7 @@ class Row:
     token: int | None
     position: int
     blocks: tuple[int, ...]
-    draw: Draw
+    draw: Draw | None
     adapter: str | None = None
     cut: int = 0
 

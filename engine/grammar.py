@@ -218,8 +218,7 @@ class Grammars:
         """The masks of a batch's draws, by sequence; those of sequences without a grammar are left out."""
         if not self._followers:
             return {}
-        draws = [draw for chunk in batch.chunks for draw in chunk.draws] + [row.draw for row in batch.rows]
-        found = [(draw.sequence, self._followers.get(draw.sequence)) for draw in draws]
+        found = [(draw.sequence, self._followers.get(draw.sequence)) for draw in batch.draws]
         return {sequence: follower.mask() for sequence, follower in found if follower is not None}
 
     def advance(self, tokens: Iterable[tuple[int, int]]) -> dict[int, str]:

@@ -109,9 +109,10 @@ class Runner:
                 draws += chunk.draws
                 sources.append(end - 1)
         for row in batch.rows:
-            rows.append(len(sources))
-            draws.append(row.draw)
-            sources.append(end)
+            if row.draw is not None:
+                rows.append(len(sources))
+                draws.append(row.draw)
+                sources.append(end)
             end += 1
         if not draws:
             return StepOutput()

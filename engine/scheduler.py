@@ -40,7 +40,9 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig, ready: Ready) -> None:
         self.pool = BlockPool(ready.blocks, ready.block_size, keep=config.prefix_cache)
-        self.queue = Queue(self.pool, config.max_sequences)
+        # Deterministic mode: what is shared between requests is whole chunks, as only these are always computed alike.
+        self._chunk = chunking.fixed_size(config) if config.deterministic else None
+        self.queue = Queue(self.pool, config.max_sequences, self._chunk // ready.block_size if self._chunk else 1)
         self.running: list[Sequence] = []
         self.limits = Limits(config, ready)
         self.forks = 0
@@ -73,6 +75,7 @@ class Scheduler:
         scope = (message.salt, message.adapter) if self._config.prefix_cache else (self._arrivals,)
         group = SequenceGroup(message.group, self._arrivals, message.prompt, prefix.root(*scope))
         group.adapter = message.adapter
+        group.replays = self._config.deterministic
         self._arrivals += 1
         self._groups[group.id] = group
         match message:
@@ -119,9 +122,13 @@ class Scheduler:
         self._make_room()
         self._meet_claim()
         rows = tuple([self._row(sequence) for sequence in self.running if sequence.state is State.DECODE])
-        size = self.pool.block_size
+        size, prompts = self.pool.block_size, self._prompts()
         budget = self._config.max_batch_tokens - len(rows)
-        chunks = tuple([work.chunk(one, end, size) for one, end in chunking.shared_out(self._prompts(), budget, size)])
+        if self._chunk is None:
+            ends = chunking.shared_out(prompts, budget, size)
+        else:
+            ends = chunking.fixed(prompts, budget, self._chunk)
+        chunks = tuple([work.chunk(sequence, end, size) for sequence, end in ends])
         stretches = plan_stretches(rows, size, gate=self._config.share_gate)
         return Batch(self.pool.drain_copies(), chunks, rows, stretches)
 
@@ -134,7 +141,8 @@ class Scheduler:
             group = sequence.group
             sequence.computed += len(chunk.tokens)
             self.prompt_tokens_computed += max(min(sequence.computed, len(group.prompt)) - chunk.start, 0)
-            self._publish(sequence, chunk.start, sequence.computed)
+            if self._chunk is None or len(chunk.tokens) == self._chunk:
+                self._publish(sequence, chunk.start, sequence.computed)
             group.gather(output.prompt_logprobs.get(sequence.id, ()), output.pooled.get(sequence.id, ()))
             if chunk.pooling and chunk.last:
                 embedded.append(work.embedded(group))
@@ -144,7 +152,7 @@ class Scheduler:
                 if not group.started:
                     started.append(work.started(group))
                     group.started = True
-        for row in batch.rows:
+        for row in batch.rows if self._chunk is None else ():
             self._publish(self._sequences[row.sequence], row.position, row.position + 1)
         self.tokens_drawn += len(output.tokens)
         stuck = {self._sequences[number].group.id: why for number, why in output.stuck.items()}
@@ -154,12 +162,14 @@ class Scheduler:
         return Outcome(tuple(tokens), tuple(started), tuple(embedded), stuck)
 
     def _row(self, sequence: Sequence) -> Row:
-        index = (sequence.length - 1) // self.pool.block_size
+        index = sequence.position // self.pool.block_size
         if index == len(sequence.blocks):
             sequence.blocks = (*sequence.blocks, *self.pool.take())
         else:
             sequence.blocks = self.pool.own(sequence.blocks, index)
-        return work.row(sequence)
+        row = work.row(sequence, self.pool.block_size)
+        sequence.replay = max(sequence.replay - 1, 0)
+        return row
 
     def _prompts(self) -> Iterator[Sequence]:
         """The prompts in computation, oldest first; behind them, one by one, those that can be let in."""
@@ -186,6 +196,7 @@ class Scheduler:
 
     def _leave_prefill(self, leader: Sequence) -> None:
         leader.move(State.DECODE)
+        leader.replay = max(leader.length - leader.prefill - 1, 0)
         followers = [sequence for sequence in leader.group.sequences if sequence.state is State.FOLLOWING]
         self.pool.fork(leader.blocks, len(followers))
         self.forks += len(followers)
@@ -258,7 +269,7 @@ class Scheduler:
         left: dict[int, int] = {}
         for sequence in self.running:
             if sequence.state is State.DECODE:
-                index = (sequence.length - 1) // self.pool.block_size
+                index = sequence.position // self.pool.block_size
                 if index == len(sequence.blocks):
                     wanted += 1
                     continue

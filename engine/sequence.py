@@ -51,7 +51,8 @@ class SequenceGroup:
     sequences are not done. overtaken: sequences that were admitted past it while it waited. cached_tokens: prompt
     tokens that were there when it was first admitted; None before. started: its first tokens are drawn. scores: of
     the prompt's tokens from the second on, as far as they are computed, where they are asked for. hidden: the sum
-    of the hidden states so far, where they are.
+    of the hidden states so far, where they are. replays: what a sequence of it has drawn is, after preemption, not
+    computed in chunks but run again as it ran first, a row at a time (deterministic mode).
     """
 
     id: int
@@ -70,6 +71,7 @@ class SequenceGroup:
     started: bool = False
     scores: list[Logprobs] = field(default_factory=list)
     hidden: tuple[float, ...] = ()
+    replays: bool = False
 
     @property
     def scoring(self) -> bool:
@@ -105,7 +107,7 @@ class Sequence:
     what the model's length leaves). since: the step in which it began to wait, while WAITING. output: its tokens
     so far. blocks: its block table, replaced and never changed in place, so that siblings share one tuple until
     they part. computed: how many of its tokens have keys and values, while in PREFILL. keys: of its first full
-    blocks, as far as they were needed.
+    blocks, as far as they were needed. replay: how many of its drawn tokens run again before the newest, while DECODE.
     """
 
     id: int
@@ -120,6 +122,7 @@ class Sequence:
     blocks: tuple[int, ...] = ()
     computed: int = 0
     keys: list[bytes] = field(default_factory=list)
+    replay: int = 0
 
     @property
     def order(self) -> tuple[int, int]:
@@ -130,6 +133,16 @@ class Sequence:
     def length(self) -> int:
         """Tokens of prompt and output; the newest has no key and value yet while in DECODE."""
         return len(self.group.prompt) + len(self.output)
+
+    @property
+    def prefill(self) -> int:
+        """How many of its tokens are computed in chunks."""
+        return len(self.group.prompt) if self.group.replays else self.length
+
+    @property
+    def position(self) -> int:
+        """Where the token stands that its next row runs, while DECODE."""
+        return self.length - 1 - self.replay
 
     @property
     def width(self) -> int:

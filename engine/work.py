@@ -10,18 +10,20 @@ from engine.messages import Embedded, Started
 from engine.sequence import Sequence, SequenceGroup
 
 
-def row(sequence: Sequence) -> Row:
-    """A decoding sequence's newest token, whose block it holds for itself."""
-    position = sequence.length - 1
-    draw, adapter = _draw(sequence), sequence.group.adapter
-    return Row(sequence.id, sequence.output[-1], position, sequence.blocks, draw, adapter)
+def row(sequence: Sequence, block_size: int) -> Row:
+    """A decoding sequence's newest token, or the next that it replays, whose block it holds for itself."""
+    group, position = sequence.group, sequence.position
+    token = sequence.output[position - len(group.prompt)]
+    draw = None if sequence.replay else _draw(sequence)
+    cut = len(group.prompt) // block_size * block_size if group.replays else 0
+    return Row(sequence.id, token, position, sequence.blocks, draw, group.adapter, cut)
 
 
 def chunk(sequence: Sequence, end: int, block_size: int) -> Chunk:
     """The stretch from what is computed up to `end`; at its known end, with the draws of all who leave prefill."""
-    group, start, last = sequence.group, sequence.computed, end == sequence.length
+    group, start, last = sequence.group, sequence.computed, end == sequence.prefill
     leaving: list[Sequence] = []
-    if last and not group.pooling:
+    if last and not group.pooling and not (group.replays and sequence.output):
         leaving = [sequence] if sequence.output else group.living()
     return Chunk(
         sequence=sequence.id,

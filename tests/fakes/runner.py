@@ -84,8 +84,9 @@ class HashRunner:
         for row in batch.rows:
             touched.append(self._write(row.blocks, row.position, row.token, row.adapter))
         for row in batch.rows:
-            assert row.draw.sequence == row.sequence
-            tokens.append((row.draw, self._draw(row.draw, row.blocks, row.position + 1)))
+            if row.draw is not None:
+                assert row.draw.sequence == row.sequence
+                tokens.append((row.draw, self._draw(row.draw, row.blocks, row.position + 1)))
         assert len(set(touched)) == len(touched), "two writes to one slot"
         self._check_stretches(batch)
         return StepOutput(
