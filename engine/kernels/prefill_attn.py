@@ -70,8 +70,9 @@ def _prefill_attn(
     queries = tl.load(q + (token * q_stride + head * DIM)[:, None] + dim[None, :], mask=wanted, other=0.0)
 
     key = tl.arange(0, KEYS)
-    keys = kv + (part // SLICES).to(tl.int64) * kv_stride + dim[None, :]
-    values = keys + KV_HEADS * kv_stride
+    kv_head = (part // SLICES).to(tl.int64)
+    keys = kv + kv_head * kv_stride + dim[None, :]
+    values = kv + (kv_head + KV_HEADS) * kv_stride + dim[None, :]
 
     if sinks is None:
         highest = tl.full([ROWS], _LEAST, tl.float32)

@@ -39,7 +39,8 @@ def _qkv_rope_store(
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     dim = tl.arange(0, DIMS)
     there = (head < QUERIES + 2 * KEYS)[:, None] & (dim < DIM)[None, :]
-    x = tl.load(qkv + token * token_stride + (head * head_stride)[:, None] + dim[None, :], mask=there, other=0.0)
+    source = qkv + token * token_stride + head.to(tl.int64) * head_stride
+    x = tl.load(source[:, None] + dim[None, :], mask=there, other=0.0)
     x = x.to(tl.float32)
     turned = (head < QUERIES + KEYS)[:, None]  # values are neither normed nor rotated
     if q_norm is not None:

@@ -22,12 +22,22 @@ def span_slots(blocks: Sequence[int], lo: int, hi: int, block_size: int) -> torc
 
 
 def attn_items(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, items: Sequence[Item], block_size: int, scale: float
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    items: Sequence[Item],
+    block_size: int,
+    scale: float,
+    *,
+    positions: Sequence[int] = (),
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Partial attention of each item's rows over the item's span.
 
-    q [R, Q, D]; keys, values [K, S, D]. Gives partials [slots, Q, D], each normalized over its own span, and
-    the log-sum-exp of its scores [slots, Q].
+    q [R, Q, D]; keys, values [K, S, D]. window: a row at a position sees that many keys, its own included; positions [R]
+    are needed then. softcap as in prefill_attn. Gives partials [slots, Q, D], each normalized over what its row sees of the
+    span, and the log-sum-exp of the scores [slots, Q]; zeros and -inf where that is nothing.
     """
     slots = max((item.slot + len(item.rows) for item in items), default=0)
     partial = q.new_zeros(slots, *q.shape[1:])
@@ -36,21 +46,30 @@ def attn_items(
     for item in items:
         where = span_slots(item.blocks, item.lo, item.hi, block_size)
         for offset, row in enumerate(item.rows):
-            for head in range(q.shape[1]):
-                scores = (keys[head // group, where] @ q[row, head]) * scale  # [span]
+            seen = where if window is None else where[max(positions[row] - window + 1 - item.lo, 0) :]
+            for head in range(q.shape[1]) if len(seen) else ():
+                scores = capped((keys[head // group, seen] @ q[row, head]) * scale, softcap)  # [seen]
                 lse[item.slot + offset, head] = scores.logsumexp(0)
-                partial[item.slot + offset, head] = scores.softmax(0) @ values[head // group, where]
+                partial[item.slot + offset, head] = scores.softmax(0) @ values[head // group, seen]
     return partial, lse
 
 
-def merge_parts(partial: torch.Tensor, lse: torch.Tensor, items: Sequence[Item], rows: int) -> torch.Tensor:
-    """Attention of whole rows from their parts, taken in the order of `lo`; gives [rows, Q, D]."""
+def capped(scores: torch.Tensor, softcap: float | None) -> torch.Tensor:
+    """Scores s as softcap * tanh(s / softcap), where there is one."""
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def merge_parts(
+    partial: torch.Tensor, lse: torch.Tensor, items: Sequence[Item], rows: int, *, sinks: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Attention of whole rows from their parts, taken in the order of `lo`; gives [rows, Q, D]. sinks as in prefill_attn."""
     out = partial.new_zeros(rows, *partial.shape[1:])
     for row in range(rows):
         mine = [
             item.slot + item.rows.index(row) for item in sorted(items, key=lambda item: item.lo) if row in item.rows
         ]
-        weights = lse[mine].softmax(0)  # [parts, Q]
+        scores = lse[mine] if sinks is None else torch.cat((lse[mine], sinks[None].to(lse.dtype)))
+        weights = scores.softmax(0)[: len(mine)]  # [parts, Q]
         for part, weight in zip(mine, weights, strict=True):
             out[row] += weight.unsqueeze(-1) * partial[part]
     return out
@@ -79,9 +98,7 @@ def prefill_attn(
         end = start + token + 1
         seen = slots[0 if window is None else max(end - window, 0) : end]
         for head in range(q.shape[1]):
-            scores = (keys[head // group, seen] @ q[token, head]) * scale
-            if softcap is not None:
-                scores = softcap * torch.tanh(scores / softcap)
+            scores = capped((keys[head // group, seen] @ q[token, head]) * scale, softcap)
             if sinks is not None:
                 scores = torch.cat((scores, sinks[head : head + 1].to(scores.dtype)))
             out[token, head] = scores.softmax(0)[: len(seen)] @ values[head // group, seen]

@@ -29,7 +29,7 @@ class Case:
         lengths: Sequence[int],
         *,
         group: int = 3,
-        kv_heads: int = 2,
+        kv_heads: int = 1,
         head_dim: int = 16,
         dtype: torch.dtype = torch.float32,
         seed: int = 0,
@@ -56,8 +56,8 @@ class Case:
         """Chunks (sequence, start, end) in one launch; gives each one's [T, Q, D]. spare: places left in `tiles`."""
         chunks = [Chunk(s, (1,) * (end - start), start, self.tables[s]) for s, start, end in cuts]
         plan = plan_tiles(chunks, shape.queries(self.group), BLOCK)
-        tiles = torch.zeros(len(plan.tiles) + spare, 5, dtype=torch.int32)
-        tiles[: len(plan.tiles)] = torch.from_numpy(plan.tiles)
+        left_over = torch.tensor([0, 0, 1, 1, 0], dtype=torch.int32)  # would put position 0 where position 1 is
+        tiles = torch.cat((torch.from_numpy(plan.tiles), left_over.repeat(spare, 1)))
         q = torch.cat([self.q[s][start:end] for s, start, end in cuts])
         out = torch.full((len(q), q[0].numel()), math.nan, dtype=q.dtype)
         prefill_attn(
@@ -101,7 +101,7 @@ def _random_cuts(chance: random.Random, lengths: Sequence[int]) -> list[tuple[in
     return cuts
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_random_chunks_equal_the_reference(seed: int, dtype: torch.dtype) -> None:
     chance = random.Random(seed)
@@ -125,10 +125,10 @@ def test_random_chunks_equal_the_reference(seed: int, dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("window", [None, 11])
-@pytest.mark.parametrize("cuts", [(0, 1, 45), (0, 16, 32, 45), (0, 7, 8, 29, 45), (0, 44, 45)])
+@pytest.mark.parametrize("cuts", [(0, 1, 33), (0, 16, 32, 33), (0, 7, 8, 29, 33)])
 def test_however_a_prompt_is_cut_the_bits_are_the_same(cuts: tuple[int, ...], window: int | None) -> None:
-    case = Case([45], group=3, dtype=torch.float16)
-    [whole] = case.run([(0, 0, 45)], window=window)
+    case = Case([33], group=3, dtype=torch.float16)
+    [whole] = case.run([(0, 0, 33)], window=window)
     parts = [case.run([(0, start, end)], window=window)[0] for start, end in pairwise(cuts)]
     assert torch.equal(torch.cat(parts), whole)
 
@@ -157,9 +157,9 @@ def test_groups_that_fill_a_tile_in_part_or_take_several(group: int) -> None:
 @pytest.mark.parametrize("shape", [SMALL, replace(SMALL, keys=16), replace(SMALL, rows=32), replace(SMALL, rows=8)])
 @pytest.mark.parametrize("window", [None, 1, 9, 100])
 def test_any_tile_gives_the_same(shape: launch.Prefill, window: int | None) -> None:
-    case = Case([41], group=2, head_dim=16)
-    [out] = case.run([(0, 5, 41)], shape, window=window)
-    torch.testing.assert_close(out.double(), case.expected((0, 5, 41), window), rtol=1e-5, atol=1e-5)
+    case = Case([29], group=2)
+    [out] = case.run([(0, 5, 29)], shape, window=window)
+    torch.testing.assert_close(out.double(), case.expected((0, 5, 29), window), rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_not_of_the_sequence_is_not_read() -> None:
@@ -189,7 +189,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
 
 
 def test_queries_may_lie_among_other_columns() -> None:
-    case = Case([9], group=2)
+    case = Case([9], group=2, kv_heads=2)
     wide = torch.randn(9, 8, 16)
     wide[:, :4] = case.q[0]
     [expected] = case.run([(0, 0, 9)])
