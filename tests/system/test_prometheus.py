@@ -14,7 +14,7 @@ from tests.real.metrics import wait_for
 from tests.real.processes import ROOT, Server, free_port, server
 from tests.system.tools import PROMETHEUS, PROMTOOL, needed
 
-pytestmark = [pytest.mark.system, pytest.mark.model]
+pytestmark = pytest.mark.model
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
 from tests.real.fixtures import MODEL
-from tests.real.packages import installed
 from tests.real.processes import Server
+from tests.system.packages import installed
 
 pytestmark = pytest.mark.model
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from tests.real.packages import installed
 from tests.real.processes import ROOT, Server, free_port, server
+from tests.system.packages import installed
 
 MODELS = ROOT / "build" / "real"
 

@@ -1,7 +1,6 @@
 """Pinned packages in a folder of their own, for programs that must not share nproxy's environment.
 
-`python -m tests.real.packages NAME...` installs them ahead of a test run; tests do so themselves where they are
-missing.
+`python -m tests.system.packages NAME...` installs them ahead of a test run, as tests/system/install.sh does.
 """
 
 from __future__ import annotations
