@@ -1,0 +1,151 @@
+"""Time as a GPU tells it, and time that is made up, for runs without one."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
+
+import torch
+
+Call = Callable[[], object]
+
+_FLUSH = 256 << 20  # bytes written between two repetitions: several times any L2
+_WARM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one call: the median and the quartiles of the repetitions. graphed: calls were replays of a graph."""
+
+    seconds: float
+    low: float
+    high: float
+    repeats: int
+    graphed: bool
+
+
+class Clock(Protocol):
+    """What times calls, and where they compute."""
+
+    device: torch.device
+    dtype: torch.dtype
+    dry: bool
+
+    def time(self, calls: Sequence[Call], repeats: int = 20, *, graph: bool = True) -> Timing:
+        """Time calls that do the same with different inputs, in turns, each from a cold L2.
+
+        graph: record each in a CUDA graph and replay that, so that no gap between launches is timed; what cannot
+        be recorded is called as it is.
+        """
+        ...
+
+    def now(self) -> float:
+        """The host's seconds since whenever."""
+        ...
+
+    def wait(self) -> None:
+        """Let the device come to the end of all that is queued."""
+        ...
+
+
+class CudaClock:
+    """CUDA events around each call."""
+
+    dry = False
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda")
+        self.dtype = torch.bfloat16
+        self._flush = torch.empty(_FLUSH, dtype=torch.uint8, device=self.device)
+
+    def time(self, calls: Sequence[Call], repeats: int = 20, *, graph: bool = True) -> Timing:
+        """As Clock.time."""
+        for _ in range(2):  # the first compiles; it may also measure something for itself
+            for call in calls:
+                call()
+        torch.cuda.synchronize()
+        graphs = _captured(calls) if graph else None
+        run = calls if graphs is None else [one.replay for one in graphs]
+        total = repeats + _WARM
+        begin, end = [_event() for _ in range(total)], [_event() for _ in range(total)]
+        for i in range(total):
+            for _ in range(1 if graphs is not None else 4):  # the host needs more of a lead without a graph
+                self._flush.fill_(i % 251)
+            begin[i].record()
+            run[i % len(run)]()
+            end[i].record()
+        torch.cuda.synchronize()
+        taken = [first.elapsed_time(last) / 1e3 for first, last in zip(begin[_WARM:], end[_WARM:], strict=True)]
+        low, middle, high = statistics.quantiles(taken, n=4) if len(taken) > 1 else taken * 3
+        return Timing(middle, low, high, repeats, graphs is not None)
+
+    def now(self) -> float:
+        """As Clock.now."""
+        return time.perf_counter()
+
+    def wait(self) -> None:
+        """As Clock.wait."""
+        torch.cuda.synchronize()
+
+
+class DryClock:
+    """Runs everything and times nothing: every call takes a millisecond, every look at the clock another one."""
+
+    dry = True
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.dtype = torch.float32  # Triton's interpreter computes bfloat16 wrongly
+        self._ticks = count(1)
+
+    def time(self, calls: Sequence[Call], repeats: int = 20, *, graph: bool = True) -> Timing:
+        """As Clock.time; each call is made once."""
+        for call in calls:
+            call()
+        return Timing(1e-3, 1e-3, 1e-3, repeats, graph)
+
+    def now(self) -> float:
+        """As Clock.now."""
+        return next(self._ticks) * 1e-3
+
+    def wait(self) -> None:
+        """As Clock.wait."""
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _captured(calls: Sequence[Call]) -> list[torch.cuda.CUDAGraph] | None:
+    """A graph of each call; None where one of them cannot be recorded."""
+    graphs: list[torch.cuda.CUDAGraph] = []
+    for call in calls:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                call()
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return None
+        graphs.append(graph)
+    return graphs
+
+
+def copy_bandwidth(clock: Clock) -> float:
+    """Bytes a second of a large copy on the device, those read and those written."""
+    size = 1 << 16 if clock.dry else 1 << 32
+    source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=clock.device)
+    target = torch.empty_like(source)
+    return 2 * size / clock.time([lambda: target.copy_(source)]).seconds
+
+
+def matmul_rate(clock: Clock) -> float:
+    """Operations a second of a large product of random numbers."""
+    size = 32 if clock.dry else 8192
+    a, b = (torch.randn(size, size, dtype=clock.dtype, device=clock.device) for _ in range(2))
+    out = torch.empty_like(a)
+    return 2.0 * size**3 / clock.time([lambda: torch.mm(a, b, out=out)]).seconds

@@ -1,0 +1,59 @@
+"""What a part is given to work with: a clock, the cases, the time that is left, and where its results go."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from bench.gpu.cases import Plan
+from bench.gpu.clocks import Clock
+from bench.gpu.table import Result
+
+
+@dataclass(slots=True)
+class Run:
+    """One part's run. `ends`: on time.monotonic()'s clock; nothing new is begun behind it."""
+
+    clock: Clock
+    plan: Plan
+    ends: float
+    emit: Callable[[Result], None]
+    _told: set[str] = field(default_factory=set)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.ends - time.monotonic()
+
+    def attempt(self, keys: Sequence[str], measure: Callable[[], Iterable[Result]]) -> None:
+        """Hand on what `measure` finds; whatever goes wrong is told in the place of those of `keys` that it owes."""
+        began = time.monotonic()
+        note = ""
+        if self.left <= 0:
+            note = "no time was left"
+        else:
+            try:
+                for result in measure():
+                    self.tell(result)
+            except Exception as error:
+                traceback.print_exc(file=sys.stderr)
+                note = f"{type(error).__name__}: {' '.join(str(error).split())}"[:160]
+                if self.clock.device.type == "cuda":
+                    torch.cuda.empty_cache()
+        for key in keys:
+            if key not in self._told:
+                self.tell(Result(key, None, note or "nothing was told"))
+        print(f"{', '.join(keys)}: {time.monotonic() - began:.1f} s {note}", file=sys.stderr, flush=True)
+
+    def tell(self, result: Result) -> None:
+        """Hand on one result; a value that is no number is none."""
+        self._told.add(result.key)
+        if result.value is not None and not math.isfinite(result.value):
+            result = Result(result.key, None, f"the value is {result.value}", result.goal, result.detail)
+        self.emit(result)

@@ -1,0 +1,111 @@
+"""What a run gives: one result per measure, a table for a person, JSON for the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bench.gpu.cases import BY_KEY, MEASURES
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one part found out about one measure, or a check by its own name.
+
+    value: in the measure's unit; None where it could not be had, and then `note` says why. goal: of a check, or where
+    the measure's depends on the case. detail: what it was made of, for the JSON.
+    """
+
+    key: str
+    value: float | None
+    note: str = ""
+    goal: float | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """Itself as a line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, line: str) -> Result:
+        """The result of such a line."""
+        return cls(**json.loads(line))
+
+
+def met(result: Result) -> bool | None:
+    """Whether a result reaches its goal, which for a check is the largest error; None where there is no goal."""
+    measure = BY_KEY.get(result.key)
+    goal = result.goal if result.goal is not None or measure is None else measure.goal
+    if result.value is None:
+        return None if goal is None and measure is not None else False
+    if goal is None:
+        return None
+    return result.value >= goal if measure is not None and measure.sense == ">=" else result.value <= goal
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value == int(value) and abs(value) < 1e7:
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        first = row[0].ljust(widths[0])
+        figures = [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True)]
+        lines.append("  ".join([first, *figures, row[-1]]).rstrip())
+    return "\n".join(lines)
+
+
+_WORDS = {True: "yes", False: "NO", None: ""}
+
+
+def render(results: Iterable[Result], predicted: Mapping[str, float]) -> str:
+    """The table: measures in their order, whatever was found first; checks above them, the failed ones one by one."""
+    found = list(results)
+    checks = [result for result in found if result.key not in BY_KEY]
+    by_key = {result.key: result for result in found if result.key in BY_KEY}
+    failed = [check for check in checks if met(check) is False]
+    head = ["measure", "unit", "measured", "predicted", "goal", "met", "note"]
+    rows = [
+        head,
+        ["checks of correctness", "failed", str(len(failed)), "", "0", _WORDS[not failed], f"of {len(checks)}"],
+    ]
+    rows += [
+        [f"  {check.key}", "error", _figure(check.value), "", _figure(check.goal), "NO", check.note] for check in failed
+    ]
+    for measure in MEASURES:
+        result = by_key.get(measure.key)
+        goal = measure.goal if result is None or result.goal is None else result.goal
+        wanted = "" if goal is None else f"{measure.sense} {_figure(goal)}"
+        told = [measure.what, measure.unit]
+        guess = _figure(predicted.get(measure.key))
+        if result is None:
+            rows.append([*told, "-", guess, wanted, "", "not run"])
+        else:
+            rows.append([*told, _figure(result.value), guess, wanted, _WORDS[met(result)], result.note])
+    return _columns(rows)
+
+
+def report(results: Iterable[Result], predicted: Mapping[str, float], conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for a file: conditions first, then every result with its parts."""
+    told = []
+    for result in results:
+        measure = BY_KEY.get(result.key)
+        told.append(
+            asdict(result)
+            | {
+                "what": measure.what.strip() if measure else "correctness",
+                "unit": measure.unit if measure else "error",
+                "goal": result.goal if result.goal is not None or measure is None else measure.goal,
+                "predicted": predicted.get(result.key),
+                "met": met(result),
+            }
+        )
+    return {"conditions": dict(conditions), "results": told}
