@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.models.model import CPU
 from engine.models.spec import AttentionSpec
 
 
@@ -17,19 +18,30 @@ class KvCache:
 
     A block is block_size consecutive slots of every head. A head's slots lie together, so that a span's
     keys, gathered block by block, are one matrix. Begins as zeros, because what is masked out is
-    multiplied by 0 and must be a number; they take no memory until something else is written.
+    multiplied by 0 and must be a number; on a CPU they take no memory until something else is written.
+
+    `store`, `gather` and `copy_blocks` are for the road of a CPU; a device's kernels take `view` and `pools`.
     """
 
-    def __init__(self, layers: Sequence[AttentionSpec], blocks: int, block_size: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        layers: Sequence[AttentionSpec],
+        blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+    ) -> None:
+        self.blocks = blocks
         self.block_size = block_size
         self.dtype = dtype
+        self.device = device
         shapes = [(layer.kv_heads, layer.head_dim) for layer in layers]
         self.pools: list[torch.Tensor] = []
         self._by_block: list[torch.Tensor] = []  # the pools as [layers, 2K, blocks, block_size * D]
         views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for kv_heads, head_dim in dict.fromkeys(shapes):
             mine = [index for index, shape in enumerate(shapes) if shape == (kv_heads, head_dim)]
-            pool = _zeros((len(mine), 2 * kv_heads, blocks * block_size, head_dim), dtype)
+            pool = _zeros((len(mine), 2 * kv_heads, blocks * block_size, head_dim), dtype, device)
             by_block = pool.view(len(mine), 2 * kv_heads, blocks, block_size * head_dim)
             self.pools.append(pool)
             self._by_block.append(by_block)
@@ -37,6 +49,10 @@ class KvCache:
         self._layers = [views[layer] for layer in range(len(layers))]
         widest = max(kv_heads for kv_heads, _ in shapes)
         self._first_of_head = torch.arange(2 * widest).unsqueeze(1) * blocks  # [2K, 1], in rows of one block
+
+    def view(self, layer: int) -> torch.Tensor:
+        """A layer's keys and values, [2K, slots, D]."""
+        return self._layers[layer][0]
 
     def store(self, layer: int, kv: torch.Tensor, slots: torch.Tensor) -> None:
         """Write kv [T, 2K, D] to slots [T]."""
@@ -59,7 +75,9 @@ class KvCache:
             by_block.index_copy_(2, targets, by_block.index_select(2, sources))
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
     # Anonymous memory is zero and comes page by page; torch.zeros would write, and so take, all of it at once.
     memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
     return torch.frombuffer(memory, dtype=dtype).view(shape)

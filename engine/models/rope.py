@@ -45,10 +45,15 @@ def _llama3(inverse: torch.Tensor, scaling: Llama3Scaling) -> torch.Tensor:
     return torch.where(wavelength < shortest, inverse, scaled)
 
 
+def turns(inverse: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines for positions 0 .. positions - 1, [positions, head_dim / 2] float32 each."""
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
+    return angles.cos(), angles.sin()
+
+
 def rotations(inverse: torch.Tensor, positions: int) -> torch.Tensor:
     """Unit complex numbers for positions 0 .. positions - 1, [positions, head_dim / 2], complex64."""
-    angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
-    return torch.complex(angles.cos(), angles.sin())
+    return torch.complex(*turns(inverse, positions))
 
 
 def interleave(rows: torch.Tensor, heads: int) -> torch.Tensor:

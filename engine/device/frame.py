@@ -1,0 +1,82 @@
+"""A step's small arrays, named, at fixed places in one run of bytes, so that all of them go to a device in one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Arrays = Mapping[str, NDArray[np.generic]]
+"""A step's arrays by name."""
+
+_ALIGNED = 16  # bytes: the widest that a thread loads at once
+_TYPES = {
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.uint8): torch.uint8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """An array's type, its longest shape, and its first byte."""
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def end(self) -> int:
+        """The first byte behind it."""
+        return self.begin + self.dtype.itemsize * int(np.prod(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where each array lies. Frames that begin with the same `first` have its arrays at the same places."""
+
+    fields: Mapping[str, Field]
+    size: int
+
+    @classmethod
+    def of(cls, arrays: Arrays, first: Frame | None = None) -> Frame:
+        """A frame in which `arrays`, or shorter ones, fit behind `first`, whose arrays are left out of them."""
+        fields = dict(first.fields) if first else {}
+        size = first.size if first else 0
+        for name, array in arrays.items():
+            if name not in fields:
+                fields[name] = field = Field(array.dtype, array.shape, size)
+                size = -(-field.end // _ALIGNED) * _ALIGNED
+        return cls(fields, size)
+
+    def takes(self, arrays: Arrays) -> bool:
+        """Whether each array is of its field's type, and no longer in its first dimension."""
+        return all(
+            field.dtype == arrays[name].dtype
+            and field.shape[1:] == arrays[name].shape[1:]
+            and len(arrays[name]) <= field.shape[0]
+            for name, field in self.fields.items()
+            if name in arrays
+        )
+
+    def zeros(self) -> Arrays:
+        """Arrays of zeros that fill it."""
+        return {name: np.zeros(field.shape, field.dtype) for name, field in self.fields.items()}
+
+    def write(self, arrays: Arrays, memory: NDArray[np.uint8]) -> None:
+        """Put arrays where they belong; what a shorter one leaves of its place stays as it was."""
+        for name, array in arrays.items():
+            field = self.fields[name]
+            place = memory[field.begin : field.end].view(field.dtype).reshape(field.shape)
+            place[: len(array)] = array
+
+    def views(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The fields of a frame that was copied to memory [>= size] uint8, in their longest shapes."""
+        return {
+            name: memory[field.begin : field.end].view(_TYPES[field.dtype]).view(field.shape)
+            for name, field in self.fields.items()
+        }

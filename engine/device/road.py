@@ -1,0 +1,79 @@
+"""Which device a model runs on, by which kernels and in which numbers: what the settings come to on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """A device, the kernels between the products there, and the type of weights, keys and values."""
+
+    device: torch.device
+    kernels: Literal["torch", "triton"]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What there is to choose from."""
+
+    cuda: bool
+    triton: bool
+    interpreted: bool  # Triton's kernels run on the CPU, which its interpreter reads: for tests
+    cpu_bfloat16: bool  # multiplied by the CPU, not emulated
+
+    @classmethod
+    def here(cls) -> Machine:
+        """This one; imports nothing large."""
+        return cls(
+            cuda=torch.cuda.is_available(),
+            triton=importlib.util.find_spec("triton") is not None,
+            interpreted=os.environ.get("TRITON_INTERPRET") == "1",
+            cpu_bfloat16=torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported(),
+        )
+
+
+def road(config: EngineConfig, machine: Machine) -> Road:
+    """The road of these settings; raises ConfigError for what this machine does not have, or cannot run."""
+    device = config.device
+    if device == "auto":
+        device = "cuda" if machine.cuda and machine.triton and config.kernels != "torch" else "cpu"
+    if device == "cuda" and not machine.cuda:
+        raise ConfigError("device is cuda, but torch finds no CUDA device here")
+    kernels = config.kernels
+    if kernels == "auto":
+        kernels = "triton" if device == "cuda" else "torch"
+    if kernels == "torch" and device == "cuda":
+        raise ConfigError("device is cuda, where kernels must be triton: those of torch are for a CPU")
+    if kernels == "triton" and not machine.triton:
+        raise ConfigError("kernels are triton, which is not installed: pip install triton")
+    if kernels == "triton" and device == "cpu" and not machine.interpreted:
+        raise ConfigError(
+            "kernels are triton, which compiles none for a CPU: device must be cuda (or TRITON_INTERPRET=1, for tests)"
+        )
+    if kernels == "triton" and device == "cpu" and config.dtype == "bfloat16":
+        raise ConfigError("dtype is bfloat16, in which Triton's interpreter computes wrong numbers")
+    return Road(torch.device(device), kernels, _dtype(config, device, kernels, machine))
+
+
+def cpu_dtype(config: EngineConfig, machine: Machine) -> torch.dtype:
+    """What torch's kernels compute in on a CPU."""
+    return _dtype(config, "cpu", "torch", machine)
+
+
+def _dtype(config: EngineConfig, device: str, kernels: str, machine: Machine) -> torch.dtype:
+    if config.dtype != "auto":
+        return _DTYPES[config.dtype]
+    # On a CPU bfloat16 pays where it is multiplied by itself; elsewhere it is emulated and slower than float32.
+    return torch.bfloat16 if device == "cuda" or (kernels == "torch" and machine.cpu_bfloat16) else torch.float32

@@ -1,0 +1,101 @@
+"""The way of a step's small arrays to the device, and of what it gives back: through pinned memory, without waiting.
+
+A step's arrays go over in one copy. Two pinned buffers take turns, because the device may still be copying the one of
+the step before. On the device there is one: a copy stands in the same queue as what reads it. Recorded steps find
+their arrays at the same addresses, so it does not move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from engine.device.frame import Arrays, Frame
+
+
+class Mark(Protocol):
+    """A place in a device's queue of work that can be waited for."""
+
+    def record(self) -> None:
+        """Put it behind all that is queued now."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all before it is done."""
+        ...
+
+
+class Nothing:
+    """The mark of a device that is done with everything when it returns."""
+
+    def record(self) -> None:
+        """Nothing is queued."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+def mark(device: torch.device) -> Mark:
+    """A new mark."""
+    return torch.cuda.Event() if device.type == "cuda" else Nothing()  # type: ignore[no-untyped-call]
+
+
+def pinned(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Host memory that the device copies from and to by itself."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+class _Side:
+    """One pinned buffer, and when the device has read it."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.memory = pinned((size,), torch.uint8, device)
+        self.read = mark(device)
+
+
+class Buffers:
+    """Sends frames to one place on a device. What a frame's views hold is good until the next one is sent."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        """`size`: bytes of the frames that stay in place."""
+        self._device = device
+        self._place = torch.empty(size, dtype=torch.uint8, device=device)
+        self._sides = [_Side(size, device), _Side(size, device)]
+
+    def at(self, frame: Frame) -> dict[str, torch.Tensor]:
+        """Where the arrays of frames like this one will lie; it must fit."""
+        return frame.views(self._place)
+
+    def fits(self, frame: Frame) -> bool:
+        """Whether a frame stays in place; one that does not is sent to memory of its own."""
+        return frame.size <= len(self._place)
+
+    def send(self, frame: Frame, arrays: Arrays) -> dict[str, torch.Tensor]:
+        """Copy a frame to the device, behind all that is queued there; gives its views."""
+        side = self._sides[0]
+        self._sides.reverse()
+        side.read.synchronize()
+        if len(side.memory) < frame.size:
+            side.memory = pinned((frame.size,), torch.uint8, self._device)
+        frame.write(arrays, side.memory.numpy())
+        place = self._place if self.fits(frame) else torch.empty(frame.size, dtype=torch.uint8, device=self._device)
+        place[: frame.size].copy_(side.memory[: frame.size], non_blocking=True)
+        side.read.record()
+        return frame.views(place)
+
+
+class Fetched:
+    """A tensor on its way to the host."""
+
+    def __init__(self, there: torch.Tensor) -> None:
+        self._here = pinned(there.shape, there.dtype, there.device)
+        self._here.copy_(there, non_blocking=True)
+        self._ready = mark(there.device)
+        self._ready.record()
+
+    def tensor(self) -> torch.Tensor:
+        """The tensor, once it is there: waits for what was queued before it was asked for, and no longer."""
+        self._ready.synchronize()
+        return self._here

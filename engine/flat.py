@@ -1,0 +1,46 @@
+"""A step's tokens in one line, as they run: the chunks' in order, then one per row. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.batch import Batch, Chunk
+
+
+def chunks_at(batch: Batch) -> Iterator[tuple[Chunk, int]]:
+    """The chunks, each with where its first token stands."""
+    begin = 0
+    for chunk in batch.chunks:
+        yield chunk, begin
+        begin += len(chunk.tokens)
+
+
+def drawn_from(batch: Batch) -> tuple[list[int], list[int]]:
+    """Tokens whose logits somebody draws from; and per draw, in the order of StepOutput, which of these it is."""
+    tokens: list[int] = []
+    which: list[int] = []
+    end = 0
+    for chunk, begin in chunks_at(batch):
+        end = begin + len(chunk.tokens)
+        if chunk.draws:
+            which += [len(tokens)] * len(chunk.draws)
+            tokens.append(end - 1)
+    for number, row in enumerate(batch.rows, end):
+        if row.draw is not None:
+            which.append(len(tokens))
+            tokens.append(number)
+    return tokens, which
+
+
+def adapted(batch: Batch) -> dict[str, list[int]]:
+    """Which tokens run with which adapter."""
+    tokens: dict[str, list[int]] = {}
+    end = 0
+    for chunk, begin in chunks_at(batch):
+        end = begin + len(chunk.tokens)
+        if chunk.adapter is not None:
+            tokens.setdefault(chunk.adapter, []).extend(range(begin, end))
+    for number, row in enumerate(batch.rows, end):
+        if row.adapter is not None:
+            tokens.setdefault(row.adapter, []).append(number)
+    return tokens
