@@ -221,7 +221,7 @@ def plan_stretches(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tu
             stretches.append(Stretch(members, start * block_size, shared * block_size))
             start = shared
         parts: dict[int, list[int]] = {}
-        together = start < end and max([limits[member] for member in members]) > end
+        together = start < end < max([limits[member] for member in members])
         for member in members:
             # Those that go no further may still share, without the others, what was not shared just now.
             last = -1 - len(rows) if together else ~member
@@ -236,7 +236,7 @@ def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, mo
 
     `known` of them are shared for certain. Halving works because sharing a block means sharing all before it.
     """
-    low, high = known, max(most, known)
+    low, high = min(known, most), most
     while low < high:
         middle = (low + high) // 2
         if len({rows[member].blocks[middle] for member in members}) == 1:

@@ -35,9 +35,9 @@ def attn_items(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Partial attention of each item's rows over the item's span.
 
-    q [R, Q, D]; keys, values [K, S, D]. window: a row at a position sees that many keys, its own included; positions [R]
-    are needed then. softcap as in prefill_attn. Gives partials [slots, Q, D], each normalized over what its row sees of the
-    span, and the log-sum-exp of the scores [slots, Q]; zeros and -inf where that is nothing.
+    q [R, Q, D]; keys, values [K, S, D]. window: a row at a position sees that many keys, its own included; positions
+    [R] are needed then. softcap as in prefill_attn. Gives partials [slots, Q, D], each normalized over what its row
+    sees of the span, and the log-sum-exp of the scores [slots, Q]; zeros and -inf where that is nothing.
     """
     slots = max((item.slot + len(item.rows) for item in items), default=0)
     partial = q.new_zeros(slots, *q.shape[1:])
@@ -62,7 +62,10 @@ def capped(scores: torch.Tensor, softcap: float | None) -> torch.Tensor:
 def merge_parts(
     partial: torch.Tensor, lse: torch.Tensor, items: Sequence[Item], rows: int, *, sinks: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Attention of whole rows from their parts, taken in the order of `lo`; gives [rows, Q, D]. sinks as in prefill_attn."""
+    """Attention of whole rows from their parts, taken in the order of `lo`; gives [rows, Q, D].
+
+    sinks as in prefill_attn.
+    """
     out = partial.new_zeros(rows, *partial.shape[1:])
     for row in range(rows):
         mine = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,55 +11,14 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
-from engine.batch import Batch, Chunk, Draw, Item, Row, Stretch, cut_items, plan_stretches
+from engine.batch import Batch, Chunk, Item, Row, Stretch, cut_items, plan_stretches
 from engine.kernels import reference
-from engine.messages import Sampling
 from engine.models.spec import AttentionSpec
-
-BLOCK = 4
-DRAW = Draw(0, 0, 0, Sampling(temperature=0.0))
+from tests.engine.forest import BLOCK, DRAW, forest_of
 
 
 def _spec(heads: int, kv_heads: int, window: int | None = None, softcap: float | None = None) -> AttentionSpec:
     return AttentionSpec(heads, kv_heads, head_dim=16, scale=0.25, window=window, softcap=softcap)
-
-
-@dataclass
-class Forest:
-    """Rows whose block tables share what their sequences forked from."""
-
-    rows: list[Row]
-    blocks: int
-
-
-def _forest(chance: random.Random, groups: int, depth: int) -> Forest:
-    """Random trees: each group a root of any length, forked `depth` times, full blocks shared, the rest copied."""
-    used = 0
-
-    def fresh(count: int) -> tuple[int, ...]:
-        nonlocal used
-        used += count
-        return tuple(range(used - count, used))
-
-    rows: list[Row] = []
-
-    def grow(shared: tuple[int, ...], level: int) -> None:
-        length = len(shared) * BLOCK + chance.randrange(1, 40)
-        own = fresh(-(-length // BLOCK) - len(shared))
-        table = shared + own
-        if level == 0:
-            rows.append(Row(len(rows), 1, length - 1, table, DRAW))
-            return
-        for _ in range(chance.randrange(1, 5)):
-            grow(table[: length // BLOCK], level - 1)
-
-    for _ in range(groups):
-        grow((), depth)
-    chance.shuffle(rows)
-    names = list(range(used))
-    chance.shuffle(names)  # tables are not consecutive in memory
-    rows = [replace(row, blocks=tuple(names[block] for block in row.blocks)) for row in rows]
-    return Forest(rows, used)
 
 
 class Case:
@@ -111,7 +69,7 @@ def _any_cut(chance: random.Random, rows: list[Row]) -> tuple[Stretch, ...]:
 @pytest.mark.parametrize("seed", range(24))
 def test_random_fork_trees_equal_the_reference(seed: int) -> None:
     chance = random.Random(seed)
-    forest = _forest(chance, groups=chance.randrange(1, 9), depth=chance.randrange(0, 4))
+    forest = forest_of(chance, groups=chance.randrange(1, 9), depth=chance.randrange(0, 4))
     kv_heads = chance.randrange(1, 4)
     spec = _spec(kv_heads * chance.randrange(1, 9), kv_heads)
     span = chance.choice([8, 16, 512])
@@ -129,7 +87,7 @@ def test_random_fork_trees_equal_the_reference(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_cut_of_the_past_gives_the_same(seed: int) -> None:
     chance = random.Random(100 + seed)
-    forest = _forest(chance, groups=3, depth=1)
+    forest = forest_of(chance, groups=3, depth=1)
     case = Case(_spec(6, 2), forest.blocks, len(forest.rows))
     out = case.run(Batch(rows=tuple(forest.rows), stretches=_any_cut(chance, forest.rows)))
     torch.testing.assert_close(out.double(), case.whole(forest.rows), rtol=1e-5, atol=1e-5)
@@ -138,7 +96,7 @@ def test_any_cut_of_the_past_gives_the_same(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_any_order_of_rows_and_siblings_gives_the_same(seed: int) -> None:
     chance = random.Random(200 + seed)
-    forest = _forest(chance, groups=2, depth=2)
+    forest = forest_of(chance, groups=2, depth=2)
     case = Case(_spec(6, 2), forest.blocks, len(forest.rows))
     first = case.run(Batch(rows=tuple(forest.rows), stretches=plan_stretches(forest.rows, BLOCK)))
     order = list(range(len(forest.rows)))
@@ -153,7 +111,7 @@ def test_any_order_of_rows_and_siblings_gives_the_same(seed: int) -> None:
 
 def test_alone_and_beside_others_gives_the_same() -> None:
     chance = random.Random(7)
-    forest = _forest(chance, groups=6, depth=1)
+    forest = forest_of(chance, groups=6, depth=1)
     case = Case(_spec(9, 3), forest.blocks, len(forest.rows), span=16)
     together = case.run(Batch(rows=tuple(forest.rows), stretches=plan_stretches(forest.rows, BLOCK)))
     q, kv = case.q, case.kv
@@ -165,7 +123,7 @@ def test_alone_and_beside_others_gives_the_same() -> None:
 
 def test_bfloat16_is_as_close_as_bfloat16_can_be() -> None:
     chance = random.Random(3)
-    forest = _forest(chance, groups=3, depth=2)
+    forest = forest_of(chance, groups=3, depth=2)
     case = Case(_spec(6, 2), forest.blocks, len(forest.rows), torch.bfloat16)
     out = case.run(Batch(rows=tuple(forest.rows), stretches=plan_stretches(forest.rows, BLOCK)))
     torch.testing.assert_close(out.double(), case.whole(forest.rows), rtol=0.05, atol=0.05)
@@ -284,7 +242,7 @@ def _special(settings: dict[str, Any], heads: int, kv_heads: int) -> tuple[Atten
 @pytest.mark.parametrize("settings", SPECIAL, ids=str)
 def test_windows_caps_and_sinks_of_rows(seed: int, settings: dict[str, Any]) -> None:
     chance = random.Random(300 + seed)
-    forest = _forest(chance, groups=chance.randrange(1, 5), depth=chance.randrange(0, 3))
+    forest = forest_of(chance, groups=chance.randrange(1, 5), depth=chance.randrange(0, 3))
     spec, sinks = _special(settings, 6, 2)
     case = Case(spec, forest.blocks, len(forest.rows), span=chance.choice([8, 16, 512]))
     stretches = plan_stretches(forest.rows, BLOCK, gate=chance.choice([0, 20]))

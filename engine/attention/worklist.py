@@ -1,0 +1,132 @@
+"""The work list of a device's decode attention: stretches of the fork tree cut into items, as arrays of int32.
+
+The walk of the tree is engine/batch.py's; here are no loops over items or positions, because a step of 256 sequences
+has thousands. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.batch import Row, Stretch, span_tokens
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """What a list is made for. group: query heads to a key head. wide, narrow: lanes, rows x group, of the two tiles.
+
+    span: items are cut at multiples of it, a part of batch.SPAN. fill: items that keep the device busy; from twice as
+    many on those of the wide tile take two, four, ... spans each, as every row of an item costs a partial result
+    that is written and read again.
+    """
+
+    group: int
+    wide: int
+    narrow: int
+    fill: int
+    span: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class WorkList:
+    """What engine/kernels/attn_items.py and merge_parts.py read.
+
+    items [I, 8]: first (in `rows`), count, table (in `blocks`), lo, hi, slot, wide (0 or 1), 0. An item's rows are
+    rows[first : first + count], its keys the positions lo .. hi - 1, blocks[table] holds position lo, and the partial
+    result of its i-th row is number slot + i. The longest items come first.
+    rows: positions in Batch.rows; items over the same stretch share theirs. blocks: block numbers.
+    parts [R + 1], part_slots [slots]: row r's partial results, in the order of lo, are numbers
+    part_slots[parts[r] : parts[r + 1]].
+    """
+
+    items: Ints
+    rows: Ints
+    blocks: Ints
+    parts: Ints
+    part_slots: Ints
+
+
+class Tables:
+    """Rows' block tables as arrays, made anew only for those that have changed: one in block_size steps does."""
+
+    def __init__(self) -> None:
+        # By identity, which no other table can take as long as this one is held here.
+        self._known: dict[int, tuple[tuple[int, ...], Ints]] = {}
+
+    def step(self, rows: Sequence[Row]) -> list[Ints]:
+        """The rows' tables; forgets those that are no row's any more."""
+        before = self._known
+        tables = [row.blocks for row in rows]
+        self._known = {id(t): before.get(id(t)) or (t, np.array(t, dtype=np.int32)) for t in tables}
+        return [self._known[id(t)][1] for t in tables]
+
+
+def work_list(
+    rows: Sequence[Row], stretches: Sequence[Stretch], tables: Sequence[Ints], block_size: int, tiling: Tiling
+) -> WorkList:
+    """Cut stretches, of which each row's come in the order of lo; tables: the rows', as Tables gives them.
+
+    An item is wide where its rows times the group exceed the narrow tile, and holds as many rows as its tile has lanes
+    for. For rows with a `cut` that would make the arithmetic depend on company: theirs are wide before it and narrow
+    behind it, always of one span.
+    """
+    if not stretches:
+        nothing = np.zeros(0, dtype=np.int32)
+        return WorkList(nothing.reshape(0, 8), nothing, nothing, np.zeros(len(rows) + 1, dtype=np.int32), nothing)
+    begins, ends = np.array([lo for _, lo, _ in stretches]), np.array([hi for _, _, hi in stretches])
+    widths = np.array([len(members) for members, _, _ in stretches])
+    cuts = np.array([rows[members[0]].cut for members, _, _ in stretches])
+    wide = np.where(cuts > 0, ends <= cuts, widths * tiling.group > tiling.narrow)
+    most = np.where(wide, tiling.wide, tiling.narrow) // tiling.group
+    sharers = -(-widths // most)  # items over the same keys
+    spans = np.full(len(stretches), span_tokens(tiling.span, block_size))
+    free = wide & (cuts == 0)
+    spans[free] <<= _doublings(int(((-(-ends // spans) - begins // spans) * sharers)[free].sum()), tiling.fill)
+
+    firsts = begins // spans
+    counts = (-(-ends // spans) - firsts) * sharers  # items of each stretch
+    of = np.repeat(np.arange(len(stretches)), counts)
+    number = np.arange(len(of)) - np.repeat(_before(counts), counts)  # of an item in its stretch
+    piece, part = firsts[of] + number // sharers[of], number % sharers[of]
+    item_rows = np.minimum(widths[of] - part * most[of], most[of])
+    table_sizes = -(-ends // block_size) - begins // block_size
+
+    items = np.zeros((len(of), 8), dtype=np.int32)
+    items[:, 0] = _before(widths)[of] + part * most[of]
+    items[:, 1] = item_rows
+    items[:, 3] = lows = np.maximum(piece * spans[of], begins[of])
+    items[:, 4] = highs = np.minimum((piece + 1) * spans[of], ends[of])
+    items[:, 2] = _before(table_sizes)[of] + (lows - begins[of]) // block_size
+    items[:, 5] = slots = _before(item_rows)
+    items[:, 6] = wide[of]
+
+    members = np.fromiter(chain.from_iterable([members for members, _, _ in stretches]), np.int32)
+    offsets = np.repeat(items[:, 0] - slots, item_rows)
+    row_of = members[offsets + np.arange(len(offsets))]  # by slot
+    parts = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(row_of, minlength=len(rows)), out=parts[1:])
+    return WorkList(
+        items=items[np.argsort(lows - highs, kind="stable")],
+        rows=members,
+        blocks=np.concatenate([tables[m[0]][lo // block_size : -(-hi // block_size)] for m, lo, hi in stretches]),
+        parts=parts,
+        part_slots=np.argsort(row_of, kind="stable").astype(np.int32),
+    )
+
+
+def _before(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The sum of all sizes before each."""
+    sums: npt.NDArray[np.int64] = np.cumsum(sizes)
+    return sums - sizes
+
+
+def _doublings(items: int, fill: int) -> int:
+    """How often so many items can be halved, and be `fill` or more."""
+    return max((items // max(fill, 1)).bit_length() - 1, 0)

@@ -1,0 +1,222 @@
+"""Decode attention over a work list: the rows of an item read one span of the KV cache, once for all of them.
+
+An item's tile holds the query heads of all its rows that read one key head, side by side (lane l is head l % G of the
+item's row l // G). It goes over the span's keys in order with a running maximum and sum (the softmax of FlashAttention,
+in base 2). One kernel computes the list's wide items and its narrow ones, and takes the list's length from the device:
+a recorded launch serves any list up to the tensors' sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels import launch
+
+_LOG2E = tl.constexpr(math.log2(math.e))
+_LN2 = tl.constexpr(math.log(2))
+
+
+@triton.jit
+def _attn_item(
+    q,
+    keys,
+    values,
+    blocks,
+    rows,
+    positions,
+    partial,
+    lse,
+    head,
+    count,
+    lo,
+    hi,
+    SCALE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    LANES: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """One item and key head: every pointer but q and positions stands where the item's own begin."""
+    UNIT: tl.constexpr = (SCALE if SOFTCAP == 0 else 1) * _LOG2E  # of a score, in powers of 2
+    lane = tl.arange(0, LANES)
+    member = lane // GROUP
+    there = member < count
+    row = tl.load(rows + member, mask=there, other=0)
+    place = head * GROUP + lane % GROUP
+    dim = tl.arange(0, DIMS)
+    wanted = there[:, None] & (dim < DIM)[None, :]
+    query_at = (row.to(tl.int64) * HEADS + place) * DIM
+    queries = tl.load(q + query_at[:, None] + dim[None, :], mask=wanted, other=0.0)
+
+    begin = lo
+    if WINDOW > 0:
+        first = tl.load(positions + row, mask=there, other=2147483647) - (WINDOW - 1)  # that a lane sees
+        begin = tl.maximum(lo, lo + (tl.min(first, 0) - lo) // KEYS * KEYS)
+
+    highest = tl.full([LANES], float("-inf"), tl.float32)
+    total = tl.zeros([LANES], tl.float32)
+    mixed = tl.zeros([LANES, DIMS], tl.float32)
+    # The next keys' blocks are read a turn ahead: were they read in their own turn, the compiler would give half of the
+    # stages to them, and no key would be on its way while others are computed with.
+    key = begin + tl.arange(0, KEYS)
+    block = tl.load(blocks + (key - lo) // BLOCK_SIZE, mask=key < hi, other=0)
+    for at in tl.range(begin, hi, KEYS, num_stages=STAGES):
+        key = at + tl.arange(0, KEYS)
+        written = key < hi
+        loaded = written[:, None]
+        if DIM != DIMS:
+            loaded = loaded & (dim < DIM)[None, :]
+        offset = (block.to(tl.int64) * BLOCK_SIZE + key % BLOCK_SIZE)[:, None] * DIM + dim[None, :]
+        k = tl.load(keys + offset, mask=loaded, other=0.0)
+        block = tl.load(blocks + (key + KEYS - lo) // BLOCK_SIZE, mask=key + KEYS < hi, other=0)
+        scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
+        if SOFTCAP > 0.0:
+            # tanh(x) = 1 - 2 / (1 + e^2x), which runs into 1 and -1 where e^2x leaves the range.
+            grown = tl.exp2(scores * (2 * SCALE / SOFTCAP * _LOG2E))
+            scores = SOFTCAP - 2 * SOFTCAP / (1.0 + grown)
+        seen = written[None, :]
+        if WINDOW > 0:
+            seen = seen & (key[None, :] >= first[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
+        risen = tl.maximum(highest, tl.max(scores, 1) * UNIT)
+        base = risen
+        if WINDOW > 0:
+            base = tl.where(risen > float("-inf"), risen, 0.0)  # a lane may have seen no key yet
+        weights = tl.exp2(scores * UNIT - base[:, None])
+        kept = tl.exp2(highest - base)
+        total = total * kept + tl.sum(weights, 1)
+        v = tl.load(values + offset, mask=loaded, other=0.0)
+        mixed = tl.dot(weights.to(v.dtype), v, mixed * kept[:, None], input_precision="ieee")
+        highest = risen
+
+    if WINDOW > 0:
+        total = tl.where(highest > float("-inf"), total, 1.0)  # none at all: nothing, and a log-sum-exp of -inf
+    result_at = (member * HEADS + place).to(tl.int64)
+    tl.store(lse + result_at, (highest + tl.log2(total)) * _LN2, mask=there)
+    tl.store(partial + result_at[:, None] * DIM + dim[None, :], mixed / total[:, None], mask=wanted)
+
+
+@triton.jit
+def _attn_items(
+    q,
+    kv,
+    items,
+    rows,
+    blocks,
+    counts,
+    positions,
+    partial,
+    lse,
+    kv_stride,
+    SCALE: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WIDE: tl.constexpr,
+    NARROW: tl.constexpr,
+    KEYS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    for unit in tl.range(tl.program_id(0), tl.load(counts) * KV_HEADS, tl.num_programs(0), num_stages=1):
+        item = items + unit // KV_HEADS * 8
+        head = unit % KV_HEADS
+        first = tl.load(item)
+        count = tl.load(item + 1)
+        table = tl.load(item + 2)
+        lo = tl.load(item + 3)
+        hi = tl.load(item + 4)
+        slot = tl.load(item + 5).to(tl.int64)
+        keys = kv + head.to(tl.int64) * kv_stride
+        values = keys + KV_HEADS * kv_stride
+        out = partial + slot * (HEADS * DIM)
+        sums = lse + slot * HEADS
+        if tl.load(item + 6) != 0:
+            _attn_item(
+                q, keys, values, blocks + table, rows + first, positions, out, sums, head, count, lo, hi,
+                SCALE, SOFTCAP, WINDOW, HEADS, GROUP, DIM, DIMS, BLOCK_SIZE, WIDE, KEYS, STAGES,
+            )  # fmt: skip
+        else:
+            _attn_item(
+                q, keys, values, blocks + table, rows + first, positions, out, sums, head, count, lo, hi,
+                SCALE, SOFTCAP, WINDOW, HEADS, GROUP, DIM, DIMS, BLOCK_SIZE, NARROW, KEYS, STAGES,
+            )  # fmt: skip
+
+
+class Work(NamedTuple):
+    """A work list (engine/attention/worklist.py) on the device, int32; tensors may be longer than the list.
+
+    counts [2]: how many items, and how many rows of the step, are meant.
+    """
+
+    items: torch.Tensor
+    rows: torch.Tensor
+    blocks: torch.Tensor
+    parts: torch.Tensor
+    part_slots: torch.Tensor
+    counts: torch.Tensor
+
+
+def attn_items(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    work: Work,
+    positions: torch.Tensor,
+    partial: torch.Tensor,
+    lse: torch.Tensor,
+    *,
+    block_size: int,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> None:
+    """Partial attention of each item's rows over the item's span; the meaning is reference.attn_items.
+
+    q [R, Q, D]; kv [2K, S, D], one layer of the cache, keys' heads first; positions int32 [R], used with a window.
+    Written: partial fp32 [slots, Q, D], normalized over each span, and lse fp32 [slots, Q], natural; a row that sees
+    nothing of its span through the window gets zeros and -inf. The list must be made for this launch's tiles.
+    """
+    heads, dim = q.shape[1:]
+    kv_heads = len(kv) // 2
+    tiles = launch.attn(dim, heads // kv_heads, q.element_size())
+    grid = (min(launch.programs(q.device, tiles.per_core), len(work.items) * kv_heads),)
+    _attn_items[grid](
+        q,
+        kv,
+        work.items,
+        work.rows,
+        work.blocks,
+        work.counts,
+        positions,
+        partial,
+        lse,
+        kv.stride(0),
+        SCALE=scale,
+        SOFTCAP=softcap or 0.0,
+        WINDOW=window or 0,
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        DIM=dim,
+        DIMS=max(triton.next_power_of_2(dim), 16),
+        BLOCK_SIZE=block_size,
+        WIDE=tiles.wide,
+        NARROW=tiles.narrow,
+        KEYS=tiles.keys,
+        STAGES=tiles.stages,
+        num_warps=tiles.warps,
+    )

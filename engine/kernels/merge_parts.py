@@ -1,0 +1,79 @@
+"""Attention of whole rows from the partial results of a work list's items, taken in the order of their spans."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from engine.kernels import launch
+from engine.kernels.attn_items import Work
+
+
+@triton.jit
+def _merge_parts(
+    partial,
+    lse,
+    parts,
+    part_slots,
+    counts,
+    out,
+    sinks,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIMS: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    row, head = tl.program_id(0), tl.program_id(1)
+    if row >= tl.load(counts + 1):
+        return
+    dim = tl.arange(0, DIMS)
+    inside = dim < DIM
+    if sinks is None:
+        highest = float("-inf")
+        total = 0.0
+    else:
+        highest = tl.load(sinks + head).to(tl.float32)
+        total = 1.0
+    mixed = tl.zeros([DIMS], tl.float32)
+    last = tl.load(parts + row + 1)
+    for at in tl.range(tl.load(parts + row), last, PARTS):
+        part = at + tl.arange(0, PARTS)
+        mine = part < last
+        place = tl.load(part_slots + part, mask=mine, other=0).to(tl.int64) * HEADS + head
+        scores = tl.load(lse + place, mask=mine, other=float("-inf"))
+        values = tl.load(partial + place[:, None] * DIM + dim[None, :], mask=mine[:, None] & inside[None, :], other=0.0)
+        risen = tl.maximum(highest, tl.max(scores, 0))
+        base = tl.where(risen > float("-inf"), risen, 0.0)  # outside of the window all parts so far may be empty
+        weights = tl.exp(scores - base)
+        kept = tl.exp(highest - base)
+        total = total * kept + tl.sum(weights, 0)
+        mixed = mixed * kept + tl.sum(weights[:, None] * values, 0)
+        highest = risen
+    result = (mixed / total).to(out.dtype.element_ty)
+    tl.store(out + (row.to(tl.int64) * HEADS + head) * DIM + dim, result, mask=inside)
+
+
+def merge_parts(
+    partial: torch.Tensor, lse: torch.Tensor, work: Work, out: torch.Tensor, sinks: torch.Tensor | None = None
+) -> None:
+    """Merge what attn_items wrote, partial fp32 [slots, Q, D] and lse fp32 [slots, Q], into out [R, Q * D].
+
+    Rows from the list's count on are left alone. sinks [Q]: a score per head that takes its share of the softmax and
+    brings no value. The meaning is reference.merge_parts.
+    """
+    heads, dim = partial.shape[1:]
+    _merge_parts[(len(out), heads)](
+        partial,
+        lse,
+        work.parts,
+        work.part_slots,
+        work.counts,
+        out,
+        sinks,
+        HEADS=heads,
+        DIM=dim,
+        DIMS=triton.next_power_of_2(dim),
+        PARTS=launch.MERGE_PARTS,
+        num_warps=launch.MERGE_WARPS,
+    )
