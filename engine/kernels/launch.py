@@ -6,7 +6,7 @@ compiler reports; bench/gpu measures them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,9 +28,9 @@ class Prefill:
 # By (largest head_dim, bytes of a number). 128 rows, because keys come from L2 once for every row of a tile: with 64 it
 # could not feed the tensor cores. Two warpgroups hold accumulator and scores in registers without spilling.
 _PREFILL = {
-    (64, 2): Prefill(128, 64, 8, 3),  # 126 registers, 64 KB: two fit a multiprocessor, and hide each other's softmax
-    (128, 2): Prefill(128, 64, 8, 3),  # 186 registers, 128 KB: keys come two steps ahead
-    (256, 2): Prefill(128, 32, 8, 3),  # 242 registers, 160 KB; 64 keys would spill
+    (64, 2): Prefill(128, 64, 8, 3),  # up to 128 registers, 64 KB: two to a multiprocessor, hiding each other's softmax
+    (128, 2): Prefill(128, 64, 8, 3),  # up to 202 registers, 128 KB: keys come two steps ahead
+    (256, 2): Prefill(128, 32, 8, 3),  # up to 254 registers, 160 KB; 64 keys would spill
     (64, 4): Prefill(64, 32, 8, 2),  # float32 has no tensor cores: small tiles that fit the registers
     (128, 4): Prefill(64, 32, 8, 2),
     (256, 4): Prefill(32, 32, 8, 2),
@@ -69,29 +69,25 @@ class Attn:
     per_core: int
 
 
-# By (largest head_dim, bytes of a number): keys, stages, programs together. To be fed at 4.8 TB/s a multiprocessor needs
-# some 40 KB under way (bandwidth times latency, over 132); each pair of key and value tiles holds 16 to 32 KB.
+# By (largest head_dim, bytes of a number). To be fed at 4.8 TB/s a multiprocessor needs some 40 KB under way (bandwidth
+# times latency, over 132); a pair of key and value tiles holds 16 to 32 KB. 16 lanes are the tensor cores' least, 64 that
+# of one warpgroup's products. 128 lanes and 8 warps would leave a program alone on its multiprocessor, with nothing to
+# hide the begin of each narrow item behind.
 _ATTN = {
-    (64, 2): (64, 4, 3),  # 168 registers, 72 KB; 3 programs x 3 pairs x 16 KB under way. 128 keys: 255 registers
-    (128, 2): (64, 3, 2),  # 255 registers, 112 KB; 2 programs x 2 pairs x 32 KB
-    (256, 2): (32, 2, 2),  # 255 registers, 96 KB; 2 programs x 1 pair x 32 KB
-    (64, 4): (32, 2, 2),  # float32 is not there to be fast: tiles that fit registers and shared memory
-    (128, 4): (32, 2, 2),
-    (256, 4): (16, 2, 1),
+    (64, 2): Attn(64, 16, 64, 4, 4, 3),  # 168 registers, 72 KB; 3 programs x 3 pairs x 16 KB. 128 keys: 255 registers
+    (128, 2): Attn(64, 16, 64, 3, 4, 2),  # up to 255 registers, 112 KB; 2 programs x 2 pairs x 32 KB
+    (256, 2): Attn(64, 16, 32, 2, 4, 2),  # 255 registers, 96 KB; 2 programs x 1 pair x 32 KB
+    (64, 4): Attn(64, 16, 16, 2, 8, 2),  # float32 has no tensor cores: small tiles that fit the registers
+    (128, 4): Attn(64, 16, 16, 2, 8, 2),
+    (256, 4): Attn(32, 16, 16, 2, 8, 2),
 }
 
 
 def attn(head_dim: int, group: int, itemsize: int) -> Attn:
-    """The tiles for heads of head_dim numbers of `itemsize` bytes, `group` query heads to a key head.
-
-    16 lanes are the tensor cores' least, 64 the least of one warpgroup's products: with 4 warps to a program two fit a
-    multiprocessor, where 128 lanes and 8 warps would leave one alone, waiting at the begin of every narrow item.
-    """
-    keys, stages, per_core = next(
-        shape for (most, size), shape in _ATTN.items() if size == itemsize and head_dim <= most
-    )
-    least = 1 << max(group - 1, 0).bit_length()
-    return Attn(max(64, least), max(16, least), keys, stages, 4, per_core)
+    """The tiles for heads of head_dim numbers of `itemsize` bytes, `group` query heads to a key head."""
+    shape = next(shape for (most, size), shape in _ATTN.items() if size == itemsize and head_dim <= most)
+    least = 1 << (group - 1).bit_length()  # a tile holds a row at least
+    return replace(shape, wide=max(shape.wide, least), narrow=max(shape.narrow, least))
 
 
 MERGE_PARTS = 16  # partial results read at once: 8 KB under way in a program of 128 numbers to a head
@@ -100,14 +96,16 @@ MERGE_WARPS = 2
 
 def programs(device: torch.device, per_core: int) -> int:
     """How many programs of a persistent kernel a device runs at once; the interpreter a few, one after the other."""
-    if device.type == "cpu":
+    if device.type != "cuda":
         return 3
     return torch.cuda.get_device_properties(device).multi_processor_count * per_core
+
 
 # Sampling. At V = 151,936 a row is 594 blocks of 256 tokens: 38 programs of 16 blocks, 16 KB each in float32, so that a
 # single row already keeps 38 multiprocessors loading; 256 rows are one pass over 156 MB, about 35 us of HBM.
 SUM_BLOCKS, SUM_WARPS = 16, 4
-RACE_WARPS = 4  # 1,024 sums, 256 tokens and as many logarithms in float64: about 4 us, latency and no bandwidth
+# 1,024 sums, 256 tokens and as many logarithms in float64: about 4 us, latency and no bandwidth.
+RACE_DRAWS, RACE_WARPS = 1, 4
 # One program passes over a row, at best 64 bytes a cycle from L2: 16 warps, 8,192 tokens at a time, about 15 us.
 CUT_BLOCKS, CUT_WARPS = 32, 16
 EDGE_WIDTH = 4096  # candidates at a time, of which few rows have more: 8 to a thread, with three sums in float64

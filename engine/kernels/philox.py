@@ -24,12 +24,11 @@ def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     return torch.stack((even, odd), 1).flatten(0, 1)
 
 
-def exponentials(seeds: torch.Tensor, positions: torch.Tensor, count: int, stream: int) -> torch.Tensor:
-    """Standard exponential variates of each (seed, position), both int64 [N]; float64 [N, count], above 0.
+def uniforms(seeds: torch.Tensor, positions: torch.Tensor, count: int, stream: int) -> torch.Tensor:
+    """Numbers in (0, 1), of 32 random bits, of each (seed, position), both int64 [N]; float64 [N, count].
 
     The seed is the key, the position half of the counter; the other half counts through the numbers and names
-    the stream (0, 1, ...), so that streams of the same place have nothing in common. A variate is -log(u) of a u in
-    (0, 1) with 32 random bits.
+    the stream (0, 1, ...), so that streams of the same place have nothing in common.
     """
     lanes = torch.arange(-(-count // 4))
     shape = (len(seeds), len(lanes))
@@ -43,5 +42,9 @@ def exponentials(seeds: torch.Tensor, positions: torch.Tensor, count: int, strea
     )  # [4, N, lanes]
     key = torch.stack((seeds & _WORD, (seeds >> 32) & _WORD)).unsqueeze(2).expand(2, *shape)
     words = philox(counter.flatten(1), key.flatten(1)).view(4, *shape).permute(1, 2, 0)  # [N, lanes, 4]
-    uniform = (words.reshape(len(seeds), -1)[:, :count].double() + 0.5) * 2.0**-32
-    return uniform.log_().neg_()
+    return (words.reshape(len(seeds), -1)[:, :count].double() + 0.5) * 2.0**-32
+
+
+def exponentials(seeds: torch.Tensor, positions: torch.Tensor, count: int, stream: int) -> torch.Tensor:
+    """Standard exponential variates in the place of `uniforms`, above 0."""
+    return uniforms(seeds, positions, count, stream).log_().neg_()

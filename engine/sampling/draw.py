@@ -58,16 +58,21 @@ def draw(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> li
     the others left.
     """
     tokens = [0] * len(draws)
-    greedy = [i for i, d in enumerate(draws) if d.sampling.temperature < _COLDEST or d.sampling.top_k == 1]
-    if greedy:
-        best = _likeliest(logits, [rows[i] for i in greedy])
-        for i in greedy:
+    sure = [i for i, d in enumerate(draws) if greedy(d.sampling)]
+    if sure:
+        best = _likeliest(logits, [rows[i] for i in sure])
+        for i in sure:
             tokens[i] = best[rows[i]]
-    if len(greedy) < len(draws):
-        drawn = sorted(set(range(len(draws))).difference(greedy))
+    if len(sure) < len(draws):
+        drawn = sorted(set(range(len(draws))).difference(sure))
         for i, token in zip(drawn, _sample(logits, [rows[i] for i in drawn], [draws[i] for i in drawn]), strict=True):
             tokens[i] = token
     return tokens
+
+
+def greedy(sampling: Sampling) -> bool:
+    """Whether the highest score is drawn, whatever the random numbers are."""
+    return sampling.temperature < _COLDEST or sampling.top_k == 1
 
 
 def _likeliest(logits: torch.Tensor, rows: Sequence[int]) -> dict[int, int]:
