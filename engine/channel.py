@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import CoreFailed
 from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, StepDone, ToCore, pack, unpack
 
-_LOADER = "engine.runner:Runner.load"
+_LOADER = "engine.runner:load"
 _END_SECONDS = 5.0
 _Expected = TypeVar("_Expected", Ready, StepDone)
 

@@ -1,4 +1,4 @@
-"""A loaded model with its KV cache: turns a Batch into tokens, and knows nothing of requests.
+"""A loaded model with its KV cache on the CPU: turns a Batch into tokens, and knows nothing of requests.
 
 One step is one pass: the tokens of all chunks and rows run through the products together, and only the
 rows of the residual stream that somebody draws from become logits.
@@ -10,14 +10,17 @@ import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
-from engine.batch import Batch, Draw, StepOutput
+from engine.batch import Batch, StepOutput
 from engine.config import EngineConfig
+from engine.device.memory import ram
+from engine.device.road import Machine, cpu_dtype, road
+from engine.flat import adapted, chunks_at, drawn_from
 from engine.messages import Logprobs, Ready
 from engine.models.load import load_model
 from engine.models.lora import TokensOf
@@ -28,7 +31,20 @@ from engine.models.spec import kv_values_per_token
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+if TYPE_CHECKING:
+    from engine.device.runner import DeviceRunner
+
+
+def load(config: EngineConfig) -> Runner | DeviceRunner:
+    """Load the model on the road that the settings and this machine come to; as Runner.load."""
+    machine = Machine.here()
+    chosen = road(config, machine)
+    if chosen.kernels == "torch":
+        return Runner.load(config)
+    # Imported here: it brings in Triton, which a CPU need not have.
+    from engine.device.runner import DeviceRunner
+
+    return DeviceRunner.load(config, chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +62,15 @@ class Runner:
 
     @classmethod
     def load(cls, config: EngineConfig) -> Runner:
-        """Load the model and lay out the cache; sets torch's threads to the cores this process may use.
+        """Load the model and lay out the cache on the CPU; sets torch's threads to the cores this process may use.
 
         Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
         """
         torch.set_num_threads(usable_cores())
-        dtype = _dtype(config.dtype)
+        dtype = cpu_dtype(config, Machine.here())
         model = load_model(Path(config.model), dtype, config.max_model_len, config.adapters)
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
-        blocks = config.kv_blocks(token_bytes, _memory())
+        blocks = config.kv_blocks(token_bytes, ram())
         cache = KvCache(model.attention, blocks, config.block_size, dtype)
         ready = Ready(
             vocab_size=model.vocab,
@@ -94,37 +110,22 @@ class Runner:
         where = torch.tensor(positions)
         turn = None if self._turns is None else self._turns[where].unsqueeze(1)
         ops = TorchOps(attend, turn, self._cache.dtype)
-        return self._model.run(torch.tensor(tokens), where, ops, _adapted(batch))
+        adapters = [TokensOf(name, torch.tensor(mine)) for name, mine in adapted(batch).items()]
+        return self._model.run(torch.tensor(tokens), where, ops, adapters)
 
     def _draw(self, batch: Batch, x: torch.Tensor) -> StepOutput:
         """Logits of the tokens that somebody draws from, and the draws in the order of StepOutput."""
-        sources: list[int] = []  # tokens of the step whose logits are needed
-        rows: list[int] = []  # per draw, which of them
-        draws: list[Draw] = []
-        end = 0
-        for chunk in batch.chunks:
-            end += len(chunk.tokens)
-            if chunk.draws:
-                rows += [len(sources)] * len(chunk.draws)
-                draws += chunk.draws
-                sources.append(end - 1)
-        for row in batch.rows:
-            if row.draw is not None:
-                rows.append(len(sources))
-                draws.append(row.draw)
-                sources.append(end)
-            end += 1
-        if not draws:
+        sources, rows = drawn_from(batch)
+        if not rows:
             return StepOutput()
         logits = self._model.logits(x if len(sources) == len(x) else x[torch.tensor(sources)])
-        return self._sampler.sample(logits, rows, draws, batch.masks)
+        return self._sampler.sample(logits, rows, batch.draws, batch.masks)
 
     def _prompt_logprobs(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[Logprobs, ...]]:
         """Of the chunks with next_tokens, by sequence; logits of a slice of positions at a time."""
         told: dict[int, tuple[Logprobs, ...]] = {}
         size = positions(self.ready.vocab_size)
-        begin = 0
-        for chunk in batch.chunks:
+        for chunk, begin in chunks_at(batch):
             scored: list[Logprobs] = []
             for start in range(0, len(chunk.next_tokens), size):
                 followers = chunk.next_tokens[start : start + size]
@@ -132,35 +133,18 @@ class Runner:
                 scored += logprobs(logits, [(i, token, chunk.prompt_logprobs) for i, token in enumerate(followers)])
             if scored:
                 told[chunk.sequence] = tuple(scored)
-            begin += len(chunk.tokens)
         return told
 
     def _pooled(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[float, ...]]:
         """Of the chunks whose hidden states are asked for, by sequence: their sum, or the prompt's last one."""
         told: dict[int, tuple[float, ...]] = {}
-        begin = 0
-        for chunk in batch.chunks:
+        for chunk, begin in chunks_at(batch):
             end = begin + len(chunk.tokens)
             if chunk.pooling == "mean":
                 told[chunk.sequence] = tuple(self._model.hidden(x[begin:end]).float().sum(0).tolist())
             elif chunk.pooling == "last" and chunk.last:
                 told[chunk.sequence] = tuple(self._model.hidden(x[end - 1 : end])[0].tolist())
-            begin = end
         return told
-
-
-def _adapted(batch: Batch) -> list[TokensOf]:
-    """Which of the step's tokens run with which adapter."""
-    tokens: dict[str, list[int]] = {}
-    begin = 0
-    for chunk in batch.chunks:
-        if chunk.adapter is not None:
-            tokens.setdefault(chunk.adapter, []).extend(range(begin, begin + len(chunk.tokens)))
-        begin += len(chunk.tokens)
-    for number, row in enumerate(batch.rows, begin):
-        if row.adapter is not None:
-            tokens.setdefault(row.adapter, []).append(number)
-    return [TokensOf(adapter, torch.tensor(mine)) for adapter, mine in tokens.items()]
 
 
 def usable_cores() -> int:
@@ -171,21 +155,3 @@ def usable_cores() -> int:
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(min(cores, round(int(quota) / int(period))), 1)
-
-
-def _memory() -> int:
-    """Bytes of RAM this process may use: the machine's, or the cgroup's limit where that is lower."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        return machine
-    return machine if limit == "max" else min(machine, int(limit))
-
-
-def _dtype(name: str) -> torch.dtype:
-    if name != "auto":
-        return _DTYPES[name]
-    # bfloat16 pays where the CPU multiplies it; elsewhere it is emulated and slower than float32.
-    fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if fast else torch.float32

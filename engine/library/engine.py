@@ -18,7 +18,7 @@ from engine.library.answers import Answer, Delta, Usage, choice_of, delta_of
 from engine.library.shared import News, SharedCore
 from engine.library.words import ChatWishes, Messages, StreamWishes, TextWishes, body_of, check_wishes
 from engine.messages import Add, Embed, Embedded
-from engine.runner import Runner
+from engine.runner import load
 from engine.server.answering.best_of import the_best
 from engine.server.answering.output import Output, Piece
 from engine.server.answering.said import Said
@@ -49,7 +49,7 @@ class Engine:
         config = EngineConfig(str(model), **options)
         self._tokenizer = load_tokenizer(Path(model), config.tool_parser, config.reasoning_parser)
         self._pooling = read_pooling(config)
-        core = Core(config, Runner.load(config), self._tokenizer.backend.to_str())
+        core = Core(config, load(config), self._tokenizer.backend.to_str())
         self._core = SharedCore(core, config.room)
         self._adapters = frozenset([name for name, _ in config.adapters])
         self._limits = Limits(config.max_sequences, _UNBOUNDED)

@@ -150,7 +150,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 def test_the_pool_is_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path)
-    monkeypatch.setattr("engine.runner._memory", lambda: 1 << 24)
+    monkeypatch.setattr("engine.runner.ram", lambda: 1 << 24)
     blocks = Runner.load(EngineConfig(str(tmp_path), dtype="float32", kv_fraction=0.5)).ready.blocks
     assert blocks == (1 << 23) // (16 * 2 * 3 * 2 * 8 * 4)
     assert Runner.load(EngineConfig(str(tmp_path), dtype="float32")).ready.blocks == blocks // 2
