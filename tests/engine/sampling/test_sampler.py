@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from engine.batch import Draw, Past, StepOutput
 from engine.kernels import reference
 from engine.messages import Logprobs, Sampling
 from engine.sampling.sampler import Sampler
+from tests.engine.sampling.mixtures import ROWS, VOCABULARY, Mixture, mixtures
 
 PLAIN = Draw(sequence=0, seed=1, position=1, sampling=Sampling())
 
@@ -233,56 +233,12 @@ def test_only_rows_that_are_edited_are_copied() -> None:
 
 # ---- any mixture, any order
 
-_VOCABULARY = 83
-_TOKENS = st.integers(0, _VOCABULARY - 1)
-_PENALTY = st.sampled_from([0.0, 0.0, 0.6, -0.4])
 
-
-@st.composite
-def _samplings(draw: st.DrawFn) -> Sampling:
-    return Sampling(
-        temperature=draw(st.sampled_from([0.0, 0.3, 1.0, 1.0, 2.5])),
-        top_k=draw(st.sampled_from([0, 0, 1, 5, 40, 200])),
-        top_p=draw(st.sampled_from([1.0, 1.0, 0.9, 0.3])),
-        min_p=draw(st.sampled_from([0.0, 0.0, 0.1])),
-        presence_penalty=draw(_PENALTY),
-        frequency_penalty=draw(_PENALTY),
-        repetition_penalty=draw(st.sampled_from([1.0, 1.0, 1.4])),
-        logit_bias=tuple(draw(st.lists(st.tuples(_TOKENS, st.sampled_from([-100.0, -1.5, 4.0])), max_size=3))),
-        bad_words=tuple(draw(st.lists(st.lists(_TOKENS, min_size=1, max_size=2).map(tuple), max_size=2))),
-        allowed_tokens=draw(st.none() | st.lists(_TOKENS, max_size=6).map(tuple)),
-    )
-
-
-@st.composite
-def _batches(draw: st.DrawFn) -> tuple[list[int], list[Draw], dict[int, bytes], list[int]]:
-    """Rows, draws over them, masks, and another order. Draws of one row have one past, as siblings have."""
-    kinds = draw(st.lists(_samplings(), min_size=1, max_size=4))
-    pasts = [Past(tuple(draw(st.lists(_TOKENS, max_size=4))), draw(st.lists(_TOKENS, max_size=4))) for _ in range(5)]
-    rows = draw(st.lists(st.integers(0, 4), min_size=1, max_size=9))
-    draws = [
-        Draw(
-            sequence=i,
-            seed=draw(st.integers(-(2**63), 2**63 - 1)),
-            position=draw(st.integers(1, 2**40)),
-            sampling=draw(st.sampled_from(kinds)),
-            past=replace(pasts[row], output=list(pasts[row].output)),
-            banned=draw(st.frozensets(_TOKENS, max_size=2)),
-            logprobs=draw(st.sampled_from([None, None, 0, 1, 5, 20])),
-        )
-        for i, row in enumerate(rows)
-    ]
-    masks = draw(st.dictionaries(st.integers(0, len(rows) - 1), st.binary(min_size=9, max_size=12), max_size=3))
-    return rows, draws, masks, draw(st.permutations(range(len(rows))))
-
-
-@given(_batches(), st.sampled_from([torch.float32, torch.bfloat16]), st.integers(0, 20))
+@given(mixtures(), st.sampled_from([torch.float32, torch.bfloat16]), st.integers(0, 20))
 @settings(max_examples=150, deadline=None)
-def test_alone_together_and_in_any_order_the_same(
-    batch: tuple[list[int], list[Draw], dict[int, bytes], list[int]], dtype: torch.dtype, seed: int
-) -> None:
+def test_alone_together_and_in_any_order_the_same(batch: Mixture, dtype: torch.dtype, seed: int) -> None:
     rows, draws, masks, order = batch
-    logits = (torch.randn(5, _VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 3).to(dtype)
+    logits = (torch.randn(ROWS, VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 3).to(dtype)
 
     def outcome(
         places: Sequence[int], rows_: Sequence[int], scores: torch.Tensor

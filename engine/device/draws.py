@@ -1,0 +1,154 @@
+"""A step's draws as arrays for the device: packed in numpy, before the logits are there.
+
+The arrays go over in whatever copy the step makes anyway (`DeviceSampler.launch` takes them back as tensors under the
+same names, and of one that is longer only the beginning); each has to begin at a multiple of 16 bytes, so that a kernel
+is compiled for one alignment only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.batch import Draw
+from engine.kernels.draw_table import DRAW
+from engine.kernels.logits_edit import CHANGE
+from engine.sampling.draw import greedy
+from engine.sampling.rules import Change, Rules, edited, fitted
+from engine.sampling.tally import Ids, Kept
+
+Array = npt.NDArray[Any]
+_Bits = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a step's draws come to on the device.
+
+    arrays, by name; `draws` always, the others where they are needed:
+        draws      int64 [M, 8]  lines of DRAW, one per draw; a line of which `same` is -1 draws nothing
+        asked      int64 [A, 2]  (draw, row) of the draws whose log probabilities are asked for
+        likeliest  int64 [U, 2]  (row, its first line in `asked`) of the rows whose likeliest tokens are asked for
+        changes, masks, excluded, biased, bias, tallied, times: as logits_edit has them
+    cuts: min-p, top-k or top-p leave out tokens somewhere. most: how many of the likeliest are asked for at most.
+    """
+
+    draws: tuple[Draw, ...]
+    arrays: Mapping[str, Array]
+    cuts: bool = False
+    asked: tuple[int, ...] = ()
+    likeliest: Mapping[int, int] = field(default_factory=dict)  # row of logits -> line in the array
+    rows: tuple[int, ...] = ()
+    most: int = 0
+
+
+class Packer:
+    """Packs steps' draws; what it remembers from step to step saves work only."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._rules = Rules()
+        self._allowed: Kept[_Bits] = Kept()  # by the ids
+
+    def plan(self, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]) -> Plan:
+        """Begin a step: its draws, the i-th from row rows[i] of the logits; masks as in Batch.
+
+        Every draw whose Sampling looks at the past brings it, complete; raises ValueError for one that has none.
+        """
+        self._rules.step()
+        self._allowed.step()
+        arrays: dict[str, Array] = {}
+        sources = list(rows)
+        changed = [i for i, draw in enumerate(draws) if edited(draw, masks)]
+        if changed:
+            changes, which = self._rules.changes(
+                [rows[i] for i in changed], [draws[i] for i in changed], masks, self._vocabulary
+            )
+            arrays |= self._changes(changes)
+            for i, line in zip(changed, which, strict=True):
+                sources[i] = ~line
+        lines = _lines(sources, draws)
+        arrays["draws"] = _words(lines)
+        asked = tuple([i for i, draw in enumerate(draws) if draw.logprobs is not None])
+        most = min(max([draws[i].logprobs or 0 for i in asked], default=0), self._vocabulary)
+        firsts: dict[int, int] = {}
+        if asked:
+            arrays["asked"] = np.array([(i, rows[i]) for i in asked], dtype=np.int64)
+            for place, i in enumerate(asked):
+                if draws[i].logprobs:
+                    firsts.setdefault(rows[i], place)
+        if firsts:
+            arrays["likeliest"] = np.array(list(firsts.items()), dtype=np.int64)
+        cuts = (lines["temperature"] > 0) & ((lines["min_p"] > 0) | (lines["top_k"] > 0) | (lines["top_p"] < 1))
+        return Plan(
+            tuple(draws), arrays, bool(cuts.any()), asked, {row: i for i, row in enumerate(firsts)}, tuple(rows), most
+        )
+
+    def _changes(self, changes: Sequence[Change]) -> dict[str, Array]:
+        arrays: dict[str, Array] = {}
+        masks: list[_Bits] = []
+        lines: list[tuple[int, int, float, float, float]] = []
+        for change in changes:
+            bits = self._bits(change)
+            sampling = change.sampling
+            penalties = sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty
+            lines.append((change.row, -1 if bits is None else len(masks), *penalties))
+            if bits is not None:
+                masks.append(bits)
+        arrays["changes"] = _words(np.array(lines, dtype=CHANGE))
+        if masks:
+            arrays["masks"] = np.stack(masks)
+        if excluded := [(i, one.excluded) for i, one in enumerate(changes) if len(one.excluded)]:
+            arrays["excluded"] = self._flat(excluded)
+        if biased := [(i, one) for i, one in enumerate(changes) if len(one.biased)]:
+            arrays["biased"] = self._flat([(i, one.biased) for i, one in biased])
+            arrays["bias"] = np.concatenate([one.bias for _, one in biased])
+        if tallies := [
+            (i, one.tally) for i, one in enumerate(changes) if one.tally is not None and len(one.tally.tokens)
+        ]:
+            arrays["tallied"] = self._flat([(i, tally.tokens) for i, tally in tallies])
+            arrays["times"] = np.concatenate([tally.counts for _, tally in tallies])
+        return arrays
+
+    def _bits(self, change: Change) -> _Bits | None:
+        """The tokens that grammar and allowed tokens both let through, a bit each; None where neither says anything."""
+        bits = None
+        if change.mask is not None:
+            bits = np.frombuffer(fitted(change.mask, self._vocabulary), dtype=np.uint8)
+        if change.allowed is not None:
+            allowed = self._allowed.of((change.allowed,), partial(_bits_of, change.allowed, self._vocabulary))
+            bits = allowed if bits is None else bits & allowed
+        return bits
+
+    def _flat(self, tokens: Sequence[tuple[int, Ids]]) -> Ids:
+        return np.concatenate([line * self._vocabulary + ids for line, ids in tokens])
+
+
+def _lines(sources: Sequence[int], draws: Sequence[Draw]) -> Array:
+    """Lines of DRAW. Draws from the same row by the same settings (the n choices that leave prefill together) share
+    the distribution of the first."""
+    same: dict[tuple[int, float, float, int, float], int] = {}
+    lines = []
+    for i, (source, draw) in enumerate(zip(sources, draws, strict=True)):
+        sampling = draw.sampling
+        kind = (source, 0.0, 0.0, 0, 1.0)
+        if not greedy(sampling):
+            kind = (source, sampling.temperature, sampling.min_p, sampling.top_k, sampling.top_p)
+        lines.append((kind[0], same.setdefault(kind, i), *kind[1:], draw.seed, draw.position))
+    return np.array(lines, dtype=DRAW)
+
+
+def _words(lines: Array) -> Array:
+    """Lines of 64-bit fields as int64 [lines, fields]."""
+    return lines.view(np.int64).reshape(len(lines), -1)
+
+
+def _bits_of(tokens: Ids, vocabulary: int) -> _Bits:
+    there = np.zeros(vocabulary, dtype=np.bool_)
+    there[tokens] = True
+    return np.packbits(there, bitorder="little")
