@@ -24,6 +24,24 @@ PATIENCE = 16
 """Steps that a group waits for places to come free before it claims them from a wider one."""
 
 
+def blocks_wanted(running: Iterable[Sequence], pool: BlockPool) -> int:
+    """Blocks that the rows of the next step will take: new ones, and copies of blocks that others still hold."""
+    wanted = 0
+    left: dict[int, int] = {}
+    for sequence in running:
+        if sequence.ready:
+            index = sequence.position // pool.block_size
+            if index == len(sequence.blocks):
+                wanted += 1
+                continue
+            block = sequence.blocks[index]
+            holders = left.get(block, pool.holders(block))
+            if holders > 1:
+                wanted += 1
+                left[block] = holders - 1
+    return wanted
+
+
 def giving_way(running: Iterable[Sequence]) -> Iterator[tuple[Sequence, int]]:
     """Running sequences in the order in which they give way, each with how many its group runs until then.
 
@@ -175,8 +193,12 @@ class Queue:
         return freed
 
     def _heads(self) -> Iterator[Sequence]:
-        """The oldest waiting sequence of each group."""
-        return (next(siblings) for _, siblings in groupby(self.waiting, key=lambda sequence: sequence.group.number))
+        """The oldest waiting sequence of each group, but for those preempted just now with a token under way.
+
+        They are let in once it is known: what is computed again ends with it.
+        """
+        heads = (next(siblings) for _, siblings in groupby(self.waiting, key=lambda sequence: sequence.group.number))
+        return (head for head in heads if not head.ahead)
 
     def _known(self, sequence: Sequence) -> BlockTable:
         """The blocks that need not be computed. The last token always is: somebody draws from it."""
@@ -191,7 +213,9 @@ class Queue:
         if last >= (sequence.prefill - 1) // self._pool.block_size or not sequence.group.skips_known_blocks:
             return False
         key = sequence.keys[last]
-        return any(one.state is State.PREFILL and key in one.keys[last : last + 1] for one in running)
+        # A prompt whose last chunk is under way is decoding already, and its tokens are being drawn.
+        prompts = [one for one in running if one.state is State.PREFILL or one.ahead]
+        return any(key in one.keys[last : last + 1] for one in prompts)
 
     def _blocks(self, sequence: Sequence, width: int, known: BlockTable) -> int:
         """Available blocks for all its tokens, and for a first new one of each sequence that will leave prefill."""

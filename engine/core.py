@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from engine.batch import Batch, Reads, StepOutput, Stuck, count_reads
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
+from engine.flight import Outcome
 from engine.grammar import Grammars
 from engine.messages import Abort, Add, Embed, GroupFailed, Ready, Stats, StepDone
-from engine.scheduler import Outcome, Scheduler
+from engine.scheduler import Scheduler
 
 _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
@@ -55,10 +57,24 @@ class Runner(Protocol):
         ...
 
 
+_Told = tuple[Batch, float, Outcome]  # a batch, when it began, and what it gave
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A batch that the runner has. began: when it was begun to be scheduled, by the clock of `time.perf_counter`."""
+
+    batch: Batch
+    pending: Pending
+    began: float
+
+
 class Core:
     """Scheduler and runner, joined: what is added is answered over the following steps.
 
-    Single-threaded; nothing here waits. Same messages in the same order give the same tokens.
+    Single-threaded; nothing here waits but for the runner. Same messages in the same order give the same tokens,
+    whether steps overlap or not: where they do, a step is scheduled and submitted before the result of the one before
+    is taken, so that the device goes on while the host tells and plans (ADR 0021).
 
     tokenizer: the text of a tokenizer.json, without which no grammar is taken. wake: called, from another thread,
     when a group's grammar has been compiled, so that there is work; where it is None, `add` compiles and waits.
@@ -75,6 +91,9 @@ class Core:
         self.scheduler = Scheduler(config, runner.ready)
         self.grammars = Grammars(tokenizer, runner.ready, wake)
         self._runner = runner
+        self._submitted: deque[_Submitted] = deque()
+        self._kept = 1 if runner.overlaps else 0  # batches that stay under way when a step returns
+        self._ended = 0.0  # when the newest outcome was told
         self._failed: list[GroupFailed] = []
         self._changed = False  # something ended outside a step: the counts are to be told
         self._taken = 0
@@ -86,7 +105,7 @@ class Core:
     def has_work(self) -> bool:
         """Whether a step would do or tell anything."""
         there = self.scheduler.running or self.scheduler.queue.waiting or self.grammars.due
-        return bool(there or self._failed or self._changed)
+        return bool(there or self._submitted or self._failed or self._changed)
 
     def add(self, message: Add | Embed) -> None:
         """Queue a group; one that can never run here, or not now, fails in the next step's outcome."""
@@ -108,17 +127,28 @@ class Core:
         self._changed = True
 
     def step(self) -> StepDone:
-        """Schedule, run, postprocess. Raises CoreFailed when step after step cannot be run."""
+        """Schedule and submit a batch; take the result of the oldest, where one is due, and tell it.
+
+        Raises CoreFailed when step after step cannot be run.
+        """
         began = time.perf_counter()
         self._release()
+        told = self._take() if self._submitted and self.scheduler.hindered else None
         batch = self.scheduler.schedule()
-        outcome = self._run(batch) if batch.rows or batch.chunks else Outcome()
+        work = bool(batch.rows or batch.chunks)
+        if work and not self._submit(batch, began):
+            told = told or (batch, began, Outcome())
+        elif len(self._submitted) > self._kept or (self._submitted and not work):
+            told = self._take()
+        batch, since, outcome = told or (Batch(), began, Outcome())
         failed, self._failed, self._changed = tuple(self._failed), [], False
-        seconds = time.perf_counter() - began
+        since, now = max(since, self._ended), time.perf_counter()
+        if told:
+            self._ended = now
         return StepDone(
             outcome.tokens,
             failed,
-            seconds,
+            now - since,
             len(batch.rows) + len(batch.chunks),
             self.stats(),
             self._taken,
@@ -135,19 +165,30 @@ class Core:
                 self.grammars.follow(add.group, self.scheduler.add(add), grammar)
                 self.scheduler.abort(add.group, aborted)
 
-    def _run(self, batch: Batch) -> Outcome:
+    def _submit(self, batch: Batch, began: float) -> bool:
+        """Give a batch to the runner; false when it does not take it, and then its groups have ended."""
         try:
-            if masks := self.grammars.masks(batch):
-                batch = replace(batch, masks=masks)
-            output = self._runner.submit(batch).result()
+            masks = self.grammars.masks(batch)
+            pending = self._runner.submit(replace(batch, masks=masks) if masks else batch)
         except Exception as error:
             self._fail(batch, error)
-            return Outcome()
+            return False
+        self._submitted.append(_Submitted(batch, pending, began))
+        return True
+
+    def _take(self) -> _Told:
+        """Wait for the oldest batch that was submitted, and take in what it gave."""
+        one = self._submitted.popleft()
+        try:
+            output = one.pending.result()
+        except Exception as error:
+            self._fail(one.batch, error)
+            return one.batch, one.began, Outcome()
         self._failures = 0
         self._steps += 1
-        self._reads += count_reads(batch.rows, batch.stretches)
-        against = self.grammars.advance(output.tokens)
-        outcome = self.scheduler.receive(batch, output)
+        self._reads += count_reads(one.batch.rows, one.batch.stretches)
+        against = self.grammars.advance([drawn for drawn in output.tokens if self.scheduler.lives(drawn[0])])
+        outcome = self.scheduler.receive(one.batch, output)
         ended = {group: GroupFailed(group, *_STUCK[why]) for group, why in outcome.stuck.items()}
         ended |= {group: GroupFailed(group, reason, "unsatisfiable") for group, reason in against.items()}
         for group, failure in ended.items():
@@ -155,7 +196,7 @@ class Core:
             self._failed.append(failure)
             outcome = replace(outcome, tokens=tuple([drawn for drawn in outcome.tokens if drawn.group != group]))
         self.grammars.keep(self.scheduler.lives)
-        return outcome
+        return one.batch, one.began, outcome
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         """End the groups of a batch that could not be run; give up when nothing runs any more."""

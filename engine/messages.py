@@ -65,6 +65,16 @@ class Sampling:
             or self.allowed_tokens is not None
         )
 
+    @property
+    def looks_back(self) -> bool:
+        """Whether what it does to logits depends on the tokens that stand before."""
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1
+            or any(len(words) > 1 for words in self.bad_words)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -244,9 +254,12 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """What one step gave: all tokens drawn in it, groups that failed, its duration, and the stats after it.
+    """What one step gave: all tokens drawn in it, groups that failed, and the stats after it.
 
-    started: groups whose prompts were computed in it. embedded: answers to Embed.
+    seconds: of the clock that it took, from its schedule until it is told; where it ran beside the step before it, from
+    when that one was told, so that no second counts twice. batch_sequences: its chunks and rows; 0 where nothing is
+    told of any, as when the core only submits (ADR 0021). started: groups whose prompts were computed in it.
+    embedded: answers to Embed.
 
     taken: how many messages the core has taken in since its start, this step's included.
     """

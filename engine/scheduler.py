@@ -9,33 +9,29 @@ waited long enough (Queue.claim): however wide some requests are, each of the ot
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 
 from engine import chunking, prefix, work
-from engine.admission import Limits, Queue, by_age, giving_way
+from engine.admission import Limits, Queue, blocks_wanted, by_age, giving_way
 from engine.batch import Batch, Row, StepOutput, Stuck, plan_stretches
-from engine.blocks import BlockPool
+from engine.blocks import BlockPool, BlockTable
 from engine.config import EngineConfig
+from engine.flight import Flight, Outcome
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
-from engine.sequence import Finish, Sequence, SequenceGroup, State
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step gave, as the messages tell it; and the groups that could not draw, and why."""
-
-    tokens: tuple[TokenDrawn, ...] = ()
-    started: tuple[Started, ...] = ()
-    embedded: tuple[Embedded, ...] = ()
-    stuck: Mapping[int, Stuck] = field(default_factory=dict)
+from engine.sequence import Finish, Gathered, Sequence, SequenceGroup, State
 
 
 class Scheduler:
     """Queues, block tables and the rules that move sequences between them.
 
-    Every `schedule` is followed by exactly one `receive` or `abort_batch` for its batch, before anything
-    else is called. The counters run from the start; cache_hits and cache_misses are prompt tokens.
+    At most two batches are under way: `schedule` may be called once more before `receive` for the batch before. Each
+    gets exactly one `receive`, in the order of their schedules, or `abort_batch`: the older one when it failed, the
+    newer one when it could not be submitted. Anything else may be called between. Steps run in that order too, so
+    what a batch under way still reads or writes may be given away: who gets it runs later. What a step gives to a
+    sequence that has ended meanwhile is void.
+
+    The counters run from the start; cache_hits and cache_misses are prompt tokens.
     """
 
     def __init__(self, config: EngineConfig, ready: Ready) -> None:
@@ -55,6 +51,7 @@ class Scheduler:
         self._max_model_len = ready.max_model_len
         self._groups: dict[int, SequenceGroup] = {}
         self._sequences: dict[int, Sequence] = {}
+        self._flights: deque[Flight] = deque()
         self._arrivals = 0
         self._numbered = 0
 
@@ -66,6 +63,15 @@ class Scheduler:
     def lives(self, sequence: int) -> bool:
         """Whether a sequence, by its id, is not done."""
         return sequence in self._sequences
+
+    @property
+    def hindered(self) -> bool:
+        """Whether more sequences wait to know the token under way than a step could run without it.
+
+        Then the batch under way is better received first: all wait for the host, and none of them every other step.
+        """
+        hindered = sum([sequence.hindered for sequence in self.running])
+        return hindered > 0 and hindered > sum([sequence.ready for sequence in self.running]) + len(self._unfinished())
 
     # What comes and goes
 
@@ -81,19 +87,23 @@ class Scheduler:
         match message:
             case Embed():
                 group.pooling = message.pooling
-                self._add_sequence(group, 0, 0, Sampling())
+                self._add_sequence(group, 0, 0, Sampling(), needs_past=False)
             case Add():
                 group.stop_tokens = message.stop_tokens
                 group.logprobs, group.prompt_logprobs = message.logprobs, message.prompt_logprobs
                 room = self._max_model_len - len(message.prompt)
                 for choice in message.choices:
-                    self._add_sequence(group, choice.seed, min(choice.max_tokens, room), choice.sampling)
+                    needs_past = message.grammar is not None or choice.sampling.looks_back
+                    limit = min(choice.max_tokens, room)
+                    self._add_sequence(group, choice.seed, limit, choice.sampling, needs_past=needs_past)
         self.queue.put(group.sequences[0])
         return [sequence.id for sequence in group.sequences]
 
-    def _add_sequence(self, group: SequenceGroup, seed: int, limit: int, sampling: Sampling) -> None:
+    def _add_sequence(
+        self, group: SequenceGroup, seed: int, limit: int, sampling: Sampling, *, needs_past: bool
+    ) -> None:
         state = State.FOLLOWING if group.sequences else State.WAITING
-        sequence = Sequence(self._numbered, group, len(group.sequences), seed, limit, sampling, state)
+        sequence = Sequence(self._numbered, group, len(group.sequences), seed, limit, sampling, needs_past, state)
         self._numbered += 1
         self._sequences[sequence.id] = sequence
         group.sequences.append(sequence)
@@ -107,21 +117,25 @@ class Scheduler:
                     self._end(sequence)
 
     def abort_batch(self, batch: Batch) -> list[int]:
-        """End every group that takes part in a batch that could not be run; returns their ids."""
-        ids = [chunk.sequence for chunk in batch.chunks] + [row.sequence for row in batch.rows]
-        groups = sorted({self._sequences[number].group.id for number in ids})
-        for group in groups:
+        """End every group that takes part in a batch that could not be run; returns the ids of those that still lived.
+
+        Nobody else is touched: what a batch computes is not known to others before it is received.
+        """
+        flight = self._flights.popleft() if self._flights[0].batch is batch else self._flights.pop()
+        groups = {group.id for group, _ in flight.prompts if group.alive}
+        groups |= {self._sequences[row.sequence].group.id for row in batch.rows if row.sequence in self._sequences}
+        for group in sorted(groups):
             self.abort(group)
-        return groups
+        return sorted(groups)
 
     # A step
 
     def schedule(self) -> Batch:
-        """Choose the next step's work, and give it the blocks that it writes to."""
+        """Choose the next step's work, and give it the blocks that it writes to; without any it is not under way."""
         self.queue.steps += 1
         self._make_room()
         self._meet_claim()
-        rows = tuple([self._row(sequence) for sequence in self.running if sequence.state is State.DECODE])
+        rows = tuple([self._row(sequence) for sequence in self.running if sequence.ready])
         size, prompts = self.pool.block_size, self._prompts()
         budget = self._config.max_batch_tokens - len(rows)
         if self._chunk is None:
@@ -130,35 +144,59 @@ class Scheduler:
             ends = chunking.fixed(prompts, budget, self._chunk)
         chunks = tuple([work.chunk(sequence, end, size) for sequence, end in ends])
         stretches = plan_stretches(rows, size, gate=self._config.share_gate)
-        return Batch(self.pool.drain_copies(), chunks, rows, stretches)
+        batch = Batch(self.pool.drain_copies(), chunks, rows, stretches)
+        if chunks or rows:
+            self._give_out(batch)
+        return batch
 
-    def receive(self, batch: Batch, output: StepOutput) -> Outcome:
-        """Take in what a step gave: fork the groups that leave prefill, end the sequences that are done."""
-        started: list[Started] = []
-        embedded: list[Embedded] = []
+    def _give_out(self, batch: Batch) -> None:
+        """Move everything to where it will be when the batch has run, so that the next one can follow: prompts get on,
+        groups leave prefill, tokens are under way. Known to others, and told, is only what has been received."""
+        prompts: list[tuple[SequenceGroup, Gathered]] = []
         for chunk in batch.chunks:
             sequence = self._sequences[chunk.sequence]
-            group = sequence.group
             sequence.computed += len(chunk.tokens)
-            self.prompt_tokens_computed += max(min(sequence.computed, len(group.prompt)) - chunk.start, 0)
-            if self._chunk is None or len(chunk.tokens) == self._chunk:
-                self._publish(sequence, chunk.start, sequence.computed)
-            group.gather(output.prompt_logprobs.get(sequence.id, ()), output.pooled.get(sequence.id, ()))
-            if chunk.pooling and chunk.last:
-                embedded.append(work.embedded(group))
-                self._end(sequence)
-            elif chunk.last:
+            prompts.append((sequence.group, sequence.group.gathered))
+            if chunk.last and not chunk.pooling:
                 self._leave_prefill(sequence)
-                if not group.started:
-                    started.append(work.started(group))
-                    group.started = True
+        for draw in batch.draws:
+            self._sequences[draw.sequence].ahead += 1
+        self._flights.append(Flight(batch, tuple(prompts)))
+
+    def receive(self, batch: Batch, output: StepOutput) -> Outcome:
+        """Take in what the oldest batch under way gave: make its blocks known, end the sequences that are done."""
+        flight = self._flights.popleft()
+        if flight.batch is not batch:
+            raise RuntimeError("a batch is received out of turn")
+        started: list[Started] = []
+        embedded: list[Embedded] = []
+        for chunk, group, gathered in flight.gather(output):
+            end = chunk.start + len(chunk.tokens)
+            self.prompt_tokens_computed += max(min(end, len(group.prompt)) - chunk.start, 0)
+            if self._chunk is None or len(chunk.tokens) == self._chunk:
+                self._publish(group.living(), chunk.blocks, chunk.start, end)
+            if not chunk.last or not group.alive:
+                continue
+            if chunk.pooling:
+                embedded.append(work.embedded(group, gathered))
+                self._end(group.sequences[0])
+            elif not group.started:
+                started.append(work.started(group, gathered))
+                group.started = True
         for row in batch.rows if self._chunk is None else ():
-            self._publish(self._sequences[row.sequence], row.position, row.position + 1)
-        self.tokens_drawn += len(output.tokens)
-        stuck = {self._sequences[number].group.id: why for number, why in output.stuck.items()}
+            if sequence := self._sequences.get(row.sequence):
+                self._publish([sequence], row.blocks, row.position, row.position + 1)
+        stuck: dict[int, Stuck] = {}
+        for number, why in output.stuck.items():
+            if sequence := self._sequences.get(number):
+                sequence.ahead -= 1
+                stuck[sequence.group.id] = why
         tokens = [
-            self._extend(self._sequences[number], token, output.logprobs.get(number)) for number, token in output.tokens
+            self._extend(self._sequences[number], token, output.logprobs.get(number))
+            for number, token in output.tokens
+            if number in self._sequences
         ]
+        self.tokens_drawn += len(tokens)
         return Outcome(tuple(tokens), tuple(started), tuple(embedded), stuck)
 
     def _row(self, sequence: Sequence) -> Row:
@@ -173,10 +211,13 @@ class Scheduler:
 
     def _prompts(self) -> Iterator[Sequence]:
         """The prompts in computation, oldest first; behind them, one by one, those that can be let in."""
-        yield from [sequence for sequence in self.running if sequence.state is State.PREFILL]
+        yield from self._unfinished()
         while admitted := self.queue.admit(self.running):
             self._let_in(admitted)
             yield admitted
+
+    def _unfinished(self) -> list[Sequence]:
+        return [one for one in self.running if one.state is State.PREFILL and one.computed < one.prefill]
 
     def _let_in(self, sequence: Sequence) -> None:
         insort(self.running, sequence, key=by_age)
@@ -186,17 +227,24 @@ class Scheduler:
             self.cache_hits += sequence.computed
             self.cache_misses += len(group.prompt) - sequence.computed
 
-    def _publish(self, sequence: Sequence, start: int, end: int) -> None:
-        """Make the blocks known that have become full by computing positions start .. end - 1."""
+    def _publish(self, sequences: Iterable[Sequence], table: BlockTable, start: int, end: int) -> None:
+        """Make the blocks of a table known that became full by computing positions start .. end - 1.
+
+        sequences: who may hold them; who has given them back meanwhile, or holds another block there, does not.
+        """
         size = self.pool.block_size
-        if start // size < end // size:
-            sequence.name_blocks(end // size, size)
-            for index in range(start // size, end // size):
-                sequence.blocks = self.pool.publish(sequence.blocks, index, sequence.keys[index])
+        for index in range(start // size, end // size):
+            for sequence in sequences:
+                if sequence.blocks[index : index + 1] == table[index : index + 1]:
+                    sequence.name_blocks(end // size, size)
+                    sequence.blocks = self.pool.publish(sequence.blocks, index, sequence.keys[index])
+                    if sequence.blocks[index] == table[index]:
+                        break  # it is known for all of them
 
     def _leave_prefill(self, leader: Sequence) -> None:
         leader.move(State.DECODE)
         leader.replay = max(leader.length - leader.prefill - 1, 0)
+        leader.name_blocks(leader.prefill // self.pool.block_size, self.pool.block_size)  # once, for all of them
         followers = [sequence for sequence in leader.group.sequences if sequence.state is State.FOLLOWING]
         self.pool.fork(leader.blocks, len(followers))
         self.forks += len(followers)
@@ -208,6 +256,7 @@ class Scheduler:
     def _extend(self, sequence: Sequence, token: int, logprobs: Logprobs | None) -> TokenDrawn:
         group = sequence.group
         sequence.output.append(token)
+        sequence.ahead -= 1
         finish: Finish | None = None
         if token in group.stop_tokens:
             finish = "stop"
@@ -249,13 +298,13 @@ class Scheduler:
         if len(self.running) <= self.pool.available:
             return  # at most one each: no need to count
         for sequence, _ in giving_way(self.running):
-            if self._blocks_wanted() <= self.pool.available:
+            if blocks_wanted(self.running, self.pool) <= self.pool.available:
                 return
             self._preempt(sequence)
 
     def _meet_claim(self) -> None:
         """Let in one group that has waited long enough beside a wider one, in the place of the latter's youngest."""
-        wanted = self._blocks_wanted() if self.queue.waiting else 0
+        wanted = blocks_wanted(self.running, self.pool) if self.queue.waiting else 0
         if claim := self.queue.claim(self.running, wanted):
             sequence, victims = claim
             for victim in victims:
@@ -263,29 +312,12 @@ class Scheduler:
             if self.queue.meet(sequence, wanted):
                 self._let_in(sequence)
 
-    def _blocks_wanted(self) -> int:
-        """Blocks that this step's rows will take: new ones, and copies of blocks that others still hold."""
-        wanted = 0
-        left: dict[int, int] = {}
-        for sequence in self.running:
-            if sequence.state is State.DECODE:
-                index = sequence.position // self.pool.block_size
-                if index == len(sequence.blocks):
-                    wanted += 1
-                    continue
-                block = sequence.blocks[index]
-                holders = left.get(block, self.pool.holders(block))
-                if holders > 1:
-                    wanted += 1
-                    left[block] = holders - 1
-        return wanted
-
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self.pool.release(sequence.blocks)
         sequence.blocks, sequence.computed = (), 0
-        if not sequence.output:
-            sequence.group.forget()
+        if sequence.state is State.PREFILL and not sequence.output:
+            sequence.group.gathered = Gathered()
         sequence.move(State.WAITING)
         self.queue.put(sequence)
         self.preemptions += 1

@@ -44,15 +44,33 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 @dataclass(slots=True, eq=False)
+class Gathered:
+    """What the chunks of a prompt tell, besides its keys and values, each after those before it.
+
+    scores: of the prompt's tokens from the second on, as far as they are computed, where they are asked for.
+    hidden: the sum of the hidden states so far, where they are.
+    """
+
+    scores: list[Logprobs] = field(default_factory=list)
+    hidden: tuple[float, ...] = ()
+
+    def take(self, scores: tuple[Logprobs, ...], hidden: tuple[float, ...]) -> None:
+        """Add what the next chunk has told."""
+        self.scores += scores
+        if hidden:
+            self.hidden = tuple([a + b for a, b in zip(self.hidden, hidden, strict=True)]) if self.hidden else hidden
+
+
+@dataclass(slots=True, eq=False)
 class SequenceGroup:
     """One request: what its sequences have in common; the fields of its Add or Embed are explained there.
 
     number: its place in the order of arrival. root: what the keys of its blocks hang on. alive: how many of its
     sequences are not done. overtaken: sequences that were admitted past it while it waited. cached_tokens: prompt
-    tokens that were there when it was first admitted; None before. started: its first tokens are drawn. scores: of
-    the prompt's tokens from the second on, as far as they are computed, where they are asked for. hidden: the sum
-    of the hidden states so far, where they are. replays: what a sequence of it has drawn is, after preemption, not
-    computed in chunks but run again as it ran first, a row at a time (deterministic mode).
+    tokens that were there when it was first admitted; None before. started: its first tokens are drawn. gathered: what
+    its prompt has told; a new one when the prompt is computed again, which what is under way does not reach. replays:
+    what a sequence of it has drawn is, after preemption, not computed in chunks but run again as it ran first, a row
+    at a time (deterministic mode).
     """
 
     id: int
@@ -69,8 +87,7 @@ class SequenceGroup:
     overtaken: int = 0
     cached_tokens: int | None = None
     started: bool = False
-    scores: list[Logprobs] = field(default_factory=list)
-    hidden: tuple[float, ...] = ()
+    gathered: Gathered = field(default_factory=Gathered)
     replays: bool = False
 
     @property
@@ -87,27 +104,18 @@ class SequenceGroup:
         """The sequences that are not done, in order of choice."""
         return [sequence for sequence in self.sequences if sequence.state is not State.DONE]
 
-    def gather(self, scores: tuple[Logprobs, ...], hidden: tuple[float, ...]) -> None:
-        """Keep what a chunk of the prompt has told, besides its keys and values."""
-        self.scores += scores
-        if hidden:
-            self.hidden = tuple([a + b for a, b in zip(self.hidden, hidden, strict=True)]) if self.hidden else hidden
-
-    def forget(self) -> None:
-        """Drop what has been gathered: the prompt is computed again."""
-        self.scores.clear()
-        self.hidden = ()
-
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One choice. Changed by the scheduler alone.
 
     id: unique in this engine. seed: its own key, int64. limit: its new tokens at most (what was asked for, or
-    what the model's length leaves). since: the step in which it began to wait, while WAITING. output: its tokens
-    so far. blocks: its block table, replaced and never changed in place, so that siblings share one tuple until
-    they part. computed: how many of its tokens have keys and values, while in PREFILL. keys: of its first full
-    blocks, as far as they were needed. replay: how many of its drawn tokens run again before the newest, while DECODE.
+    what the model's length leaves). needs_past: none of its tokens can be drawn before the one before it is known here.
+    since: the step in which it began to wait, while WAITING. output: its tokens so far. ahead: how many more the
+    steps under way draw. blocks: its block table, replaced and never changed in place, so that siblings share one
+    tuple until they part. computed: how many of its tokens have keys and values, or will when the steps under way have
+    run, while in PREFILL. keys: of its first full blocks, as far as they were needed. replay: how many of its drawn
+    tokens run again before the newest, while DECODE.
     """
 
     id: int
@@ -116,9 +124,11 @@ class Sequence:
     seed: int
     limit: int
     sampling: Sampling
+    needs_past: bool
     state: State
     since: int = 0
     output: list[int] = field(default_factory=list)
+    ahead: int = 0
     blocks: tuple[int, ...] = ()
     computed: int = 0
     keys: list[bytes] = field(default_factory=list)
@@ -131,7 +141,7 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and output; the newest has no key and value yet while in DECODE."""
+        """Tokens of prompt and output that are known; the newest has no key and value yet while in DECODE."""
         return len(self.group.prompt) + len(self.output)
 
     @property
@@ -142,12 +152,27 @@ class Sequence:
     @property
     def position(self) -> int:
         """Where the token stands that its next row runs, while DECODE."""
-        return self.length - 1 - self.replay
+        return self.length - 1 + self.ahead - self.replay
+
+    @property
+    def ending(self) -> bool:
+        """Whether the newest token under way is its last for certain."""
+        return len(self.output) + self.ahead >= self.limit
+
+    @property
+    def ready(self) -> bool:
+        """Whether a row of it can run now, be its newest token known or not."""
+        return self.state is State.DECODE and not (self.ahead and (self.needs_past or self.ending))
+
+    @property
+    def hindered(self) -> bool:
+        """Whether a row of it could run now if its token under way were known."""
+        return self.state is State.DECODE and self.needs_past and self.ahead > 0 and not self.ending
 
     @property
     def width(self) -> int:
         """Sequences that run, or will once it leaves prefill: all living siblings of a group's leader."""
-        return 1 if self.output else self.group.alive
+        return 1 if self.output or self.ahead else self.group.alive
 
     def span(self, start: int, end: int) -> tuple[int, ...]:
         """Its tokens at positions start .. end - 1, of prompt and output."""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from engine.batch import Chunk, Draw, Past, Row
 from engine.messages import Embedded, Started
-from engine.sequence import Sequence, SequenceGroup
+from engine.sequence import Gathered, Sequence, SequenceGroup
 
 
 def row(sequence: Sequence, block_size: int) -> Row:
-    """A decoding sequence's newest token, or the next that it replays, whose block it holds for itself."""
+    """A decoding sequence's newest token, known or under way, or the next that it replays.
+
+    The sequence holds the block that its key and value go to for itself.
+    """
     group, position = sequence.group, sequence.position
-    token = sequence.output[position - len(group.prompt)]
+    token = None if sequence.ahead else sequence.output[position - len(group.prompt)]
     draw = None if sequence.replay else _draw(sequence)
     cut = len(group.prompt) // block_size * block_size if group.replays else 0
     return Row(sequence.id, token, position, sequence.blocks, draw, group.adapter, cut)
@@ -44,21 +47,21 @@ def _draw(sequence: Sequence) -> Draw:
     return Draw(
         sequence=sequence.id,
         seed=sequence.seed,
-        position=sequence.length,
+        position=sequence.length + sequence.ahead,
         sampling=sampling,
-        past=Past(group.prompt, sequence.output) if sampling.edits else None,
-        banned=group.stop_tokens if len(sequence.output) < sampling.min_tokens else frozenset(),
+        past=Past(group.prompt, sequence.output) if sampling.looks_back else None,
+        banned=group.stop_tokens if len(sequence.output) + sequence.ahead < sampling.min_tokens else frozenset(),
         logprobs=group.logprobs,
     )
 
 
-def started(group: SequenceGroup) -> Started:
+def started(group: SequenceGroup, gathered: Gathered) -> Started:
     """The news that a group's prompt is computed, with what was asked to be told of it."""
-    scores = None if group.prompt_logprobs is None else (None, *group.scores)
+    scores = None if group.prompt_logprobs is None else (None, *gathered.scores)
     return Started(group.id, group.cached_tokens or 0, scores)
 
 
-def embedded(group: SequenceGroup) -> Embedded:
+def embedded(group: SequenceGroup, gathered: Gathered) -> Embedded:
     """The answer to an Embed whose prompt is computed."""
     count = len(group.prompt) if group.pooling == "mean" else 1
-    return Embedded(group.id, tuple([value / count for value in group.hidden]))
+    return Embedded(group.id, tuple([value / count for value in gathered.hidden]))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.messages import Add, Embed, Embedded, Logprobs, Sampling, Started, StepDone
 from engine.sequence import State
-from tests.fakes.runner import HashRunner, expected, hidden, ready, score, slots_of
+from tests.fakes.runner import HashRunner, LateRunner, expected, hidden, ready, score, slots_of
 
 MAX_MODEL_LEN = 200
 ADAPTERS = ("a", "b", "pirate")
@@ -24,8 +25,12 @@ def engine_of(
     length: int = MAX_MODEL_LEN,
     queue: int = 10_000,
     cache: bool = False,
+    late: Callable[[int], bool] | None = None,
 ) -> Core:
-    """An engine with a pool of its own; without the prefix cache, unless it is asked for."""
+    """An engine with a pool of its own; without the prefix cache, unless it is asked for.
+
+    late: its steps overlap, as LateRunner says.
+    """
     config = EngineConfig(
         "none",
         max_batch_tokens=tokens,
@@ -36,7 +41,8 @@ def engine_of(
         prefix_cache=cache,
         adapters=tuple([(name, "a-folder") for name in ADAPTERS]),
     )
-    return Core(config, HashRunner(ready(blocks=blocks, block_size=block_size, max_model_len=length)))
+    about = ready(blocks=blocks, block_size=block_size, max_model_len=length)
+    return Core(config, HashRunner(about) if late is None else LateRunner(about, late))
 
 
 def add(group: int, prompt: int, n: int, new: int, *, seed: int = 0, stops: frozenset[int] = frozenset()) -> Add:
@@ -62,6 +68,9 @@ def check(engine: Core) -> None:
     assert all(one.state is State.WAITING and not one.blocks for one in waiting)
     assert len({id(one) for one in queued}) == len(queued)
     assert all(one.group.overtaken <= len(one.group.sequences) for one in queued)
+    under_way = Counter(draw.sequence for flight in scheduler._flights for draw in flight.batch.draws)
+    assert all(one.ahead == under_way[one.id] for one in queued)
+    assert len(scheduler._flights) <= 2
     before: dict[int, int] = {}  # the block before each block: the same in every table
     for one in running:
         for left, right in zip((-1, *one.blocks), one.blocks, strict=False):

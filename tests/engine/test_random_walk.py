@@ -19,9 +19,11 @@ BLOCKS, CHOICES = 20, 6
 class Walk:
     """An engine under random traffic, and what it was asked for."""
 
-    def __init__(self, *, cache: bool, seed: int) -> None:
+    def __init__(self, *, cache: bool, seed: int, late: bool) -> None:
         self.random = random.Random(seed)
-        self.engine = engine_of(BLOCKS, tokens=20, sequences=CHOICES, cache=cache)
+        self.engine = engine_of(
+            BLOCKS, tokens=20, sequences=CHOICES, cache=cache, late=(lambda n: n % 3 == 0) if late else None
+        )
         self.answers = Answers(self.engine)
         self.adds: dict[int, Add] = {}
         self.embeds: dict[int, Embed] = {}
@@ -92,9 +94,10 @@ class Walk:
         return max(number - self.arrived[group] for group, number in first.items())
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("cache", [False, True])
-def test_hundreds_of_requests_over_twenty_blocks(cache: bool) -> None:
-    walk = Walk(cache=cache, seed=11)
+def test_hundreds_of_requests_over_twenty_blocks(cache: bool, late: bool) -> None:
+    walk = Walk(cache=cache, seed=11, late=late)
     while len(walk.arrived) < 500:
         # Up to ten groups at once: how long one waits then says whether it is passed by for ever.
         if walk.random.random() < 0.5 and walk.engine.scheduler.living < 10 * CHOICES:
