@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-Arrays = Mapping[str, NDArray[np.generic]]
+Arrays = dict[str, NDArray[Any]]
 """A step's arrays by name."""
 
 _ALIGNED = 16  # bytes: the widest that a thread loads at once
@@ -25,7 +26,7 @@ _TYPES = {
 class Field:
     """An array's type, its longest shape, and its first byte."""
 
-    dtype: np.dtype[np.generic]
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
     begin: int
 

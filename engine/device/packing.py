@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.batch import Batch, Chunk
-
-_Arrays = dict[str, NDArray[Any]]
+from engine.device.frame import Arrays
 
 NO_SLOT = -1
 """Where a row's keys and values go that only fills a recorded step up."""
 
 
-def pack_tokens(batch: Batch, block_size: int, drawn: Mapping[int, int], rows: int) -> _Arrays:
+def pack_tokens(batch: Batch, block_size: int, drawn: Mapping[int, int], rows: int) -> Arrays:
     """The step's tokens, the chunks' in order, then one per row, filled up to so many `rows`.
 
     tokens    int64 [T]  their ids, where the host knows them
@@ -34,7 +32,7 @@ def pack_tokens(batch: Batch, block_size: int, drawn: Mapping[int, int], rows: i
     slots = [row.blocks[row.position // block_size] * block_size + row.position % block_size for row in batch.rows]
     more = rows - len(batch.rows)
     places = [_places(chunk, block_size) for chunk in batch.chunks]
-    arrays: _Arrays = {
+    arrays: Arrays = {
         "tokens": np.array(tokens + [0] * more, dtype=np.int64),
         "sources": np.array(sources + [-1] * more, dtype=np.int32),
         "positions": np.concatenate([*[p for p, _ in places], np.array(row_positions + [0] * more, dtype=np.int64)]),
@@ -46,7 +44,7 @@ def pack_tokens(batch: Batch, block_size: int, drawn: Mapping[int, int], rows: i
     return arrays
 
 
-def pack_chunks(batch: Batch, drawn_from: Sequence[int]) -> _Arrays:
+def pack_chunks(batch: Batch, drawn_from: Sequence[int]) -> Arrays:
     """What only steps with chunks have.
 
     drawn_from int64 [N]  tokens whose logits somebody draws from

@@ -1,0 +1,240 @@
+"""Attention over the paged cache by Triton's kernels: the door of engine/attention/compute.py, in two halves.
+
+What a step's attention needs is planned on the host, as arrays that go to the device with the step's others; layers
+then run over their views there. Layers of one kind share them.
+
+Shapes: T tokens, R decoding rows, Q query heads, K key (and value) heads, D head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.attention.cache import KvCache
+from engine.attention.tiles import plan_tiles
+from engine.attention.worklist import Tables, Tiling, work_list
+from engine.batch import SPAN, Batch, Row, Stretch, span_tokens
+from engine.device.frame import Arrays
+from engine.errors import ModelError
+from engine.kernels import launch
+from engine.kernels.attn_items import Work, attn_items
+from engine.kernels.merge_parts import merge_parts
+from engine.kernels.prefill_attn import prefill_attn
+from engine.kernels.qkv_rope_store import qkv_rope_store, store
+from engine.models.ops import Heads
+from engine.models.spec import AttentionSpec
+
+ITEM = 256  # tokens: work lists are cut at its multiples
+
+_WIDEST = 256  # numbers in a head that the launch tables have tiles for
+
+
+class Turns(NamedTuple):
+    """Each position's rotation of each pair of a head: cosines, sines [positions, D / 2] float32."""
+
+    cosines: torch.Tensor
+    sines: torch.Tensor
+
+
+class Tiles(NamedTuple):
+    """A step's tiles on the device, as prefill_attn takes them: how many are meant, and the chunks' block tables."""
+
+    tiles: torch.Tensor
+    number: torch.Tensor
+    tables: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One step on the device, whose tokens are the chunks' in order, then one per row.
+
+    slots: of the cache, [T]. positions: the rows', [R] int32. work, tiles: by kind of layer; none in a step without
+    rows, or without chunks.
+    """
+
+    slots: torch.Tensor
+    prompt_tokens: int
+    positions: torch.Tensor
+    work: tuple[Work, ...]
+    tiles: tuple[Tiles, ...]
+
+
+class DeviceAttention:
+    """One model's attention over one cache: `arrays` and `plan` once a step, then `run` or `run_fused` once a layer."""
+
+    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, places: int) -> None:
+        """`places`: partial results for which there is room for good; a step with more gets memory of its own.
+
+        Raises ModelError for heads that the kernels have no tiles for.
+        """
+        if (widest := max(layer.head_dim for layer in layers)) > _WIDEST:
+            raise ModelError(f"heads of {widest} numbers: the kernels take up to {_WIDEST}; use kernels torch on a CPU")
+        self._layers = tuple(layers)
+        self._cache = cache
+        self._tables = Tables()
+        kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
+        self._kinds = tuple(dict.fromkeys(kinds))
+        self._kind_of = [self._kinds.index(kind) for kind in kinds]
+        sizes = max(layer.heads * layer.head_dim for layer in layers), max(layer.heads for layer in layers)
+        self._partial, self._lse = (torch.empty(places * size, device=cache.device) for size in sizes)
+
+    # On the host
+
+    def arrays(self, batch: Batch) -> Arrays:
+        """What the host plans of a step."""
+        tables = self._tables.step(batch.rows)
+        longest = max([row.position for row in batch.rows], default=0) + 1
+        planned: dict[AttentionSpec, Arrays] = {}
+        for kind in self._kinds:
+            # Where no row is past the window, the list is that of layers without one.
+            seen = kind if kind.window is not None and kind.window < longest else replace(kind, window=None)
+            planned[kind] = planned[seen] if seen in planned else self._planned(batch, seen, tables)
+            planned[seen] = planned[kind]
+        return _numbered([planned[kind] for kind in self._kinds])
+
+    def longest(self, rows: int, places: int) -> Arrays:
+        """Arrays as long as those of a step of so many rows and partial results may be."""
+        blocks = places * -(-ITEM // self._cache.block_size)
+        shapes = {"items": (places, 8), "rows": (places,), "blocks": (blocks,), "parts": (rows + 1,)}
+        shapes |= {"part_slots": (places,), "counts": (2,)}
+        return _numbered([{name: np.zeros(shape, dtype=np.int32) for name, shape in shapes.items()}] * len(self._kinds))
+
+    def _planned(self, batch: Batch, kind: AttentionSpec, tables: Sequence[NDArray[np.int32]]) -> Arrays:
+        """A kind's work list and tiles."""
+        size, itemsize = self._cache.block_size, self._cache.dtype.itemsize
+        group = kind.heads // kind.kv_heads
+        arrays: Arrays = {}
+        if batch.rows:
+            shape = launch.attn(kind.head_dim, group, itemsize)
+            fill = launch.programs(self._cache.device, shape.per_core) // kind.kv_heads
+            stretches = batch.stretches
+            if kind.window is not None:
+                stretches = within_window(batch.rows, stretches, size, kind.window)
+            tiling = Tiling(group, shape.wide, shape.narrow, fill, ITEM)
+            work = work_list(batch.rows, stretches, tables, size, tiling)
+            arrays |= {"items": work.items, "rows": work.rows, "blocks": work.blocks}
+            arrays |= {"parts": work.parts, "part_slots": work.part_slots}
+            arrays["counts"] = np.array([len(work.items), len(batch.rows)], dtype=np.int32)
+        if batch.chunks:
+            cut = plan_tiles(batch.chunks, launch.prefill(kind.head_dim, itemsize).queries(group), size)
+            arrays |= {"tiles": cut.tiles, "number": np.array([len(cut.tiles)], dtype=np.int32), "tables": cut.blocks}
+        return arrays
+
+    # On the device
+
+    def plan(self, there: Mapping[str, torch.Tensor], prompt_tokens: int) -> Plan:
+        """A step whose arrays are on the device, beside the "slots" of its tokens and the "row_positions"."""
+        kinds = list(_by_kind(there, len(self._kinds)))
+        work = tuple([Work(*(kind[name] for name in Work._fields)) for kind in kinds if "items" in kind])
+        tiles = tuple([Tiles(*(kind[name] for name in Tiles._fields)) for kind in kinds if "tiles" in kind])
+        return Plan(there["slots"], prompt_tokens, there["row_positions"], work, tiles)
+
+    def run(
+        self, plan: Plan, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """One layer: store kv [T, 2K, D], then attend with q [T, Q, D]; gives [T, Q * D].
+
+        sinks [Q]: a score per head that takes its share of the softmax and brings no value.
+        """
+        store(kv, plan.slots, self._cache.view(layer))
+        return self._attend(plan, layer, q.contiguous(), sinks)
+
+    def run_fused(
+        self, plan: Plan, layer: int, qkv: torch.Tensor, heads: Heads, turns: Turns | None, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """One layer: norm and rotate the heads of qkv [T, (Q + 2K) * D], store, attend; gives [T, Q * D].
+
+        turns: None does not rotate. positions: the tokens', [T].
+        """
+        spec = self._layers[layer]
+        q = qkv.new_empty(len(qkv), spec.heads, spec.head_dim)
+        cosines, sines = turns or (None, None)
+        qkv_rope_store(
+            qkv,
+            cosines,
+            sines,
+            positions,
+            plan.slots,
+            self._cache.view(layer),
+            q,
+            q_norm=heads.q_norm,
+            k_norm=heads.k_norm,
+            eps=heads.eps,
+        )
+        return self._attend(plan, layer, q, None)
+
+    def _attend(self, plan: Plan, layer: int, q: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+        spec, kv, kind = self._layers[layer], self._cache.view(layer), self._kind_of[layer]
+        size = self._cache.block_size
+        out = q.new_empty(len(q), spec.heads * spec.head_dim)
+        if plan.tiles:
+            prefill_attn(
+                q,
+                kv,
+                *plan.tiles[kind],
+                out,
+                block_size=size,
+                scale=spec.scale,
+                window=spec.window,
+                softcap=spec.softcap,
+                sinks=sinks,
+            )
+        if plan.work:
+            work, rows = plan.work[kind], slice(plan.prompt_tokens, None)
+            partial, lse = self._room(len(work.part_slots), spec)
+            attn_items(
+                q[rows],
+                kv,
+                work,
+                plan.positions,
+                partial,
+                lse,
+                block_size=size,
+                scale=spec.scale,
+                window=spec.window,
+                softcap=spec.softcap,
+            )
+            merge_parts(partial, lse, work, out[rows], sinks)
+        return out
+
+    def _room(self, places: int, spec: AttentionSpec) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where partial results go, [places, Q, D], and their log-sum-exps, [places, Q]."""
+        sums = places * spec.heads
+        numbers = sums * spec.head_dim
+        if numbers > len(self._partial) or sums > len(self._lse):
+            return self._partial.new_empty(places, spec.heads, spec.head_dim), self._lse.new_empty(places, spec.heads)
+        return self._partial[:numbers].view(places, spec.heads, -1), self._lse[:sums].view(places, -1)
+
+
+def within_window(
+    rows: Sequence[Row], stretches: Sequence[Stretch], block_size: int, window: int
+) -> tuple[Stretch, ...]:
+    """The stretches without whole spans that none of their rows sees any more, and without rows that see none.
+
+    A row at position p sees keys p - window + 1 .. p. What is left is cut into items as all would be: a row's results
+    do not depend on how far the others see.
+    """
+    span = span_tokens(SPAN, block_size)
+    kept: list[Stretch] = []
+    for members, lo, hi in stretches:
+        seeing = tuple([row for row in members if rows[row].position - window + 1 < hi])
+        if seeing:
+            first = min([rows[row].position for row in seeing]) - window + 1
+            kept.append(Stretch(seeing, max(lo, first // span * span), hi))
+    return tuple(kept)
+
+
+def _numbered(kinds: Sequence[Arrays]) -> Arrays:
+    return {f"{name} {number}": array for number, arrays in enumerate(kinds) for name, array in arrays.items()}
+
+
+def _by_kind(there: Mapping[str, torch.Tensor], count: int) -> Iterator[dict[str, torch.Tensor]]:
+    for number in range(count):
+        end = f" {number}"
+        yield {name.removesuffix(end): tensor for name, tensor in there.items() if name.endswith(end)}

@@ -1,0 +1,40 @@
+"""What a model asks of its road (engine.models.ops.Ops), by Triton's kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.device.attention import DeviceAttention, Plan, Turns
+from engine.kernels.activation import silu_mul
+from engine.kernels.norms import rms_norm
+from engine.models.ops import Heads
+
+
+@dataclass(frozen=True, slots=True)
+class TritonOps:
+    """One step's road. turns: None for models that rotate for themselves. positions: of the step's tokens, [T]."""
+
+    attention: DeviceAttention
+    plan: Plan
+    turns: Turns | None
+    positions: torch.Tensor
+    dtype: torch.dtype
+
+    def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        """As Ops.attend."""
+        return self.attention.run(self.plan, layer, q, kv, sinks)
+
+    def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """As Ops.norm."""
+        return rms_norm(x, added, weight, eps, torch.empty_like(x, dtype=self.dtype))
+
+    def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """As Ops.heads."""
+        turns = self.turns if heads.rotated else None
+        return self.attention.run_fused(self.plan, layer, qkv, heads, turns, self.positions)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """As Ops.silu_mul."""
+        return silu_mul(gate_up, gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2))

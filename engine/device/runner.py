@@ -1,0 +1,253 @@
+"""A loaded model on a device: takes a Batch without waiting, and gives its tokens when they are asked for.
+
+A step is planned on the host as small arrays, which go over in one copy; then its kernels are queued, and the host is
+free for the next step while they run. Drawn tokens stay on the device: a row whose token is None begins with what
+the step before drew for its sequence. The host waits for one thing only: the end of the step whose result is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from engine.attention.cache import KvCache
+from engine.batch import Batch, StepOutput
+from engine.config import EngineConfig
+from engine.device.attention import ITEM, DeviceAttention, Turns
+from engine.device.buckets import bucket_for, buckets, capacity
+from engine.device.frame import Arrays, Frame
+from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
+from engine.device.memory import KV_FRACTION, largest_batch, left_beside, ram
+from engine.device.ops import TritonOps
+from engine.device.packing import pack_chunks, pack_tokens
+from engine.device.road import Road
+from engine.device.sampler import DeviceSampler, Drawn
+from engine.device.scores import Scores
+from engine.device.transfer import Buffers, Fetched
+from engine.flat import adapted, chunks_at, drawn_from, passes
+from engine.kernels.copy_blocks import copy_blocks
+from engine.messages import Ready
+from engine.models.load import load_model
+from engine.models.lora import TokensOf
+from engine.models.model import Model
+from engine.models.rope import turns
+from engine.models.spec import kv_values_per_token
+
+_BESIDE = 1 << 20  # bytes behind a recorded step's arrays: draws, masks, copies
+_Views = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePending:
+    """A step under way."""
+
+    drawn: Drawn | None
+    scored: Mapping[int, Scores]
+    pooled: Mapping[int, Fetched]
+
+    def result(self) -> StepOutput:
+        """Wait for the step."""
+        output = self.drawn.collect() if self.drawn else StepOutput()
+        scored = {sequence: scores.collect() for sequence, scores in self.scored.items()}
+        pooled = {sequence: tuple(sums.tensor().tolist()) for sequence, sums in self.pooled.items()}
+        return replace(output, prompt_logprobs=scored, pooled=pooled) if scored or pooled else output
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What runs in one pass through the model.
+
+    sources: tokens whose logits somebody draws from. which: per draw, the row of the part's logits, of which there are
+    `logits`. rows: those of the batch, and those that fill them up. recorded: None where every launch is made anew.
+    """
+
+    batch: Batch
+    sources: Sequence[int]
+    which: Sequence[int]
+    logits: int
+    rows: int
+    recorded: Recorded | None
+
+
+class DeviceRunner:
+    """Runs steps in the order in which they are submitted; the thread that loads it is the one that submits."""
+
+    def __init__(
+        self, config: EngineConfig, model: Model, cache: KvCache, *, overlaps: bool, record: Record | None = None
+    ) -> None:
+        """record: records decoding steps; None runs every launch of every step anew."""
+        self.overlaps = overlaps
+        self.ready = Ready(
+            vocab_size=model.vocab,
+            max_model_len=model.context,
+            blocks=cache.blocks,
+            block_size=cache.block_size,
+            kv_bytes_per_token=kv_values_per_token(model.attention) * cache.dtype.itemsize,
+            eos_tokens=model.eos,
+            device=cache.device.type,
+            dtype=str(cache.dtype).removeprefix("torch."),
+        )
+        self._model = model
+        self._cache = cache
+        self._turns: Turns | None = None
+        if model.frequencies is not None:
+            self._turns = Turns(*(table.to(cache.device) for table in turns(model.frequencies, model.context)))
+        self._apart = config.deterministic
+        self._sizes = (config.max_sequences,) if self._apart else buckets(config.max_sequences)
+        places = {rows: capacity(rows, model.context, ITEM) for rows in self._sizes}
+        self._attention = DeviceAttention(model.attention, cache, max(places.values()))
+        self._sampler = DeviceSampler(cache.device, model.vocab)
+        self._last = torch.zeros(config.max_sequences, dtype=torch.int64, device=cache.device)
+        self._drawn: dict[int, int] = {}  # by sequence, which of `_last`
+        frames = {rows: self._frame(rows, most) for rows, most in places.items()} if record else {}
+        self._buffers = Buffers(max([frame.size for frame in frames.values()], default=0) + _BESIDE, cache.device)
+        self._graphs: Graphs | None = None
+        if record:
+            with torch.inference_mode():
+                self._graphs = Graphs(frames, self._idle, record)
+
+    @classmethod
+    def load(cls, config: EngineConfig, road: Road) -> DeviceRunner:
+        """Load the model, find room for its cache, and record its steps.
+
+        Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
+        """
+        device = road.device
+        model = load_model(Path(config.model), road.dtype, config.max_model_len, config.adapters, device)
+        token_bytes = kv_values_per_token(model.attention) * road.dtype.itemsize
+
+        def cache(blocks: int) -> KvCache:
+            return KvCache(model.attention, blocks, config.block_size, road.dtype, device)
+
+        def largest_step() -> None:
+            batch = largest_batch(config, model.context)
+            blocks = sum([len(chunk.blocks) for chunk in batch.chunks]) + len(batch.rows)
+            cls(config, model, cache(blocks), overlaps=False).submit(batch).result()
+
+        if device.type == "cpu":
+            return cls(config, model, cache(config.kv_blocks(token_bytes, ram())), overlaps=False)
+        blocks = config.kv_blocks(token_bytes, left_beside(largest_step), KV_FRACTION, None)
+        record = cuda_recorder() if config.cuda_graphs and model.steady else None
+        return cls(config, model, cache(blocks), overlaps=True, record=record)
+
+    def submit(self, batch: Batch) -> DevicePending:
+        """Queue copies, then chunks and rows in one pass, and draws. Raises where nothing of it runs."""
+        with torch.inference_mode():
+            return self._submit(batch)
+
+    def _submit(self, batch: Batch) -> DevicePending:
+        parts = [self._part(part) for part in (passes(batch) if self._apart else [batch])]
+        which = _logit_rows(parts)
+        drawing = self._sampler.plan(which, batch.draws, batch.masks) if which else None
+        logits: list[torch.Tensor] = []
+        scored: dict[int, Scores] = {}
+        pooled: dict[int, Fetched] = {}
+        for part in parts:
+            arrays = self._arrays(part)
+            if drawing and part is parts[-1]:
+                arrays |= drawing.arrays
+            there, x = self._run(part, arrays)
+            if part.sources:
+                logits.append(self._model.logits(x[there["drawn_from"]] if part.batch.chunks else x))
+            scored |= self._scores(part.batch, x, there)
+            pooled |= self._pooled(part.batch, x)
+        drawn = None
+        if drawing:
+            drawn = self._sampler.launch(logits[0] if len(logits) == 1 else torch.cat(logits), drawing, there)
+            self._last[: len(drawn.tokens)] = drawn.tokens
+        self._drawn = {draw.sequence: number for number, draw in enumerate(batch.draws)}
+        return DevicePending(drawn, scored, pooled)
+
+    def _part(self, batch: Batch) -> _Part:
+        sources, rows = drawn_from(batch)
+        if batch.chunks:
+            return _Part(batch, sources, rows, len(sources), len(batch.rows), None)
+        count = len(batch.rows)
+        adapted_rows = any(row.adapter is not None for row in batch.rows)
+        recorded = None if self._graphs is None or adapted_rows else self._graphs.find(count)
+        if recorded or self._apart:
+            count = bucket_for(count, self._sizes) or count
+        # The scores of all rows are computed, drawn from or not.
+        return _Part(batch, sources, sources, count, count, recorded)
+
+    def _arrays(self, part: _Part) -> Arrays:
+        """What the device is told of a part."""
+        batch = part.batch
+        arrays = pack_tokens(batch, self._cache.block_size, self._drawn, part.rows) | self._attention.arrays(batch)
+        if batch.chunks:
+            arrays |= pack_chunks(batch, part.sources)
+        for name, tokens in adapted(batch).items():
+            arrays[f"adapter {name}"] = np.array(tokens, dtype=np.int64)
+        return arrays
+
+    def _run(self, part: _Part, arrays: Arrays) -> tuple[_Views, torch.Tensor]:
+        """Send the arrays, then queue copies and layers: the arrays there, and what Model.run gives."""
+        batch, recorded = part.batch, part.recorded
+        frame = Frame.of(arrays, recorded.frame if recorded else None)
+        if recorded and not (recorded.frame.takes(arrays) and self._buffers.fits(frame)):
+            recorded, frame = None, Frame.of(arrays)
+        there = self._buffers.send(frame, arrays)
+        if batch.copies:
+            for pool in self._cache.pools:
+                copy_blocks(pool, there["copies"], self._cache.block_size)
+        if recorded:
+            recorded.recording.replay()
+            return there, recorded.recording.output
+        adapters = [TokensOf(name, there[f"adapter {name}"]) for name in adapted(batch)]
+        return there, self._forward(there, sum([len(chunk.tokens) for chunk in batch.chunks]), adapters)
+
+    def _forward(self, there: _Views, prompt_tokens: int, adapters: Sequence[TokensOf] = ()) -> torch.Tensor:
+        """What Model.run gives of the step whose arrays are there."""
+        sources, positions = there["sources"], there["positions"]
+        drawn = self._last.index_select(0, sources.clamp(min=0))
+        tokens = torch.where(sources >= 0, drawn, there["tokens"])
+        plan = self._attention.plan(there, prompt_tokens)
+        ops = TritonOps(self._attention, plan, self._turns, positions, self._cache.dtype)
+        return self._model.run(tokens, positions, ops, adapters)
+
+    def _frame(self, rows: int, places: int) -> Frame:
+        """The places of a recorded step's arrays."""
+        tokens = pack_tokens(Batch(), self._cache.block_size, {}, rows)
+        return Frame.of(tokens | self._attention.longest(rows, places))
+
+    def _idle(self, frame: Frame) -> Step:
+        """A step over the arrays that lie in a frame's place, where there is nothing to do at first."""
+        there = self._buffers.send(frame, frame.zeros())
+        return partial(self._forward, there, 0)
+
+    def _scores(self, batch: Batch, x: torch.Tensor, there: _Views) -> dict[int, Scores]:
+        """Of the chunks with next_tokens, by sequence."""
+        told: dict[int, Scores] = {}
+        at = 0
+        for chunk, begin in chunks_at(batch):
+            if count := len(chunk.next_tokens):
+                followers = there["followers"][at : at + count]
+                told[chunk.sequence] = Scores(x[begin : begin + count], followers, chunk.prompt_logprobs, self._model)
+                at += count
+        return told
+
+    def _pooled(self, batch: Batch, x: torch.Tensor) -> dict[int, Fetched]:
+        """Of the chunks whose hidden states are asked for, by sequence: their sum, or the prompt's last one."""
+        told: dict[int, Fetched] = {}
+        for chunk, begin in chunks_at(batch):
+            end = begin + len(chunk.tokens)
+            if chunk.pooling == "mean":
+                told[chunk.sequence] = Fetched(self._model.hidden(x[begin:end]).float().sum(0))
+            elif chunk.pooling == "last" and chunk.last:
+                told[chunk.sequence] = Fetched(self._model.hidden(x[end - 1 : end])[0].float())
+        return told
+
+
+def _logit_rows(parts: Sequence[_Part]) -> list[int]:
+    """Per draw, its row of the parts' logits, which lie one below the other."""
+    rows: list[int] = []
+    before = 0
+    for part in parts:
+        rows += [before + row for row in part.which]
+        before += part.logits if part.sources else 0
+    return rows
