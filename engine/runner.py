@@ -1,7 +1,7 @@
 """A loaded model with its KV cache on the CPU: turns a Batch into tokens, and knows nothing of requests.
 
 One step is one pass: the tokens of all chunks and rows run through the products together, and only the
-rows of the residual stream that somebody draws from become logits.
+rows of the residual stream that somebody draws from become logits. In deterministic mode it is several (passes.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
-from engine.batch import Batch, StepOutput
+from engine.batch import SPAN, Batch, StepOutput
 from engine.config import EngineConfig
 from engine.device.memory import ram
 from engine.device.road import Machine, cpu_dtype, road
@@ -25,14 +25,18 @@ from engine.messages import Logprobs, Ready
 from engine.models.load import load_model
 from engine.models.lora import TokensOf
 from engine.models.model import Model
-from engine.models.ops import TorchOps
+from engine.models.ops import Attend, SteadyOps, TorchOps
 from engine.models.rope import rotations
 from engine.models.spec import kv_values_per_token
+from engine.passes import Pass, fixed_rows, passes
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
     from engine.device.runner import DeviceRunner
+
+_ROWS = 32  # rows of a pass in deterministic mode; products of one row alone take about half as long
+_SPAN = 256  # keys that one item reads there: a row's last one is filled up with keys that it does not see
 
 
 def load(config: EngineConfig) -> Runner | DeviceRunner:
@@ -59,6 +63,7 @@ class Runner:
     _cache: KvCache
     _attention: Attention
     _sampler: Sampler
+    _rows: int | None = None  # decoding rows of one pass, in deterministic mode
 
     @classmethod
     def load(cls, config: EngineConfig) -> Runner:
@@ -83,43 +88,62 @@ class Runner:
             dtype=str(dtype).removeprefix("torch."),
         )
         turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
-        return cls(ready, model, turns, cache, Attention(model.attention, cache), Sampler())
+        rows = None
+        if config.deterministic:
+            # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
+            rows = 1 if model.frequencies is None else fixed_rows(config.max_sequences, _ROWS)
+        attention = Attention(model.attention, cache, SPAN if rows is None else _SPAN, fixed=rows is not None)
+        return cls(ready, model, turns, cache, attention, Sampler(), rows)
 
     def submit(self, batch: Batch) -> StepOutput:
-        """Carry out copies, then run chunks and rows in one pass, and draw; done when this returns."""
+        """Carry out copies, then run chunks and rows, and draw; done when this returns."""
         with torch.inference_mode():
             if batch.copies:
                 self._cache.copy_blocks(batch.copies)
             if not batch.chunks and not batch.rows:
                 return StepOutput()
-            x = self._forward(batch)
-            output = self._draw(batch, x)
-            scored, pooled = self._prompt_logprobs(batch, x), self._pooled(batch, x)
+            logits: list[torch.Tensor] = []
+            places: dict[int, int] = {}  # by sequence, the row of all these logits that it draws from
+            scored: dict[int, tuple[Logprobs, ...]] = {}
+            pooled: dict[int, tuple[float, ...]] = {}
+            for part in passes(batch, self._rows):
+                x = self._forward(part)
+                sources, which = drawn_from(part.batch)
+                first = sum(map(len, logits))
+                places |= {draw.sequence: first + i for draw, i in zip(part.batch.draws, which, strict=True)}
+                if which:
+                    logits.append(self._logits(x, sources + sources[-1:] * (len(part.rows) - len(sources))))
+                scored |= self._prompt_logprobs(part.batch, x)
+                pooled |= self._pooled(part.batch, x)
+            output = StepOutput()
+            if draws := batch.draws:
+                scores = logits[0] if len(logits) == 1 else torch.cat(logits)
+                output = self._sampler.sample(scores, [places[draw.sequence] for draw in draws], draws, batch.masks)
             return replace(output, prompt_logprobs=scored, pooled=pooled) if scored or pooled else output
 
-    def _forward(self, batch: Batch) -> torch.Tensor:
+    def _logits(self, x: torch.Tensor, sources: list[int]) -> torch.Tensor:
+        """Scores [N, V] behind some tokens of a pass."""
+        every = sources == list(range(len(x)))
+        return self._model.logits(x if every else x[torch.tensor(sources)])
+
+    def _forward(self, part: Pass) -> torch.Tensor:
         """The residual stream [T, H] after the last layer, chunks' tokens first, then the rows'."""
         tokens: list[int | None] = []  # never None, as nothing overlaps here; torch would not take it
         positions: list[int] = []
-        for chunk in batch.chunks:
+        for chunk in part.batch.chunks:
             tokens += chunk.tokens
             positions += range(chunk.start, chunk.start + len(chunk.tokens))
-        tokens += [row.token for row in batch.rows]
-        positions += [row.position for row in batch.rows]
-        attend = partial(self._attention.run, self._attention.plan(batch))
+        tokens += [row.token for row in part.rows]
+        positions += [row.position for row in part.rows]
+        attend: Attend = partial(self._attention.run, self._attention.plan(part.batch))
+        if len(part.rows) > len(part.batch.rows):
+            attend = partial(_attend_first, attend, len(part.batch.rows))
         where = torch.tensor(positions)
         turn = None if self._turns is None else self._turns[where].unsqueeze(1)
-        ops = TorchOps(attend, turn, self._cache.dtype)
-        adapters = [TokensOf(name, torch.tensor(mine)) for name, mine in adapted(batch).items()]
+        ops = (TorchOps if self._rows is None else SteadyOps)(attend, turn, self._cache.dtype)
+        by_adapter = adapted(replace(part.batch, rows=part.rows))
+        adapters = [TokensOf(name, torch.tensor(mine)) for name, mine in by_adapter.items()]
         return self._model.run(torch.tensor(tokens), where, ops, adapters)
-
-    def _draw(self, batch: Batch, x: torch.Tensor) -> StepOutput:
-        """Logits of the tokens that somebody draws from, and the draws in the order of StepOutput."""
-        sources, rows = drawn_from(batch)
-        if not rows:
-            return StepOutput()
-        logits = self._model.logits(x if len(sources) == len(x) else x[torch.tensor(sources)])
-        return self._sampler.sample(logits, rows, batch.draws, batch.masks)
 
     def _prompt_logprobs(self, batch: Batch, x: torch.Tensor) -> dict[int, tuple[Logprobs, ...]]:
         """Of the chunks with next_tokens, by sequence; logits of a slice of positions at a time."""
@@ -145,6 +169,15 @@ class Runner:
             elif chunk.pooling == "last" and chunk.last:
                 told[chunk.sequence] = tuple(self._model.hidden(x[end - 1 : end])[0].tolist())
         return told
+
+
+def _attend_first(
+    attend: Attend, count: int, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """Attention of the first `count` tokens; the others only fill up."""
+    out = q.new_zeros(len(q), q.shape[1] * q.shape[2])
+    out[:count] = attend(layer, q[:count], kv[:count], sinks)
+    return out
 
 
 def usable_cores() -> int:

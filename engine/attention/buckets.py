@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from engine.batch import Item
+from engine.batch import Item, Row
 
 _LAUNCH = 6000  # what one more bucket of items costs a layer, in the units of `_cost`
 _BUCKET_KEYS = 1 << 14  # keys gathered at once at the most: what is copied should fit into the last cache
+_WIDE = 4  # rows of a fixed item before their cut: what one row alone pays for, and how often many read a key
+_STEP = 128  # keys that fixed items' spans are multiples of: few shapes against little padding
 
 
-def alike(items: Sequence[Item]) -> list[list[Item]]:
+class Group(NamedTuple):
+    """Items to run as one batch of products, each filled up to `width` rows and `span` blocks."""
+
+    items: list[Item]
+    width: int
+    span: int
+
+
+def fixed(rows: Sequence[Row], items: Sequence[Item], block_size: int) -> list[Group]:
+    """Group items by shapes that depend on nothing but the item: those before their rows' cut have one width, those
+    behind it, which are one row's, have another; both span multiples of the same number of keys.
+    """
+    step = max(_STEP // block_size, 1)
+    by_shape: dict[tuple[int, int], list[Item]] = {}
+    for item in items:
+        width = _WIDE if item.hi <= rows[item.rows[0]].cut else 1
+        span = -(-len(item.blocks) // step) * step
+        tiles = [item.rows[i : i + width] for i in range(0, len(item.rows), width)]
+        by_shape.setdefault((width, span), []).extend([replace(item, rows=tile) for tile in tiles])
+    return [
+        Group(part, width, span)
+        for (width, span), mine in by_shape.items()
+        for part in _at_once(mine, span * block_size)
+    ]
+
+
+def alike(items: Sequence[Item]) -> list[Group]:
     """Group items so that padding each to its group's widest and longest, and launching the groups, costs least.
 
     Shapes are put in order, widest and then longest first, and the order is cut where the sum of costs is
@@ -32,14 +62,21 @@ def alike(items: Sequence[Item]) -> list[list[Item]]:
         cost, begin = min(options)
         best.append(cost)
         cut.append(begin)
-    groups: list[list[Item]] = []
+    groups: list[Group] = []
     end = len(shapes)
     while end:
         group = [item for shape in shapes[cut[end] : end] for item in by_shape[shape]]
-        at_once = max(_BUCKET_KEYS // max(keys[cut[end] : end]), 1)
-        groups += [group[i : i + at_once] for i in range(0, len(group), at_once)]
+        for part in _at_once(group, max(keys[cut[end] : end])):
+            width, span = max([len(item.rows) for item in part]), max([len(item.blocks) for item in part])
+            groups.append(Group(part, width, span))
         end = cut[end]
     return groups
+
+
+def _at_once(items: list[Item], keys: int) -> list[list[Item]]:
+    """Items of up to so many keys, in parts whose keys are gathered at once."""
+    count = max(_BUCKET_KEYS // keys, 1)
+    return [items[i : i + count] for i in range(0, len(items), count)]
 
 
 def _cost(rows: int, keys: int) -> int:

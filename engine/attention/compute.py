@@ -21,12 +21,14 @@ _TILE = 64  # queries of a prompt that are scored together: their scores stay in
 
 
 class Attention:
-    """One model's attention over one cache. `plan` once a step, then `run` once a layer."""
+    """One model's attention over one cache. `plan` once a step, then `run` once a layer; span, fixed: as in Planner."""
 
-    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, span: int = SPAN) -> None:
+    def __init__(
+        self, layers: Sequence[AttentionSpec], cache: KvCache, span: int = SPAN, *, fixed: bool = False
+    ) -> None:
         self._layers = tuple(layers)
         self._cache = cache
-        self._planner = Planner(layers, cache, span)
+        self._planner = Planner(layers, cache, span, fixed=fixed)
         self._nothing = torch.empty(1, 1, 1, dtype=cache.dtype)
         self._closed = torch.full((_TILE, _TILE), -torch.inf, dtype=cache.dtype)
         self._later = self._closed.triu(1)  # [query, key]
@@ -129,19 +131,23 @@ def _merge_parts(layout: Layout, rows: int, sinks: torch.Tensor | None) -> torch
     flat = layout.parts.view(-1)
     partial = layout.partial.index_select(0, flat)  # [P * R * K, G, D]
     if count > 1 or sinks is not None:
+        # Not by torch's softmax over the parts: there a number's rounding depends on where in the tensor it stands.
         lse = layout.lse.index_select(0, flat).view(count, -1, 1)  # [P, R * K * G, 1]
-        shares = lse.softmax(0)
-        if sinks is not None:
-            whole = lse.logsumexp(0).view(rows, -1)  # [R, Q]
-            shares = shares * _left(whole, sinks).view(-1, 1)
+        best = lse.amax(0)
+        shares = (lse - best).exp_()
         parts = partial.view(count, -1, partial.shape[-1])  # [P, R * K * G, D]
-        merged = parts[0] * shares[0]
+        merged, total = parts[0] * shares[0], shares[0].clone()
         for p in range(1, count):
             merged.addcmul_(parts[p], shares[p])
+            total += shares[p]
+        merged /= total
+        if sinks is not None:
+            whole = (best + total.log_()).view(rows, -1)  # [R, Q]
+            merged *= _left(whole, sinks).view(-1, 1)
         partial = merged.to(partial.dtype)
     return partial.view(rows, -1)
 
 
 def _left(lse: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
     """What a sink's score leaves to the keys, whose scores' log-sum-exp is `lse`."""
-    return torch.sigmoid(lse - sinks.float())
+    return (sinks.float() - lse).exp_().add_(1).reciprocal_()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.attention.buckets import alike
+from engine.attention.buckets import alike, fixed
 from engine.attention.cache import KvCache
 from engine.batch import SPAN, Batch, Chunk, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
@@ -81,11 +81,17 @@ class Plan:
 
 
 class Planner:
-    """Plans steps over one cache for a model's layers; decoding rows read items of up to `span` keys."""
+    """Plans steps over one cache for a model's layers; decoding rows read items of up to `span` keys.
 
-    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, span: int = SPAN) -> None:
+    fixed: the shapes in which a row is computed are functions of its position and its cut alone (deterministic mode).
+    """
+
+    def __init__(
+        self, layers: Sequence[AttentionSpec], cache: KvCache, span: int = SPAN, *, fixed: bool = False
+    ) -> None:
         self._cache = cache
         self._span = span
+        self._fixed = fixed
         # What a layout depends on: layers that differ in the rest only share theirs.
         self._kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
 
@@ -113,7 +119,7 @@ class Planner:
             chunks.append(self._chunk(chunk, begin, kind))
             begin += len(chunk.tokens)
         if kind.window is not None:
-            items = within_window(batch.rows, items, self._cache.block_size, kind.window)
+            items = within_window(batch.rows, items, self._cache.block_size, kind.window, whole=self._fixed)
         buckets, parts, places = self._buckets(batch.rows, items, kind)
         group = kind.heads // kind.kv_heads
         lse = torch.empty(places + 1, group)
@@ -136,9 +142,7 @@ class Planner:
         buckets: list[Bucket] = []
         parts: list[list[tuple[int, list[int]]]] = [[] for _ in rows]  # per row: (lo, places by key head)
         first = 0
-        for group in alike(items):
-            width = max(len(item.rows) for item in group)
-            span = max(len(item.blocks) for item in group)
+        for group, width, span in fixed(rows, items, size) if self._fixed else alike(items):
             stride = len(group) * width
             for number, item in enumerate(group):
                 for offset, row in enumerate(item.rows):
@@ -164,8 +168,12 @@ class Planner:
         return tuple(buckets), torch.tensor(where, dtype=torch.int64).view(most, -1 if most else 0), first
 
 
-def within_window(rows: Sequence[Row], items: Sequence[Item], block_size: int, window: int) -> tuple[Item, ...]:
+def within_window(
+    rows: Sequence[Row], items: Sequence[Item], block_size: int, window: int, *, whole: bool = False
+) -> tuple[Item, ...]:
     """The work list without the blocks that none of an item's rows sees any more, and without rows that see none.
+
+    whole: blocks are left in, as which of them go is a matter of the company.
 
     A row at position p sees keys p - window + 1 .. p; what is left of an item may hold a few keys more, which
     the mask takes from the rows that are past them.
@@ -177,7 +185,7 @@ def within_window(rows: Sequence[Row], items: Sequence[Item], block_size: int, w
         if not seeing:
             continue
         begin = max(min([rows[row].position for row in seeing]) - window + 1, item.lo)
-        skipped = (begin - item.lo) // block_size
+        skipped = 0 if whole else (begin - item.lo) // block_size
         kept.append(Item(seeing, item.blocks[skipped:], item.lo + skipped * block_size, item.hi, slot))
         slot += len(seeing)
     return tuple(kept)

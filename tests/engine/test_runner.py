@@ -34,6 +34,7 @@ class Fork:
 
     def __init__(self, runner: Runner, prompt: list[int], draws: list[Draw], first_block: int = 0) -> None:
         self.runner, self.prompt, self.draws = runner, prompt, draws
+        self.first = 100 * first_block  # its sequences are numbered from here
         full, needed = len(prompt) // SIZE, -(-len(prompt) // SIZE)
         own = 6
         self.table = tuple(range(first_block, first_block + needed))
@@ -46,20 +47,20 @@ class Fork:
         """A stretch of the prompt; it draws every choice's first token where it ends the prompt."""
         end = len(self.prompt) if end is None else end
         draws = tuple(self._draw(i) for i in range(len(self.draws))) if end == len(self.prompt) else ()
-        return Chunk(0, tuple(self.prompt[start:end]), start, self.table, draws)
+        return Chunk(self.first, tuple(self.prompt[start:end]), start, self.table, draws)
 
     def rows(self) -> list[Row]:
         return [
-            Row(i, mine[-1], len(self.prompt) + len(mine) - 1, self.tables[i], self._draw(i))
+            Row(self.first + i, mine[-1], len(self.prompt) + len(mine) - 1, self.tables[i], self._draw(i))
             for i, mine in enumerate(self.tokens)
         ]
 
     def _draw(self, i: int) -> Draw:
-        return replace(self.draws[i], sequence=i, position=len(self.prompt) + len(self.tokens[i]))
+        return replace(self.draws[i], sequence=self.first + i, position=len(self.prompt) + len(self.tokens[i]))
 
     def take(self, drawn: tuple[tuple[int, int], ...]) -> None:
         for sequence, token in drawn:
-            self.tokens[sequence].append(token)
+            self.tokens[sequence - self.first].append(token)
 
     def run(self, new: int) -> list[list[int]]:
         """Prefill and draw `new` tokens for every choice."""

@@ -1,0 +1,171 @@
+"""Deterministic mode on the CPU: tokens and log probabilities are bit for bit those of the request alone.
+
+Models of random weights, in which thousands of tokens are about equally likely, so that any other rounding shows soon.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.core import Core
+from engine.messages import Add, Logprobs, Sampling, Stats
+from engine.runner import Runner
+from tests.fakes.tiny_models import save
+
+SIZE = 4
+Told = dict[tuple[int, int], list[tuple[int, Logprobs | None]]]
+
+
+@pytest.fixture(scope="module")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model whose sizes are no multiples of a vector's, and whose windows end inside a span."""
+    folder = tmp_path_factory.mktemp("tiny")
+    save(folder, "mistral", sliding_window=90, vocab_size=1003, intermediate_size=71, max_position_embeddings=700)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def tiny(request: pytest.FixtureRequest, tiny_folder: Path) -> Runner:
+    return load(tiny_folder, request.param)
+
+
+def load(model: Path, dtype: str, *, deterministic: bool = True, blocks: int = 900, size: int = SIZE) -> Runner:
+    return Runner.load(
+        EngineConfig(str(model), dtype=dtype, num_blocks=blocks, block_size=size, deterministic=deterministic)  # type: ignore[arg-type]
+    )
+
+
+def answers(
+    runner: Runner,
+    adds: Sequence[Add],
+    *,
+    blocks: int | None = None,
+    every: int = 0,
+    cache: bool = True,
+    warm: Sequence[Add] = (),
+    deterministic: bool = True,
+) -> tuple[Told, Stats]:
+    """Every choice's tokens with their log probabilities. warm: groups that have come and gone before these.
+
+    every: steps between the arrivals.
+    """
+    config = EngineConfig(
+        "",
+        block_size=runner.ready.block_size,
+        max_sequences=64,
+        max_batch_tokens=64 + 40,
+        share_gate=16,
+        prefix_cache=cache,
+        deterministic=deterministic,
+    )
+    told: Told = defaultdict(list)
+    ready = runner.ready if blocks is None else replace(runner.ready, blocks=blocks)
+    engine = Core(config, _Part(runner, ready))
+    for coming in ([*warm], [*adds]):
+        told.clear()
+        while coming or engine.has_work:
+            if coming:
+                engine.add(coming.pop(0))
+            for _ in range(every or (0 if coming else 1)):
+                done = engine.step()
+                assert not done.failed
+                for token in done.tokens:
+                    told[token.group, token.choice].append((token.token, token.logprobs))
+    return told, engine.stats()
+
+
+class _Part:
+    """A runner of which only the first blocks are used."""
+
+    overlaps = False
+
+    def __init__(self, runner: Runner, ready: object) -> None:
+        self.ready = ready
+        self.submit = runner.submit
+
+
+def group(number: int, prompt: int, n: int, new: int, *, like: int | None = None, vocab: int = 1003) -> Add:
+    """A request with every sampled token's log probability; `like` another one's prompt, as far as both go."""
+    tokens = tuple(random.Random(number if like is None else like).choices(range(3, vocab), k=prompt))
+    return replace(Add.alike(number, tokens, n, number * 100, new, Sampling(), frozenset()), logprobs=3)
+
+
+def alone(runner: Runner, one: Add, *, deterministic: bool = True) -> Told:
+    """Each choice as a request of its own, of an engine that knows nothing yet."""
+    return {
+        (one.group, number): answers(runner, [replace(one, choices=(choice,))], deterministic=deterministic)[0][
+            one.group, 0
+        ]
+        for number, choice in enumerate(one.choices)
+    }
+
+
+TRAFFIC = [
+    group(1, 37, 4, 30),
+    group(2, 3, 1, 40),
+    group(3, 150, 6, 12),
+    group(4, 18, 2, 25),
+    group(5, 81, 3, 33, like=3),
+    group(6, 150, 5, 9, like=3),
+    group(7, 530, 3, 6),
+]
+
+
+@pytest.fixture(scope="module")
+def apart(tiny: Runner) -> Told:
+    """What every choice of TRAFFIC is when it is asked for by itself."""
+    return {key: told for one in TRAFFIC for key, told in alone(tiny, one).items()}
+
+
+def test_choices_equal_singles(tiny: Runner, apart: Told) -> None:
+    for one in TRAFFIC:
+        assert answers(tiny, [one])[0] == {key: told for key, told in apart.items() if key[0] == one.group}
+    assert len({tuple(token for token, _ in told) for told in apart.values()}) == len(apart)
+
+
+@pytest.mark.parametrize("every", [0, 1, 4])
+def test_beside_others(tiny: Runner, apart: Told, every: int) -> None:
+    told, stats = answers(tiny, TRAFFIC, every=every)
+    assert told == apart
+    assert stats.prefix_kv_bytes_read > 0
+
+
+@pytest.mark.parametrize(("blocks", "cache"), [(57, True), (80, False)])
+def test_preempted(tiny: Runner, apart: Told, blocks: int, cache: bool) -> None:
+    told, stats = answers(tiny, TRAFFIC[:-1], blocks=blocks, every=1, cache=cache)
+    assert stats.preemptions > 2
+    assert told == {key: mine for key, mine in apart.items() if key[0] != TRAFFIC[-1].group}
+
+
+def test_behind_a_warm_cache(tiny: Runner, apart: Told) -> None:
+    warm = [replace(one, group=one.group + 100) for one in TRAFFIC] + [group(8, 120, 2, 20, like=3)]
+    told, stats = answers(tiny, TRAFFIC, warm=warm, every=2)
+    assert stats.prefix_cache_hits > 300
+    assert told == apart
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_number_of_threads(tiny: Runner, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        one = group(9, 45, 2, 12)
+        told, _ = answers(tiny, [*TRAFFIC, one], every=1)
+        assert {key: told[key] for key in told if key[0] == 9} == alone(tiny, one)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_default_mode_rounds_by_its_company(tiny_folder: Path) -> None:
+    runner = load(tiny_folder, "bfloat16", deterministic=False)
+    together, _ = answers(runner, TRAFFIC, every=1, deterministic=False)
+    apart = {key: told for one in TRAFFIC for key, told in alone(runner, one, deterministic=False).items()}
+    assert together != apart
