@@ -219,4 +219,5 @@ def attn_items(
         KEYS=tiles.keys,
         STAGES=tiles.stages,
         num_warps=tiles.warps,
+        maxnreg=tiles.registers,
     )

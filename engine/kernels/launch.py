@@ -58,7 +58,7 @@ def warps(elements: int) -> int:
 class Attn:
     """Tiles of decode attention: `wide` or `narrow` lanes (rows x query heads of one key head), `keys` keys at a time.
 
-    per_core: programs that fit a multiprocessor together; one's first keys are fetched while another computes.
+    per_core: programs that share a multiprocessor; one's first keys are fetched while another computes.
     """
 
     wide: int
@@ -68,15 +68,20 @@ class Attn:
     warps: int
     per_core: int
 
+    @property
+    def registers(self) -> int:
+        """The most that a thread may take, so that per_core programs fit."""
+        return min(65536 // (32 * self.warps * self.per_core) // 8 * 8, 255)
+
 
 # By (largest head_dim, bytes of a number). To be fed at 4.8 TB/s a multiprocessor needs some 40 KB under way (bandwidth
-# times latency, over 132); a pair of key and value tiles holds 16 to 32 KB. 16 lanes are the tensor cores' least, 64 that
-# of one warpgroup's products. 128 lanes and 8 warps would leave a program alone on its multiprocessor, with nothing to
-# hide the begin of each narrow item behind.
+# times latency, over 132); a pair of key and value tiles holds 16 to 32 KB. 16 lanes are the tensor cores' least, 64
+# that of one warpgroup's products. 128 lanes and 8 warps would leave a program alone on its multiprocessor, with
+# nothing to hide the begin of each narrow item behind.
 _ATTN = {
     (64, 2): Attn(64, 16, 64, 4, 4, 3),  # 168 registers, 72 KB; 3 programs x 3 pairs x 16 KB. 128 keys: 255 registers
     (128, 2): Attn(64, 16, 64, 3, 4, 2),  # up to 255 registers, 112 KB; 2 programs x 2 pairs x 32 KB
-    (256, 2): Attn(64, 16, 32, 2, 4, 2),  # 255 registers, 96 KB; 2 programs x 1 pair x 32 KB
+    (256, 2): Attn(64, 16, 32, 4, 8, 1),  # 224 registers, 160 KB; 1 program x 3 pairs x 32 KB. 4 warps would spill
     (64, 4): Attn(64, 16, 16, 2, 8, 2),  # float32 has no tensor cores: small tiles that fit the registers
     (128, 4): Attn(64, 16, 16, 2, 8, 2),
     (256, 4): Attn(32, 16, 16, 2, 8, 2),

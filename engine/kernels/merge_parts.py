@@ -1,4 +1,4 @@
-"""Attention of whole rows from the partial results of a work list's items, taken in the order of their spans."""
+"""Attention of whole rows from the partial results of a work list's items."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ def _merge_parts(
         highest = tl.load(sinks + head).to(tl.float32)
         total = 1.0
     mixed = tl.zeros([DIMS], tl.float32)
+    first = tl.load(parts + row)
+    # From the newest part, which is never empty, back to the oldest: parts that a window has left empty then add zeros
+    # at the end, and the sums are the same to the bit whether the list names them or not.
     last = tl.load(parts + row + 1)
-    for at in tl.range(tl.load(parts + row), last, PARTS):
-        part = at + tl.arange(0, PARTS)
-        mine = part < last
+    for done in tl.range(0, last - first, PARTS):
+        part = last - 1 - done - tl.arange(0, PARTS)
+        mine = part >= first
         place = tl.load(part_slots + part, mask=mine, other=0).to(tl.int64) * HEADS + head
         scores = tl.load(lse + place, mask=mine, other=float("-inf"))
         values = tl.load(partial + place[:, None] * DIM + dim[None, :], mask=mine[:, None] & inside[None, :], other=0.0)
         risen = tl.maximum(highest, tl.max(scores, 0))
-        base = tl.where(risen > float("-inf"), risen, 0.0)  # outside of the window all parts so far may be empty
-        weights = tl.exp(scores - base)
-        kept = tl.exp(highest - base)
+        weights = tl.exp(scores - risen)
+        kept = tl.exp(highest - risen)
         total = total * kept + tl.sum(weights, 0)
         mixed = mixed * kept + tl.sum(weights[:, None] * values, 0)
         highest = risen

@@ -125,7 +125,7 @@ def test_random_fork_trees_equal_the_reference(seed: int, dtype: torch.dtype) ->
 
 
 def test_sixteen_groups() -> None:
-    rows = forest_of(random.Random(1), 16, 1, longest=24, siblings=4).rows
+    rows = forest_of(random.Random(1), 16, 1, longest=16, siblings=3).rows
     case = Case(rows, 3, 1)
     check(case, case.listed(rows))
 
@@ -136,9 +136,9 @@ def test_heads_that_are_no_power_of_two_wide(dim: int) -> None:
     check(case, case.listed(case.rows))
 
 
-@pytest.mark.parametrize("heads", [16, 17, 71])
+@pytest.mark.parametrize("heads", [16, 71])
 def test_many_query_heads_to_a_key_head(heads: int) -> None:
-    case = Case(forest_of(random.Random(3), 1, 1, siblings=4).rows, heads, 1)
+    case = Case(forest_of(random.Random(3), 1, 1, siblings=3).rows, heads, 1)
     check(case, case.listed(case.rows))
 
 
@@ -148,7 +148,6 @@ def test_many_query_heads_to_a_key_head(heads: int) -> None:
         {"window": 1},
         {"window": 17},
         {"window": 70},
-        {"window": 10**6},
         {"softcap": 2.0},
         {"sinks": True},
         {"window": 33, "softcap": 3.0, "sinks": True},
@@ -156,14 +155,14 @@ def test_many_query_heads_to_a_key_head(heads: int) -> None:
     ids=str,
 )
 def test_windows_caps_and_sinks(settings: dict[str, Any]) -> None:
-    rows = forest_of(random.Random(6), 2, 2, longest=90, siblings=4).rows
+    rows = forest_of(random.Random(6), 1, 2, longest=90, siblings=4).rows
     case = Case(rows, span=64, **settings)
     check(case, case.listed(rows))
 
 
 def test_any_cut_and_any_order_of_siblings_gives_the_same() -> None:
     chance = random.Random(9)
-    rows = forest_of(chance, 2, 1, longest=60).rows
+    rows = forest_of(chance, 2, 1, longest=50, siblings=4).rows
     case = Case(rows)
     expected = case.run(case.listed(rows))[2]
     stretches: list[Stretch] = []
@@ -200,6 +199,20 @@ def test_a_cut_row_gets_the_same_bits_alone_and_beside_its_siblings(settings: di
         assert torch.equal(case.run(case.listed([row]), [i])[2][0], together[i])
     free = [replace(row, cut=0) for row in rows]
     assert not torch.equal(case.run(case.listed(free))[2], together)
+
+
+def test_parts_that_a_window_left_empty_do_not_change_a_bit() -> None:
+    torch.manual_seed(2)
+    partial, lse = torch.randn(40, 1, 16), torch.randn(40, 1)
+    partial[:19], lse[:19] = 0, -torch.inf
+    parts = torch.tensor([0, 40, 61, 75], dtype=torch.int32)
+    part_slots = torch.cat([torch.arange(first, 40, dtype=torch.int32) for first in (0, 19, 26)])
+    out = torch.empty(3, 16)
+    unused = torch.empty(0, dtype=torch.int32)
+    merge_parts(partial, lse, Work(unused, unused, unused, parts, part_slots, torch.tensor([0, 3])), out)
+    assert torch.equal(out[0], out[1])
+    weights = lse[26:].double().softmax(0)
+    torch.testing.assert_close(out[2].double(), (weights * partial[26:, 0].double()).sum(0), rtol=1e-5, atol=1e-5)
 
 
 def test_buffers_longer_than_the_list_and_pools_full_of_what_is_no_number() -> None:
