@@ -63,7 +63,7 @@ def _prefill_attn(
     position = first + row // PACKED
     in_group = part % SLICES * PACKED + row % PACKED
     head = part // SLICES * GROUP + in_group
-    there = (row < QUERIES * PACKED) & (in_group < GROUP) & (position >= low) & (position < end)
+    there = (in_group < GROUP) & (position >= low) & (position < end)
     dim = tl.arange(0, DIMS)
     wanted = there[:, None] & (dim < DIM)[None, :]
     token = (offset + position).to(tl.int64)

@@ -15,25 +15,25 @@ from engine.kernels.prefill_attn import prefill_attn
 from engine.kernels.qkv_rope_store import store
 
 BLOCK, DIM = 16, 16
-SLOTS = 1 << 26
-LAST = SLOTS // BLOCK - 1
 
 
-@pytest.fixture
-def kv() -> torch.Tensor:
-    """[4, SLOTS, DIM]: two heads' keys are 2^31 numbers."""
-    return torch.frombuffer(mmap.mmap(-1, 8 * SLOTS * DIM), dtype=torch.float16).view(4, SLOTS, DIM)
+@pytest.fixture(params=[(1, 2**27 + BLOCK), (2, 2**26)], ids=["one head", "two heads"])
+def kv(request: pytest.FixtureRequest) -> torch.Tensor:
+    """A layer [2K, S, DIM] whose keys alone are 2^31 numbers or more: those of one head, or of two together."""
+    heads, slots = request.param
+    return torch.frombuffer(mmap.mmap(-1, 4 * heads * slots * DIM), dtype=torch.float16).view(2 * heads, slots, DIM)
 
 
 def test_storing_and_reading_at_the_far_end(kv: torch.Tensor) -> None:
     torch.manual_seed(1)
-    new, q = torch.randn(9, 4, DIM).half(), torch.randn(9, 2, DIM).half()
-    slots = torch.arange(LAST * BLOCK, LAST * BLOCK + 9)
+    last, heads = kv.shape[1] // BLOCK - 1, len(kv) // 2
+    new, q = torch.randn(9, 2 * heads, DIM).half(), torch.randn(9, heads, DIM).half()
+    slots = torch.arange(last * BLOCK, last * BLOCK + 9)
     store(new, slots, kv)
     assert torch.equal(kv[:, slots], new.transpose(0, 1))
     shape = launch.Prefill(rows=16, keys=8, warps=1, stages=1)
-    plan = plan_tiles([Chunk(0, (1,) * 9, 0, (LAST,))], shape.queries(1), BLOCK)
-    out = torch.empty(9, 2 * DIM, dtype=torch.float16)
+    plan = plan_tiles([Chunk(0, (1,) * 9, 0, (last,))], shape.queries(1), BLOCK)
+    out = torch.empty(9, heads * DIM, dtype=torch.float16)
     tiles, blocks = torch.from_numpy(plan.tiles), torch.from_numpy(plan.blocks)
     count = torch.tensor([len(tiles)], dtype=torch.int32)
     prefill_attn(q, kv, tiles, count, blocks, out, block_size=BLOCK, scale=0.25, shape=shape)
@@ -43,6 +43,7 @@ def test_storing_and_reading_at_the_far_end(kv: torch.Tensor) -> None:
 
 
 def test_copying_from_the_far_end(kv: torch.Tensor) -> None:
-    kv[:, LAST * BLOCK :] = torch.randn(4, BLOCK, DIM)
-    copy_blocks(kv.unsqueeze(0), torch.tensor([[LAST, 3]], dtype=torch.int32), BLOCK)
-    assert torch.equal(kv[:, 3 * BLOCK : 4 * BLOCK], kv[:, LAST * BLOCK :])
+    last = kv.shape[1] // BLOCK - 1
+    kv[:, last * BLOCK :] = torch.randn(len(kv), BLOCK, DIM)
+    copy_blocks(kv.unsqueeze(0), torch.tensor([[last, 3]], dtype=torch.int32), BLOCK)
+    assert torch.equal(kv[:, 3 * BLOCK : 4 * BLOCK], kv[:, last * BLOCK :])
