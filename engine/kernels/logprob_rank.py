@@ -10,20 +10,22 @@ from engine.kernels import launch
 from engine.kernels.draw_table import base, scores
 
 
-@triton.jit
-def _logprob_rank(logits, asked, drawn, own, rank, tops, logs, stride, vocabulary, WIDTH: tl.constexpr):
+@triton.jit(do_not_specialize_on_alignment=["drawn", "own", "rank"])  # parts of larger tensors
+def _logprob_rank(
+    logits, asked, drawn, own, rank, tops, logs, stride, vocabulary, WIDTH: tl.constexpr, STAGES: tl.constexpr
+):
     one = tl.program_id(0).to(tl.int64)
     token = tl.maximum(tl.load(drawn + tl.load(asked + 2 * one)), 0)
     row = tl.load(asked + 2 * one + 1)
     mine = tl.load(logits + row * stride + token).to(tl.float32)
     highest = tl.full([WIDTH], float("-inf"), tl.float32)
-    for start in tl.range(0, vocabulary, WIDTH):
+    for start in tl.range(0, vocabulary, WIDTH, num_stages=STAGES):
         place = start + tl.arange(0, WIDTH)
         highest = tl.maximum(highest, scores(logits, None, row, stride, vocabulary, place, place < vocabulary))
     top = base(tl.max(highest, 0))
     total = tl.zeros([WIDTH], tl.float32)
     above = tl.zeros([WIDTH], tl.int32)
-    for start in tl.range(0, vocabulary, WIDTH):
+    for start in tl.range(0, vocabulary, WIDTH, num_stages=STAGES):
         place = start + tl.arange(0, WIDTH)
         score = scores(logits, None, row, stride, vocabulary, place, place < vocabulary)
         total += tl.exp(tl.minimum(score - top, 0.0))
@@ -61,6 +63,7 @@ def logprob_rank(
         logits.stride(0),
         logits.shape[1],
         WIDTH=min(triton.next_power_of_2(logits.shape[1]), launch.RANK_TOKENS),
+        STAGES=launch.ROW_STAGES,
         num_warps=launch.RANK_WARPS,
     )
     return highest, log

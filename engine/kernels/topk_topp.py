@@ -56,10 +56,10 @@ def _kth(values, k, top):
 
 
 @triton.jit
-def _held(candidates, count, least, top, temperature, WEIGHED: tl.constexpr, WIDTH: tl.constexpr):
+def _held(candidates, count, least, top, temperature, WEIGHED: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr):
     """The weight of the candidates from `least` up, or how many these are; float64."""
     held = tl.zeros([WIDTH], tl.float64)
-    for start in tl.range(0, count, WIDTH):
+    for start in tl.range(0, count, WIDTH, num_stages=STAGES):
         place = start + tl.arange(0, WIDTH)
         score = tl.load(candidates + place, mask=place < count, other=float("-inf"))
         mass = weight(score, top, temperature) if WEIGHED else tl.full([WIDTH], 1.0, tl.float32)
@@ -68,7 +68,9 @@ def _held(candidates, count, least, top, temperature, WEIGHED: tl.constexpr, WID
 
 
 @triton.jit
-def _edge(candidates, count, needed, least, top, temperature, WEIGHED: tl.constexpr, WIDTH: tl.constexpr):
+def _edge(
+    candidates, count, needed, least, top, temperature, WEIGHED: tl.constexpr, WIDTH: tl.constexpr, STAGES: tl.constexpr
+):
     """The highest score from which up candidates hold what is needed; `least` where not even all from there on do."""
     low, high = _key(least), _key(top) + 1
     while high - low > 1:
@@ -78,7 +80,7 @@ def _edge(candidates, count, needed, least, top, temperature, WEIGHED: tl.conste
         from_one = tl.zeros([WIDTH], tl.float64)
         from_two = tl.zeros([WIDTH], tl.float64)
         from_three = tl.zeros([WIDTH], tl.float64)
-        for start in tl.range(0, count, WIDTH):
+        for start in tl.range(0, count, WIDTH, num_stages=STAGES):
             place = start + tl.arange(0, WIDTH)
             score = tl.load(candidates + place, mask=place < count, other=float("-inf"))
             mass = weight(score, top, temperature) if WEIGHED else tl.full([WIDTH], 1.0, tl.float32)
@@ -109,6 +111,7 @@ def _candidates(
     SIZE: tl.constexpr,
     BLOCKS: tl.constexpr,
     PIECE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     draw = tl.program_id(0).to(tl.int64)
     min_p, top_p = real(draws, draw, True, MIN_P), real(draws, draw, True, TOP_P)
@@ -137,16 +140,14 @@ def _candidates(
         of_all = (top_p < 1) & ((top_k <= 0) | (top_k >= vocabulary))  # top-p needs the sum of what min-p leaves
         total = tl.zeros([SIZE * PIECE], tl.float64)
         row = whole(draws, draw, True, ROW)
-        for start in tl.range(0, blocks, PIECE):
-            some = start + tl.arange(0, PIECE)
-            reach = tl.max(tl.load(best + draw * blocks + some, mask=some < blocks, other=float("-inf")), 0)
-            if (reach >= likely) | of_all:
-                token = start * SIZE + tl.arange(0, SIZE * PIECE)
-                found = scores(logits, edited, row, stride, vocabulary, token, token < vocabulary)
-                kept = (found >= likely) & (found > float("-inf"))
-                place = count + tl.cumsum(kept.to(tl.int32), 0) - 1
-                tl.store(candidates + draw * vocabulary + place, found, mask=kept)
-                count += tl.sum(kept.to(tl.int32), 0)
+        for start in tl.range(0, blocks, PIECE, num_stages=STAGES):
+            token = start * SIZE + tl.arange(0, SIZE * PIECE)
+            found = scores(logits, edited, row, stride, vocabulary, token, token < vocabulary)
+            kept = (found >= likely) & (found > float("-inf"))
+            place = count + tl.cumsum(kept.to(tl.int32), 0) - 1
+            tl.store(candidates + draw * vocabulary + place, found, mask=kept)
+            count += tl.sum(kept.to(tl.int32), 0)
+            if of_all:
                 total += tl.where(found >= least, weight(found, top, temperature), 0.0).to(tl.float64)
         tl.store(totals + draw, tl.sum(total, 0))
         least = likely
@@ -166,6 +167,7 @@ def _lowest_kept(
     blocks,
     BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     draw = tl.program_id(0).to(tl.int64)
     count = tl.load(counts + draw)
@@ -178,12 +180,12 @@ def _lowest_kept(
         by_count = (top_k > 0) & (top_k < vocabulary)
         least = tl.load(lowest + draw)
         if by_count:
-            least = _edge(mine, count, top_k.to(tl.float64), least, top, temperature, False, WIDTH)
+            least = _edge(mine, count, top_k.to(tl.float64), least, top, temperature, False, WIDTH, STAGES)
         if top_p < 1:
             total = tl.load(totals + draw)
             if by_count:
-                total = _held(mine, count, least, top, temperature, True, WIDTH)
-            least = _edge(mine, count, total * top_p, least, top, temperature, True, WIDTH)
+                total = _held(mine, count, least, top, temperature, True, WIDTH, STAGES)
+            least = _edge(mine, count, total * top_p, least, top, temperature, True, WIDTH, STAGES)
         tl.store(lowest + draw, least)
 
 
@@ -217,6 +219,7 @@ def topk_topp(
         SIZE=BLOCK,
         BLOCKS=shape,
         PIECE=min(launch.CUT_BLOCKS, shape),
+        STAGES=launch.ROW_STAGES,
         num_warps=launch.CUT_WARPS,
     )
     _lowest_kept[(draws_,)](
@@ -230,6 +233,7 @@ def topk_topp(
         blocks,
         BLOCKS=shape,
         WIDTH=launch.EDGE_WIDTH,
+        STAGES=launch.ROW_STAGES,
         num_warps=launch.CUT_WARPS,
     )
     return lowest
