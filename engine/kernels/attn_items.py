@@ -143,7 +143,7 @@ def _attn_items(
         hi = tl.load(item + 4)
         slot = tl.load(item + 5).to(tl.int64)
         keys = kv + head.to(tl.int64) * kv_stride
-        values = keys + KV_HEADS * kv_stride
+        values = kv + (head + KV_HEADS).to(tl.int64) * kv_stride
         out = partial + slot * (HEADS * DIM)
         sums = lse + slot * HEADS
         if tl.load(item + 6) != 0:

@@ -111,10 +111,9 @@ def programs(device: torch.device, per_core: int) -> int:
 SUM_BLOCKS, SUM_WARPS = 16, 4
 # 1,024 sums, 256 tokens and as many logarithms in float64: about 4 us, latency and no bandwidth.
 RACE_DRAWS, RACE_WARPS = 1, 4
-# One program passes over a row, at best 64 bytes a cycle from L2, loads two steps ahead: about 15 us. Twice the tokens
-# at a time would spill.
-CUT_BLOCKS, CUT_WARPS, ROW_STAGES = 16, 16, 3
-EDGE_WIDTH = 2048  # candidates at a time, of which few rows have more: 4 to a thread, with three sums in float64
+# One program passes over a row, at best 64 bytes a cycle from L2: 16 warps, 8,192 tokens at a time, about 15 us.
+CUT_BLOCKS, CUT_WARPS = 32, 16
+EDGE_WIDTH = 4096  # candidates at a time, of which few rows have more: 8 to a thread, with three sums in float64
 COPY_TOKENS, COPY_WARPS = 4096, 4  # of an edited row, as SUM_BLOCKS
 PAIRS, PAIR_WARPS = 512, 4  # (row, token) pairs of a program: scattered, so latency counts, not bandwidth
-RANK_TOKENS, RANK_WARPS = 4096, 16  # a row again, as CUT_BLOCKS
+RANK_TOKENS, RANK_WARPS = 8192, 16  # a row again

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import mmap
 
+import numpy as np
 import pytest
 import torch
 
 from engine.attention.tiles import plan_tiles
-from engine.batch import Chunk
+from engine.attention.worklist import Tables, Tiling, work_list
+from engine.batch import Chunk, Row, plan_stretches
 from engine.kernels import launch, reference
+from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.copy_blocks import copy_blocks
 from engine.kernels.prefill_attn import prefill_attn
 from engine.kernels.qkv_rope_store import store
+from tests.engine.forest import DRAW
 
 BLOCK, DIM = 16, 16
 
@@ -40,6 +44,20 @@ def test_storing_and_reading_at_the_far_end(kv: torch.Tensor) -> None:
     keys, values = new.double().transpose(0, 1).chunk(2)
     expected = reference.prefill_attn(q.double(), keys, values, torch.arange(9), 0, 0.25)
     torch.testing.assert_close(out.view(q.shape).double(), expected, rtol=4e-3, atol=4e-3)
+
+
+def test_decoding_at_the_far_end(kv: torch.Tensor) -> None:
+    torch.manual_seed(2)
+    last, heads = kv.shape[1] // BLOCK - 1, len(kv) // 2
+    kv[:, last * BLOCK :] = torch.randn(len(kv), BLOCK, DIM)
+    row, q = Row(0, 1, BLOCK - 1, (last,), DRAW), torch.randn(1, heads, DIM).half()
+    work = work_list([row], plan_stretches([row], BLOCK), Tables().step([row]), BLOCK, Tiling(1, 64, 16, fill=1))
+    arrays = (work.items, work.rows, work.blocks, work.parts, work.part_slots, np.ones(2, dtype=np.int32))
+    partial, lse = torch.empty(1, heads, DIM), torch.empty(1, heads)
+    attn_items(q, kv, Work(*map(torch.from_numpy, arrays)), torch.empty(1), partial, lse, block_size=BLOCK, scale=0.25)
+    keys, values = kv[:, last * BLOCK :].double().chunk(2)
+    expected = reference.prefill_attn(q.double(), keys, values, torch.arange(BLOCK), BLOCK - 1, 0.25)
+    torch.testing.assert_close(partial.double(), expected, rtol=4e-3, atol=4e-3)
 
 
 def test_copying_from_the_far_end(kv: torch.Tensor) -> None:
