@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,9 @@ import torch
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.messages import Add, Logprobs, Sampling, Stats
+from engine.models.ops import SteadyOps
 from engine.runner import Runner
+from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import save
 
 SIZE = 4
@@ -37,10 +40,9 @@ def tiny(request: pytest.FixtureRequest, tiny_folder: Path) -> Runner:
     return load(tiny_folder, request.param)
 
 
-def load(model: Path, dtype: str, *, deterministic: bool = True, blocks: int = 900, size: int = SIZE) -> Runner:
-    return Runner.load(
-        EngineConfig(str(model), dtype=dtype, num_blocks=blocks, block_size=size, deterministic=deterministic)  # type: ignore[arg-type]
-    )
+def load(model: Path, dtype: str, **settings: Any) -> Runner:
+    settings = {"num_blocks": 900, "block_size": SIZE, "deterministic": True} | settings
+    return Runner.load(EngineConfig(str(model), dtype=dtype, **settings))  # type: ignore[arg-type]
 
 
 def answers(
@@ -63,6 +65,7 @@ def answers(
         max_sequences=64,
         max_batch_tokens=64 + 40,
         share_gate=16,
+        adapters=(("a", ""), ("b", "")),
         prefix_cache=cache,
         deterministic=deterministic,
     )
@@ -109,11 +112,11 @@ def alone(runner: Runner, one: Add, *, deterministic: bool = True) -> Told:
 
 
 TRAFFIC = [
-    group(1, 37, 4, 30),
-    group(2, 3, 1, 40),
+    group(1, 37, 4, 16),
+    group(2, 3, 1, 20),
     group(3, 150, 6, 12),
-    group(4, 18, 2, 25),
-    group(5, 81, 3, 33, like=3),
+    group(4, 18, 2, 14),
+    group(5, 81, 3, 18, like=3),
     group(6, 150, 5, 9, like=3),
     group(7, 530, 3, 6),
 ]
@@ -158,7 +161,7 @@ def test_any_number_of_threads(tiny: Runner, threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         one = group(9, 45, 2, 12)
-        told, _ = answers(tiny, [*TRAFFIC, one], every=1)
+        told, _ = answers(tiny, [TRAFFIC[0], TRAFFIC[3], one], every=1)
         assert {key: told[key] for key in told if key[0] == 9} == alone(tiny, one)
     finally:
         torch.set_num_threads(before)
@@ -169,3 +172,54 @@ def test_the_default_mode_rounds_by_its_company(tiny_folder: Path) -> None:
     together, _ = answers(runner, TRAFFIC, every=1, deterministic=False)
     apart = {key: told for one in TRAFFIC for key, told in alone(runner, one, deterministic=False).items()}
     assert together != apart
+
+
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("qwen3", {"head_dim": 16}),
+        ("gemma2", {"head_dim": 8, "sliding_window": 8}),
+        ("qwen3_moe", {"num_experts": 4, **EXPERTS}),
+        ("gpt_oss", {"num_local_experts": 4, "sliding_window": 8, "num_hidden_layers": 2, **EXPERTS}),
+    ],
+)
+def test_families(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+    save(tmp_path, kind, **settings)
+    runner = load(tmp_path, "bfloat16")
+    adds = [group(1, 21, 3, 8, vocab=97), group(2, 45, 2, 8, vocab=97)]
+    told, _ = answers(runner, adds, every=2)
+    assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters(tmp_path: Path, dtype: str) -> None:
+    model = save(tmp_path / "model")
+    modules = [f"model.layers.{i}.{product}" for i in range(3) for product in ("self_attn.q_proj", "mlp.down_proj")]
+    for seed, name in enumerate("ab"):
+        write_adapter(tmp_path / name, model, modules, seed)
+    runner = load(tmp_path / "model", dtype, adapters=(("a", str(tmp_path / "a")), ("b", str(tmp_path / "b"))))
+    adds = [replace(group(i, 30, 3, 10, vocab=97), adapter=name) for i, name in enumerate(("a", "b", None, "a"))]
+    told, _ = answers(runner, adds, every=1)
+    assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gate_is_the_same_wherever_it_stands(dtype: torch.dtype) -> None:
+    gate, up = (torch.randn(2, 3000, generator=torch.Generator().manual_seed(3)) * 3).to(dtype)
+    ops = SteadyOps(lambda *_: torch.empty(0), None, dtype)
+    whole = ops.silu_mul(torch.cat((gate, up)).unsqueeze(0))[0]
+    alone = [ops.silu_mul(torch.stack((gate[i], up[i])).unsqueeze(0))[0, 0] for i in range(3000)]
+    assert torch.equal(whole, torch.stack(alone))
+
+
+@pytest.mark.model
+@pytest.mark.timeout(300)
+def test_the_real_model(default_model: Path) -> None:
+    runner = load(default_model, "bfloat16", num_blocks=64, block_size=16)
+    adds = [group(1, 75, 2, 12, vocab=40_000), group(2, 33, 2, 12, vocab=40_000)]
+    told, stats = answers(runner, adds, blocks=9, every=2)
+    assert stats.preemptions > 0
+    assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}

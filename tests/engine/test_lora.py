@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from engine.errors import ModelError
 from engine.messages import Add, Choice, Logprobs, Sampling
 from engine.models.load import load_model
 from engine.runner import Runner
+from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import make, reference_logits, save
 
 Modules = list[str]
@@ -37,35 +37,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def _write_adapter(
-    folder: Path, model: torch.nn.Module, modules: Modules, seed: int, *, rank: int = 4, **settings: Any
-) -> None:
-    """An adapter as PEFT saves one, with random halves."""
-    torch.manual_seed(seed)
-    tensors = {}
-    for name in modules:
-        weight = model.get_submodule(name).weight
-        wide, out = weight.shape if "transformer.h" in name else weight.shape[::-1]
-        tensors[f"base_model.model.{name}.lora_A.weight"] = torch.randn(rank, wide) * 0.3
-        tensors[f"base_model.model.{name}.lora_B.weight"] = torch.randn(out, rank) * 0.3
-    folder.mkdir()
-    save_file(tensors, folder / "adapter_model.safetensors")
-    config = {
-        "peft_type": "LORA",
-        "r": rank,
-        "lora_alpha": 8,
-        "target_modules": sorted({name.rpartition(".")[2] for name in modules}),
-        "bias": "none",
-        "lora_dropout": 0.05,
-        "modules_to_save": None,
-        "use_dora": False,
-        "use_rslora": False,
-        "init_lora_weights": True,
-        "task_type": "CAUSAL_LM",
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(config | settings))
 
 
 def _merge(model: torch.nn.Module, folder: Path, scale: float) -> None:
@@ -93,8 +64,8 @@ def test_adapters_and_the_bare_model_in_one_batch(
     tmp_path: Path, kind: str, settings: dict[str, Any], first: Modules, second: Modules
 ) -> None:
     model = save(tmp_path / "model", kind, **settings)
-    _write_adapter(tmp_path / "a", model, first, 1)
-    _write_adapter(tmp_path / "b", model, second, 2, rank=2, use_rslora=True)
+    write_adapter(tmp_path / "a", model, first, 1)
+    write_adapter(tmp_path / "b", model, second, 2, rank=2, use_rslora=True)
     config = EngineConfig(
         str(tmp_path / "model"),
         dtype="float32",
@@ -149,7 +120,7 @@ def test_adapters_and_the_bare_model_in_one_batch(
 )
 def test_settings_that_are_not_carried_out_are_refused(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
     model = save(tmp_path / "model")
-    _write_adapter(tmp_path / "a", model, LLAMA, 1, **settings)
+    write_adapter(tmp_path / "a", model, LLAMA, 1, **settings)
     with pytest.raises(ModelError, match=f"adapter mine: .*{reason}"):
         load_model(tmp_path / "model", torch.float32, None, [("mine", str(tmp_path / "a"))])
 
@@ -189,7 +160,7 @@ def test_tensors_must_fit_the_model(tmp_path: Path, kind: str) -> None:
 
 def test_files_of_adapters(tmp_path: Path) -> None:
     model = save(tmp_path / "model")
-    _write_adapter(tmp_path / "a", model, LLAMA, 1)
+    write_adapter(tmp_path / "a", model, LLAMA, 1)
 
     def refused(reason: str) -> None:
         with pytest.raises(ModelError, match=reason):

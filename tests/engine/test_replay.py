@@ -17,7 +17,7 @@ from engine.config import EngineConfig
 from engine.core import Core
 from engine.messages import Abort, Add, Sampling
 from tests.engine.scheduling import Answers, add, follow, run
-from tests.fakes.runner import HashRunner, ready
+from tests.fakes.runner import HashRunner, LateRunner, ready
 
 SIZE = 4
 
@@ -31,7 +31,13 @@ class ShapeRunner(HashRunner):
         return super().submit(replace(batch, chunks=tuple(chunks), rows=tuple(rows)))
 
 
-def engine_of(blocks: int = 256, *, cache: bool = True, deterministic: bool = True, room: int = 12) -> Core:
+class LateShapeRunner(LateRunner, ShapeRunner):
+    """The same, a step behind."""
+
+
+def engine_of(
+    blocks: int = 256, *, cache: bool = True, deterministic: bool = True, room: int = 12, late: bool = False
+) -> Core:
     config = EngineConfig(
         "none",
         block_size=SIZE,
@@ -41,7 +47,8 @@ def engine_of(blocks: int = 256, *, cache: bool = True, deterministic: bool = Tr
         prefix_cache=cache,
         deterministic=deterministic,
     )
-    return Core(config, ShapeRunner(ready(blocks=blocks, block_size=SIZE, max_model_len=200)))
+    about = ready(blocks=blocks, block_size=SIZE, max_model_len=200)
+    return Core(config, LateShapeRunner(about) if late else ShapeRunner(about))
 
 
 def singles(one: Add) -> list[Add]:
@@ -141,8 +148,9 @@ def test_prompts_that_begin_alike_wait_for_a_whole_chunk() -> None:
     assert_as_alone(answers, *adds)
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_random_company(seed: int) -> None:
+def test_random_company(seed: int, late: bool) -> None:
     rng = random.Random(seed)
     beginnings = [add(100 + number, 40, 1, 1).prompt for number in range(3)]
     adds = []
@@ -151,7 +159,7 @@ def test_random_company(seed: int) -> None:
         adds.append(
             Add.alike(group, prompt, rng.randrange(1, 7), group * 10, rng.randrange(1, 30), Sampling(), frozenset())
         )
-    engine = engine_of(rng.choice([36, 44, 70]), cache=rng.random() < 0.7, room=rng.choice([12, 14]))
+    engine = engine_of(rng.choice([36, 44, 70]), cache=rng.random() < 0.7, room=rng.choice([12, 14]), late=late)
     answers, coming, ended = Answers(engine), list(adds), set[tuple[int, int]]()
     while coming or engine.has_work:
         if coming and (rng.random() < 0.3 or not engine.has_work):
