@@ -82,9 +82,9 @@ _ATTN = {
     (64, 2): Attn(64, 16, 64, 4, 4, 3),  # 168 registers, 72 KB; 3 programs x 3 pairs x 16 KB. 128 keys: 255 registers
     (128, 2): Attn(64, 16, 64, 3, 4, 2),  # up to 255 registers, 112 KB; 2 programs x 2 pairs x 32 KB
     (256, 2): Attn(64, 16, 32, 4, 8, 1),  # 224 registers, 160 KB; 1 program x 3 pairs x 32 KB. 4 warps would spill
-    (64, 4): Attn(64, 16, 16, 2, 8, 2),  # float32 has no tensor cores: small tiles that fit the registers
-    (128, 4): Attn(64, 16, 16, 2, 8, 2),
-    (256, 4): Attn(32, 16, 16, 2, 8, 2),
+    (64, 4): Attn(64, 16, 16, 2, 8, 1),  # float32 has no tensor cores: small tiles that fit the registers
+    (128, 4): Attn(64, 16, 16, 2, 8, 1),
+    (256, 4): Attn(32, 16, 16, 2, 8, 1),
 }
 
 
