@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from engine.batch import Draw, StepOutput, Stuck
+from engine.batch import Draw, Past, StepOutput, Stuck
 from engine.device.draws import Array, Packer, Plan
 from engine.device.frame import Frame
 from engine.device.transfer import Fetched, pinned
@@ -23,9 +24,16 @@ from engine.kernels.logits_edit import logits_edit
 from engine.kernels.logprob_rank import logprob_rank
 from engine.kernels.sample_row import block_sums, sample_row
 from engine.kernels.topk_topp import topk_topp
-from engine.messages import Logprobs
+from engine.messages import Logprobs, Sampling
 from engine.sampling.highest import highest
 
+# Steps that between them launch every kernel in each of its forms: with and without edited rows, masks and cuts.
+_EVERY_LAUNCH: tuple[dict[str, Any], ...] = (
+    {},
+    {"top_k": 2, "top_p": 0.5},
+    {"allowed_tokens": (0, 1)},
+    {"top_p": 0.5, "logit_bias": ((0, 1.0),), "bad_words": ((1,),), "frequency_penalty": 0.5},
+)
 _STUCK: dict[int, Stuck] = {-1: "rules", -2: "scores"}
 
 
@@ -69,6 +77,7 @@ class DeviceSampler:
 
     def __init__(self, device: torch.device, vocabulary: int) -> None:
         self._device = device
+        self._vocabulary = vocabulary
         self._packer = Packer(vocabulary)
 
     def sample(
@@ -80,6 +89,13 @@ class DeviceSampler:
         """
         plan = self.plan(rows, draws, masks)
         return self.launch(logits, plan, _upload(plan.arrays, self._device))
+
+    def warm_up(self, dtype: torch.dtype) -> None:
+        """Compile all that steps can ask for of logits of `dtype`; the first step that asked would wait for it."""
+        logits = torch.zeros(1, self._vocabulary, dtype=dtype, device=self._device)
+        for settings in _EVERY_LAUNCH:
+            draw = Draw(0, 0, 0, Sampling(**settings), Past((0,), [0]), logprobs=1)
+            self.sample(logits, [0], [draw], {}).collect()
 
     def plan(self, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]) -> Plan:
         """The host's part, which needs no logits; as Packer.plan. One for each step, in their order."""

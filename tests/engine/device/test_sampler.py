@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -116,23 +118,51 @@ def _longer(array: torch.Tensor) -> torch.Tensor:
     return torch.cat((array, array.flip(0)))
 
 
-def _launches(monkeypatch: pytest.MonkeyPatch, draws: Sequence[Draw], masks: Mapping[int, bytes] = {}) -> list[str]:
-    called: list[str] = []
+_LISTS = {"masks", "excluded", "biased", "bias", "tallied", "times"}
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What is launched, and in which form: the optional inputs that it has."""
+    seen: list[tuple[str, ...]] = []
+
+    def note(name: str, real: Callable[..., Any], *args: Any) -> Any:
+        named = inspect.signature(real).bind(*args).arguments
+        optional = [key for key in ("edited", "lowest") if named.get(key) is not None]
+        seen.append((name, *optional, *(key for key in named.get("arrays", ()) if key in _LISTS)))
+        return real(*args)
+
     for name in ("block_sums", "topk_topp", "sample_row", "logits_edit", "logprob_rank"):
-        real = getattr(sampler_module, name)
-        monkeypatch.setattr(
-            sampler_module, name, lambda *args, _real=real, _name=name: (called.append(_name), _real(*args))[1]
-        )
-    DeviceSampler(_CPU, 300).sample(_rows(2, 300), [i % 2 for i in range(len(draws))], draws, masks)
-    monkeypatch.undo()
-    return called
+        monkeypatch.setattr(sampler_module, name, partial(note, name, getattr(sampler_module, name)))
+    return seen
 
 
-def test_nothing_is_launched_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draws(**wanted: Any) -> list[Draw]:
-        return [Draw(0, 0, 1, Sampling()), Draw(1, 1, 1, Sampling(**wanted))]
+@pytest.mark.parametrize(
+    ("wanted", "masks", "expected"),
+    [
+        ({}, {}, ["block_sums", "sample_row"]),
+        ({"temperature": 0.0}, {}, ["block_sums", "sample_row"]),
+        ({"top_k": 3}, {}, ["block_sums", "topk_topp", "block_sums", "sample_row"]),
+        ({}, {1: b"\xff"}, ["logits_edit", "block_sums", "sample_row"]),
+    ],
+    ids=str,
+)
+def test_nothing_is_launched_that_nobody_asked_for(
+    wanted: dict[str, Any], masks: dict[int, bytes], expected: list[str], launches: list[tuple[str, ...]]
+) -> None:
+    draws = [Draw(0, 0, 1, Sampling()), Draw(1, 1, 1, Sampling(**wanted))]
+    DeviceSampler(_CPU, 300).sample(_rows(2, 300), [0, 1], draws, masks)
+    assert [name for name, *_ in launches] == expected
 
-    assert _launches(monkeypatch, draws()) == ["block_sums", "sample_row"]
-    assert _launches(monkeypatch, draws(temperature=0.0)) == ["block_sums", "sample_row"]
-    assert _launches(monkeypatch, draws(top_k=3)) == ["block_sums", "topk_topp", "block_sums", "sample_row"]
-    assert _launches(monkeypatch, draws(), {1: b"\xff"}) == ["logits_edit", "block_sums", "sample_row"]
+
+def test_warming_up_launches_everything_in_every_form(launches: list[tuple[str, ...]]) -> None:
+    DeviceSampler(_CPU, 300).warm_up(torch.float32)
+    forms = {("logprob_rank",), ("topk_topp",), ("topk_topp", "edited"), ("logits_edit", "masks")}
+    forms |= {
+        (name, *more)
+        for name in ("block_sums", "sample_row")
+        for more in ((), ("edited",), ("lowest",), ("edited", "lowest"))
+    }
+    # No masks, and every list that a step can have.
+    forms.add(("logits_edit", "excluded", "biased", "bias", "tallied", "times"))
+    assert set(launches) == forms
