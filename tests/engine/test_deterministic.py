@@ -219,7 +219,7 @@ def test_a_gate_is_the_same_wherever_it_stands(dtype: torch.dtype) -> None:
 @pytest.mark.timeout(300)
 def test_the_real_model(default_model: Path) -> None:
     runner = load(default_model, "bfloat16", num_blocks=64, block_size=16)
-    adds = [group(1, 75, 2, 12, vocab=40_000), group(2, 33, 2, 12, vocab=40_000)]
+    adds = [group(1, 75, 2, 24, vocab=40_000), group(2, 33, 2, 12, vocab=40_000)]
     told, stats = answers(runner, adds, blocks=9, every=2)
     assert stats.preemptions > 0
     assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}
