@@ -13,7 +13,7 @@ pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --c
 pins := pyproject.toml requirements/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-system conformance-mutations fuzz compatibility lint format clean
+.PHONY: help serve test test-system kernels conformance-mutations fuzz compatibility lint format clean
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
@@ -28,6 +28,11 @@ test: lint  ## Lint, types, import contracts and all tests of nproxy by itself
 test-system: $(VENV)/.dev  ## Install other people's servers and clients, and run the tests that need them
 	PYTHON="$(abspath $(bin))/python" tests/system/install.sh
 	$(bin)/python -m pytest tests/system $(ARGS)
+
+kernels: $(VENV)/.dev  ## Compile all kernels for a Hopper GPU, no GPU is needed; write bench/results/gpu/compile.json (minutes)
+	$(bin)/python -m tests.system.packages triton-oldest
+	PYTHONPATH=.venvs/triton-oldest $(bin)/python bench/gpu/compile.py --record bench/results/gpu/compile.json
+	$(bin)/python bench/gpu/compile.py --record bench/results/gpu/compile.json
 
 conformance-mutations: $(VENV)/.dev  ## Switch off one rule after another and see its tests fail (minutes)
 	$(bin)/python -m tests.conformance.mutate $(ARGS)

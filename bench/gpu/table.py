@@ -53,7 +53,8 @@ def _figure(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> str:
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of words under each other: the first and the last to the left, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = []
     for row in rows:
@@ -90,7 +91,7 @@ def render(results: Iterable[Result], predicted: Mapping[str, float]) -> str:
             rows.append([*told, "-", guess, wanted, "", "not run"])
         else:
             rows.append([*told, _figure(result.value), guess, wanted, _WORDS[met(result)], result.note])
-    return _columns(rows)
+    return columns(rows)
 
 
 def report(results: Iterable[Result], predicted: Mapping[str, float], conditions: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,171 @@
+"""The launches of all kernels for models of real sizes, made by the engine's own launchers on tensors without memory.
+
+A kernel's signature, constants and options stand in its launcher and nowhere else; here are the sizes. Tensors lie on
+torch's `meta` device and begin at address 0: aligned, as the engine's are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from bench.gpu.cases import LLAMA, QWEN3, ModelShape, Shape
+from engine.kernels.activation import silu_mul
+from engine.kernels.attn_items import Work, attn_items
+from engine.kernels.copy_blocks import copy_blocks
+from engine.kernels.draw_table import BLOCK, DRAW
+from engine.kernels.logits_edit import CHANGE, logits_edit
+from engine.kernels.logprob_rank import logprob_rank
+from engine.kernels.merge_parts import merge_parts
+from engine.kernels.norms import rms_norm
+from engine.kernels.prefill_attn import prefill_attn
+from engine.kernels.qkv_rope_store import qkv_rope_store, store
+from engine.kernels.sample_row import block_sums, sample_row
+from engine.kernels.topk_topp import topk_topp
+
+QWEN25 = ModelShape("Qwen2.5-0.5B", "llama", 151936, 896, 24, Shape(14, 2, 64), 4864, tied=True)
+SMOLLM2 = ModelShape("SmolLM2-135M", "llama", 49152, 576, 30, Shape(9, 3, 64), 1536, tied=True)
+
+_TOKENS, _SLOTS, _BLOCK_SIZE, _POSITIONS, _PARTS = 8, 1 << 16, 16, 40960, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Attention of one kind, and what some models add to it."""
+
+    shape: Shape
+    dtype: torch.dtype = torch.bfloat16
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    normed: bool = False
+    rotated: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Some launches under one name."""
+
+    name: str
+    launch: Callable[[], None]
+
+
+def cases() -> Iterator[Case]:
+    """All that is compiled. Cases may ask for the same kernel with the same constants."""
+    for model in (QWEN3, LLAMA, QWEN25, SMOLLM2):
+        heads = Heads(model.attention, normed=model.architecture == "qwen3")
+        yield Case(model.name, partial(_model, model, heads))
+    for name, heads in _HEADS.items():
+        yield Case(name, partial(_attention, heads))
+
+
+_HEADS = {
+    f"head {dim}, group {group}": Heads(Shape(2 * group, 2, dim)) for dim in (64, 128, 256) for group in (1, 2, 4, 7, 8)
+}
+_HEADS |= {f"head {dim}, group 4, float32": Heads(Shape(8, 2, dim), torch.float32) for dim in (64, 128, 256)}
+_HEADS |= {
+    "head 80, group 1, not rotated": Heads(Shape(32, 32, 80), rotated=False),
+    "head 96, group 3": Heads(Shape(24, 8, 96)),
+    "head 128, group 4, window": Heads(Shape(32, 8, 128), window=4096),
+    "head 128, group 48": Heads(Shape(48, 1, 128)),
+    "gpt-oss-20b: window, sinks": Heads(Shape(64, 8, 64), window=128, sinks=True),
+    "Gemma 2 2B: window, softcap": Heads(Shape(8, 4, 256), window=4096, softcap=50.0),
+}
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _ints(*shape: int) -> torch.Tensor:
+    return _empty(*shape, dtype=torch.int32)
+
+
+def _floats(*shape: int) -> torch.Tensor:
+    return _empty(*shape, dtype=torch.float32)
+
+
+def _longs(*shape: int) -> torch.Tensor:
+    return _empty(*shape, dtype=torch.int64)
+
+
+def _model(model: ModelShape, heads: Heads) -> None:
+    """All that a step of a model launches."""
+    _attention(heads)
+    x, added, out = _floats(_TOKENS, model.hidden), _empty(_TOKENS, model.hidden), _empty(_TOKENS, model.hidden)
+    for before in (None, added):
+        rms_norm(x, before, _floats(model.hidden), 1e-6, out)
+    silu_mul(_empty(_TOKENS, 2 * model.intermediate), _empty(_TOKENS, model.intermediate))
+    copy_blocks(_empty(model.layers, 2 * heads.shape.kv_heads, _SLOTS, heads.shape.dim), _ints(4, 2), _BLOCK_SIZE)
+    _sampling(_empty(_TOKENS, model.vocab))
+
+
+def _attention(heads: Heads) -> None:
+    shape, dtype = heads.shape, heads.dtype
+    both = 2 * shape.kv_heads
+    kv = _empty(both, _SLOTS, shape.dim, dtype=dtype)
+    q, out = _empty(_TOKENS, shape.heads, shape.dim, dtype=dtype), _empty(_TOKENS, shape.heads * shape.dim, dtype=dtype)
+    sinks = _empty(shape.heads, dtype=dtype) if heads.sinks else None
+    scale = shape.dim**-0.5
+    work = Work(_ints(_PARTS, 8), _ints(_PARTS), _ints(_PARTS), _ints(_TOKENS + 1), _ints(_PARTS), _ints(2))
+    partial, lse = _floats(_PARTS, shape.heads, shape.dim), _floats(_PARTS, shape.heads)
+    attn_items(
+        q,
+        kv,
+        work,
+        _ints(_TOKENS),
+        partial,
+        lse,
+        block_size=_BLOCK_SIZE,
+        scale=scale,
+        window=heads.window,
+        softcap=heads.softcap,
+    )
+    merge_parts(partial, lse, work, out, sinks)
+    prefill_attn(
+        q,
+        kv,
+        _ints(_TOKENS, 5),
+        _ints(1),
+        _ints(_PARTS),
+        out,
+        block_size=_BLOCK_SIZE,
+        scale=scale,
+        window=heads.window,
+        softcap=heads.softcap,
+        sinks=sinks,
+    )
+    if heads.rotated:
+        qkv = _empty(_TOKENS, (shape.heads + both) * shape.dim, dtype=dtype)
+        norm = _floats(shape.dim) if heads.normed else None
+        turns = _floats(_POSITIONS, shape.dim // 2)
+        positions, slots = _longs(_TOKENS), _longs(_TOKENS)
+        qkv_rope_store(qkv, turns, turns, positions, slots, kv, q, q_norm=norm, k_norm=norm, eps=1e-6)
+    else:
+        store(_empty(_TOKENS, both, shape.dim, dtype=dtype), _longs(_TOKENS), kv)
+
+
+def _sampling(logits: torch.Tensor) -> None:
+    """Draws from logits as they are, and from edited ones with cuts."""
+    rows, vocabulary = logits.shape
+    blocks = -(-vocabulary // BLOCK)
+    changes = {"changes": _longs(rows, len(CHANGE.names or ()))}
+    edits = {
+        **{name: _longs(300) for name in ("excluded", "biased", "tallied")},
+        **{name: _floats(300) for name in ("bias", "times")},
+        "masks": _empty(rows, vocabulary // 8, dtype=torch.uint8),
+    }
+    edited = logits_edit(logits, changes | edits)
+    logits_edit(logits, changes)
+    draws, best, sums = _longs(rows, len(DRAW.names or ())), _floats(rows, blocks), _floats(rows, blocks)
+    drawn = _ints(rows)
+    for scores in (None, edited):
+        block_sums(logits, scores, draws, best, sums)
+        lowest = topk_topp(logits, scores, draws, best)
+        block_sums(logits, scores, draws, best, sums, lowest)
+        for least in (None, lowest):
+            sample_row(logits, scores, draws, best, sums, drawn, _longs(rows), least)
+    logprob_rank(logits, _longs(rows, 2), drawn, _floats(rows), _ints(rows))

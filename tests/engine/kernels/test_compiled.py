@@ -1,0 +1,99 @@
+"""Kernels compile for a Hopper GPU, and fit it; all of them do so in `make kernels`.
+
+The compiler runs in processes of its own: here kernels are what the interpreter made of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SELECTED = ("Qwen3-0.6B", "head 64, group 7", "head 256, group 8")
+ATTENTION = ("attn_items._attn_items", "merge_parts._merge_parts", "prefill_attn._prefill_attn")
+
+pytestmark = pytest.mark.timeout(600)  # seconds each on a quiet machine
+
+
+def run(*argv: str, cache: Path) -> str:
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env |= {"TRITON_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *argv], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What all kernels of a model take, and those of attention of other shapes."""
+    folder = tmp_path_factory.mktemp("compiled")
+    file = folder / "compile.json"
+    run("bench/gpu/compile.py", "--only", *SELECTED, "--record", str(file), cache=folder)
+    [one] = json.loads(file.read_text()).values()
+    found: list[dict[str, Any]] = one["kernels"]
+    return found
+
+
+def test_all_fit_a_multiprocessor(rows: list[dict[str, Any]]) -> None:
+    assert {case for row in rows for case in row["cases"]} >= set(SELECTED)
+    assert all(0 < row["registers"] <= 255 for row in rows)
+    assert all(row["registers"] * row["warps"] * 32 <= 65536 for row in rows)
+    assert all(row["shared"] <= 227 * 1024 for row in rows)
+
+
+def test_attention_keeps_everything_in_registers(rows: list[dict[str, Any]]) -> None:
+    attention = [row for row in rows if row["kernel"] in ATTENTION]
+    assert {row["kernel"] for row in attention} == set(ATTENTION)
+    assert [row for row in attention if (row["stored"], row["loaded"], row["local"]) != (0, 0, 0)] == []
+
+
+def test_attention_uses_the_tensor_cores(rows: list[dict[str, Any]]) -> None:
+    """A narrow tile is too low for Hopper's own products of 64 rows."""
+    products = {row["kernel"]: row["products"] for row in rows if row["products"]}
+    assert products == {"attn_items._attn_items": "wgmma mma.sync", "prefill_attn._prefill_attn": "wgmma"}
+
+
+FORGETFUL = """
+from bench.gpu import compile as tool
+launched = tool.launches(tool.cases())
+print(tool.forgotten(launched), tool.forgotten([one for one in launched if "norms" not in one.name]))
+"""
+
+
+def test_no_kernel_is_forgotten(tmp_path: Path) -> None:
+    assert run("-c", FORGETFUL, cache=tmp_path) == "[] ['norms._rms_norm']\n"
+
+
+SPILLING = """
+import torch
+import triton
+import triton.language as tl
+
+from bench.gpu import compile as tool
+
+@triton.jit
+def _product(a, out, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    tl.store(out + at, tl.dot(tl.load(a + at), tl.load(a + at)))
+
+def case(registers):
+    a, out = (torch.empty(128, 128, dtype=dtype, device="meta") for dtype in (torch.bfloat16, torch.float32))
+    return tool.Case(str(registers), lambda: _product[(1,)](a, out, SIZE=128, maxnreg=registers))
+
+for row in map(tool.compiled, tool.launches([case(255), case(96)])):
+    print(row.stored > 0, row.loaded > 0, row.local > 0, row.registers, row.shared > 0)
+"""
+
+
+def test_what_spills_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "spilling.py"
+    file.write_text(SPILLING)
+    roomy, tight = [line.split() for line in run(str(file), cache=tmp_path).splitlines()]
+    assert roomy[:3] == ["False"] * 3
+    assert tight == ["True", "True", "True", "96", "True"]
