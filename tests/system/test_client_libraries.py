@@ -21,7 +21,7 @@ from tests.real.fixtures import MODEL
 from tests.real.processes import Server
 from tests.system.packages import installed
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
 PROGRAMS = Path(__file__).with_name("clients")
 QUIET = {"LANGSMITH_TRACING": "false", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "127.0.0.1"}
@@ -49,7 +49,7 @@ def told() -> Told:
     def run(program: str, server: Server) -> Any:
         if (program, server.url) not in seen:
             argv = [sys.executable, str(PROGRAMS / program), server.v1, MODEL]
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=90, env=environment)
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=300, env=environment)
             assert done.returncode == 0, done.stderr
             seen[program, server.url] = json.loads(done.stdout)
         return seen[program, server.url]

@@ -12,12 +12,12 @@ import pytest
 from nproxy.config import load
 from tests.real.processes import Server
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
 
 def probe(server: Server, model: Path, form: str) -> str:
     argv = [sys.executable, "-m", "nproxy", "probe", server.v1, "--model", str(model), form]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=110).stdout
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 def test_transformers_serve_gives_the_true_table(transformers_server: Server, smollm2_folder: Path) -> None:
