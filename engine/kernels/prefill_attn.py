@@ -93,10 +93,11 @@ def _prefill_attn(
     for at in tl.range(begin, end, KEYS, num_stages=STAGES):
         seen = at + key
         written = seen < end
-        slot = block.to(tl.int64) * BLOCK_SIZE + seen % BLOCK_SIZE
+        within = key % BLOCK_SIZE if KEYS % BLOCK_SIZE == 0 else seen % BLOCK_SIZE
+        line = (block * BLOCK_SIZE + within).to(tl.int64)[:, None] * DIM
         block = tl.load(table + (seen + KEYS) // BLOCK_SIZE, mask=seen + KEYS < end, other=0)
         loaded = written[:, None] if DIM == DIMS else written[:, None] & (dim < DIM)[None, :]
-        k = tl.load(keys + slot[:, None] * DIM, mask=loaded, other=0.0)
+        k = tl.load(keys + line, mask=loaded, other=0.0)
         scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
         if SOFTCAP > 0.0:
             # tanh(x) = 1 - 2 / (1 + e^2x), which runs into 1 and -1 where e^2x leaves the range.
@@ -111,7 +112,7 @@ def _prefill_attn(
         weights = tl.exp2(scores * UNIT - risen[:, None])
         kept = tl.exp2(highest - risen)
         total = total * kept + tl.sum(weights, 1)
-        v = tl.load(values + slot[:, None] * DIM, mask=loaded, other=0.0)
+        v = tl.load(values + line, mask=loaded, other=0.0)
         mixed = tl.dot(weights.to(v.dtype), v, mixed * kept[:, None], input_precision="ieee")
         highest = risen
 
