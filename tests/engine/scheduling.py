@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.messages import Add, Embed, Embedded, Logprobs, Sampling, Started, StepDone
 from engine.sequence import State
-from tests.fakes.runner import HashRunner, LateRunner, expected, hidden, ready, score, slots_of
+from tests.fakes.late_runner import LateRunner
+from tests.fakes.runner import HashRunner, expected, hidden, ready, score, slots_of
 
 MAX_MODEL_LEN = 200
 ADAPTERS = ("a", "b", "pirate")
@@ -25,11 +27,11 @@ def engine_of(
     length: int = MAX_MODEL_LEN,
     queue: int = 10_000,
     cache: bool = False,
-    late: Callable[[int], bool] | None = None,
+    early: Callable[[int], bool] | None = None,
 ) -> Core:
     """An engine with a pool of its own; without the prefix cache, unless it is asked for.
 
-    late: its steps overlap, as LateRunner says.
+    early: its steps overlap, and these run early (LateRunner); everything is checked then at every call of the runner.
     """
     config = EngineConfig(
         "none",
@@ -42,7 +44,12 @@ def engine_of(
         adapters=tuple([(name, "a-folder") for name in ADAPTERS]),
     )
     about = ready(blocks=blocks, block_size=block_size, max_model_len=length)
-    return Core(config, HashRunner(about) if late is None else LateRunner(about, late))
+    if early is None:
+        return Core(config, HashRunner(about))
+    runner = LateRunner(about, early)
+    engine = Core(config, runner)
+    runner.between = partial(check, engine)
+    return engine
 
 
 def add(group: int, prompt: int, n: int, new: int, *, seed: int = 0, stops: frozenset[int] = frozenset()) -> Add:

@@ -17,7 +17,8 @@ from engine.config import EngineConfig
 from engine.core import Core
 from engine.messages import Abort, Add, Sampling
 from tests.engine.scheduling import Answers, add, follow, run
-from tests.fakes.runner import HashRunner, LateRunner, ready
+from tests.fakes.late_runner import LateRunner
+from tests.fakes.runner import HashRunner, ready
 
 SIZE = 4
 

@@ -14,12 +14,10 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 
 from engine.batch import Batch, Chunk, Draw, StepOutput
 from engine.config import EngineConfig
-from engine.core import Pending
 from engine.errors import ModelError
 from engine.messages import Logprobs, Ready
 
@@ -133,81 +131,6 @@ class HashRunner:
                 assert lo == seen[member]
                 seen[member] = hi
         assert seen == [row.position + 1 for row in batch.rows]
-
-
-class LateRunner(HashRunner):
-    """A HashRunner that overlaps: batches lie here until one's result is asked for, or, as a device may be faster than
-    its host, until `ahead` says of a batch, by its number, that it is run as soon as it is submitted.
-
-    A row without a token gets what the batch before drew for it, here alone. calls: ("submit" or "result", the batch's
-    number), in order. refusing, failing_late: the numbers of batches that are not taken, and of those that fail after
-    they were; what one of these should have written is nonsense.
-    """
-
-    overlaps = True
-
-    def __init__(self, about: Ready, ahead: Callable[[int], bool] = lambda _: False) -> None:
-        super().__init__(about)
-        self.calls: list[tuple[str, int]] = []
-        self.refusing: set[int] = set()
-        self.failing_late: set[int] = set()
-        self._ahead = ahead
-        self._waiting: list[tuple[int, Batch]] = []
-        self._drawn: dict[int, int] = {}  # by sequence, of the batch that ran last
-        self._outputs: dict[int, StepOutput | None] = {}
-        self._submitted = 0
-
-    def submit(self, batch: Batch) -> Pending:  # type: ignore[override]
-        """Take a batch, and its number from 0."""
-        number, self._submitted = self._submitted, self._submitted + 1
-        self.calls.append(("submit", number))
-        if number in self.refusing or self.failing:
-            raise MemoryError("no memory left to submit with")
-        self._waiting.append((number, batch))
-        assert len(self._waiting) + len(self._outputs) <= 2, "more than two batches under way"
-        if self._ahead(number):
-            self._run()
-        return Late(self, number)
-
-    def result(self, number: int) -> StepOutput:
-        """Of the oldest batch under way."""
-        self.calls.append(("result", number))
-        if number not in self._outputs:
-            self._run(number)
-        assert min(self._outputs) == number, "a result out of turn"
-        if (output := self._outputs.pop(number)) is None:
-            raise MemoryError("no memory left on the device")
-        return output
-
-    def _run(self, last: int | None = None) -> None:
-        while self._waiting and (last is None or self._waiting[0][0] <= last):
-            number, batch = self._waiting.pop(0)
-            rows = [replace(row, token=self._drawn[row.sequence]) if row.token is None else row for row in batch.rows]
-            output = super().submit(replace(batch, rows=tuple(rows)))
-            self._drawn = dict(output.tokens)
-            self._outputs[number] = output
-            if number in self.failing_late:
-                self._outputs[number] = None
-                self._drawn = {draw.sequence: 0 for draw in batch.draws}
-                for table, start, end in self._writes(batch):
-                    for position in range(start, end):
-                        self._slots[self._slot(table, position)] = -1
-
-    def _writes(self, batch: Batch) -> list[tuple[tuple[int, ...], int, int]]:
-        rows = [(row.blocks, row.position, row.position + 1) for row in batch.rows]
-        return rows + [(chunk.blocks, chunk.start, chunk.start + len(chunk.tokens)) for chunk in batch.chunks]
-
-
-@dataclass(frozen=True)
-class Late:
-    """A batch that a LateRunner has."""
-
-    runner: LateRunner
-    number: int
-
-    def result(self) -> StepOutput:
-        """See LateRunner.result."""
-        return self.runner.result(self.number)
 
 
 def written(before: int, position: int, token: int, adapter: str | None = None) -> int:

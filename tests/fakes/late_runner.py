@@ -1,0 +1,86 @@
+"""A runner without a model that overlaps: steps are carried out in order, but later than they are submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from engine.batch import Batch, StepOutput
+from engine.core import Pending
+from engine.messages import Ready
+from tests.fakes.runner import HashRunner
+
+
+class LateRunner(HashRunner):
+    """Batches lie here until one's result is asked for or, as a device may be faster than its host, until `early` says
+    of one, by its number from 0, that it runs as it is submitted.
+
+    A row without a token gets what the batch before drew for it, here alone. given: the batches as they were submitted.
+    calls: ("submit" or "result", number), in order. refusing, failing_late: numbers of batches that are not taken, and
+    of those that fail when they run; what one of these should have written and drawn is nonsense. between: called
+    before anything is done with a batch, when the scheduler has given it out or waits for it.
+    """
+
+    overlaps = True
+
+    def __init__(self, about: Ready, early: Callable[[int], bool] = lambda _: False) -> None:
+        super().__init__(about)
+        self.given: list[Batch] = []
+        self.calls: list[tuple[str, int]] = []
+        self.refusing: set[int] = set()
+        self.failing_late: set[int] = set()
+        self.between: Callable[[], None] = lambda: None
+        self._early = early
+        self._waiting: list[tuple[int, Batch]] = []
+        self._drawn: dict[int, int] = {}  # by sequence, of the batch that ran last
+        self._outputs: dict[int, StepOutput | None] = {}  # None for one that failed
+
+    def submit(self, batch: Batch) -> Pending:  # type: ignore[override]
+        """Take a batch; at most two may be under way."""
+        number = len(self.given)
+        self.given.append(batch)
+        self.calls.append(("submit", number))
+        self.between()
+        if number in self.refusing:
+            raise MemoryError("no memory left to submit with")
+        self._waiting.append((number, batch))
+        assert len(self._waiting) + len(self._outputs) <= 2, "more than two batches under way"
+        if self._early(number):
+            self._run(number)
+        return _Late(self, number)
+
+    def result(self, number: int) -> StepOutput:
+        """What the oldest batch under way gave."""
+        self.calls.append(("result", number))
+        self.between()
+        self._run(number)
+        assert min(self._outputs) == number, "a result out of turn"
+        if (output := self._outputs.pop(number)) is None:
+            raise MemoryError("no memory left on the device")
+        return output
+
+    def _run(self, last: int) -> None:
+        while self._waiting and self._waiting[0][0] <= last:
+            number, batch = self._waiting.pop(0)
+            rows = [replace(row, token=self._drawn[row.sequence]) if row.token is None else row for row in batch.rows]
+            output = super().submit(replace(batch, rows=tuple(rows)))
+            self._drawn = dict(output.tokens)
+            self._outputs[number] = output
+            if number in self.failing_late:
+                self._outputs[number] = None
+                self._drawn = dict.fromkeys(self._drawn, 0)
+                self._spoil(batch)
+
+    def _spoil(self, batch: Batch) -> None:
+        written = [(chunk.blocks, chunk.start + i) for chunk in batch.chunks for i in range(len(chunk.tokens))]
+        for table, position in [*written, *((row.blocks, row.position) for row in batch.rows)]:
+            self._slots[self._slot(table, position)] = -1
+
+
+@dataclass(frozen=True)
+class _Late:
+    runner: LateRunner
+    number: int
+
+    def result(self) -> StepOutput:
+        return self.runner.result(self.number)
