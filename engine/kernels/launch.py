@@ -6,9 +6,13 @@ compiler reports; bench/gpu measures them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
+
+from engine.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,17 @@ _PREFILL = {
 
 def prefill(head_dim: int, itemsize: int) -> Prefill:
     """The tile for heads of head_dim numbers of `itemsize` bytes."""
-    return next(shape for (most, size), shape in _PREFILL.items() if size == itemsize and head_dim <= most)
+    return _of(_PREFILL, head_dim, itemsize)
+
+
+_Shape = TypeVar("_Shape")
+
+
+def _of(table: Mapping[tuple[int, int], _Shape], head_dim: int, itemsize: int) -> _Shape:
+    for (most, size), shape in table.items():
+        if size == itemsize and head_dim <= most:
+            return shape
+    raise ModelError(f"heads of {head_dim} numbers are more than the GPU's kernels take, {max(table)[0]}")
 
 
 # Numbers that a program of a memory-bound kernel moves: enough programs for all multiprocessors in decoding, enough
@@ -90,7 +104,7 @@ _ATTN = {
 
 def attn(head_dim: int, group: int, itemsize: int) -> Attn:
     """The tiles for heads of head_dim numbers of `itemsize` bytes, `group` query heads to a key head."""
-    shape = next(shape for (most, size), shape in _ATTN.items() if size == itemsize and head_dim <= most)
+    shape = _of(_ATTN, head_dim, itemsize)
     least = 1 << (group - 1).bit_length()  # a tile holds a row at least
     return replace(shape, wide=max(shape.wide, least), narrow=max(shape.narrow, least))
 
@@ -111,9 +125,10 @@ def programs(device: torch.device, per_core: int) -> int:
 SUM_BLOCKS, SUM_WARPS = 16, 4
 # 1,024 sums, 256 tokens and as many logarithms in float64: about 4 us, latency and no bandwidth.
 RACE_DRAWS, RACE_WARPS = 1, 4
-# One program passes over a row, at best 64 bytes a cycle from L2: 16 warps, 8,192 tokens at a time, about 15 us.
-CUT_BLOCKS, CUT_WARPS = 32, 16
-EDGE_WIDTH = 4096  # candidates at a time, of which few rows have more: 8 to a thread, with three sums in float64
+# One program passes over a row, at best 64 bytes a cycle from L2, loads two steps ahead: about 15 us. Twice the tokens
+# at a time would spill.
+CUT_BLOCKS, CUT_WARPS, ROW_STAGES = 16, 16, 3
+EDGE_WIDTH = 2048  # candidates at a time, of which few rows have more: 4 to a thread, with three sums in float64
 COPY_TOKENS, COPY_WARPS = 4096, 4  # of an edited row, as SUM_BLOCKS
 PAIRS, PAIR_WARPS = 512, 4  # (row, token) pairs of a program: scattered, so latency counts, not bandwidth
-RANK_TOKENS, RANK_WARPS = 8192, 16  # a row again
+RANK_TOKENS, RANK_WARPS = 4096, 16  # a row again, as CUT_BLOCKS
