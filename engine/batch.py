@@ -69,7 +69,8 @@ class Row:
     """One decoding sequence: its newest token is run and the next one drawn.
 
     token stands at `position`; its key and value are written to blocks[position // block_size]. It is None where the
-    batch submitted just before this one draws it, and it is still on the device; for runners that overlap only.
+    batch submitted just before this one draws it, and it is still on the device; for runners that overlap only. Where
+    that batch could draw nothing, or failed, any token does: what the row gives is not looked at.
     draw: None where the token that follows is known: the row ran before, and its keys and values were lost. adapter: as
     in Add. cut: in deterministic mode the position behind the whole blocks of the sequence's own prompt, where its
     attention is cut whether it shares them or not; else 0.

@@ -32,7 +32,10 @@ class Pending(Protocol):
     """A step that has been submitted."""
 
     def result(self) -> StepOutput:
-        """Wait for the step; every drawn token in the order of StepOutput. Raises what the step raised."""
+        """Wait for the step; every drawn token in the order of StepOutput. Raises what the step raised.
+
+        Asked for once, the oldest step's first.
+        """
         ...
 
 
@@ -50,9 +53,11 @@ class Runner(Protocol):
         ...
 
     def submit(self, batch: Batch) -> Pending:
-        """Carry out copies, then chunks, then rows, after all that was submitted before. Raises where none of it runs.
+        """Carry out copies, then chunks, then rows, after all that was submitted before.
 
-        A runner that overlaps returns before that is done; another may compute the step here.
+        Raises where that fails at once: whoever is not part of it goes on, with what the batch before has drawn.
+        A runner that overlaps returns before that is done, and has two steps to carry out at most; another may compute
+        the step here.
         """
         ...
 

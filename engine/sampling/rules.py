@@ -76,7 +76,7 @@ class Rules:
         self._tallies: Kept[Tally] = Kept()  # by prompt and output
 
     def step(self) -> None:
-        """Begin a step: forget the sequences that the last one did not draw for."""
+        """Begin a step: forget the sequences that the last two did not draw for."""
         self._named.step()
         self._tallies.step()
 

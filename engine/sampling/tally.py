@@ -16,28 +16,30 @@ Made = TypeVar("Made")
 
 
 class Kept(Generic[Made]):
-    """What was made from some objects, for as long as every step asks for it again.
+    """What was made from some objects, for as long as every other step asks for it again.
 
-    Objects are told apart by identity; one that is held here cannot lose its identity to another.
+    Where steps overlap, a sequence that looks back may run in no more than that (ADR 0021). Objects are told apart by
+    identity; one that is held here cannot lose its identity to another.
     """
 
     def __init__(self) -> None:
         self._now: dict[tuple[int, ...], tuple[tuple[object, ...], Made]] = {}
         self._before: dict[tuple[int, ...], tuple[tuple[object, ...], Made]] = {}
+        self._earlier: dict[tuple[int, ...], tuple[tuple[object, ...], Made]] = {}
 
     def __len__(self) -> int:
-        return len(self._now | self._before)
+        return len(self._now | self._before | self._earlier)
 
     def of(self, sources: tuple[object, ...], make: Callable[[], Made]) -> Made:
         """What is kept of `sources`, else what `make` gives."""
         key = tuple([id(source) for source in sources])
-        entry = self._now.get(key) or self._before.get(key) or (sources, make())
+        entry = self._now.get(key) or self._before.get(key) or self._earlier.get(key) or (sources, make())
         self._now[key] = entry
         return entry[1]
 
     def step(self) -> None:
-        """Begin a step: forget what the last one did not ask for."""
-        self._before, self._now = self._now, {}
+        """Begin a step: forget what the last two did not ask for."""
+        self._earlier, self._before, self._now = self._before, self._now, {}
 
 
 class Tally:

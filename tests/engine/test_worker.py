@@ -58,6 +58,20 @@ async def test_choices_come_back_from_the_core_step_by_step() -> None:
     await client.close()
 
 
+async def test_a_core_whose_steps_overlap_sleeps_when_none_is_under_way() -> None:
+    client = await CoreClient.start(config(), "tests.fakes.late_runner:load")
+    tokens = expected(PROMPT, 3, 5)
+    # One step each: the first is only submitted, and none is there for nothing but waiting.
+    client.add(Add.alike(1, PROMPT, 1, 3, 9, Sampling(), frozenset({tokens[-1]})))
+    steps = await until_idle(client)
+    assert [[drawn.token for drawn in done.tokens] for done in steps] == [[], *([token] for token in tokens)]
+    in_vain = await anext(client)  # drawn behind the stop token
+    assert (in_vain.tokens, in_vain.stats.tokens_drawn, client.silence) == ((), 5, 0)
+    client.add(add(2, 1, 2))
+    assert [len(done.tokens) for done in await until_idle(client)] == [0, 1, 1]
+    await client.close()
+
+
 @pytest.mark.parametrize(
     ("given", "rounds"),
     [({}, "1000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None), ({"GOMP_SPINCOUNT": "100"}, "100")],

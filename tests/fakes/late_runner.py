@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.batch import Batch, StepOutput
+from engine.config import EngineConfig
 from engine.core import Pending
 from engine.messages import Ready
-from tests.fakes.runner import HashRunner
+from tests.fakes.runner import HashRunner, ready
 
 
 class LateRunner(HashRunner):
@@ -84,3 +85,8 @@ class _Late:
 
     def result(self) -> StepOutput:
         return self.runner.result(self.number)
+
+
+def load(config: EngineConfig) -> LateRunner:
+    """A loader for the core process."""
+    return LateRunner(ready(block_size=config.block_size))
