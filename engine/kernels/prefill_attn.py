@@ -78,7 +78,7 @@ def _prefill_attn(
         highest = tl.full([ROWS], _LEAST, tl.float32)
         total = tl.zeros([ROWS], tl.float32)
     else:
-        highest = tl.load(sinks + head, mask=there, other=0.0).to(tl.float32) * _LOG2E
+        highest = tl.maximum(tl.load(sinks + head, mask=there, other=0.0).to(tl.float32) * _LOG2E, _LEAST)
         total = tl.full([ROWS], 1.0, tl.float32)
     mixed = tl.zeros([ROWS, DIMS], tl.float32)
 

@@ -188,6 +188,16 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     torch.testing.assert_close(out.double(), case.expected((0, 0, 40)), rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.parametrize("sink", [-math.inf, 30.0])
+def test_sinks_of_nothing_and_of_nearly_all(sink: float) -> None:
+    # Behind the window's edge a row's first block of keys has none that it sees.
+    case = Case([30], group=2)
+    sinks = torch.tensor([sink, 0.5])
+    [out] = case.run([(0, 0, 30)], window=3, sinks=sinks)
+    expected = case.expected((0, 0, 30), window=3, sinks=sinks)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_queries_may_lie_among_other_columns() -> None:
     case = Case([9], group=2, kv_heads=2)
     wide = torch.randn(9, 8, 16)
