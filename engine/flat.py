@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from engine.batch import Batch, Chunk
 
@@ -14,17 +13,6 @@ def chunks_at(batch: Batch) -> Iterator[tuple[Chunk, int]]:
     for chunk in batch.chunks:
         yield chunk, begin
         begin += len(chunk.tokens)
-
-
-def passes(batch: Batch) -> list[Batch]:
-    """The batch in parts of one shape each, however much runs: every chunk by itself, then the rows.
-
-    The copies go with the first. In this order their draws are those of the batch.
-    """
-    parts = [Batch(chunks=(chunk,)) for chunk in batch.chunks]
-    if batch.rows:
-        parts.append(Batch(rows=batch.rows, stretches=batch.stretches))
-    return [replace(parts[0], copies=batch.copies), *parts[1:]]
 
 
 def drawn_from(batch: Batch) -> tuple[list[int], list[int]]:

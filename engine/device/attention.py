@@ -68,8 +68,8 @@ class Plan:
 class DeviceAttention:
     """One model's attention over one cache: `arrays` and `plan` once a step, then `run` or `run_fused` once a layer."""
 
-    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, places: int) -> None:
-        """`places`: partial results for which there is room for good; a step with more gets memory of its own.
+    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, rows: int, places: int) -> None:
+        """`rows` and `places`: rows and partial results for which there is room for good, whatever the layer.
 
         Raises ModelError for heads that the kernels have no tiles for.
         """
@@ -83,6 +83,8 @@ class DeviceAttention:
         self._kind_of = [self._kinds.index(kind) for kind in kinds]
         sizes = max(layer.heads * layer.head_dim for layer in layers), max(layer.heads for layer in layers)
         self._partial, self._lse = (torch.empty(places * size, device=cache.device) for size in sizes)
+        # Rows that only fill up are never written, but computed with: they must be numbers.
+        self._out = torch.zeros(rows * sizes[0], dtype=cache.dtype, device=cache.device)
 
     # On the host
 
@@ -138,7 +140,7 @@ class DeviceAttention:
     def run(
         self, plan: Plan, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """One layer: store kv [T, 2K, D], then attend with q [T, Q, D]; gives [T, Q * D].
+        """One layer: store kv [T, 2K, D], then attend with q [T, Q, D]; gives [T, Q * D], until the next layer.
 
         sinks [Q]: a score per head that takes its share of the softmax and brings no value.
         """
@@ -148,7 +150,7 @@ class DeviceAttention:
     def run_fused(
         self, plan: Plan, layer: int, qkv: torch.Tensor, heads: Heads, turns: Turns | None, positions: torch.Tensor
     ) -> torch.Tensor:
-        """One layer: norm and rotate the heads of qkv [T, (Q + 2K) * D], store, attend; gives [T, Q * D].
+        """One layer: norm and rotate the heads of qkv [T, (Q + 2K) * D], store, attend; gives [T, Q * D], as `run`.
 
         turns: None does not rotate. positions: the tokens', [T].
         """
@@ -172,7 +174,8 @@ class DeviceAttention:
     def _attend(self, plan: Plan, layer: int, q: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
         spec, kv, kind = self._layers[layer], self._cache.view(layer), self._kind_of[layer]
         size = self._cache.block_size
-        out = q.new_empty(len(q), spec.heads * spec.head_dim)
+        width = spec.heads * spec.head_dim
+        out = q.new_empty(len(q), width) if plan.tiles else self._out[: len(q) * width].view(len(q), width)
         if plan.tiles:
             prefill_attn(
                 q,

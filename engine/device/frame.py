@@ -44,7 +44,7 @@ class Frame:
     size: int
 
     @classmethod
-    def of(cls, arrays: Arrays, first: Frame | None = None) -> Frame:
+    def of(cls, arrays: Mapping[str, NDArray[Any]], first: Frame | None = None) -> Frame:
         """A frame in which `arrays`, or shorter ones, fit behind `first`, whose arrays are left out of them."""
         fields = dict(first.fields) if first else {}
         size = first.size if first else 0
@@ -54,7 +54,7 @@ class Frame:
                 size = -(-field.end // _ALIGNED) * _ALIGNED
         return cls(fields, size)
 
-    def takes(self, arrays: Arrays) -> bool:
+    def takes(self, arrays: Mapping[str, NDArray[Any]]) -> bool:
         """Whether each array is of its field's type, and no longer in its first dimension."""
         return all(
             field.dtype == arrays[name].dtype
@@ -68,7 +68,7 @@ class Frame:
         """Arrays of zeros that fill it."""
         return {name: np.zeros(field.shape, field.dtype) for name, field in self.fields.items()}
 
-    def write(self, arrays: Arrays, memory: NDArray[np.uint8]) -> None:
+    def write(self, arrays: Mapping[str, NDArray[Any]], memory: NDArray[np.uint8]) -> None:
         """Put arrays where they belong; what a shorter one leaves of its place stays as it was."""
         for name, array in arrays.items():
             field = self.fields[name]

@@ -22,7 +22,6 @@ def pack_tokens(batch: Batch, block_size: int, drawn: Mapping[int, int], rows: i
     positions int64 [T]
     slots     int64 [T]  of the cache
     row_positions int32 [R]
-    copies    int32 [P, 2]  blocks (source, target), where there are any
     """
     tokens = [token for chunk in batch.chunks for token in chunk.tokens]
     known = len(tokens)
@@ -32,16 +31,13 @@ def pack_tokens(batch: Batch, block_size: int, drawn: Mapping[int, int], rows: i
     slots = [row.blocks[row.position // block_size] * block_size + row.position % block_size for row in batch.rows]
     more = rows - len(batch.rows)
     places = [_places(chunk, block_size) for chunk in batch.chunks]
-    arrays: Arrays = {
+    return {
         "tokens": np.array(tokens + [0] * more, dtype=np.int64),
         "sources": np.array(sources + [-1] * more, dtype=np.int32),
         "positions": np.concatenate([*[p for p, _ in places], np.array(row_positions + [0] * more, dtype=np.int64)]),
         "slots": np.concatenate([*[s for _, s in places], np.array(slots + [NO_SLOT] * more, dtype=np.int64)]),
         "row_positions": np.array(row_positions + [0] * more, dtype=np.int32),
     }
-    if batch.copies:
-        arrays["copies"] = np.array(batch.copies, dtype=np.int32)
-    return arrays
 
 
 def pack_chunks(batch: Batch, drawn_from: Sequence[int]) -> Arrays:

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from engine.attention.cache import KvCache
-from engine.batch import Batch, StepOutput
+from engine.batch import Batch, Draw, StepOutput
 from engine.config import EngineConfig
 from engine.device.attention import ITEM, DeviceAttention, Turns
-from engine.device.buckets import bucket_for, buckets, capacity
+from engine.device.buckets import buckets, capacity
 from engine.device.frame import Arrays, Frame
 from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
 from engine.device.memory import KV_FRACTION, largest_batch, left_beside, ram
@@ -29,7 +29,7 @@ from engine.device.road import Road
 from engine.device.sampler import DeviceSampler, Drawn
 from engine.device.scores import Scores
 from engine.device.transfer import Buffers, Fetched
-from engine.flat import adapted, chunks_at, drawn_from, passes
+from engine.flat import adapted, chunks_at, drawn_from
 from engine.kernels.copy_blocks import copy_blocks
 from engine.messages import Ready
 from engine.models.load import load_model
@@ -37,7 +37,9 @@ from engine.models.lora import TokensOf
 from engine.models.model import Model
 from engine.models.rope import turns
 from engine.models.spec import kv_values_per_token
+from engine.passes import Pass, fixed_rows, passes
 
+_ROWS = 128  # deterministic mode's passes: what a GPU computes in little more time than one
 _BESIDE = 1 << 20  # bytes behind a recorded step's arrays: draws, masks, copies
 _Views = Mapping[str, torch.Tensor]
 
@@ -62,16 +64,21 @@ class DevicePending:
 class _Part:
     """What runs in one pass through the model.
 
-    sources: tokens whose logits somebody draws from. which: per draw, the row of the part's logits, of which there are
-    `logits`. rows: those of the batch, and those that fill them up. recorded: None where every launch is made anew.
+    rows: its batch's own, and those that fill up. recorded: None where every launch is made anew. sources: tokens
+    that somebody draws from. which: per draw, the row of the pass's logits, of which there are `logits`.
     """
 
     batch: Batch
+    rows: int
+    recorded: Recorded | None
     sources: Sequence[int]
     which: Sequence[int]
     logits: int
-    rows: int
-    recorded: Recorded | None
+
+    def adapted(self) -> dict[str, list[int]]:
+        """As engine.flat.adapted; rows that fill up run as the last one."""
+        rows = self.batch.rows
+        return adapted(replace(self.batch, rows=rows + rows[-1:] * (self.rows - len(rows))))
 
 
 class DeviceRunner:
@@ -97,10 +104,13 @@ class DeviceRunner:
         self._turns: Turns | None = None
         if model.frequencies is not None:
             self._turns = Turns(*(table.to(cache.device) for table in turns(model.frequencies, model.context)))
-        self._apart = config.deterministic
-        self._sizes = (config.max_sequences,) if self._apart else buckets(config.max_sequences)
-        places = {rows: capacity(rows, model.context, ITEM) for rows in self._sizes}
-        self._attention = DeviceAttention(model.attention, cache, max(places.values()))
+        self._rows: int | None = None  # decoding rows of one pass, in deterministic mode
+        if config.deterministic:
+            # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
+            self._rows = fixed_rows(config.max_sequences, _ROWS) if model.steady else 1
+        sizes = (self._rows,) if self._rows else buckets(config.max_sequences)
+        places = {rows: capacity(rows, model.context, ITEM) for rows in sizes}
+        self._attention = DeviceAttention(model.attention, cache, max(places), max(places.values()))
         self._sampler = DeviceSampler(cache.device, model.vocab)
         self._last = torch.zeros(config.max_sequences, dtype=torch.int64, device=cache.device)
         self._drawn: dict[int, int] = {}  # by sequence, which of `_last`
@@ -141,18 +151,20 @@ class DeviceRunner:
             return self._submit(batch)
 
     def _submit(self, batch: Batch) -> DevicePending:
-        parts = [self._part(part) for part in (passes(batch) if self._apart else [batch])]
-        which = _logit_rows(parts)
-        drawing = self._sampler.plan(which, batch.draws, batch.masks) if which else None
+        parts = [self._part(one) for one in passes(batch, self._rows)]
+        draws = batch.draws
+        drawing = self._sampler.plan(_logit_rows(parts, draws), draws, batch.masks) if draws else None
         logits: list[torch.Tensor] = []
         scored: dict[int, Scores] = {}
         pooled: dict[int, Fetched] = {}
-        for part in parts:
+        for number, part in enumerate(parts):
             arrays = self._arrays(part)
+            if number == 0 and batch.copies:
+                arrays["copies"] = np.array(batch.copies, dtype=np.int32)
             if drawing and part is parts[-1]:
                 arrays |= drawing.arrays
             there, x = self._run(part, arrays)
-            if part.sources:
+            if part.logits:
                 logits.append(self._model.logits(x[there["drawn_from"]] if part.batch.chunks else x))
             scored |= self._scores(part.batch, x, there)
             pooled |= self._pooled(part.batch, x)
@@ -160,20 +172,20 @@ class DeviceRunner:
         if drawing:
             drawn = self._sampler.launch(logits[0] if len(logits) == 1 else torch.cat(logits), drawing, there)
             self._last[: len(drawn.tokens)] = drawn.tokens
-        self._drawn = {draw.sequence: number for number, draw in enumerate(batch.draws)}
+        self._drawn = {draw.sequence: number for number, draw in enumerate(draws)}
         return DevicePending(drawn, scored, pooled)
 
-    def _part(self, batch: Batch) -> _Part:
-        sources, rows = drawn_from(batch)
+    def _part(self, one: Pass) -> _Part:
+        batch, rows = one.batch, len(one.rows)
+        sources, which = drawn_from(batch)
         if batch.chunks:
-            return _Part(batch, sources, rows, len(sources), len(batch.rows), None)
-        count = len(batch.rows)
-        adapted_rows = any(row.adapter is not None for row in batch.rows)
-        recorded = None if self._graphs is None or adapted_rows else self._graphs.find(count)
-        if recorded or self._apart:
-            count = bucket_for(count, self._sizes) or count
+            return _Part(batch, rows, None, sources, which, len(sources))
+        recorded = None
+        if self._graphs and not any(row.adapter is not None for row in batch.rows):
+            recorded = self._graphs.find(rows)
+            rows = recorded.rows if recorded else rows
         # The scores of all rows are computed, drawn from or not.
-        return _Part(batch, sources, sources, count, count, recorded)
+        return _Part(batch, rows, recorded, sources, sources, rows if sources else 0)
 
     def _arrays(self, part: _Part) -> Arrays:
         """What the device is told of a part."""
@@ -181,7 +193,7 @@ class DeviceRunner:
         arrays = pack_tokens(batch, self._cache.block_size, self._drawn, part.rows) | self._attention.arrays(batch)
         if batch.chunks:
             arrays |= pack_chunks(batch, part.sources)
-        for name, tokens in adapted(batch).items():
+        for name, tokens in part.adapted().items():
             arrays[f"adapter {name}"] = np.array(tokens, dtype=np.int64)
         return arrays
 
@@ -192,13 +204,13 @@ class DeviceRunner:
         if recorded and not (recorded.frame.takes(arrays) and self._buffers.fits(frame)):
             recorded, frame = None, Frame.of(arrays)
         there = self._buffers.send(frame, arrays)
-        if batch.copies:
+        if "copies" in arrays:
             for pool in self._cache.pools:
                 copy_blocks(pool, there["copies"], self._cache.block_size)
         if recorded:
             recorded.recording.replay()
             return there, recorded.recording.output
-        adapters = [TokensOf(name, there[f"adapter {name}"]) for name in adapted(batch)]
+        adapters = [TokensOf(name, there[f"adapter {name}"]) for name in part.adapted()]
         return there, self._forward(there, sum([len(chunk.tokens) for chunk in batch.chunks]), adapters)
 
     def _forward(self, there: _Views, prompt_tokens: int, adapters: Sequence[TokensOf] = ()) -> torch.Tensor:
@@ -243,11 +255,12 @@ class DeviceRunner:
         return told
 
 
-def _logit_rows(parts: Sequence[_Part]) -> list[int]:
+def _logit_rows(parts: Sequence[_Part], draws: Sequence[Draw]) -> list[int]:
     """Per draw, its row of the parts' logits, which lie one below the other."""
-    rows: list[int] = []
+    rows: dict[int, int] = {}
     before = 0
     for part in parts:
-        rows += [before + row for row in part.which]
-        before += part.logits if part.sources else 0
-    return rows
+        mine = zip(part.batch.draws, part.which, strict=True)
+        rows |= {draw.sequence: before + row for draw, row in mine}
+        before += part.logits
+    return [rows[draw.sequence] for draw in draws]

@@ -1,0 +1,135 @@
+"""One piece of traffic on both roads: what is told of it, step by step, by the core over a runner."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.attention.cache import KvCache
+from engine.config import EngineConfig
+from engine.core import Core, Runner
+from engine.device.graphs import Record, Recording, Step
+from engine.device.runner import DeviceRunner
+from engine.messages import Add, Embed, Logprobs, Sampling, Stats
+from engine.models.load import load_model
+from tests.fakes.tiny_models import save
+
+VOCABULARY = 300
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
+BLOCK = 4
+
+
+@dataclass(frozen=True)
+class Told:
+    """By (group, choice) the tokens and what was told beside them; by group what was told of the prompt."""
+
+    tokens: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
+    logprobs: dict[tuple[int, int], list[Logprobs]] = field(default_factory=lambda: defaultdict(list))
+    prompts: dict[int, list[Logprobs]] = field(default_factory=dict)
+    vectors: dict[int, tuple[float, ...]] = field(default_factory=dict)
+
+
+def config(folder: Path, **settings: Any) -> EngineConfig:
+    """Settings for a tiny model: room for 8 sequences, chunks of prompts up to 24 tokens beside them."""
+    common = {"dtype": "float32", "num_blocks": 120, "block_size": BLOCK, "max_sequences": 8, "max_batch_tokens": 32}
+    return EngineConfig(str(folder), **(common | {"share_gate": 4} | settings))
+
+
+def device_runner(settings: EngineConfig, *, overlaps: bool = False, record: Record | None = None) -> DeviceRunner:
+    """The device's runner over a folder's model, on the CPU."""
+    model = load_model(Path(settings.model), torch.float32, settings.max_model_len, settings.adapters)
+    assert settings.num_blocks is not None
+    cache = KvCache(model.attention, settings.num_blocks, settings.block_size, torch.float32)
+    return DeviceRunner(settings, model, cache, overlaps=overlaps, record=record)
+
+
+@dataclass
+class Again:
+    """In place of a recorded CUDA graph: the same call once more, over what its inputs hold by now."""
+
+    step: Step
+    output: torch.Tensor
+    replays: int = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        self.output.copy_(self.step())
+
+
+class Recorder:
+    """Hands out stand-ins for recordings, and keeps them."""
+
+    def __init__(self) -> None:
+        self.recordings: list[Again] = []
+
+    def __call__(self, step: Step) -> Recording:
+        self.recordings.append(Again(step, step().clone()))
+        return self.recordings[-1]
+
+
+def run(runner: Runner, settings: EngineConfig, adds: Sequence[Add | Embed], every: int = 0) -> tuple[Told, Stats]:
+    """All that is told until all is answered. every: steps between two arrivals; 0: all come at once."""
+    core, told = Core(settings, runner), Told()
+    waiting = list(reversed(adds))
+    while waiting or core.has_work:
+        if waiting:
+            core.add(waiting.pop())
+        for _ in range(every or (0 if waiting else 1)):
+            done = core.step()
+            assert not done.failed
+            for one in done.tokens:
+                told.tokens[one.group, one.choice].append(one.token)
+                if one.logprobs:
+                    told.logprobs[one.group, one.choice].append(one.logprobs)
+            told.prompts.update({s.group: [p for p in s.prompt_logprobs or () if p] for s in done.started})
+            told.vectors.update({one.group: one.vector for one in done.embedded})
+    core.scheduler.pool.check_integrity([])
+    assert core.stats().blocks_used == 0
+    return told, core.stats()
+
+
+def same(mine: Told, theirs: Told) -> None:
+    """Both say the same: tokens exactly, numbers up to rounding."""
+    assert mine.tokens == theirs.tokens
+    for ours, others in ((mine.logprobs, theirs.logprobs), (mine.prompts, theirs.prompts)):
+        assert ours.keys() == others.keys()  # type: ignore[attr-defined]
+        for key, one in ours.items():  # type: ignore[attr-defined]
+            _same_logprobs(one, others[key])  # type: ignore[index]
+    assert mine.vectors.keys() == theirs.vectors.keys()
+    for group, vector in mine.vectors.items():
+        torch.testing.assert_close(torch.tensor(vector), torch.tensor(theirs.vectors[group]), rtol=1e-4, atol=1e-4)
+
+
+def _same_logprobs(mine: Sequence[Logprobs], theirs: Sequence[Logprobs]) -> None:
+    assert [(one.rank, [token for token, _ in one.top]) for one in mine] == [
+        (one.rank, [token for token, _ in one.top]) for one in theirs
+    ]
+    for ours, others in zip(mine, theirs, strict=True):
+        values, expected = ([one.own, *(value for _, value in one.top)] for one in (ours, others))
+        torch.testing.assert_close(torch.tensor(values), torch.tensor(expected), rtol=1e-4, atol=1e-4)
+
+
+def group(number: int, prompt: int, n: int, new: int, seed: int, sampling: Sampling | None = None) -> Add:
+    """n choices of `new` tokens over a prompt that is the beginning of the same text for all groups."""
+    tokens = tuple(random.Random(7).choices(range(3, VOCABULARY), k=99))[:prompt]
+    return Add.alike(number, tokens, n, seed, new, sampling or Sampling(), frozenset({2}))
+
+
+def write(folder: Path, kind: str = "llama", **settings: Any) -> Path:
+    """A tiny model in a folder."""
+    save(folder, kind, **(SIZES | settings))
+    return folder

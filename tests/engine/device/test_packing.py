@@ -1,0 +1,67 @@
+"""What the device is told of a step's tokens; how far windows look; the largest step."""
+
+from __future__ import annotations
+
+from engine.batch import Batch, Chunk, Draw, Row, Stretch, plan_stretches
+from engine.config import EngineConfig
+from engine.device.attention import within_window
+from engine.device.memory import largest_batch
+from engine.device.packing import NO_SLOT, pack_chunks, pack_tokens
+from engine.flat import adapted, chunks_at, drawn_from
+from engine.messages import Sampling
+
+
+def draw(sequence: int) -> Draw:
+    return Draw(sequence, 0, 1, Sampling())
+
+
+def row(sequence: int, token: int | None, position: int, blocks: tuple[int, ...], adapter: str | None = None) -> Row:
+    return Row(sequence, token, position, blocks, draw(sequence), adapter)
+
+
+STEP = Batch(
+    chunks=(
+        Chunk(1, (11, 12, 13), 4, (5, 6), (), (12, 13, 14)),
+        Chunk(2, (21,), 0, (7,), (draw(2), draw(3)), adapter="a"),
+    ),
+    rows=(row(4, 41, 5, (8, 9), "a"), row(5, None, 3, (2,))),
+)
+
+
+def test_tokens_in_one_line() -> None:
+    packed = {name: array.tolist() for name, array in pack_tokens(STEP, 4, {5: 6}, 3).items()}
+    assert packed == {
+        "tokens": [11, 12, 13, 21, 41, 0, 0],
+        "sources": [-1, -1, -1, -1, -1, 6, -1],
+        "positions": [4, 5, 6, 0, 5, 3, 0],
+        "slots": [24, 25, 26, 28, 37, 11, NO_SLOT],
+        "row_positions": [5, 3, 0],
+    }
+    assert [begin for _, begin in chunks_at(STEP)] == [0, 3]
+    assert adapted(STEP) == {"a": [3, 4]}
+
+
+def test_who_draws_from_which_token() -> None:
+    sources, which = drawn_from(STEP)
+    assert (sources, which) == ([3, 4, 5], [0, 0, 1, 2])
+    packed = {name: array.tolist() for name, array in pack_chunks(STEP, sources).items()}
+    assert packed == {"drawn_from": [3, 4, 5], "followers": [12, 13, 14]}
+
+
+def test_windows_leave_out_whole_spans_and_rows_that_see_nothing() -> None:
+    rows = [row(1, 1, 1999, tuple(range(125))), row(2, 1, 1100, tuple(range(125)))]
+    shared, own = Stretch((0, 1), 0, 1040), (Stretch((0,), 1040, 2000), Stretch((1,), 1040, 1101))
+    assert within_window(rows, (shared, *own), 16, 600) == (Stretch((1,), 0, 1040), *own)
+    assert within_window(rows, (shared, *own), 16, 500) == (Stretch((1,), 512, 1040), Stretch((0,), 1040, 2000), own[1])
+    assert within_window(rows, (shared, *own), 16, 10) == (Stretch((0,), 1536, 2000), own[1])
+    assert within_window(rows, (shared, *own), 16, 5000) == (shared, *own)
+
+
+def test_the_largest_step_runs_all_that_may_run() -> None:
+    config = EngineConfig("m", max_sequences=6, max_batch_tokens=50, block_size=4)
+    batch = largest_batch(config, context=30)
+    assert [len(chunk.tokens) for chunk in batch.chunks] == [30, 14]
+    assert len(batch.draws) == len(batch.rows) == 6
+    blocks = [block for one in (*batch.chunks, *batch.rows) for block in one.blocks]
+    assert sorted(blocks) == list(range(6 + 8 + 4))
+    assert batch.stretches == plan_stretches(batch.rows, 4)

@@ -1,0 +1,61 @@
+"""Which road settings and machine come to, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.device.road import Machine, road
+from engine.errors import ConfigError
+from tests.real.processes import ROOT
+
+GPU = Machine(cuda=True, triton=True, interpreted=False, cpu_bfloat16=False)
+CPU = Machine(cuda=False, triton=True, interpreted=False, cpu_bfloat16=True)
+PLAIN = Machine(cuda=False, triton=False, interpreted=False, cpu_bfloat16=False)
+BARE_GPU = Machine(cuda=True, triton=False, interpreted=False, cpu_bfloat16=False)
+TEST = Machine(cuda=False, triton=True, interpreted=True, cpu_bfloat16=True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "device", "kernels", "dtype"),
+    [
+        (GPU, {}, "cuda", "triton", torch.bfloat16),
+        (GPU, {"dtype": "float16"}, "cuda", "triton", torch.float16),
+        (GPU, {"device": "cpu"}, "cpu", "torch", torch.float32),
+        (GPU, {"kernels": "torch"}, "cpu", "torch", torch.float32),
+        (CPU, {}, "cpu", "torch", torch.bfloat16),
+        (PLAIN, {}, "cpu", "torch", torch.float32),
+        (BARE_GPU, {}, "cpu", "torch", torch.float32),
+        (TEST, {}, "cpu", "torch", torch.bfloat16),
+        (TEST, {"kernels": "triton"}, "cpu", "triton", torch.float32),
+    ],
+)
+def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kernels: str, dtype: torch.dtype) -> None:
+    chosen = road(EngineConfig("m", **settings), machine)
+    assert (chosen.device, chosen.kernels, chosen.dtype) == (torch.device(device), kernels, dtype)
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "said"),
+    [
+        (CPU, {"device": "cuda"}, "torch finds no CUDA device"),
+        (GPU, {"device": "cuda", "kernels": "torch"}, "kernels must be triton"),
+        (BARE_GPU, {"device": "cuda"}, "which is not installed: pip install triton"),
+        (CPU, {"kernels": "triton"}, "device must be cuda"),
+        (GPU, {"device": "cpu", "kernels": "triton"}, "device must be cuda"),
+        (TEST, {"kernels": "triton", "dtype": "bfloat16"}, "interpreter computes wrong numbers"),
+    ],
+)
+def test_roads_that_are_not_there(machine: Machine, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        road(EngineConfig("m", **settings), machine)
+
+
+def test_the_cpu_road_imports_no_triton() -> None:
+    code = "import sys, engine.runner; assert not [name for name in sys.modules if name.partition('.')[0] == 'triton']"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)

@@ -1,0 +1,127 @@
+"""The engine over the device's road gives what it gives over torch's, with all of Triton's kernels (interpreted)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engine.messages import Add, Embed, Sampling
+from engine.runner import Runner
+from tests.engine.device.running import Recorder, config, device_runner, group, run, same, write
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("qwen3"), "qwen3")
+
+
+TRAFFIC = [
+    replace(group(1, 30, 4, 4, 100), logprobs=3),
+    group(2, 9, 1, 5, 200, Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.3, logit_bias=((7, 2.0),))),
+]
+
+
+def test_tokens_and_log_probabilities(llama: Path) -> None:
+    """A prompt in two chunks, n = 4 forks and n = 1 beside them, seeds, cuts, edits."""
+    settings = config(llama)
+    mine, stats = run(device_runner(settings), settings, TRAFFIC)
+    theirs, _ = run(Runner.load(settings), settings, TRAFFIC)
+    same(mine, theirs)
+    assert stats.forks == 3
+    assert stats.prefix_kv_bytes_read > 0
+
+
+def test_overlapping_steps_replayed(qwen3: Path) -> None:
+    """Norms per head; tokens taken from the device where the host does not know them; decoding steps recorded."""
+    settings, recorder = config(qwen3), Recorder()
+    mine, _ = run(device_runner(settings, overlaps=True, record=recorder), settings, TRAFFIC)
+    theirs, _ = run(Runner.load(settings), settings, TRAFFIC)
+    same(mine, theirs)
+    assert [len(one.output) for one in recorder.recordings] == [8, 4, 2, 1]
+    assert sum([one.replays for one in recorder.recordings]) >= 3
+
+
+def test_preemption_and_the_prefix_cache(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few blocks: choices give way and are computed again, and what is known of their prompts is not.
+
+    Recorded steps have room for few partial results here, so that some are not replayed.
+    """
+    monkeypatch.setattr("engine.device.runner.capacity", lambda *_: 4)
+    settings = config(llama, num_blocks=8)
+    adds = [group(1, 14, 3, 5, 100), group(2, 14, 1, 4, 300)]
+    recorder = Recorder()
+    mine, stats = run(device_runner(settings, overlaps=True, record=recorder), settings, adds)
+    theirs, others = run(Runner.load(settings), settings, adds)
+    same(mine, theirs)
+    assert stats.preemptions == others.preemptions > 0
+    assert stats.prefix_cache_hits > 0
+    assert stats.block_copies > 0
+    eight, four, two, one = [one.replays for one in recorder.recordings]
+    assert eight == four == 0 < two + one
+
+
+def test_what_prompts_tell(llama: Path) -> None:
+    """Their log probabilities, and hidden states of both poolings."""
+    settings = config(llama)
+    prompt = group(0, 30, 1, 1, 0).prompt
+    scored = replace(group(1, 30, 1, 1, 0), prompt_logprobs=2)
+    adds: list[Add | Embed] = [scored, Embed(2, prompt[:11], "mean"), Embed(3, prompt[:7], "last")]
+    mine, _ = run(device_runner(settings), settings, adds)
+    theirs, _ = run(Runner.load(settings), settings, adds)
+    assert len(theirs.prompts[1]) == 29
+    same(mine, theirs)
+
+
+def test_adapters(llama: Path, tmp_path: Path) -> None:
+    """Rows of an adapter beside those of the bare model, in steps that are not replayed."""
+    _adapter(tmp_path)
+    settings, recorder = config(llama, adapters=(("tuned", str(tmp_path)),)), Recorder()
+    adds = [replace(group(1, 9, 2, 3, 1), adapter="tuned"), group(2, 9, 1, 3, 1)]
+    mine, _ = run(device_runner(settings, record=recorder), settings, adds)
+    theirs, _ = run(Runner.load(settings), settings, adds)
+    same(mine, theirs)
+    assert mine.tokens[1, 0] != mine.tokens[2, 0]
+    assert not any(one.replays for one in recorder.recordings)
+
+
+def _adapter(folder: Path) -> None:
+    """An adapter as PEFT saves one, of a product that is fused and of one that is not."""
+    torch.manual_seed(5)
+    tensors = {}
+    for name, wide, out in (("self_attn.k_proj", 32, 32), ("mlp.down_proj", 48, 32)):
+        tensors[f"base_model.model.model.layers.1.{name}.lora_A.weight"] = torch.randn(4, wide) * 0.3
+        tensors[f"base_model.model.model.layers.1.{name}.lora_B.weight"] = torch.randn(out, 4) * 0.3
+    save_file(tensors, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["k_proj", "down_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+
+
+def test_a_model_of_transformers_with_windows_and_sinks(tmp_path: Path) -> None:
+    write(tmp_path, "gpt_oss", sliding_window=8, num_local_experts=4, num_experts_per_tok=2)
+    settings = config(tmp_path)
+    adds = [group(1, 21, 2, 3, 1)]
+    mine, _ = run(device_runner(settings), settings, adds)
+    theirs, _ = run(Runner.load(settings), settings, adds)
+    same(mine, theirs)
+
+
+def test_deterministic_mode_is_exact_in_any_company(llama: Path) -> None:
+    """Tokens and log probabilities, to the bit."""
+    settings = config(llama, deterministic=True, max_batch_tokens=40)
+    one = replace(group(1, 30, 3, 4, 100), logprobs=3)
+    single = replace(one, choices=one.choices[2:])
+    runner = device_runner(settings, record=Recorder())
+    beside, _ = run(runner, settings, [one, group(2, 17, 2, 4, 9)], every=1)
+    alone, _ = run(runner, settings, [single])
+    assert beside.tokens[1, 2] == alone.tokens[1, 0]
+    assert beside.logprobs[1, 2] == alone.logprobs[1, 0]
