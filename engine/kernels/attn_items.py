@@ -22,6 +22,14 @@ _LN2 = tl.constexpr(math.log(2))
 
 
 @triton.jit
+def _blocks(blocks, at, length, BLOCK_SIZE: tl.constexpr, KEYS: tl.constexpr):
+    """The blocks of keys at .. at + KEYS - 1, as far as there are so many; `at` is a multiple of KEYS."""
+    key = tl.arange(0, KEYS)
+    index = at // BLOCK_SIZE + key // BLOCK_SIZE if KEYS % BLOCK_SIZE == 0 else (at + key) // BLOCK_SIZE
+    return tl.load(blocks + index, mask=at + key < length, other=0)
+
+
+@triton.jit
 def _attn_item(
     q,
     keys,
@@ -34,7 +42,7 @@ def _attn_item(
     head,
     count,
     lo,
-    hi,
+    length,
     SCALE: tl.constexpr,
     SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -47,7 +55,10 @@ def _attn_item(
     KEYS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One item and key head: every pointer but q and positions stands where the item's own begin."""
+    """One item and key head: every pointer but q and positions stands where the item's own begin.
+
+    Keys are counted from the item's first, which is a block's first too.
+    """
     UNIT: tl.constexpr = (SCALE if SOFTCAP == 0 else 1) * _LOG2E  # of a score, in powers of 2
     lane = tl.arange(0, LANES)
     member = lane // GROUP
@@ -59,27 +70,27 @@ def _attn_item(
     query_at = (row.to(tl.int64) * HEADS + place) * DIM
     queries = tl.load(q + query_at[:, None] + dim[None, :], mask=wanted, other=0.0)
 
-    begin = lo
+    begin = 0
     if WINDOW > 0:
-        first = tl.load(positions + row, mask=there, other=2147483647) - (WINDOW - 1)  # that a lane sees
-        begin = tl.maximum(lo, lo + (tl.min(first, 0) - lo) // KEYS * KEYS)
+        first = tl.load(positions + row, mask=there, other=2147483647) - (WINDOW - 1) - lo  # that a lane sees
+        begin = tl.maximum(tl.min(first, 0), 0) // KEYS * KEYS
 
     highest = tl.full([LANES], float("-inf"), tl.float32)
     total = tl.zeros([LANES], tl.float32)
     mixed = tl.zeros([LANES, DIMS], tl.float32)
     # The next keys' blocks are read a turn ahead: were they read in their own turn, the compiler would give half of the
     # stages to them, and no key would be on its way while others are computed with.
-    key = begin + tl.arange(0, KEYS)
-    block = tl.load(blocks + (key - lo) // BLOCK_SIZE, mask=key < hi, other=0)
-    for at in tl.range(begin, hi, KEYS, num_stages=STAGES):
+    block = _blocks(blocks, begin, length, BLOCK_SIZE, KEYS)
+    for at in tl.range(begin, length, KEYS, num_stages=STAGES):
         key = at + tl.arange(0, KEYS)
-        written = key < hi
+        written = key < length
         loaded = written[:, None]
         if DIM != DIMS:
             loaded = loaded & (dim < DIM)[None, :]
-        offset = (block.to(tl.int64) * BLOCK_SIZE + key % BLOCK_SIZE)[:, None] * DIM + dim[None, :]
+        inside = tl.arange(0, KEYS) % BLOCK_SIZE if KEYS % BLOCK_SIZE == 0 else key % BLOCK_SIZE
+        offset = (block * BLOCK_SIZE + inside).to(tl.int64)[:, None] * DIM + dim[None, :]
         k = tl.load(keys + offset, mask=loaded, other=0.0)
-        block = tl.load(blocks + (key + KEYS - lo) // BLOCK_SIZE, mask=key + KEYS < hi, other=0)
+        block = _blocks(blocks, at + KEYS, length, BLOCK_SIZE, KEYS)
         scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
         if SOFTCAP > 0.0:
             # tanh(x) = 1 - 2 / (1 + e^2x), which runs into 1 and -1 where e^2x leaves the range.
@@ -140,7 +151,7 @@ def _attn_items(
         count = tl.load(item + 1)
         table = tl.load(item + 2)
         lo = tl.load(item + 3)
-        hi = tl.load(item + 4)
+        length = tl.load(item + 4) - lo
         slot = tl.load(item + 5).to(tl.int64)
         keys = kv + head.to(tl.int64) * kv_stride
         values = kv + (head + KV_HEADS).to(tl.int64) * kv_stride
@@ -148,12 +159,12 @@ def _attn_items(
         sums = lse + slot * HEADS
         if tl.load(item + 6) != 0:
             _attn_item(
-                q, keys, values, blocks + table, rows + first, positions, out, sums, head, count, lo, hi,
+                q, keys, values, blocks + table, rows + first, positions, out, sums, head, count, lo, length,
                 SCALE, SOFTCAP, WINDOW, HEADS, GROUP, DIM, DIMS, BLOCK_SIZE, WIDE, KEYS, STAGES,
             )  # fmt: skip
         else:
             _attn_item(
-                q, keys, values, blocks + table, rows + first, positions, out, sums, head, count, lo, hi,
+                q, keys, values, blocks + table, rows + first, positions, out, sums, head, count, lo, length,
                 SCALE, SOFTCAP, WINDOW, HEADS, GROUP, DIM, DIMS, BLOCK_SIZE, NARROW, KEYS, STAGES,
             )  # fmt: skip
 

@@ -72,7 +72,8 @@ def warps(elements: int) -> int:
 class Attn:
     """Tiles of decode attention: `wide` or `narrow` lanes (rows x query heads of one key head), `keys` keys at a time.
 
-    per_core: programs that share a multiprocessor; one's first keys are fetched while another computes.
+    per_core: programs that share a multiprocessor; one's first keys are fetched while another computes. registers: the
+    most that a thread may take, where the compiler would else take too many for that.
     """
 
     wide: int
@@ -81,11 +82,7 @@ class Attn:
     stages: int
     warps: int
     per_core: int
-
-    @property
-    def registers(self) -> int:
-        """The most that a thread may take, so that per_core programs fit."""
-        return min(65536 // (32 * self.warps * self.per_core) // 8 * 8, 255)
+    registers: int | None = None
 
 
 # By (largest head_dim, bytes of a number). To be fed at 4.8 TB/s a multiprocessor needs some 40 KB under way (bandwidth
@@ -93,7 +90,7 @@ class Attn:
 # that of one warpgroup's products. 128 lanes and 8 warps would leave a program alone on its multiprocessor, with
 # nothing to hide the begin of each narrow item behind.
 _ATTN = {
-    (64, 2): Attn(64, 16, 64, 4, 4, 3),  # 168 registers, 72 KB; 3 programs x 3 pairs x 16 KB. 128 keys: 255 registers
+    (64, 2): Attn(64, 16, 64, 4, 4, 3, 168),  # 72 KB; 3 programs x 3 pairs x 16 KB. 128 keys would take 255 registers
     (128, 2): Attn(64, 16, 64, 3, 4, 2),  # up to 255 registers, 112 KB; 2 programs x 2 pairs x 32 KB
     (256, 2): Attn(64, 16, 32, 4, 8, 1),  # 224 registers, 160 KB; 1 program x 3 pairs x 32 KB. 4 warps would spill
     (64, 4): Attn(64, 16, 16, 2, 8, 1),  # float32 has no tensor cores: small tiles that fit the registers

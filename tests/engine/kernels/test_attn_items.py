@@ -92,11 +92,11 @@ class Case:
         return out
 
 
-def items_of(work: WorkList) -> list[Item]:
+def items_of(work: WorkList, size: int = BLOCK) -> list[Item]:
     """The list as the reference reads it."""
     items: list[Item] = []
     for first, count, table, lo, hi, slot, _, _ in work.items.tolist():
-        blocks = work.blocks[table : table - (lo - hi) // BLOCK].tolist()
+        blocks = work.blocks[table : table - (lo - hi) // size].tolist()
         items.append(Item(tuple(work.rows[first : first + count].tolist()), tuple(blocks), lo, hi, slot))
     return items
 
@@ -213,6 +213,19 @@ def test_parts_that_a_window_left_empty_do_not_change_a_bit() -> None:
     assert torch.equal(out[0], out[1])
     weights = lse[26:].double().softmax(0)
     torch.testing.assert_close(out[2].double(), (weights * partial[26:, 0].double()).sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [3, 24, 96])
+def test_blocks_of_any_size(size: int) -> None:
+    rows = [Row(i, 1, position, (0, 1, *range(2 + 40 * i, 42 + 40 * i)), DRAW) for i, position in enumerate((100, 97))]
+    case = Case(rows)
+    case.kv = torch.randn(4, 82 * size, case.dim)
+    work = work_list(rows, plan_stretches(rows, size), Tables().step(rows), size, case.tiling())
+    partial, lse = torch.empty(len(work.part_slots), 4, 16), torch.empty(len(work.part_slots), 4)
+    attn_items(case.q, case.kv, case.tensors(work, 2), torch.empty(2), partial, lse, block_size=size, scale=SCALE)
+    items = items_of(work, size)
+    expected = reference.attn_items(case.q.double(), *case.kv.double().chunk(2), items, size, SCALE)
+    torch.testing.assert_close(partial.double(), expected[0], **CLOSE[torch.float32])
 
 
 def test_buffers_longer_than_the_list_and_pools_full_of_what_is_no_number() -> None:
