@@ -21,7 +21,6 @@ from engine.attention.tiles import plan_tiles
 from engine.attention.worklist import Tables, Tiling, work_list
 from engine.batch import SPAN, Batch, Row, Stretch, span_tokens
 from engine.device.frame import Arrays
-from engine.errors import ModelError
 from engine.kernels import launch
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts
@@ -31,8 +30,6 @@ from engine.models.ops import Heads
 from engine.models.spec import AttentionSpec
 
 ITEM = 256  # tokens: work lists are cut at its multiples
-
-_WIDEST = 256  # numbers in a head that the launch tables have tiles for
 
 
 class Turns(NamedTuple):
@@ -73,14 +70,15 @@ class DeviceAttention:
 
         Raises ModelError for heads that the kernels have no tiles for.
         """
-        if (widest := max(layer.head_dim for layer in layers)) > _WIDEST:
-            raise ModelError(f"heads of {widest} numbers: the kernels take up to {_WIDEST}; use kernels torch on a CPU")
         self._layers = tuple(layers)
         self._cache = cache
         self._tables = Tables()
         kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
         self._kinds = tuple(dict.fromkeys(kinds))
         self._kind_of = [self._kinds.index(kind) for kind in kinds]
+        self._tilings = {kind: _tiling(kind, cache) for kind in self._kinds}
+        itemsize = cache.dtype.itemsize
+        self._queries = {k: launch.prefill(k.head_dim, itemsize).queries(k.heads // k.kv_heads) for k in self._kinds}
         sizes = max(layer.heads * layer.head_dim for layer in layers), max(layer.heads for layer in layers)
         self._partial, self._lse = (torch.empty(places * size, device=cache.device) for size in sizes)
         # Rows that only fill up are never written, but computed with: they must be numbers.
@@ -95,8 +93,9 @@ class DeviceAttention:
         planned: dict[AttentionSpec, Arrays] = {}
         for kind in self._kinds:
             # Where no row is past the window, the list is that of layers without one.
-            seen = kind if kind.window is not None and kind.window < longest else replace(kind, window=None)
-            planned[kind] = planned[seen] if seen in planned else self._planned(batch, seen, tables)
+            window = kind.window if kind.window is not None and kind.window < longest else None
+            seen = replace(kind, window=window)
+            planned[kind] = planned[seen] if seen in planned else self._planned(batch, kind, window, tables)
             planned[seen] = planned[kind]
         return _numbered([planned[kind] for kind in self._kinds])
 
@@ -107,24 +106,22 @@ class DeviceAttention:
         shapes |= {"part_slots": (places,), "counts": (2,)}
         return _numbered([{name: np.zeros(shape, dtype=np.int32) for name, shape in shapes.items()}] * len(self._kinds))
 
-    def _planned(self, batch: Batch, kind: AttentionSpec, tables: Sequence[NDArray[np.int32]]) -> Arrays:
-        """A kind's work list and tiles."""
-        size, itemsize = self._cache.block_size, self._cache.dtype.itemsize
-        group = kind.heads // kind.kv_heads
+    def _planned(
+        self, batch: Batch, kind: AttentionSpec, window: int | None, tables: Sequence[NDArray[np.int32]]
+    ) -> Arrays:
+        """A kind's work list, as far as its rows see through the window, and its tiles."""
+        size = self._cache.block_size
         arrays: Arrays = {}
         if batch.rows:
-            shape = launch.attn(kind.head_dim, group, itemsize)
-            fill = launch.programs(self._cache.device, shape.per_core) // kind.kv_heads
             stretches = batch.stretches
-            if kind.window is not None:
-                stretches = within_window(batch.rows, stretches, size, kind.window)
-            tiling = Tiling(group, shape.wide, shape.narrow, fill, ITEM)
-            work = work_list(batch.rows, stretches, tables, size, tiling)
+            if window is not None:
+                stretches = within_window(batch.rows, stretches, size, window)
+            work = work_list(batch.rows, stretches, tables, size, self._tilings[kind])
             arrays |= {"items": work.items, "rows": work.rows, "blocks": work.blocks}
             arrays |= {"parts": work.parts, "part_slots": work.part_slots}
             arrays["counts"] = np.array([len(work.items), len(batch.rows)], dtype=np.int32)
         if batch.chunks:
-            cut = plan_tiles(batch.chunks, launch.prefill(kind.head_dim, itemsize).queries(group), size)
+            cut = plan_tiles(batch.chunks, self._queries[kind], size)
             arrays |= {"tiles": cut.tiles, "number": np.array([len(cut.tiles)], dtype=np.int32), "tables": cut.blocks}
         return arrays
 
@@ -213,6 +210,13 @@ class DeviceAttention:
         if numbers > len(self._partial) or sums > len(self._lse):
             return self._partial.new_empty(places, spec.heads, spec.head_dim), self._lse.new_empty(places, spec.heads)
         return self._partial[:numbers].view(places, spec.heads, -1), self._lse[:sums].view(places, -1)
+
+
+def _tiling(kind: AttentionSpec, cache: KvCache) -> Tiling:
+    group = kind.heads // kind.kv_heads
+    shape = launch.attn(kind.head_dim, group, cache.dtype.itemsize)
+    fill = launch.programs(cache.device, shape.per_core) // kind.kv_heads  # each item is one program per key head
+    return Tiling(group, shape.wide, shape.narrow, fill, ITEM)
 
 
 def within_window(

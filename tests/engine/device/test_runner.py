@@ -10,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from engine.device.runner import DeviceRunner
+from engine.errors import ModelError
 from engine.messages import Add, Embed, Sampling
-from engine.runner import Runner
+from engine.runner import Runner, load
 from tests.engine.device.running import Recorder, config, device_runner, group, run, same, write
 
 
@@ -72,11 +74,13 @@ def test_preemption_and_the_prefix_cache(llama: Path, monkeypatch: pytest.Monkey
 
 def test_what_prompts_tell(llama: Path) -> None:
     """Their log probabilities, and hidden states of both poolings."""
-    settings = config(llama)
+    settings = config(llama, kernels="triton")
     prompt = group(0, 30, 1, 1, 0).prompt
     scored = replace(group(1, 30, 1, 1, 0), prompt_logprobs=2)
     adds: list[Add | Embed] = [scored, Embed(2, prompt[:11], "mean"), Embed(3, prompt[:7], "last")]
-    mine, _ = run(device_runner(settings), settings, adds)
+    runner = load(settings)
+    assert isinstance(runner, DeviceRunner)
+    mine, _ = run(runner, settings, adds)
     theirs, _ = run(Runner.load(settings), settings, adds)
     assert len(theirs.prompts[1]) == 29
     same(mine, theirs)
@@ -113,6 +117,12 @@ def test_a_model_of_transformers_with_windows_and_sinks(tmp_path: Path) -> None:
     mine, _ = run(device_runner(settings), settings, adds)
     theirs, _ = run(Runner.load(settings), settings, adds)
     same(mine, theirs)
+
+
+def test_heads_that_no_kernel_takes_are_refused_as_the_model_is_loaded(tmp_path: Path) -> None:
+    write(tmp_path, head_dim=288)
+    with pytest.raises(ModelError, match="heads of 288 numbers"):
+        load(config(tmp_path, kernels="triton"))
 
 
 def test_deterministic_mode_is_exact_in_any_company(llama: Path) -> None:
