@@ -29,6 +29,7 @@ from engine.device.road import Road
 from engine.device.sampler import DeviceSampler, Drawn
 from engine.device.scores import Scores
 from engine.device.transfer import Buffers, Fetched
+from engine.errors import ConfigError
 from engine.flat import adapted, chunks_at, drawn_from
 from engine.kernels.copy_blocks import copy_blocks
 from engine.messages import Ready
@@ -123,10 +124,20 @@ class DeviceRunner:
 
     @classmethod
     def load(cls, config: EngineConfig, road: Road) -> DeviceRunner:
-        """Load the model, find room for its cache, and record its steps.
+        """Load the model, find room for its cache, record its steps, and compile what draws from them.
 
         Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
         """
+        try:
+            return cls._load(config, road)
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                f"the device's memory does not hold the model, a step of {config.max_batch_tokens} tokens and the KV cache:"
+                " lower max_batch_tokens, max_sequences, num_blocks or kv_fraction"
+            ) from error
+
+    @classmethod
+    def _load(cls, config: EngineConfig, road: Road) -> DeviceRunner:
         device = road.device
         model = load_model(Path(config.model), road.dtype, config.max_model_len, config.adapters, device)
         token_bytes = kv_values_per_token(model.attention) * road.dtype.itemsize
@@ -143,7 +154,10 @@ class DeviceRunner:
             return cls(config, model, cache(config.kv_blocks(token_bytes, ram())), overlaps=False)
         blocks = config.kv_blocks(token_bytes, left_beside(largest_step), KV_FRACTION, None)
         record = cuda_recorder() if config.cuda_graphs and model.steady else None
-        return cls(config, model, cache(blocks), overlaps=True, record=record)
+        runner = cls(config, model, cache(blocks), overlaps=True, record=record)
+        with torch.inference_mode():
+            runner._sampler.warm_up(road.dtype)
+        return runner
 
     def submit(self, batch: Batch) -> DevicePending:
         """Queue copies, then chunks and rows in one pass, and draws. Raises where nothing of it runs."""
