@@ -193,12 +193,12 @@ class Queue:
         return freed
 
     def _heads(self) -> Iterator[Sequence]:
-        """The oldest waiting sequence of each group, but for those preempted just now with a token under way.
+        """The oldest waiting sequence of each group, but for those that gave way in this very step.
 
-        They are let in once it is known: what is computed again ends with it.
+        A token of theirs may be under way, and what they compute again ends with it.
         """
         heads = (next(siblings) for _, siblings in groupby(self.waiting, key=lambda sequence: sequence.group.number))
-        return (head for head in heads if not head.ahead)
+        return (head for head in heads if head.since < self.steps)
 
     def _known(self, sequence: Sequence) -> BlockTable:
         """The blocks that need not be computed. The last token always is: somebody draws from it."""

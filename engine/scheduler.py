@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from engine import chunking, prefix, work
 from engine.admission import Limits, Queue, blocks_wanted, by_age, giving_way
 from engine.batch import Batch, Row, StepOutput, Stuck, plan_stretches
-from engine.blocks import BlockPool, BlockTable
+from engine.blocks import BlockPool
 from engine.config import EngineConfig
-from engine.flight import Flight, Outcome
+from engine.flight import Flight, Outcome, publish
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
 from engine.sequence import Finish, Gathered, Sequence, SequenceGroup, State
 
@@ -168,24 +168,10 @@ class Scheduler:
         flight = self._flights.popleft()
         if flight.batch is not batch:
             raise RuntimeError("a batch is received out of turn")
-        started: list[Started] = []
-        embedded: list[Embedded] = []
-        for chunk, group, gathered in flight.gather(output):
-            end = chunk.start + len(chunk.tokens)
-            self.prompt_tokens_computed += max(min(end, len(group.prompt)) - chunk.start, 0)
-            if self._chunk is None or len(chunk.tokens) == self._chunk:
-                self._publish(group.living(), chunk.blocks, chunk.start, end)
-            if not chunk.last or not group.alive:
-                continue
-            if chunk.pooling:
-                embedded.append(work.embedded(group, gathered))
-                self._end(group.sequences[0])
-            elif not group.started:
-                started.append(work.started(group, gathered))
-                group.started = True
+        started, embedded = self._take_prompts(flight, output)
         for row in batch.rows if self._chunk is None else ():
             if sequence := self._sequences.get(row.sequence):
-                self._publish([sequence], row.blocks, row.position, row.position + 1)
+                publish(self.pool, [sequence], row.blocks, row.position, row.position + 1)
         stuck: dict[int, Stuck] = {}
         for number, why in output.stuck.items():
             if sequence := self._sequences.get(number):
@@ -197,7 +183,25 @@ class Scheduler:
             if number in self._sequences
         ]
         self.tokens_drawn += len(tokens)
-        return Outcome(tuple(tokens), tuple(started), tuple(embedded), stuck)
+        return Outcome(tuple(tokens), started, embedded, stuck)
+
+    def _take_prompts(self, flight: Flight, output: StepOutput) -> tuple[tuple[Started, ...], tuple[Embedded, ...]]:
+        started: list[Started] = []
+        embedded: list[Embedded] = []
+        for chunk, group, gathered in flight.gather(output):
+            end = chunk.start + len(chunk.tokens)
+            self.prompt_tokens_computed += max(min(end, len(group.prompt)) - chunk.start, 0)
+            if self._chunk is None or len(chunk.tokens) == self._chunk:
+                publish(self.pool, group.living(), chunk.blocks, chunk.start, end)
+            if not chunk.last or not group.alive:
+                continue
+            if chunk.pooling:
+                embedded.append(work.embedded(group, gathered))
+                self._end(group.sequences[0])
+            elif not group.started:
+                started.append(work.started(group, gathered))
+                group.started = True
+        return tuple(started), tuple(embedded)
 
     def _row(self, sequence: Sequence) -> Row:
         index = sequence.position // self.pool.block_size
@@ -226,20 +230,6 @@ class Scheduler:
             group.cached_tokens = sequence.computed
             self.cache_hits += sequence.computed
             self.cache_misses += len(group.prompt) - sequence.computed
-
-    def _publish(self, sequences: Iterable[Sequence], table: BlockTable, start: int, end: int) -> None:
-        """Make the blocks of a table known that became full by computing positions start .. end - 1.
-
-        sequences: who may hold them; who has given them back meanwhile, or holds another block there, does not.
-        """
-        size = self.pool.block_size
-        for index in range(start // size, end // size):
-            for sequence in sequences:
-                if sequence.blocks[index : index + 1] == table[index : index + 1]:
-                    sequence.name_blocks(end // size, size)
-                    sequence.blocks = self.pool.publish(sequence.blocks, index, sequence.keys[index])
-                    if sequence.blocks[index] == table[index]:
-                        break  # it is known for all of them
 
     def _leave_prefill(self, leader: Sequence) -> None:
         leader.move(State.DECODE)
