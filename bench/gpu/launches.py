@@ -29,7 +29,7 @@ from engine.kernels.topk_topp import topk_topp
 QWEN25 = ModelShape("Qwen2.5-0.5B", "llama", 151936, 896, 24, Shape(14, 2, 64), 4864, tied=True)
 SMOLLM2 = ModelShape("SmolLM2-135M", "llama", 49152, 576, 30, Shape(9, 3, 64), 1536, tied=True)
 
-_TOKENS, _SLOTS, _BLOCK_SIZE, _POSITIONS, _PARTS = 8, 1 << 16, 16, 40960, 64
+_SLOTS, _BLOCK_SIZE, _POSITIONS = 1 << 16, 16, 40960
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,16 @@ class Case:
     launch: Callable[[], None]
 
 
-def cases() -> Iterator[Case]:
-    """All that is compiled. Cases may ask for the same kernel with the same constants."""
+def cases(tokens: int = 8) -> Iterator[Case]:
+    """All that is compiled. Cases may ask for the same kernel with the same constants.
+
+    tokens: of a step, and as many of everything else that steps have more or fewer of. No kernel depends on it.
+    """
     for model in (QWEN3, LLAMA, QWEN25, SMOLLM2):
         heads = Heads(model.attention, normed=model.architecture == "qwen3")
-        yield Case(model.name, partial(_model, model, heads))
+        yield Case(model.name, partial(_model, model, heads, tokens))
     for name, heads in _HEADS.items():
-        yield Case(name, partial(_attention, heads))
+        yield Case(name, partial(_attention, heads, tokens))
 
 
 _HEADS = {
@@ -92,31 +95,31 @@ def _longs(*shape: int) -> torch.Tensor:
     return _empty(*shape, dtype=torch.int64)
 
 
-def _model(model: ModelShape, heads: Heads) -> None:
+def _model(model: ModelShape, heads: Heads, tokens: int) -> None:
     """All that a step of a model launches."""
-    _attention(heads)
-    x, added, out = _floats(_TOKENS, model.hidden), _empty(_TOKENS, model.hidden), _empty(_TOKENS, model.hidden)
+    _attention(heads, tokens)
+    x, added, out = _floats(tokens, model.hidden), _empty(tokens, model.hidden), _empty(tokens, model.hidden)
     for before in (None, added):
         rms_norm(x, before, _floats(model.hidden), 1e-6, out)
-    silu_mul(_empty(_TOKENS, 2 * model.intermediate), _empty(_TOKENS, model.intermediate))
-    copy_blocks(_empty(model.layers, 2 * heads.shape.kv_heads, _SLOTS, heads.shape.dim), _ints(4, 2), _BLOCK_SIZE)
-    _sampling(_empty(_TOKENS, model.vocab))
+    silu_mul(_empty(tokens, 2 * model.intermediate), _empty(tokens, model.intermediate))
+    copy_blocks(_empty(model.layers, 2 * heads.shape.kv_heads, _SLOTS, heads.shape.dim), _ints(tokens, 2), _BLOCK_SIZE)
+    _sampling(_empty(tokens, model.vocab))
 
 
-def _attention(heads: Heads) -> None:
+def _attention(heads: Heads, tokens: int) -> None:
     shape, dtype = heads.shape, heads.dtype
     both = 2 * shape.kv_heads
     kv = _empty(both, _SLOTS, shape.dim, dtype=dtype)
-    q, out = _empty(_TOKENS, shape.heads, shape.dim, dtype=dtype), _empty(_TOKENS, shape.heads * shape.dim, dtype=dtype)
+    q, out = _empty(tokens, shape.heads, shape.dim, dtype=dtype), _empty(tokens, shape.heads * shape.dim, dtype=dtype)
     sinks = _empty(shape.heads, dtype=dtype) if heads.sinks else None
     scale = shape.dim**-0.5
-    work = Work(_ints(_PARTS, 8), _ints(_PARTS), _ints(_PARTS), _ints(_TOKENS + 1), _ints(_PARTS), _ints(2))
-    partial, lse = _floats(_PARTS, shape.heads, shape.dim), _floats(_PARTS, shape.heads)
+    work = Work(_ints(tokens, 8), _ints(tokens), _ints(tokens), _ints(tokens + 1), _ints(tokens), _ints(2))
+    partial, lse = _floats(tokens, shape.heads, shape.dim), _floats(tokens, shape.heads)
     attn_items(
         q,
         kv,
         work,
-        _ints(_TOKENS),
+        _ints(tokens),
         partial,
         lse,
         block_size=_BLOCK_SIZE,
@@ -128,9 +131,9 @@ def _attention(heads: Heads) -> None:
     prefill_attn(
         q,
         kv,
-        _ints(_TOKENS, 5),
+        _ints(tokens, 5),
         _ints(1),
-        _ints(_PARTS),
+        _ints(tokens),
         out,
         block_size=_BLOCK_SIZE,
         scale=scale,
@@ -139,13 +142,13 @@ def _attention(heads: Heads) -> None:
         sinks=sinks,
     )
     if heads.rotated:
-        qkv = _empty(_TOKENS, (shape.heads + both) * shape.dim, dtype=dtype)
+        qkv = _empty(tokens, (shape.heads + both) * shape.dim, dtype=dtype)
         norm = _floats(shape.dim) if heads.normed else None
         turns = _floats(_POSITIONS, shape.dim // 2)
-        positions, slots = _longs(_TOKENS), _longs(_TOKENS)
+        positions, slots = _longs(tokens), _longs(tokens)
         qkv_rope_store(qkv, turns, turns, positions, slots, kv, q, q_norm=norm, k_norm=norm, eps=1e-6)
     else:
-        store(_empty(_TOKENS, both, shape.dim, dtype=dtype), _longs(_TOKENS), kv)
+        store(_empty(tokens, both, shape.dim, dtype=dtype), _longs(tokens), kv)
 
 
 def _sampling(logits: torch.Tensor) -> None:
@@ -154,8 +157,8 @@ def _sampling(logits: torch.Tensor) -> None:
     blocks = -(-vocabulary // BLOCK)
     changes = {"changes": _longs(rows, len(CHANGE.names or ()))}
     edits = {
-        **{name: _longs(300) for name in ("excluded", "biased", "tallied")},
-        **{name: _floats(300) for name in ("bias", "times")},
+        **{name: _longs(rows) for name in ("excluded", "biased", "tallied")},
+        **{name: _floats(rows) for name in ("bias", "times")},
         "masks": _empty(rows, vocabulary // 8, dtype=torch.uint8),
     }
     edited = logits_edit(logits, changes | edits)
