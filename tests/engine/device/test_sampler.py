@@ -83,7 +83,7 @@ def test_all_kinds_over_several_blocks() -> None:
     sampler, on_cpu = DeviceSampler(_CPU, 700), Sampler()
     _compare(sampler.sample(logits, rows, draws, masks), on_cpu.sample(logits, rows, draws, masks))
     for draw in draws:
-        draw.past.output.append(9)  # type: ignore[union-attr,attr-defined]
+        draw.past.output.append(9)  # type: ignore[union-attr]
     _compare(sampler.sample(logits, rows, draws, {}), on_cpu.sample(logits, rows, draws, {}))
 
 
@@ -100,7 +100,7 @@ class _Unseen(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_a_step_is_made_without_a_look_at_the_device() -> None:
     rows, draws, masks = _all_kinds()
     logits = _rows(5, 700)
-    with _Unseen():
+    with _Unseen():  # type: ignore[no-untyped-call]
         drawn = DeviceSampler(_CPU, 700).sample(logits, rows, draws, masks)
     _compare(drawn, Sampler().sample(logits, rows, draws, masks))
 

@@ -119,7 +119,7 @@ def test_alone_and_together_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_edited_rows_beside_raw_ones() -> None:
     logits, edited = _rows(2, 600).half(), _rows(2, 600).flip(1)
-    lines = [{"row": ~1, "seed": 4}, {"row": 1, "seed": 4}, {"row": ~0, "temperature": 0.0}]
+    lines: list[dict[str, Any]] = [{"row": ~1, "seed": 4}, {"row": 1, "seed": 4}, {"row": ~0, "temperature": 0.0}]
     expected = [
         *_expected(edited[1:], [{"seed": 4, "position": 0}]),
         *_expected(logits[1:], [{"seed": 4, "position": 0}]),

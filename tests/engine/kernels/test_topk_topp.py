@@ -71,7 +71,7 @@ def test_whatever_the_tiles_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_edited_rows_half_precision_and_lines_that_cut_nothing() -> None:
     rows, edited = _rows(600).half(), _rows(600).flip(1)
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"row": ~2, "top_p": 0.7},
         {"row": 0, "top_k": 7},
         {"row": 0},
