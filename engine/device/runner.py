@@ -132,8 +132,8 @@ class DeviceRunner:
             return cls._load(config, road)
         except torch.OutOfMemoryError as error:
             raise ConfigError(
-                f"the device's memory does not hold the model, a step of {config.max_batch_tokens} tokens and the KV cache:"
-                " lower max_batch_tokens, max_sequences, num_blocks or kv_fraction"
+                "the device's memory does not hold the model, the KV cache and a step of"
+                f" {config.max_batch_tokens} tokens: lower max_batch_tokens, max_sequences, num_blocks or kv_fraction"
             ) from error
 
     @classmethod

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from engine.device.runner import DeviceRunner
-from engine.errors import ModelError
+from engine.errors import ConfigError, ModelError
 from engine.messages import Add, Embed, Sampling
 from engine.runner import Runner, load
 from tests.engine.device.running import Recorder, config, device_runner, group, run, same, write
@@ -123,6 +123,15 @@ def test_heads_that_no_kernel_takes_are_refused_as_the_model_is_loaded(tmp_path:
     write(tmp_path, head_dim=288)
     with pytest.raises(ModelError, match="heads of 288 numbers"):
         load(config(tmp_path, kernels="triton"))
+
+
+def test_a_device_that_is_too_small_is_told_in_words(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_model(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate ...")
+
+    monkeypatch.setattr("engine.device.runner.load_model", load_model)
+    with pytest.raises(ConfigError, match="does not hold the model, the KV cache and a step of 32 tokens"):
+        load(config(llama, kernels="triton"))
 
 
 def test_deterministic_mode_is_exact_in_any_company(llama: Path) -> None:
