@@ -62,7 +62,9 @@ class Lengths:
     own: tokens that each row has behind the shared prefix in the attention cases. short, middle, long: prefixes.
     batch: rows of the unshared case. new: tokens per choice of the throughput cases; peer_new: of those against
     transformers. beyond: what measure 10's prompt has behind 8k, whose new tokens are `extra`.
-    gate: pairs of rows and prefix for measure 5.
+    gate: pairs of rows and prefix for measure 5. rounds: of whole requests, behind `warm` that
+    do not count; repeats: of single calls; sets: of their inputs, in turns.
+    samples: choices that measure 11 compares.
     """
 
     own: int = 127
@@ -80,31 +82,37 @@ class Lengths:
     extra: int = 64
     gate: tuple[tuple[int, int], ...] = tuple((n, p) for n in (1, 2, 4, 8, 32) for p in (61, 127, 509, 2039))
     rounds: int = 3
+    warm: int = 1
     repeats: int = 20
+    sets: int = 3
+    samples: int = 8
 
 
 REAL = Lengths()
 TINY = Lengths(
-    own=5,
-    short=13,
-    middle=29,
-    long=37,
+    own=3,
+    short=7,
+    middle=9,
+    long=11,
     narrow=2,
-    wide=3,
-    widest=4,
+    wide=2,
+    widest=3,
     batch=2,
-    new=5,
-    peer_new=3,
-    even=16,
+    new=2,
+    peer_new=2,
+    even=8,
     beyond=3,
-    extra=4,
-    gate=((1, 7), (3, 7)),
+    extra=2,
+    gate=((2, 7),),
     rounds=1,
+    warm=0,
     repeats=2,
+    sets=1,
+    samples=1,
 )
-TINY_QWEN3 = ModelShape("tiny Qwen3", "qwen3", 61, 32, 2, Shape(4, 2, 16), 48, tied=True)
-TINY_LLAMA = ModelShape("tiny Llama", "llama", 67, 48, 2, Shape(3, 1, 16), 64, tied=False)
-TINY_LAYER = Shape(4, 2, 16)
+TINY_QWEN3 = ModelShape("tiny Qwen3", "qwen3", 61, 32, 1, Shape(2, 1, 16), 48, tied=True)
+TINY_LLAMA = ModelShape("tiny Llama", "llama", 67, 32, 1, Shape(3, 1, 16), 64, tied=False)
+TINY_LAYER = Shape(2, 1, 16)
 
 
 @dataclass(frozen=True, slots=True)

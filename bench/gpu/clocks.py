@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
 import torch
+
+from bench.gpu.table import Result
 
 Call = Callable[[], object]
 
@@ -43,6 +45,10 @@ class Clock(Protocol):
         """
         ...
 
+    def record(self, call: Call) -> Call:
+        """The call as a recorded graph's replay, where there are graphs; it has been made once when this returns."""
+        ...
+
     def now(self) -> float:
         """The host's seconds since whenever."""
         ...
@@ -68,12 +74,12 @@ class CudaClock:
             for call in calls:
                 call()
         torch.cuda.synchronize()
-        graphs = _captured(calls) if graph else None
-        run = calls if graphs is None else [one.replay for one in graphs]
+        replays = self._recorded(calls) if graph else None
+        run = calls if replays is None else replays
         total = repeats + _WARM
         begin, end = [_event() for _ in range(total)], [_event() for _ in range(total)]
         for i in range(total):
-            for _ in range(1 if graphs is not None else 4):  # the host needs more of a lead without a graph
+            for _ in range(4 if replays is None else 1):  # the host needs more of a lead without a graph
                 self._flush.fill_(i % 251)
             begin[i].record()
             run[i % len(run)]()
@@ -81,7 +87,23 @@ class CudaClock:
         torch.cuda.synchronize()
         taken = [first.elapsed_time(last) / 1e3 for first, last in zip(begin[_WARM:], end[_WARM:], strict=True)]
         low, middle, high = statistics.quantiles(taken, n=4) if len(taken) > 1 else taken * 3
-        return Timing(middle, low, high, repeats, graphs is not None)
+        return Timing(middle, low, high, repeats, replays is not None)
+
+    def _recorded(self, calls: Sequence[Call]) -> list[Call] | None:
+        try:
+            return [self.record(call) for call in calls]
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return None
+
+    def record(self, call: Call) -> Call:
+        """As Clock.record; raises what torch raises for a call that cannot be recorded."""
+        call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        return graph.replay
 
     def now(self) -> float:
         """As Clock.now."""
@@ -108,6 +130,11 @@ class DryClock:
             call()
         return Timing(1e-3, 1e-3, 1e-3, repeats, graph)
 
+    def record(self, call: Call) -> Call:
+        """As Clock.record."""
+        call()
+        return call
+
     def now(self) -> float:
         """As Clock.now."""
         return next(self._ticks) * 1e-3
@@ -120,22 +147,14 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _captured(calls: Sequence[Call]) -> list[torch.cuda.CUDAGraph] | None:
-    """A graph of each call; None where one of them cannot be recorded."""
-    graphs: list[torch.cuda.CUDAGraph] = []
-    for call in calls:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                call()
-        except RuntimeError:
-            torch.cuda.synchronize()
-            return None
-        graphs.append(graph)
-    return graphs
+def ceilings(clock: Clock) -> Iterator[Result]:
+    """What the device reaches: every other figure is to be seen beside these."""
+    found = {} if clock.dry else {"device": str(torch.cuda.get_device_properties(clock.device))}
+    yield Result("hw.copy", _copy_bandwidth(clock) / 1e12, detail=found)
+    yield Result("hw.matmul", _matmul_rate(clock) / 1e12)
 
 
-def copy_bandwidth(clock: Clock) -> float:
+def _copy_bandwidth(clock: Clock) -> float:
     """Bytes a second of a large copy on the device, those read and those written."""
     size = 1 << 16 if clock.dry else 1 << 32
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=clock.device)
@@ -143,7 +162,7 @@ def copy_bandwidth(clock: Clock) -> float:
     return 2 * size / clock.time([lambda: target.copy_(source)]).seconds
 
 
-def matmul_rate(clock: Clock) -> float:
+def _matmul_rate(clock: Clock) -> float:
     """Operations a second of a large product of random numbers."""
     size = 32 if clock.dry else 8192
     a, b = (torch.randn(size, size, dtype=clock.dtype, device=clock.device) for _ in range(2))

@@ -26,6 +26,12 @@ class Run:
     emit: Callable[[Result], None]
     _told: set[str] = field(default_factory=set)
 
+    @staticmethod
+    def prepare() -> None:
+        """Make this process's torch as every part wants it on a GPU."""
+        torch.manual_seed(0)
+        torch.set_grad_enabled(False)
+
     @property
     def left(self) -> float:
         """Seconds that are left."""

@@ -67,30 +67,25 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 _WORDS = {True: "yes", False: "NO", None: ""}
 
 
-def render(results: Iterable[Result], predicted: Mapping[str, float]) -> str:
-    """The table: measures in their order, whatever was found first; checks above them, the failed ones one by one."""
+def render(results: Iterable[Result], predicted: Mapping[str, float], *, judged: bool = True) -> str:
+    """The table: measures in their order, whatever was found first; checks above them, the failed ones one by one.
+
+    judged: whether figures are held against their goals; made-up ones are not.
+    """
     found = list(results)
     checks = [result for result in found if result.key not in BY_KEY]
     by_key = {result.key: result for result in found if result.key in BY_KEY}
-    failed = [check for check in checks if met(check) is False]
+    failed = [check for check in checks if not met(check)]
     head = ["measure", "unit", "measured", "predicted", "goal", "met", "note"]
-    rows = [
-        head,
-        ["checks of correctness", "failed", str(len(failed)), "", "0", _WORDS[not failed], f"of {len(checks)}"],
-    ]
-    rows += [
-        [f"  {check.key}", "error", _figure(check.value), "", _figure(check.goal), "NO", check.note] for check in failed
-    ]
+    rows = [head, ["checks that failed", "", str(len(failed)), "", "<= 0", _WORDS[not failed], f"of {len(checks)}"]]
+    rows += [[f"  {one.key}", "error", _figure(one.value), "", _figure(one.goal), "NO", one.note] for one in failed]
     for measure in MEASURES:
-        result = by_key.get(measure.key)
-        goal = measure.goal if result is None or result.goal is None else result.goal
+        result = by_key.get(measure.key, Result(measure.key, None, "not run"))
+        goal = measure.goal if result.goal is None else result.goal
         wanted = "" if goal is None else f"{measure.sense} {_figure(goal)}"
-        told = [measure.what, measure.unit]
-        guess = _figure(predicted.get(measure.key))
-        if result is None:
-            rows.append([*told, "-", guess, wanted, "", "not run"])
-        else:
-            rows.append([*told, _figure(result.value), guess, wanted, _WORDS[met(result)], result.note])
+        word = _WORDS[met(result)] if judged and measure.key in by_key else ""
+        guess = _figure(predicted[measure.key]) if measure.key in predicted else ""
+        rows.append([measure.what, measure.unit, _figure(result.value), guess, wanted, word, result.note])
     return columns(rows)
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from bench import roofline
-from bench.gpu.cases import BY_KEY, DRY, FULL, LLAMA, QWEN3, Shape, peak_blocks
+from bench.gpu.cases import BY_KEY, FULL, LLAMA, QWEN3, ModelShape, Shape, peak_blocks
 from bench.roofline import Machine, predict, prefill, private, shared, step, unaware
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = Shape(heads=4, kv_heads=2, dim=8)  # 64 bytes a token
+MODEL = ModelShape("small", "qwen3", 61, 32, 2, Shape(4, 2, 16), 48, tied=True)
 # A byte a second, an operation a second: seconds are counts.
 UNIT = Machine(bandwidth=1.0, matmul=2.0, cache_bandwidth=4.0, cache=1e9, launch=0.0, item=0.0, sampling=0.0)
 
@@ -62,7 +63,7 @@ def test_shared_blocks_are_read_again_from_the_cache_if_they_fit() -> None:
 
 
 def test_a_step_reads_the_weights_once() -> None:
-    model = DRY.small
+    model = MODEL
     layer = private(UNIT, model.attention, 3, 100, 0)
     estimate = step(UNIT, model, 3, layer)
     assert estimate.bytes == model.weight_bytes + 2 * layer.bytes
@@ -73,7 +74,7 @@ def test_a_step_reads_the_weights_once() -> None:
 
 
 def test_a_prompt_has_no_use_for_the_head() -> None:
-    model = DRY.small
+    model = MODEL
     estimate = prefill(UNIT, model, 10)
     layers = model.weight_bytes - 2 * 61 * 32
     assert estimate.operations == 10 * layers + 2.0 * 2 * 4 * 16 * 100

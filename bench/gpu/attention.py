@@ -1,0 +1,185 @@
+"""Measures 1 to 5: one layer's attention against itself without sharing, and against torch's.
+
+Ours is both launches, the partial results' and the merge's, over paged blocks, as a recorded step replays them; the
+cache is larger than the L2, or that is flushed, and queries are others in every repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+
+from bench.gpu import peers
+from bench.gpu.clocks import Timing
+from bench.gpu.layer import UNSHARED, Fork, Layer, Tables, attention_spec
+from bench.gpu.run import Run
+from bench.gpu.table import Result
+from bench.roofline import PEAK
+from engine.attention.tiles import plan_tiles
+from engine.batch import Chunk, Row
+from engine.config import EngineConfig
+from engine.kernels import launch
+from engine.kernels.prefill_attn import prefill_attn
+
+_GATE = EngineConfig("").share_gate
+
+
+def measure(run: Run, parts: frozenset[str]) -> None:
+    """The measures whose first figure is in `parts`."""
+    lengths = run.plan.lengths
+    if "1" in parts:
+        run.attempt(["1.private", "1.unaware"], partial(_shared, run, "1", lengths.wide, lengths.middle, "private"))
+    if "2" in parts:
+        run.attempt(["2.wide"], partial(_shared, run, "2", lengths.wide, lengths.long, "wide"))
+        run.attempt(["2.widest"], partial(_shared, run, "2", lengths.widest, lengths.long, "widest"))
+    if "3" in parts:
+        run.attempt(["3.narrow"], partial(_shared, run, "3", lengths.narrow, lengths.short, "narrow"))
+        run.attempt(["3.wide"], partial(_shared, run, "3", lengths.wide, lengths.short, "wide"))
+    if "4" in parts:
+        run.attempt(["4.bandwidth", "4.sdpa", "4.flex"], partial(_unshared, run))
+        run.attempt(["4.prefill"], partial(_prefill, run))
+    if "5" in parts:
+        run.attempt(["5.gate"], partial(_gate, run))
+
+
+def _layer(run: Run, blocks: int) -> Layer:
+    return Layer(attention_spec(run.plan.layer), blocks, run.plan.block, run.clock.dtype, run.clock.device)
+
+
+def _forked(run: Run, n: int, prefix: int, own: int) -> tuple[Fork, int]:
+    """n rows behind a prefix: its whole blocks shared, what is left of it copied; and all blocks that takes."""
+    size = run.plan.block
+    left = prefix % size + own
+    return Fork(prefix // size, (left,) * n), prefix // size + n * -(-left // size)
+
+
+def _time(run: Run, layer: Layer, rows: Sequence[Row], gate: int) -> Timing:
+    planned = layer.plan(rows, gate)
+    queries = [layer.queries(len(rows)) for _ in range(run.plan.lengths.sets)]
+    return run.clock.time([partial(layer.attend, q, planned) for q in queries], run.plan.lengths.repeats)
+
+
+def _told(timings: dict[str, Timing]) -> dict[str, object]:
+    return {
+        name: {"us": one.seconds * 1e6, "low": one.low * 1e6, "high": one.high * 1e6, "graph": one.graphed}
+        for name, one in timings.items()
+    }
+
+
+def _note(ours: Timing, theirs: Timing) -> str:
+    return f"{ours.seconds * 1e6:.0f} us against {theirs.seconds * 1e6:.0f}"
+
+
+def _shared(run: Run, number: str, n: int, prefix: int, name: str) -> Iterator[Result]:
+    """The same rows on shared blocks, with sharing and without, and on private copies of all blocks."""
+    own, gate = run.plan.lengths.own, _GATE
+    fork, blocks = _forked(run, n, prefix, own)
+    apart = n * -(-(prefix + own) // run.plan.block)
+    timings = {}
+    layer = _layer(run, blocks)
+    rows = Tables(blocks, layer.size).rows(fork)
+    timings["shared"] = _time(run, layer, rows, gate)
+    timings["unaware"] = _time(run, layer, rows, UNSHARED)
+    del layer
+    layer = _layer(run, apart)
+    tables = Tables(apart, layer.size)
+    copies = [row for _ in range(n) for row in tables.rows(prefix + own)]
+    timings["private"] = _time(run, layer, copies, gate)
+    ours = timings["shared"]
+    detail = _told(timings)
+    yield Result(
+        f"{number}.{name}", timings["private"].seconds / ours.seconds, _note(ours, timings["private"]), detail=detail
+    )
+    if number == "1":
+        yield Result("1.unaware", timings["unaware"].seconds / ours.seconds, _note(ours, timings["unaware"]))
+
+
+def _unshared(run: Run) -> Iterator[Result]:
+    """Rows that share nothing, and torch's kernels on the same keys and values in one piece for each row."""
+    batch, length = run.plan.lengths.batch, run.plan.lengths.middle
+    each = -(-length // run.plan.block)
+    layer = _layer(run, batch * each)
+    tables = Tables(batch * each, layer.size)
+    rows = [row for _ in range(batch) for row in tables.rows(length)]
+    ours = _time(run, layer, rows, UNSHARED)
+    spec, device = layer.spec, run.clock.device
+    moved = batch * length * run.plan.layer.token_bytes
+    yield Result(
+        "4.bandwidth",
+        100 * moved / ours.seconds / PEAK,
+        f"{ours.seconds * 1e6:.0f} us, {moved / ours.seconds / 1e12:.2f} TB/s",
+        detail=_told({"ours": ours}),
+    )
+    stretches = torch.stack([layer.kv.index_select(1, layer.slots(row)) for row in rows])  # [B, 2K, S, D]
+    keys, values = (half.contiguous() for half in stretches.chunk(2, 1))
+    queries = [
+        torch.randn(batch, spec.heads, 1, spec.head_dim, dtype=keys.dtype, device=device)
+        for _ in range(run.plan.lengths.sets)
+    ]
+    planned = layer.plan(rows, UNSHARED)
+    mine = layer.attend(queries[0].flatten(1, 2), planned).view(batch, -1)
+    taken = [peers.sdpa(q, keys, values, causal=False) for q in queries]
+    repeats = run.plan.lengths.repeats
+    timings = {name: run.clock.time([each[name] for each in taken], repeats) for name in taken[0]}
+    best = min(timings, key=lambda name: timings[name].seconds)
+    theirs = taken[0][best]()
+    assert isinstance(theirs, torch.Tensor)
+    off = float((mine.float() - theirs.view(batch, -1).float()).norm() / theirs.float().norm())
+    if not off <= 0.02:
+        raise RuntimeError(f"ours and {best} are {off:.3g} apart")
+    against = timings[best]
+    yield Result("4.sdpa", against.seconds / ours.seconds, f"{best}, {_note(ours, against)}", detail=_told(timings))
+    calls = [peers.flex(q, keys, values, compiled=not run.clock.dry) for q in queries]
+    compiled = run.clock.time(calls, repeats)
+    yield Result("4.flex", compiled.seconds / ours.seconds, _note(ours, compiled), detail=_told({"flex": compiled}))
+
+
+def _prefill(run: Run) -> Iterator[Result]:
+    """One prompt in one chunk, and torch's causal kernels on the same in one piece."""
+    length, size, device = run.plan.lengths.middle, run.plan.block, run.clock.device
+    blocks = -(-length // size)
+    layer = _layer(run, blocks)
+    spec = layer.spec
+    table = Tables(blocks, size).take(blocks)
+    chunk = Chunk(0, (0,) * length, 0, table)
+    shape = launch.prefill(spec.head_dim, run.clock.dtype.itemsize)
+    tiles = plan_tiles([chunk], shape.queries(spec.heads // spec.kv_heads), size)
+    listed, there = torch.from_numpy(tiles.tiles).to(device), torch.from_numpy(tiles.blocks).to(device)
+    count = torch.tensor([len(tiles.tiles)], dtype=torch.int32, device=device)
+    queries = [layer.queries(length) for _ in range(run.plan.lengths.sets)]
+    out = torch.empty(length, spec.heads * spec.head_dim, dtype=run.clock.dtype, device=device)
+
+    def call(q: torch.Tensor) -> None:
+        prefill_attn(q, layer.kv, listed, count, there, out, block_size=size, scale=spec.scale)
+
+    repeats = run.plan.lengths.repeats
+    ours = run.clock.time([partial(call, q) for q in queries], repeats)
+    last = Row(0, 0, length - 1, table, None)
+    keys, values = (half.contiguous() for half in layer.kv.index_select(1, layer.slots(last)).unsqueeze(0).chunk(2, 1))
+    taken = [peers.sdpa(q.transpose(0, 1).unsqueeze(0).contiguous(), keys, values, causal=True) for q in queries]
+    timings = {name: run.clock.time([each[name] for each in taken], repeats) for name in taken[0]}
+    best = min(timings, key=lambda name: timings[name].seconds)
+    done = 2.0 * spec.heads * spec.head_dim * length**2
+    yield Result(
+        "4.prefill",
+        timings[best].seconds / ours.seconds,
+        f"{best}, {_note(ours, timings[best])}, {done / ours.seconds / 1e12:.0f} TFLOP/s",
+        detail=_told(timings | {"ours": ours}),
+    )
+
+
+def _gate(run: Run) -> Iterator[Result]:
+    """Every case with the engine's own gate and with sharing off, in turns on the same rows."""
+    own, ratios, detail = run.plan.lengths.own, {}, {}
+    for n, prefix in run.plan.lengths.gate:
+        fork, blocks = _forked(run, n, prefix, own)
+        layer = _layer(run, blocks)
+        rows = Tables(blocks, layer.size).rows(fork)
+        gated, off = (_time(run, layer, rows, gate) for gate in (_GATE, UNSHARED))
+        name = f"n={n}, prefix {prefix}"
+        ratios[name] = off.seconds / gated.seconds
+        detail[name] = _told({"gated": gated, "off": off})
+    worst = min(ratios, key=lambda name: ratios[name])
+    yield Result("5.gate", ratios[worst], worst, detail=detail)

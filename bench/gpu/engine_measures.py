@@ -1,0 +1,221 @@
+"""Measures 6 to 11: the engine in this process, against itself and against transformers'."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bench.gpu import peers
+from bench.gpu.cases import ModelShape, peak_blocks
+from bench.gpu.layer import UNSHARED
+from bench.gpu.random_models import twin
+from bench.gpu.run import Run
+from bench.gpu.serving import Answers, Model, Served, apart, prompt, request
+from bench.gpu.table import Result
+from bench.roofline import PEAK
+from engine.messages import Add
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    Way = Callable[[PreTrainedModel, tuple[int, ...], int, int], int]
+
+
+def step(run: Run) -> None:
+    """Measure 6, a model at a time."""
+    for key, shape in (("6.small", run.plan.small), ("6.large", run.plan.large)):
+        run.attempt([key], partial(_step, run, key, shape))
+
+
+def _step(run: Run, key: str, shape: ModelShape) -> Iterator[Result]:
+    """Steps of one sequence, from one result to the next; the bytes are those of the step in the middle."""
+    lengths = run.plan.lengths
+    length, new = lengths.short, lengths.new
+    served = Model.of(run, shape).runner(run, length + new + run.plan.block)
+    served.answer([request(prompt(shape, length, 0), 1, 3)])
+    answers = served.answer([request(prompt(shape, length, 1), 1, new)])
+    taken = statistics.median(answers.steps)
+    moved = shape.weight_bytes + (length + new // 2) * shape.token_bytes
+    yield Result(
+        key,
+        100 * moved / PEAK / taken,
+        f"{taken * 1e3:.2f} ms a token, {1 / taken:.0f} tokens/s",
+        detail={"least": min(answers.steps), "most": max(answers.steps), "bytes": moved, "steps": len(answers.steps)},
+    )
+
+
+def requests(run: Run, parts: frozenset[str]) -> None:
+    """Measures 7, 8 and 10, on one model."""
+    lengths = run.plan.lengths
+    keys = {"7": ["7.wide", "7.widest"], "8": ["8.cold", "8.unaware", "8.cached"], "10": ["10.blocks"]}
+    owed = [key for part in keys if part in parts for key in keys[part]]
+    room = lengths.wide * (lengths.middle + lengths.new + 2 * run.plan.block)
+    made: list[Served] = []
+
+    def make() -> Iterator[Result]:
+        served = Model.of(run, run.plan.small).runner(run, room)
+        served.answer([request(prompt(run.plan.small, lengths.short, 0), 2, 3)])
+        made.append(served)
+        return iter(())
+
+    run.attempt([], make)
+    if not made:
+        run.attempt(owed, lambda: iter(()))
+        return
+    served = made[0]
+    if "7" in parts:
+        run.attempt(["7.wide"], partial(_throughput, run, served, "7.wide", lengths.wide))
+        run.attempt(["7.widest"], partial(_throughput, run, served, "7.widest", lengths.widest))
+    if "10" in parts:
+        run.attempt(["10.blocks"], partial(_blocks, run, served))
+    if "8" in parts:
+        run.attempt(keys["8"], partial(_together, run, served))
+
+
+def _throughput(run: Run, served: Served, key: str, n: int) -> Iterator[Result]:
+    """All tokens of one request over all its time, from its arrival on: the prompt is computed within it."""
+    lengths, shape = run.plan.lengths, run.plan.small
+    rounds = [
+        served.answer([request(prompt(shape, lengths.short, seed), n, lengths.new, seed=seed)])
+        for seed in range(lengths.rounds)
+    ]
+    taken = statistics.median([one.seconds for one in rounds])
+    middle = statistics.median(rounds[0].steps)
+    yield Result(
+        key,
+        n * lengths.new / taken,
+        f"first token after {rounds[0].first * 1e3:.0f} ms, then {middle * 1e3:.2f} ms a step",
+        detail={"seconds": [one.seconds for one in rounds], "first": [one.first for one in rounds], "step": middle},
+    )
+
+
+def _blocks(run: Run, served: Served) -> Iterator[Result]:
+    lengths, shape = run.plan.lengths, run.plan.small
+    length, n, new = lengths.even + lengths.beyond, lengths.widest, lengths.extra
+    answers = served.answer([request(prompt(shape, length, 3), n, new)])
+    bound = peak_blocks(length, n, new, run.plan.block)
+    yield Result("10.blocks", answers.peak_blocks, f"prompt {length}, {new} new", goal=bound)
+
+
+def _together(run: Run, served: Served) -> Iterator[Result]:
+    """One request against as many of one choice, in turns; every prompt is new to the engine."""
+    lengths, shape, n = run.plan.lengths, run.plan.small, run.plan.lengths.wide
+    ways: dict[str, dict[str, object]] = {
+        "8.cold": {"prefix_cache": False},
+        "8.unaware": {"share_gate": UNSHARED},
+        "8.cached": {},
+    }
+    together: list[float] = []
+    separate: dict[str, list[float]] = {key: [] for key in ways}
+    for seed in range(lengths.rounds):
+        for key, settings in ways.items():
+            tokens = prompt(shape, lengths.middle, 10 + seed)
+            one = served.answer([request(tokens, n, lengths.new)], prefix_cache=False)
+            together.append(one.seconds)
+            separate[key].append(served.answer(apart(tokens, n, lengths.new), **settings).seconds)
+    ours = statistics.median(together)
+    for key, seconds in separate.items():
+        theirs = statistics.median(seconds)
+        detail = {"together": together, "separate": seconds}
+        yield Result(key, theirs / ours, f"{ours:.2f} s against {theirs:.2f}", detail=detail)
+
+
+def against_transformers(run: Run) -> None:
+    """Measure 9."""
+    run.attempt(["9.generate", "9.batching"], partial(_peers, run))
+
+
+def _peers(run: Run) -> Iterator[Result]:
+    """One request in turns with transformers' two ways, which have the same weights."""
+    lengths, shape = run.plan.lengths, run.plan.small
+    room = lengths.short + lengths.wide * (lengths.peer_new + 2 * run.plan.block)
+    served = Model.of(run, shape).runner(run, room)
+    theirs = twin(shape, run.clock.dtype, run.clock.device)
+    batching = partial(peers.batching, blocks=64 if run.clock.dry else None)
+    ways: dict[str, Way] = {"9.generate": peers.generate, "9.batching": batching}
+    for key, way in ways.items():
+        try:
+            rounds = [_against(run, served, theirs, way, seed) for seed in range(-lengths.warm, lengths.rounds)]
+        except Exception as error:  # a peer's failure is told, and keeps nobody else out
+            yield Result(key, None, f"{type(error).__name__}: {error}"[:160])
+            continue
+        ours, taken = zip(*rounds[lengths.warm :], strict=True)
+        middle, peer = statistics.median(ours), statistics.median(taken)
+        yield Result(key, peer / middle, f"{middle:.3f} s against {peer:.3f}", detail={"ours": ours, "theirs": taken})
+    peers.end_batching(theirs)
+
+
+def _against(run: Run, served: Served, theirs: PreTrainedModel, way: Way, seed: int) -> tuple[float, float]:
+    """Seconds of one round, ours and the peer's, over a prompt that both see for the first time."""
+    lengths, clock = run.plan.lengths, run.clock
+    n, new, tokens = lengths.wide, lengths.peer_new, prompt(run.plan.small, lengths.short, 20 + seed)
+    answers = served.answer([request(tokens, n, new)], prefix_cache=False)
+    clock.wait()
+    began = clock.now()
+    drawn = way(theirs, tokens, n, new)
+    clock.wait()
+    seconds = clock.now() - began
+    if drawn != n * new:
+        raise RuntimeError(f"{drawn} tokens came of {n * new}")
+    return answers.seconds, seconds
+
+
+def deterministic(run: Run) -> None:
+    """Measure 11."""
+    keys = ["11.bits", "11.single", "11.narrow", "11.wide", "11.widest"]
+    run.attempt(keys, partial(_deterministic, run))
+
+
+def _deterministic(run: Run) -> Iterator[Result]:
+    """Choices against single requests, alone and in company; then both modes in turns."""
+    lengths, shape = run.plan.lengths, run.plan.small
+    model = Model.of(run, shape)
+    room = lengths.widest * (lengths.new + 3 * run.plan.block) + 4 * lengths.short
+    plain, exact = (model.runner(run, room, deterministic=wanted) for wanted in (False, True))
+    yield _bits(run, exact)
+    for key, n in (
+        ("11.single", 1),
+        ("11.narrow", lengths.narrow),
+        ("11.wide", lengths.wide),
+        ("11.widest", lengths.widest),
+    ):
+        seconds: dict[str, list[float]] = {"plain": [], "exact": []}
+        for seed in range(-lengths.warm, lengths.rounds):
+            for name, served in (("plain", plain), ("exact", exact)):
+                one = served.answer(
+                    [request(prompt(shape, lengths.short, 30 + seed), n, lengths.new)], prefix_cache=False
+                )
+                if seed >= 0:
+                    seconds[name].append(one.seconds)
+        ours, base = (statistics.median(seconds[name]) for name in ("exact", "plain"))
+        yield Result(key, 100 * (ours / base - 1), f"{ours:.3f} s against {base:.3f}", detail=seconds)
+
+
+def _bits(run: Run, served: Served) -> Result:
+    """Tokens, and their log probabilities to the last bit."""
+    lengths, shape = run.plan.lengths, run.plan.small
+    n, new, tokens = lengths.wide, lengths.extra, prompt(shape, lengths.short, 40)
+    whole = served.answer([request(tokens, n, new, seed=5, logprobs=0)])
+    chosen = range(n - 1, -1, -max(n // lengths.samples, 1))
+    equal, tried = 0, 0
+    for i in chosen:
+        single = request(tokens, 1, new, seed=5 + i, logprobs=0)
+        for company in ([], _company(run)):
+            adds = [*company[:1], replace(single, group=9), *company[1:]]
+            equal += _same(served.answer(adds), (9, 0), whole, (0, i))
+            tried += 1
+    return Result("11.bits", 100 * equal / tried, f"{equal} of {tried}")
+
+
+def _company(run: Run) -> list[Add]:
+    """Other requests: of other widths and lengths, begun before and behind."""
+    lengths, shape = run.plan.lengths, run.plan.small
+    wide = request(prompt(shape, lengths.short // 3, 50), lengths.narrow, lengths.extra // 2, group=1)
+    return [wide, request(prompt(shape, lengths.short // 2, 51), 1, lengths.extra, group=2)]
+
+
+def _same(one: Answers, here: tuple[int, int], other: Answers, there: tuple[int, int]) -> bool:
+    return one.tokens[here] == other.tokens[there] and one.logprobs[here] == other.logprobs[there]

@@ -1,0 +1,144 @@
+"""One layer's attention as the engine runs it: a cache of random keys and values, rows on it, and the two kernels.
+
+Shapes: R rows, Q query heads, K key heads, D head_dim, S slots of the cache.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from bench.gpu.cases import Shape
+from engine.attention.cache import KvCache
+from engine.batch import Batch, Draw, Row, plan_stretches
+from engine.device.attention import DeviceAttention
+from engine.kernels.attn_items import Work, attn_items
+from engine.kernels.merge_parts import merge_parts
+from engine.messages import Sampling
+from engine.models.spec import AttentionSpec
+
+UNSHARED = 1 << 60
+"""A gate that no stretch passes: every row reads its whole past for itself."""
+
+
+def attention_spec(shape: Shape, window: int | None = None, softcap: float | None = None) -> AttentionSpec:
+    """The shape as the engine has it."""
+    return AttentionSpec(shape.heads, shape.kv_heads, shape.dim, shape.dim**-0.5, window, softcap)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork tree: a stretch of `blocks` whole blocks, and below it forks, or rows of so many tokens of their own."""
+
+    blocks: int
+    below: tuple[Fork | int, ...]
+
+
+@dataclass(slots=True)
+class Tables:
+    """Gives out block numbers, one after the other or in disorder."""
+
+    blocks: int
+    size: int
+    shuffle: bool = False
+    _free: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._free = list(range(self.blocks - 1, -1, -1))
+        if self.shuffle:
+            random.Random(self.blocks).shuffle(self._free)
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """So many blocks that nobody has."""
+        return tuple([self._free.pop() for _ in range(count)])
+
+    def rows(self, fork: Fork | int, before: tuple[int, ...] = (), *, cut: bool = False) -> list[Row]:
+        """The rows of a tree behind some blocks, left to right; with a `cut` where their shared blocks end."""
+        if isinstance(fork, int):
+            table = before + self.take(-(-fork // self.size))
+            position = len(before) * self.size + fork - 1
+            draw = Draw(0, 0, position + 1, Sampling())
+            return [Row(0, 0, position, table, draw, cut=len(before) * self.size if cut else 0)]
+        table = before + self.take(fork.blocks)
+        return [row for one in fork.below for row in self.rows(one, table, cut=cut)]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A work list on the device with what its launches write to."""
+
+    work: Work
+    positions: torch.Tensor
+    partial: torch.Tensor
+    lse: torch.Tensor
+    out: torch.Tensor
+
+    def poison(self) -> None:
+        """Let everything that is to be written be no number."""
+        for written in (self.partial, self.lse, self.out):
+            written.fill_(torch.nan)
+
+
+class Layer:
+    """A layer's cache of random numbers, and attention over it."""
+
+    def __init__(self, spec: AttentionSpec, blocks: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.spec = spec
+        self.size = size
+        self.cache = KvCache((spec,), blocks, size, dtype, device)
+        self.cache.pools[0].normal_()
+        self._attention = DeviceAttention((spec,), self.cache, 1, 1)
+
+    @property
+    def kv(self) -> torch.Tensor:
+        """Keys and values, [2K, S, D]."""
+        return self.cache.view(0)
+
+    def queries(self, rows: int) -> torch.Tensor:
+        """Random queries [R, Q, D]."""
+        shape = rows, self.spec.heads, self.spec.head_dim
+        return torch.randn(shape, dtype=self.cache.dtype, device=self.cache.device)
+
+    def plan(self, rows: Sequence[Row], gate: int) -> Planned:
+        """The work list of some rows, as the engine plans it."""
+        device = self.cache.device
+        batch = Batch(rows=tuple(rows), stretches=plan_stretches(rows, self.size, gate=gate))
+        there = {name: torch.from_numpy(array).to(device) for name, array in self._attention.arrays(batch).items()}
+        there["slots"] = torch.empty(0, dtype=torch.int64, device=device)
+        there["row_positions"] = torch.tensor([row.position for row in rows], dtype=torch.int32, device=device)
+        planned = self._attention.plan(there, 0)
+        return self.room(planned.work[0], planned.positions, len(rows))
+
+    def room(self, work: Work, positions: torch.Tensor, rows: int) -> Planned:
+        """A work list with room for its results."""
+        places, device = len(work.part_slots), self.cache.device
+        partial = torch.empty(places, self.spec.heads, self.spec.head_dim, device=device)
+        out = torch.empty(rows, self.spec.heads * self.spec.head_dim, dtype=self.cache.dtype, device=device)
+        return Planned(work, positions, partial, torch.empty(places, self.spec.heads, device=device), out)
+
+    def attend(self, q: torch.Tensor, planned: Planned, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        """Both launches; gives [R, Q * D]."""
+        spec = self.spec
+        attn_items(
+            q,
+            self.kv,
+            planned.work,
+            planned.positions,
+            planned.partial,
+            planned.lse,
+            block_size=self.size,
+            scale=spec.scale,
+            window=spec.window,
+            softcap=spec.softcap,
+        )
+        merge_parts(planned.partial, planned.lse, planned.work, planned.out, sinks)
+        return planned.out
+
+    def slots(self, row: Row) -> torch.Tensor:
+        """The cache's slots of a row's positions, [position + 1]."""
+        blocks = torch.tensor(row.blocks, device=self.cache.device)
+        at = torch.arange(row.position + 1, device=self.cache.device)
+        return blocks[at // self.size] * self.size + at % self.size
