@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from engine import trial
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.batch import SPAN, Batch, StepOutput
 from engine.config import EngineConfig
 from engine.device.memory import ram
 from engine.device.road import Machine, cpu_dtype, road
+from engine.errors import ConfigError
 from engine.flat import adapted, chunks_at, drawn_from
 from engine.messages import Logprobs, Ready
 from engine.models.load import load_model
@@ -40,7 +42,22 @@ _SPAN = 256  # keys that one item reads there: a row's last one is filled up wit
 
 
 def load(config: EngineConfig) -> Runner | DeviceRunner:
-    """Load the model on the road that the settings and this machine come to; as Runner.load."""
+    """Load the model on the road that the settings and this machine come to; as Runner.load.
+
+    Raises ConfigError, too, where deterministic mode is asked for and does not hold here.
+    """
+    runner = _load(config)
+    if config.deterministic and not trial.holds(
+        lambda batch: runner.submit(batch).result(), runner.ready, config.max_sequences, config.max_logprobs
+    ):
+        raise ConfigError(
+            "deterministic: here a row's numbers depend on the rows beside it; another dtype or number of threads"
+            f" (OMP_NUM_THREADS, now {torch.get_num_threads()}) may do"
+        )
+    return runner
+
+
+def _load(config: EngineConfig) -> Runner | DeviceRunner:
     machine = Machine.here()
     chosen = road(config, machine)
     if chosen.kernels == "torch":

@@ -17,9 +17,11 @@ import torch
 
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.errors import ConfigError
 from engine.messages import Add, Logprobs, Sampling, Stats
-from engine.models.ops import SteadyOps
+from engine.models.ops import SteadyOps, TorchOps
 from engine.runner import Runner
+from engine.runner import load as load_any
 from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import save
 
@@ -215,10 +217,24 @@ def test_a_gate_is_the_same_wherever_it_stands(dtype: torch.dtype) -> None:
     assert torch.equal(whole, torch.stack(alone))
 
 
+def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = EngineConfig(str(tiny_folder), dtype="bfloat16", num_blocks=20, deterministic=True)
+    assert load_any(settings).ready.dtype == "bfloat16"
+    plain = TorchOps.norm
+
+    def by_place(*given: Any) -> torch.Tensor:
+        return plain(*given).mul_(1 + torch.arange(len(given[1])).unsqueeze(1) / 100)
+
+    monkeypatch.setattr(TorchOps, "norm", by_place)
+    with pytest.raises(ConfigError, match="deterministic: here a row's numbers depend on the rows beside it"):
+        load_any(settings)
+    load_any(replace(settings, deterministic=False))
+
+
 @pytest.mark.model
 @pytest.mark.timeout(300)
 def test_the_real_model(default_model: Path) -> None:
-    runner = load(default_model, "bfloat16", num_blocks=64, block_size=16)
+    runner = load(default_model, "bfloat16", num_blocks=64, block_size=16, max_sequences=4)
     adds = [group(1, 75, 2, 24, vocab=40_000), group(2, 33, 2, 12, vocab=40_000)]
     told, stats = answers(runner, adds, blocks=9, every=2)
     assert stats.preemptions > 0

@@ -1,0 +1,44 @@
+"""Deterministic mode is tried before it is promised: how a product rounds is the business of a machine's libraries.
+
+The mode fixes the shapes of all that runs. That a row's numbers then depend neither on its place among the others nor
+on what these are, holds for the libraries that we know, and is seen here of those that are there. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_stretches
+from engine.messages import Logprobs, Ready, Sampling
+
+Run = Callable[[Batch], StepOutput]
+
+_MOST = 128  # rows that are tried together: as many as any road runs at a time
+
+
+def holds(run: Run, ready: Ready, max_sequences: int, told: int) -> bool:
+    """Whether a row draws the same and is told the same of `told` tokens, alone and at any end of a full company.
+
+    Writes to the cache, whose blocks must be free. What is too small to be tried passes.
+    """
+    most = min(max_sequences, _MOST, ready.blocks - 1)
+    if most < 2 or ready.max_model_len < ready.block_size + 2:
+        return True
+    size = ready.block_size
+    prompt = tuple([7919 * position % ready.vocab_size for position in range(size)])
+    run(Batch(chunks=(Chunk(0, prompt, 0, (0,)),)))
+    fork = [_row(number, size, ready.vocab_size, told) for number in range(most)]
+    tried, *others = fork
+    seen = [_drawn(run, rows, size) for rows in ([tried], [tried, *others], [*others, tried])]
+    return seen[1:] == seen[:-1]
+
+
+def _row(number: int, size: int, vocabulary: int, told: int) -> Row:
+    """A row behind one block that all share, with a block of its own."""
+    draw = Draw(number, number, size + 1, Sampling(), logprobs=told)
+    return Row(number, (104_729 * number + 1) % vocabulary, size, (0, number + 1), draw, cut=size)
+
+
+def _drawn(run: Run, rows: list[Row], size: int) -> tuple[int, Logprobs]:
+    output = run(Batch(rows=tuple(rows), stretches=plan_stretches(rows, size)))
+    return dict(output.tokens)[0], output.logprobs[0]
