@@ -6,7 +6,7 @@ from engine.batch import Batch, Chunk, Draw, Row, Stretch, plan_stretches
 from engine.config import EngineConfig
 from engine.device.attention import within_window
 from engine.device.memory import largest_batch
-from engine.device.packing import NO_SLOT, pack_chunks, pack_tokens
+from engine.device.packing import pack_chunks, pack_tokens
 from engine.flat import adapted, chunks_at, drawn_from
 from engine.messages import Sampling
 
@@ -34,7 +34,7 @@ def test_tokens_in_one_line() -> None:
         "tokens": [11, 12, 13, 21, 41, 0, 0],
         "sources": [-1, -1, -1, -1, -1, 6, -1],
         "positions": [4, 5, 6, 0, 5, 3, 0],
-        "slots": [24, 25, 26, 28, 37, 11, NO_SLOT],
+        "slots": [24, 25, 26, 28, 37, 11, -1],
         "row_positions": [5, 3, 0],
     }
     assert [begin for _, begin in chunks_at(STEP)] == [0, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 from engine.device.runner import DeviceRunner
 from engine.errors import ConfigError, ModelError
 from engine.messages import Add, Embed, Sampling
+from engine.models.llama import Decoder
 from engine.runner import Runner, load
 from tests.engine.device.running import Recorder, config, device_runner, group, run, same, write
 
@@ -134,13 +136,22 @@ def test_a_device_that_is_too_small_is_told_in_words(llama: Path, monkeypatch: p
         load(config(llama, kernels="triton"))
 
 
-def test_deterministic_mode_is_exact_in_any_company(llama: Path) -> None:
-    """Tokens and log probabilities, to the bit."""
+def test_deterministic_mode_is_exact_in_any_company(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens and log probabilities, to the bit; each chunk a pass of its own, and all rows at a time, filled up."""
+    passes: list[int] = []
+    run_pass = Decoder.run
+
+    def counted(model: Decoder, tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+        passes.append(len(tokens))
+        return run_pass(model, tokens, *rest)
+
+    monkeypatch.setattr(Decoder, "run", counted)
     settings = config(llama, deterministic=True, max_batch_tokens=40)
     one = replace(group(1, 30, 3, 4, 100), logprobs=3)
     single = replace(one, choices=one.choices[2:])
     runner = device_runner(settings, record=Recorder())
     beside, _ = run(runner, settings, [one, group(2, 17, 2, 4, 9)], every=1)
     alone, _ = run(runner, settings, [single])
+    assert set(passes) == {30, 17, 8}
     assert beside.tokens[1, 2] == alone.tokens[1, 0]
     assert beside.logprobs[1, 2] == alone.logprobs[1, 0]
