@@ -198,7 +198,8 @@ def attn_items(
 ) -> None:
     """Partial attention of each item's rows over the item's span; the meaning is reference.attn_items.
 
-    q [R, Q, D]; kv [2K, S, D], one layer of the cache, keys' heads first; positions int32 [R], used with a window.
+    q [R, Q, D], contiguous; kv [2K, S, D], one layer of the cache, keys' heads first; positions int32 [R], used with a
+    window.
     Written: partial fp32 [slots, Q, D], normalized over each span, and lse fp32 [slots, Q], natural; a row that sees
     nothing of its span through the window gets zeros and -inf. The list must be made for this launch's tiles.
     """

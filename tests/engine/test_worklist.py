@@ -109,6 +109,11 @@ def test_siblings_share_up_to_their_cut_whoever_goes_on_behind_it() -> None:
     ]
 
 
+def test_nothing_is_shared_behind_a_cut_whatever_the_tables_say() -> None:
+    rows = [Row(i, 1, 18, (0, 1, 2, 3, 10 + i), DRAW, cut=8) for i in range(2)]
+    assert list(plan_stretches(rows, BLOCK)) == [((0, 1), 0, 8), ((0,), 8, 19), ((1,), 8, 19)]
+
+
 def test_wide_where_the_rows_do_not_fit_the_narrow_tile() -> None:
     def shape(siblings: int, group: int) -> list[tuple[int, int, int]]:
         rows = [Row(i, 1, 40, (*range(10), 10 + i), DRAW) for i in range(siblings)]
