@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ class Field:
     @property
     def end(self) -> int:
         """The first byte behind it."""
-        return self.begin + self.dtype.itemsize * int(np.prod(self.shape))
+        return self.begin + self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,27 @@ class Frame:
             place = memory[field.begin : field.end].view(field.dtype).reshape(field.shape)
             place[: len(array)] = array
 
-    def views(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The fields of a frame that was copied to memory [>= size] uint8, in their longest shapes."""
-        return {
-            name: memory[field.begin : field.end].view(_TYPES[field.dtype]).view(field.shape)
-            for name, field in self.fields.items()
-        }
+    def views(self, memory: torch.Tensor) -> Views:
+        """The arrays of a frame that was copied to memory [>= size] uint8."""
+        return Views(self.fields, memory)
+
+
+class Views(Mapping[str, torch.Tensor]):
+    """A frame's arrays as tensors, in their longest shapes; made when they are asked for, as most steps ask for few."""
+
+    def __init__(self, fields: Mapping[str, Field], memory: torch.Tensor) -> None:
+        self._fields = fields
+        self._memory = memory
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        field = self._fields[name]
+        return self._memory[field.begin : field.end].view(_TYPES[field.dtype]).view(field.shape)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)

@@ -20,7 +20,7 @@ from engine.batch import Batch, Draw, StepOutput
 from engine.config import EngineConfig
 from engine.device.attention import ITEM, DeviceAttention, Turns
 from engine.device.buckets import buckets, capacity
-from engine.device.frame import Arrays, Frame
+from engine.device.frame import Arrays, Frame, Views
 from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
 from engine.device.memory import KV_FRACTION, largest_batch, left_beside, ram
 from engine.device.ops import TritonOps
@@ -42,7 +42,6 @@ from engine.passes import Pass, fixed_rows, passes
 
 _ROWS = 128  # deterministic mode's passes: what a GPU computes in little more time than one
 _BESIDE = 1 << 20  # bytes behind a recorded step's arrays: draws, masks, copies
-_Views = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class _Part:
 
 
 class DeviceRunner:
-    """Runs steps in the order in which they are submitted; the thread that loads it is the one that submits."""
+    """Runs steps in the order in which they are submitted, one call at a time."""
 
     def __init__(
         self, config: EngineConfig, model: Model, cache: KvCache, *, overlaps: bool, record: Record | None = None
@@ -211,7 +210,7 @@ class DeviceRunner:
             arrays[f"adapter {name}"] = np.array(tokens, dtype=np.int64)
         return arrays
 
-    def _run(self, part: _Part, arrays: Arrays) -> tuple[_Views, torch.Tensor]:
+    def _run(self, part: _Part, arrays: Arrays) -> tuple[Views, torch.Tensor]:
         """Send the arrays, then queue copies and layers: the arrays there, and what Model.run gives."""
         batch, recorded = part.batch, part.recorded
         frame = Frame.of(arrays, recorded.frame if recorded else None)
@@ -227,7 +226,7 @@ class DeviceRunner:
         adapters = [TokensOf(name, there[f"adapter {name}"]) for name in part.adapted()]
         return there, self._forward(there, sum([len(chunk.tokens) for chunk in batch.chunks]), adapters)
 
-    def _forward(self, there: _Views, prompt_tokens: int, adapters: Sequence[TokensOf] = ()) -> torch.Tensor:
+    def _forward(self, there: Views, prompt_tokens: int, adapters: Sequence[TokensOf] = ()) -> torch.Tensor:
         """What Model.run gives of the step whose arrays are there."""
         sources, positions = there["sources"], there["positions"]
         drawn = self._last.index_select(0, sources.clamp(min=0))
@@ -246,7 +245,7 @@ class DeviceRunner:
         there = self._buffers.send(frame, frame.zeros())
         return partial(self._forward, there, 0)
 
-    def _scores(self, batch: Batch, x: torch.Tensor, there: _Views) -> dict[int, Scores]:
+    def _scores(self, batch: Batch, x: torch.Tensor, there: Views) -> dict[int, Scores]:
         """Of the chunks with next_tokens, by sequence."""
         told: dict[int, Scores] = {}
         at = 0

@@ -129,7 +129,7 @@ class DeviceSampler:
         return Drawn(tokens, plan, Fetched(told))
 
 
-def _upload(arrays: Mapping[str, Array], device: torch.device) -> dict[str, torch.Tensor]:
+def _upload(arrays: Mapping[str, Array], device: torch.device) -> Mapping[str, torch.Tensor]:
     """Arrays on the device under their names, in a copy of their own."""
     frame = Frame.of(arrays)
     memory = pinned((frame.size,), torch.uint8, device)

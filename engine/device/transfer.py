@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from engine.device.frame import Arrays, Frame
+from engine.device.frame import Arrays, Frame, Views
 
 
 class Mark(Protocol):
@@ -64,15 +64,11 @@ class Buffers:
         self._place = torch.empty(size, dtype=torch.uint8, device=device)
         self._sides = [_Side(size, device), _Side(size, device)]
 
-    def at(self, frame: Frame) -> dict[str, torch.Tensor]:
-        """Where the arrays of frames like this one will lie; it must fit."""
-        return frame.views(self._place)
-
     def fits(self, frame: Frame) -> bool:
         """Whether a frame stays in place; one that does not is sent to memory of its own."""
         return frame.size <= len(self._place)
 
-    def send(self, frame: Frame, arrays: Arrays) -> dict[str, torch.Tensor]:
+    def send(self, frame: Frame, arrays: Arrays) -> Views:
         """Copy a frame to the device, behind all that is queued there; gives its views."""
         side = self._sides[0]
         self._sides.reverse()
