@@ -66,7 +66,8 @@ class DeviceAttention:
     """One model's attention over one cache: `arrays` and `plan` once a step, then `run` or `run_fused` once a layer."""
 
     def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, rows: int, places: int) -> None:
-        """`rows` and `places`: rows and partial results for which there is room for good, whatever the layer.
+        """rows: of a step without chunks, at most. places: partial results for which there is room for good; a step
+        with more gets memory of its own.
 
         Raises ModelError for heads that the kernels have no tiles for.
         """
