@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.batch import Draw, Past
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.errors import ConfigError
@@ -22,6 +23,7 @@ from engine.messages import Add, Logprobs, Sampling, Stats
 from engine.models.ops import SteadyOps, TorchOps
 from engine.runner import Runner
 from engine.runner import load as load_any
+from engine.sampling.sampler import Sampler
 from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import save
 
@@ -170,10 +172,10 @@ def test_any_number_of_threads(tiny: Runner, threads: int) -> None:
 
 
 def test_the_default_mode_rounds_by_its_company(tiny_folder: Path) -> None:
-    runner = load(tiny_folder, "bfloat16", deterministic=False)
-    together, _ = answers(runner, TRAFFIC, every=1, deterministic=False)
-    apart = {key: told for one in TRAFFIC for key, told in alone(runner, one, deterministic=False).items()}
-    assert together != apart
+    runner, one = load(tiny_folder, "bfloat16", deterministic=False), TRAFFIC[2]
+    together, _ = answers(runner, TRAFFIC[:-1], every=1, deterministic=False)
+    apart = alone(runner, one, deterministic=False)
+    assert any(together[key] != told for key, told in apart.items())
 
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -183,7 +185,6 @@ EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
     ("kind", "settings"),
     [
         ("qwen3", {"head_dim": 16}),
-        ("gemma2", {"head_dim": 8, "sliding_window": 8}),
         ("qwen3_moe", {"num_experts": 4, **EXPERTS}),
         ("gpt_oss", {"num_local_experts": 4, "sliding_window": 8, "num_hidden_layers": 2, **EXPERTS}),
     ],
@@ -217,6 +218,20 @@ def test_a_gate_is_the_same_wherever_it_stands(dtype: torch.dtype) -> None:
     assert torch.equal(whole, torch.stack(alone))
 
 
+def test_draws_do_not_depend_on_the_draws_beside_them() -> None:
+    """Of more scores than torch sums in one go on one thread, by every setting that looks at a whole row."""
+    many = [{}, {"temperature": 0.7}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.02}, {"temperature": 0.0}]
+    many += [{"temperature": 1.3, "top_p": 0.8, "top_k": 900}, {"repetition_penalty": 1.2, "frequency_penalty": 0.3}]
+    past = Past((5, 6, 7), [8, 9, 8])
+    settings = [Sampling(**one) for one in many]  # type: ignore[arg-type]
+    draws = [Draw(i, 70 + i, 6, settings[i % len(settings)], past, logprobs=5) for i in range(24)]
+    logits = torch.randn(24, 40_003, generator=torch.Generator().manual_seed(1)).mul_(3).bfloat16()
+    together = Sampler().sample(logits, range(24), draws, {})
+    for i, draw in enumerate(draws):
+        alone = Sampler().sample(logits[i : i + 1].clone(), [0], [draw], {})
+        assert (alone.tokens[0], alone.logprobs[i]) == (together.tokens[i], together.logprobs[i])
+
+
 def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = EngineConfig(str(tiny_folder), dtype="bfloat16", num_blocks=20, deterministic=True)
     assert load_any(settings).ready.dtype == "bfloat16"
@@ -235,7 +250,7 @@ def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.M
 @pytest.mark.timeout(300)
 def test_the_real_model(default_model: Path) -> None:
     runner = load(default_model, "bfloat16", num_blocks=64, block_size=16, max_sequences=4)
-    adds = [group(1, 75, 2, 24, vocab=40_000), group(2, 33, 2, 12, vocab=40_000)]
-    told, stats = answers(runner, adds, blocks=9, every=2)
+    adds = [group(1, 40, 2, 16, vocab=40_000), group(2, 20, 1, 8, vocab=40_000)]
+    told, stats = answers(runner, adds, blocks=5, every=2)
     assert stats.preemptions > 0
     assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}
