@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from engine.device.memory import largest_batch
 from engine.device.runner import DeviceRunner
 from engine.errors import ConfigError, ModelError
 from engine.messages import Add, Embed, Sampling
@@ -119,6 +120,12 @@ def test_a_model_of_transformers_with_windows_and_sinks(tmp_path: Path) -> None:
     mine, _ = run(device_runner(settings), settings, adds)
     theirs, _ = run(Runner.load(settings), settings, adds)
     same(mine, theirs)
+
+
+def test_the_step_that_memory_is_measured_by_runs(llama: Path) -> None:
+    settings = config(llama, num_blocks=8 + 24 // 4)
+    output = device_runner(settings).submit(largest_batch(settings, context=256)).result()
+    assert len(output.tokens) == len(output.logprobs) == 8
 
 
 def test_heads_that_no_kernel_takes_are_refused_as_the_model_is_loaded(tmp_path: Path) -> None:
