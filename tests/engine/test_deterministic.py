@@ -20,6 +20,7 @@ from engine.config import EngineConfig
 from engine.core import Core
 from engine.errors import ConfigError
 from engine.messages import Add, Logprobs, Sampling, Stats
+from engine.models.bridge import Bridge
 from engine.models.ops import SteadyOps, TorchOps
 from engine.runner import Runner
 from engine.runner import load as load_any
@@ -182,19 +183,33 @@ EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"),
+    ("kind", "dtype", "settings"),
     [
-        ("qwen3", {"head_dim": 16}),
-        ("qwen3_moe", {"num_experts": 4, **EXPERTS}),
-        ("gpt_oss", {"num_local_experts": 4, "sliding_window": 8, "num_hidden_layers": 2, **EXPERTS}),
+        ("qwen3", "bfloat16", {"head_dim": 16}),
+        ("qwen3_moe", "bfloat16", {"num_experts": 4, **EXPERTS}),
+        ("gpt_oss", "bfloat16", {"num_local_experts": 4, "sliding_window": 8, "num_hidden_layers": 2, **EXPERTS}),
+        ("gpt_neox", "float32", {"intermediate_size": 71}),
     ],
 )
-def test_families(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+def test_families(tmp_path: Path, kind: str, dtype: str, settings: dict[str, Any]) -> None:
     save(tmp_path, kind, **settings)
-    runner = load(tmp_path, "bfloat16")
+    runner = load(tmp_path, dtype, max_sequences=4)
     adds = [group(1, 21, 3, 8, vocab=97), group(2, 45, 2, 8, vocab=97)]
     told, _ = answers(runner, adds, every=2)
     assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}
+
+
+def test_rows_of_transformers_classes_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, "gpt2")
+    runner, plain, seen = load(tmp_path, "bfloat16"), Bridge.run, list[int]()
+
+    def run(model: Bridge, tokens: torch.Tensor, *more: Any) -> torch.Tensor:
+        seen.append(len(tokens))
+        return plain(model, tokens, *more)
+
+    monkeypatch.setattr(Bridge, "run", run)
+    answers(runner, [group(1, 21, 3, 4, vocab=97)])
+    assert seen == [21] + [1] * 9
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

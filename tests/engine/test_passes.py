@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
 from engine.attention.buckets import fixed
+from engine.attention.plan import within_window
 from engine.batch import SPAN, Batch, Chunk, Draw, Row, cut_items, plan_stretches
 from engine.messages import Sampling
 from engine.passes import Pass, fixed_rows, passes
@@ -60,23 +60,31 @@ def test_adapters_run_apart() -> None:
     assert [{one.adapter for one in part.rows} for part in parts] == [{"a"}, {None}, {"b"}]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_shapes_of_a_rows_attention_are_its_own(seed: int) -> None:
-    rng = random.Random(seed)
+def company(rng: random.Random) -> list[Row]:
+    """Rows of a few prompts, some of which begin alike."""
     rows: list[Row] = []
     for group in range(rng.randrange(1, 5)):
         cut = rng.randrange(120) * SIZE
-        first = rng.choice([0, 10_000 * group])  # some prompts begin alike
+        first = rng.choice([0, 10_000 * group])
         for _ in range(rng.randrange(1, 12)):
             rows.append(row(len(rows), cut + rng.randrange(300), first=first, cut=cut))
-    together = shapes(rows, gate=rng.choice([0, 64, 5000]))
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_shapes_of_a_rows_attention_are_its_own(seed: int) -> None:
+    rng = random.Random(seed)
+    rows, window = company(rng), rng.choice([None, 100, 700])
+    together = shapes(rows, window, gate=rng.choice([0, 64, 5000]))
     for number, one in enumerate(rows):
-        assert together[number] == shapes([replace(one, sequence=0)])[0]
+        assert together[number] == shapes([one], window)[0]
 
 
-def shapes(rows: list[Row], gate: int = 0) -> list[list[tuple[int, int, int, int]]]:
+def shapes(rows: list[Row], window: int | None, gate: int = 0) -> list[list[tuple[int, int, int, int]]]:
     """Per row: the spans it is computed by, in order, each with the width and length that it is filled up to."""
     items = cut_items(rows, plan_stretches(rows, SIZE, gate=gate), SIZE, span=SPAN // 2)
+    if window is not None:
+        items = within_window(rows, items, SIZE, window, whole=True)
     found: list[list[tuple[int, int, int, int]]] = [[] for _ in rows]
     for group in fixed(rows, items, SIZE):
         for item in group.items:
