@@ -306,7 +306,7 @@ class Scheduler:
         self.running.remove(sequence)
         self.pool.release(sequence.blocks)
         sequence.blocks, sequence.computed = (), 0
-        if sequence.state is State.PREFILL and not sequence.output:
+        if not sequence.output:
             sequence.group.gathered = Gathered()
         sequence.move(State.WAITING)
         self.queue.put(sequence)

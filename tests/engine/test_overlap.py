@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from engine.admission import PATIENCE
+from engine.blocks import BlockPool
 from engine.core import Core
 from engine.errors import CoreFailed
+from engine.flight import publish
 from engine.messages import Abort, Add, Embed, Sampling
 from tests.engine.scheduling import (
     Answers,
@@ -218,6 +220,18 @@ def test_a_token_against_a_grammar_leaves_no_row_behind() -> None:
     assert (failed, tokens) == ([1], 10)
 
 
+def test_nothing_is_told_against_a_choice_that_was_aborted_meanwhile() -> None:
+    class DeafAndLate(LateRunner, Deaf):
+        pass
+
+    core = make(kind=DeafAndLate)
+    core.add(constrained(1, LETTERS, n=2))
+    core.step()
+    core.abort(Abort(1))
+    done = core.step()
+    assert (done.failed, done.tokens, core.has_work) == ((), (), False)
+
+
 # Who goes while something of his is under way
 
 
@@ -277,6 +291,30 @@ def test_a_prompt_under_way_is_waited_for() -> None:
     assert answers.step_of(2) - answers.step_of(1) == 2
 
 
+def test_choices_whose_first_tokens_are_under_way_take_one_place_each() -> None:
+    engine = engine_of(sequences=10, early=LATE)
+    engine.add(add(1, 9, 5, 9))
+    answers = Answers(engine)
+    answers.step()
+    engine.add(add(2, 9, 5, 9))
+    answers.finish_all()
+    assert answers.step_of(2) - answers.step_of(1) == 1
+
+
+def test_a_block_is_known_only_where_it_is_held_still() -> None:
+    engine = engine_of(tokens=32, cache=True)
+    engine.add(follow(1, PROMPT[:12], 3, 9))
+    engine.step()
+    pool = BlockPool(16, 4, keep=True)
+    still, gone, other = engine.scheduler.running
+    gone.blocks, other.blocks, still.blocks = (), pool.take(2), pool.take(3)
+    before = [one.blocks for one in (gone, other, still)]
+    publish(pool, [gone, other, still], still.blocks, 0, 12)
+    assert pool.find(still.keys, 3) == still.blocks
+    assert [one.blocks for one in (gone, other, still)] == before
+    pool.check_integrity(before)
+
+
 @pytest.mark.parametrize("blocks", range(12, 40, 3))
 def test_any_pool_size_serves_a_fork_beside_growing_neighbours(blocks: int) -> None:
     engine = engine_of(blocks, tokens=12, sequences=8, early=LATE)
@@ -302,8 +340,8 @@ def test_who_gives_way_keeps_the_token_under_way() -> None:
 
 
 def test_a_claim_is_met_while_a_step_is_under_way() -> None:
-    engine = engine_of(300, tokens=120, sequences=80, early=LATE)
-    wide, single = add(0, 10, 64, 100), add(1, 5, 1, 3)
+    engine = engine_of(90, tokens=120, sequences=80, early=LATE)
+    wide, single = add(0, 10, 20, 60), add(1, 5, 1, 3)
     engine.add(wide)
     answers = Answers(engine)
     while not answers.step().stats.preemptions:

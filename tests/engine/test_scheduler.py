@@ -46,9 +46,15 @@ def test_a_prompt_of_whole_blocks_needs_no_copy() -> None:
     assert answers.steps[-1].stats.block_copies == 0
 
 
-@given(prompt=st.integers(1, 40), n=st.integers(1, 12), new=st.integers(1, 30), block_size=st.integers(1, 9))
-def test_peak_blocks_stay_within_the_bound(prompt: int, n: int, new: int, block_size: int) -> None:
-    engine = engine_of(1000, tokens=30, sequences=12, block_size=block_size)
+@given(
+    prompt=st.integers(1, 40),
+    n=st.integers(1, 12),
+    new=st.integers(1, 30),
+    block_size=st.integers(1, 9),
+    overlap=st.booleans(),
+)
+def test_peak_blocks_stay_within_the_bound(prompt: int, n: int, new: int, block_size: int, overlap: bool) -> None:
+    engine = engine_of(1000, tokens=30, sequences=12, block_size=block_size, early=bool if overlap else None)
     one = add(1, prompt, n, new)
     answers = run(engine, one)
     bound = prompt // block_size + n * -(-(prompt % block_size + new) // block_size) + 1
