@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import count, islice
+
 import pytest
 
+from engine.attention.worklist import Tables, Tiling, work_list
+from engine.batch import Draw, Row, plan_stretches
 from engine.device.buckets import bucket_for, buckets, capacity
+from engine.kernels import launch
+from engine.messages import Sampling
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,22 @@ def test_every_number_of_rows_has_the_smallest_bucket_that_holds_it() -> None:
 
 def test_places_of_work_lists() -> None:
     assert capacity(1, 4096, 256) == 16  # one row of any length
-    assert capacity(1, 1 << 20, 256) == 512
+    assert capacity(1, 1 << 20, 256) == 2560
     assert capacity(256, 1 << 20, 256) == 256 * 32
     assert capacity(8, 300, 256) == 16
+
+
+@pytest.mark.parametrize(("n", "prompt"), [(8, 8191), (16, 8191), (32, 8191), (32, 32749), (128, 8191), (256, 8191)])
+def test_choices_over_a_long_prompt_fit_a_recorded_step(n: int, prompt: int) -> None:
+    size, own, group = 16, 300, 2
+    shared = tuple(range(prompt // size))
+    fresh = count(len(shared))
+    each = -(-(prompt % size + own) // size)
+    draw = Draw(0, 0, 0, Sampling())
+    rows = [Row(i, 0, prompt + own - 1, shared + tuple(islice(fresh, each)), draw) for i in range(n)]
+    tile = launch.attn(128, group, 2)
+    tiling = Tiling(group, tile.wide, tile.narrow, fill=132 * tile.per_core // 8)  # a Hopper GPU, 8 key heads
+    work = work_list(rows, plan_stretches(rows, size, gate=64), Tables().step(rows), size, tiling)
+    bucket = bucket_for(n, buckets(256))
+    assert bucket is not None
+    assert len(work.part_slots) <= capacity(bucket, 40960, tiling.span)
