@@ -63,8 +63,8 @@ class CudaClock:
 
     dry = False
 
-    def __init__(self) -> None:
-        self.device = torch.device("cuda")
+    def __init__(self, device: str = "cuda") -> None:
+        self.device = torch.device(device)
         self.dtype = torch.bfloat16
         self._flush = torch.empty(_FLUSH, dtype=torch.uint8, device=self.device)
 

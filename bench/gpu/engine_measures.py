@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from bench.gpu import peers
@@ -50,29 +50,21 @@ def _step(run: Run, key: str, shape: ModelShape) -> Iterator[Result]:
 def requests(run: Run, parts: frozenset[str]) -> None:
     """Measures 7, 8 and 10, on one model."""
     lengths = run.plan.lengths
-    keys = {"7": ["7.wide", "7.widest"], "8": ["8.cold", "8.unaware", "8.cached"], "10": ["10.blocks"]}
-    owed = [key for part in keys if part in parts for key in keys[part]]
-    room = lengths.wide * (lengths.middle + lengths.new + 2 * run.plan.block)
-    made: list[Served] = []
 
-    def make() -> Iterator[Result]:
-        served = Model.of(run, run.plan.small).runner(run, room)
-        served.answer([request(prompt(run.plan.small, lengths.short, 0), 2, 3)])
-        made.append(served)
-        return iter(())
+    @cache
+    def served() -> Served:
+        room = lengths.wide * (lengths.middle + lengths.new + 2 * run.plan.block)
+        made = Model.of(run, run.plan.small).runner(run, room)
+        made.answer([request(prompt(run.plan.small, lengths.short, 0), 2, 2)])
+        return made
 
-    run.attempt([], make)
-    if not made:
-        run.attempt(owed, lambda: iter(()))
-        return
-    served = made[0]
     if "7" in parts:
-        run.attempt(["7.wide"], partial(_throughput, run, served, "7.wide", lengths.wide))
-        run.attempt(["7.widest"], partial(_throughput, run, served, "7.widest", lengths.widest))
+        run.attempt(["7.wide"], lambda: _throughput(run, served(), "7.wide", lengths.wide))
+        run.attempt(["7.widest"], lambda: _throughput(run, served(), "7.widest", lengths.widest))
     if "10" in parts:
-        run.attempt(["10.blocks"], partial(_blocks, run, served))
+        run.attempt(["10.blocks"], lambda: _blocks(run, served()))
     if "8" in parts:
-        run.attempt(keys["8"], partial(_together, run, served))
+        run.attempt(["8.cold", "8.unaware", "8.cached"], lambda: _together(run, served()))
 
 
 def _throughput(run: Run, served: Served, key: str, n: int) -> Iterator[Result]:

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -51,7 +52,8 @@ class Run:
                 traceback.print_exc(file=sys.stderr)
                 note = f"{type(error).__name__}: {' '.join(str(error).split())}"[:160]
                 if self.clock.device.type == "cuda":
-                    torch.cuda.empty_cache()
+                    with suppress(RuntimeError):  # the device may be beyond that
+                        torch.cuda.empty_cache()
         for key in keys:
             if key not in self._told:
                 self.tell(Result(key, None, note or "nothing was told"))

@@ -60,18 +60,18 @@ class Part:
 
 
 PARTS = (
-    Part("attention64", frozenset({"kernels"}), 120, beside=True),
-    Part("attention128", frozenset({"kernels"}), 120, beside=True, dry=False),
-    Part("prefill64", frozenset({"kernels"}), 120, beside=True),
-    Part("prefill128", frozenset({"kernels"}), 120, beside=True, dry=False),
-    Part("small", frozenset({"kernels"}), 120, beside=True),
-    Part("engine", frozenset({"kernels"}), 120, beside=True),
+    Part("attention64", frozenset({"kernels"}), 130, beside=True),
+    Part("attention128", frozenset({"kernels"}), 130, beside=True, dry=False),
+    Part("prefill64", frozenset({"kernels"}), 130, beside=True),
+    Part("prefill128", frozenset({"kernels"}), 130, beside=True, dry=False),
+    Part("small", frozenset({"kernels"}), 130, beside=True),
+    Part("engine", frozenset({"kernels"}), 130, beside=True),
     Part("hardware", frozenset({"hw"}), 30),
     Part("layer", frozenset("12345"), 90),
-    Part("step", frozenset("6"), 60),
-    Part("requests", frozenset({"7", "8", "10"}), 80),
-    Part("peers", frozenset("9"), 70),
-    Part("deterministic", frozenset({"11"}), 70),
+    Part("step", frozenset("6"), 80),
+    Part("requests", frozenset({"7", "8", "10"}), 90),
+    Part("peers", frozenset("9"), 90),
+    Part("deterministic", frozenset({"11"}), 90),
 )
 WORDS = frozenset().union(*[part.words for part in PARTS])
 
