@@ -70,6 +70,7 @@ class HashRunner:
         pooled: dict[int, tuple[float, ...]] = {}
         for chunk in reversed(batch.chunks):  # chunks of one step may run in any order
             last = chunk.start + len(chunk.tokens)
+            assert chunk.tokens, "a chunk of nothing"
             assert len(chunk.blocks) == -(-last // size)
             touched += [
                 self._write(chunk.blocks, chunk.start + i, token, chunk.adapter) for i, token in enumerate(chunk.tokens)
