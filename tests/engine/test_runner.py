@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
+from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_stretches
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ModelError
 from engine.messages import Logprobs, Sampling
+from engine.passes import Pass
 from engine.runner import Runner
 from engine.sampling import logprobs as raw_logprobs
 from tests.fakes.tiny_models import make, save
@@ -271,7 +273,8 @@ def real(default_model: Path) -> Runner:
 @pytest.fixture(scope="module")
 def transformers_model(default_model: Path) -> PreTrainedModel:
     """The same file as transformers reads it, in float32 (its own way to load it asks for one more package)."""
-    model = LlamaForCausalLM(AutoConfig.from_pretrained(default_model.parent, gguf_file=default_model.name)).float()
+    with no_init_weights():
+        model = LlamaForCausalLM(AutoConfig.from_pretrained(default_model.parent, gguf_file=default_model.name)).float()
     tensors = load_gguf_checkpoint(default_model, return_tensors=True, model_to_load=model)["tensors"]
     loaded = model.load_state_dict(tensors, strict=False)
     assert (loaded.missing_keys, loaded.unexpected_keys) == (["lm_head.weight"], [])
@@ -302,11 +305,11 @@ def test_greedy_equals_transformers_generate(
     torch.set_num_threads(1)  # beside other tests two threads wait for each other most of the time
     prompt = prompts[0]
     answer = transformers_model.generate(
-        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=64, do_sample=False
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=32, do_sample=False
     )
     expected = answer[0, len(prompt) :].tolist()
-    assert len(expected) == 64
-    assert Fork(real, prompt, [GREEDY]).run(64)[0] == expected
+    assert len(expected) == 32
+    assert Fork(real, prompt, [GREEDY]).run(32)[0] == expected
 
 
 @pytest.mark.model
@@ -317,7 +320,7 @@ def test_greedy_equals_transformers_token_by_token(
     # What transformers would choose after each of our tokens: one pass of its model a prompt.
     torch.set_num_threads(1)
     for prompt in prompts:
-        tokens = Fork(real, prompt, [GREEDY]).run(64)[0]
+        tokens = Fork(real, prompt, [GREEDY]).run(32)[0]
         with torch.inference_mode():
             logits = transformers_model(torch.tensor([prompt + tokens])).logits[0]
         assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == tokens
@@ -332,7 +335,7 @@ def test_logits_are_near_transformers(
     for prompt in prompts:
         batch = Batch(chunks=(Chunk(0, tuple(prompt), 0, tuple(range(8))),))
         with torch.inference_mode():
-            ours = real._model.logits(real._forward(batch))
+            ours = real._model.logits(real._forward(Pass(batch, ())))
             expected = transformers_model(torch.tensor([prompt])).logits[0]
         torch.testing.assert_close(ours, expected, rtol=1e-3, atol=2e-3)
 
@@ -342,8 +345,8 @@ def test_logits_are_near_transformers(
 def test_choices_of_the_real_model_equal_single_requests(real: Runner, prompts: list[list[int]]) -> None:
     torch.set_num_threads(1)
     draws = [replace(draw, sampling=Sampling(temperature=0.8)) for draw in _seeded(4)]
-    together = Fork(real, prompts[0], draws).run(48)
-    alone = [Fork(real, prompts[0], [draw], first_block=60 + 12 * i).run(48)[0] for i, draw in enumerate(draws)]
+    together = Fork(real, prompts[0], draws).run(24)
+    alone = [Fork(real, prompts[0], [draw], first_block=60 + 12 * i).run(24)[0] for i, draw in enumerate(draws)]
     assert together == alone
     assert len({tuple(tokens) for tokens in together}) == 4
 
