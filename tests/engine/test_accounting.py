@@ -13,7 +13,7 @@ from tests.engine.conftest import engine
 from tests.real.metrics import metric
 from tests.real.processes import Server
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
 BLOCK, CHOICES, PROMPT, NEW = 16, 32, 509, 61
 
@@ -32,7 +32,7 @@ async def test_a_prompt_is_computed_once_and_held_once(fresh: Server) -> None:
         return metric(fresh.url, f"nproxy_engine_{name}", **labels)
 
     prompt = [(number * 37) % 40_000 + 100 for number in range(PROMPT)]
-    async with httpx.AsyncClient(base_url=fresh.url, timeout=110.0, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=fresh.url, timeout=300.0, trust_env=False) as client:
         answered = await complete(client, prompt=prompt, n=CHOICES, max_tokens=NEW, seed=1, ignore_eos=True)
     assert len(texts(answered)) == CHOICES
     assert counts(answered["usage"]) == (PROMPT, CHOICES * NEW)

@@ -11,14 +11,14 @@ import pytest
 from tests.engine.conftest import MODEL
 from tests.real.processes import Server
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
 NOT_THERE: dict[str, dict[str, str]] = {"chat": {}, "completions": {}, "server": {"slots": "unknown"}}
 
 
 def test_the_engine_gives_the_true_table(engine_server: Server) -> None:
     argv = [sys.executable, "-m", "nproxy", "probe", engine_server.v1, "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=100)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300)
     told = json.loads(done.stdout)
     assert (told["server"], told["models"]) == ("nproxy's engine", [MODEL])
     found = told["findings"]
