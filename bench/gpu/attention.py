@@ -171,15 +171,20 @@ def _prefill(run: Run) -> Iterator[Result]:
 
 
 def _gate(run: Run) -> Iterator[Result]:
-    """Every case with the engine's own gate and with sharing off, in turns on the same rows."""
+    """Every case with the engine's own gate and with sharing off, twice in turns on the same rows.
+
+    The better of the two counts: where the gate lets nothing through both run the same, and all that differs is chance.
+    """
     own, ratios, detail = run.plan.lengths.own, {}, {}
     for n, prefix in run.plan.lengths.gate:
         fork, blocks = _forked(run, n, prefix, own)
         layer = _layer(run, blocks)
         rows = Tables(blocks, layer.size).rows(fork)
-        gated, off = (_time(run, layer, rows, gate) for gate in (_GATE, UNSHARED))
+        gated, off = zip(
+            *[[_time(run, layer, rows, gate) for gate in (_GATE, UNSHARED)] for _ in range(2)], strict=True
+        )
         name = f"n={n}, prefix {prefix}"
-        ratios[name] = off.seconds / gated.seconds
-        detail[name] = _told({"gated": gated, "off": off})
+        ratios[name] = min([one.seconds for one in off]) / min([one.seconds for one in gated])
+        detail[name] = _told({"gated": gated[0], "gated again": gated[1], "off": off[0], "off again": off[1]})
     worst = min(ratios, key=lambda name: ratios[name])
     yield Result("5.gate", ratios[worst], worst, detail=detail)
