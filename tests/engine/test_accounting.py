@@ -15,7 +15,7 @@ from tests.real.processes import Server
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
-BLOCK, CHOICES, PROMPT, NEW = 16, 32, 509, 61
+BLOCK, CHOICES, PROMPT, NEW = 16, 32, 509, 29
 
 
 @pytest.fixture(scope="module")
