@@ -51,7 +51,7 @@ class _Side:
     """One pinned buffer, and when the device has read it."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self.memory = pinned((size,), torch.uint8, device)
+        self.memory = pinned((size,), torch.uint8, device).zero_()  # what no array fills is sent too
         self.read = mark(device)
 
 
