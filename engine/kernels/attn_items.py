@@ -157,7 +157,7 @@ def _attn_items(
         values = kv + (head + KV_HEADS).to(tl.int64) * kv_stride
         out = partial + slot * (HEADS * DIM)
         sums = lse + slot * HEADS
-        if tl.load(item + 6) != 0:
+        if WIDE == NARROW or tl.load(item + 6) != 0:  # one tile twice would take shared memory twice
             _attn_item(
                 q, keys, values, blocks + table, rows + first, positions, out, sums, head, count, lo, length,
                 SCALE, SOFTCAP, WINDOW, HEADS, GROUP, DIM, DIMS, BLOCK_SIZE, WIDE, KEYS, STAGES,

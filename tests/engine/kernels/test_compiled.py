@@ -95,6 +95,27 @@ for row in map(tool.compiled, tool.launches([case(255), case(96)])):
 """
 
 
+TOGETHER = """
+from bench.gpu import compile as tool
+from engine.kernels import launch
+
+launched = [one for one in tool.launches(tool.cases()) if one.name == "attn_items._attn_items"]
+for case, group in (("Qwen3-0.6B", 2), ("head 128, group 48", 48)):
+    [one] = [one for one in launched if case in one.cases]
+    row, programs = tool.compiled(one), launch.attn(128, group, 2).per_core
+    print(programs, -(-row.registers // 8) * 8 * 32 * row.warps * programs, (row.shared + 1024) * programs)
+"""
+
+
+def test_programs_of_decode_attention_share_a_multiprocessor(tmp_path: Path) -> None:
+    """Also where groups are so large that the narrow tile is as high as the wide one."""
+    for line in run("-c", TOGETHER, cache=tmp_path).splitlines():
+        programs, registers, shared = map(int, line.split())
+        assert programs == 2
+        assert registers <= 65536
+        assert shared <= 228 * 1024  # of which the system takes 1 KB for each program
+
+
 def test_what_spills_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "spilling.py"
     file.write_text(SPILLING)
