@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +33,7 @@ class Machine:
     triton: bool
     interpreted: bool  # Triton's kernels run on the CPU, which its interpreter reads: for tests
     cpu_bfloat16: bool  # multiplied by the CPU, not emulated
+    compiler: bool  # of C, with which Triton builds what launches its kernels
 
     @classmethod
     def here(cls) -> Machine:
@@ -41,6 +43,7 @@ class Machine:
             triton=importlib.util.find_spec("triton") is not None,
             interpreted=os.environ.get("TRITON_INTERPRET") == "1",
             cpu_bfloat16=torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported(),
+            compiler="CC" in os.environ or any(shutil.which(name) for name in ("clang", "gcc")),
         )
 
 
@@ -58,6 +61,11 @@ def road(config: EngineConfig, machine: Machine) -> Road:
         raise ConfigError("device is cuda, where kernels must be triton: those of torch are for a CPU")
     if kernels == "triton" and not machine.triton:
         raise ConfigError("kernels are triton, which is not installed: pip install triton")
+    if device == "cuda" and not machine.compiler:
+        raise ConfigError(
+            "device is cuda, where Triton launches its kernels with the help of a C compiler, and finds none: install"
+            " gcc and Python's headers, or device must be cpu"
+        )
     if kernels == "triton" and device == "cpu" and not machine.interpreted:
         raise ConfigError(
             "kernels are triton, which compiles none for a CPU: device must be cuda (or TRITON_INTERPRET=1, for tests)"

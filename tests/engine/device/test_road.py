@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +16,12 @@ from engine.device.road import Machine, road
 from engine.errors import ConfigError
 from tests.real.processes import ROOT
 
-GPU = Machine(cuda=True, triton=True, interpreted=False, cpu_bfloat16=False)
-CPU = Machine(cuda=False, triton=True, interpreted=False, cpu_bfloat16=True)
-PLAIN = Machine(cuda=False, triton=False, interpreted=False, cpu_bfloat16=False)
-BARE_GPU = Machine(cuda=True, triton=False, interpreted=False, cpu_bfloat16=False)
-TEST = Machine(cuda=False, triton=True, interpreted=True, cpu_bfloat16=True)
+GPU = Machine(cuda=True, triton=True, interpreted=False, cpu_bfloat16=False, compiler=True)
+CPU = Machine(cuda=False, triton=True, interpreted=False, cpu_bfloat16=True, compiler=True)
+PLAIN = Machine(cuda=False, triton=False, interpreted=False, cpu_bfloat16=False, compiler=True)
+ALONE = replace(GPU, compiler=False)
+BARE_GPU = Machine(cuda=True, triton=False, interpreted=False, cpu_bfloat16=False, compiler=True)
+TEST = Machine(cuda=False, triton=True, interpreted=True, cpu_bfloat16=True, compiler=True)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,7 @@ TEST = Machine(cuda=False, triton=True, interpreted=True, cpu_bfloat16=True)
         (CPU, {}, "cpu", "torch", torch.bfloat16),
         (PLAIN, {}, "cpu", "torch", torch.float32),
         (BARE_GPU, {}, "cpu", "torch", torch.float32),
+        (ALONE, {"device": "cpu"}, "cpu", "torch", torch.float32),
         (TEST, {}, "cpu", "torch", torch.bfloat16),
         (TEST, {"kernels": "triton"}, "cpu", "triton", torch.float32),
     ],
@@ -46,6 +50,7 @@ def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kerne
         (CPU, {"device": "cuda"}, "torch finds no CUDA device"),
         (GPU, {"device": "cuda", "kernels": "torch"}, "kernels must be triton"),
         (BARE_GPU, {"device": "cuda"}, "which is not installed: pip install triton"),
+        (ALONE, {}, "C compiler, and finds none: install gcc"),
         (CPU, {"kernels": "triton"}, "device must be cuda"),
         (GPU, {"device": "cpu", "kernels": "triton"}, "device must be cuda"),
         (TEST, {"kernels": "triton", "dtype": "bfloat16"}, "interpreter computes wrong numbers"),
@@ -54,6 +59,17 @@ def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kerne
 def test_roads_that_are_not_there(machine: Machine, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         road(EngineConfig("m", **settings), machine)
+
+
+def test_a_compiler_is_looked_for_as_triton_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not Machine.here().compiler
+    (tmp_path / "gcc").touch(mode=0o755)
+    assert Machine.here().compiler
+    (tmp_path / "gcc").unlink()
+    monkeypatch.setenv("CC", "icx")
+    assert Machine.here().compiler
 
 
 def test_the_cpu_road_imports_no_triton() -> None:
