@@ -37,9 +37,12 @@ def shared_out(prompts: Iterable[Sequence], budget: int, size: int) -> list[tupl
     return cut
 
 
-def fixed_size(config: EngineConfig) -> int:
-    """The size of deterministic mode's chunks, in tokens: whole blocks, and no more than a step has for prompts."""
-    room = config.max_batch_tokens - config.max_sequences  # at least a block, as EngineConfig sees to
+def fixed_size(config: EngineConfig, batch_tokens: int) -> int:
+    """The size of deterministic mode's chunks, in tokens: whole blocks, and no more than a step has for prompts.
+
+    batch_tokens: of a step, at least config.least_batch_tokens.
+    """
+    room = batch_tokens - config.max_sequences
     return max(min(_FIXED, room) // config.block_size, 1) * config.block_size
 
 

@@ -8,6 +8,8 @@ from typing import Literal
 from engine.errors import ConfigError
 
 _GIB = 1 << 30
+_BATCH_TOKENS = {"cpu": 1024, "cuda": 8192}
+"""By type of device: on a CPU neighbours wait for a prompt's part; a GPU needs that many to compute at full speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class EngineConfig:
     Triton's run under its interpreter only. cuda_graphs: on a CUDA device, replay recorded launches in decoding steps.
     deterministic: an answer is the same bit for bit whatever else runs, at some cost.
     max_model_len: longest prompt plus answer, in tokens; None is the model's own limit.
-    max_batch_tokens: tokens one step may run, decoding sequences first, prompts with what is left.
+    max_batch_tokens: tokens one step may run, decoding sequences first, prompts with what is left; None is 1,024 on a
+    CPU and 8,192 on a CUDA device, less where its memory is small, and in any case as many as max_sequences needs.
     max_sequences: sequences at once; also the widest n that one request can have.
     max_queue: sequences that may wait while so many run; a request for more is turned away for now.
     prefix_cache: keep the blocks of what is over, for requests that begin alike.
@@ -49,7 +52,7 @@ class EngineConfig:
     num_blocks: int | None = None
     kv_fraction: float | None = None
     max_model_len: int | None = None
-    max_batch_tokens: int = 1024
+    max_batch_tokens: int | None = None
     max_sequences: int = 256
     max_queue: int = 2048
     prefix_cache: bool = True
@@ -81,12 +84,20 @@ class EngineConfig:
         names = [self.served_model_name, *(name for name, _ in self.adapters)]
         if len(set(names)) < len(names) or "" in names:
             raise ConfigError("every adapter needs a name of its own")
-        if self.max_batch_tokens < self.max_sequences + self.block_size:
-            # Every decoding sequence runs in every step, and a prompt must still move forward beside them.
+        if self.max_batch_tokens is not None and self.max_batch_tokens < self.least_batch_tokens:
             raise ConfigError(
                 f"max_batch_tokens ({self.max_batch_tokens}) must be at least max_sequences ({self.max_sequences})"
                 f" plus block_size ({self.block_size})"
             )
+
+    @property
+    def least_batch_tokens(self) -> int:
+        """Every decoding sequence runs in every step, and a prompt must still move forward beside them."""
+        return self.max_sequences + self.block_size
+
+    def batch_tokens(self, device: str) -> int:
+        """Tokens that one step may run on a device of this type, if its memory is large enough."""
+        return self.max_batch_tokens or max(_BATCH_TOKENS.get(device, 1024), self.least_batch_tokens)
 
     @property
     def room(self) -> int:

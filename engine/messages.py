@@ -148,7 +148,10 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The core has loaded the model. Sizes in tokens; `blocks` of `block_size` tokens each."""
+    """The core has loaded the model. Sizes in tokens; `blocks` of `block_size` tokens each.
+
+    batch_tokens: that one step may run, as the runner has found it; None leaves it to the settings.
+    """
 
     vocab_size: int
     max_model_len: int
@@ -158,6 +161,7 @@ class Ready:
     eos_tokens: frozenset[int]
     device: str
     dtype: str
+    batch_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

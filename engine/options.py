@@ -160,7 +160,7 @@ def _memory(words: argparse.ArgumentParser) -> None:
         "--max-batch-tokens",
         type=int,
         metavar="N",
-        help=f"tokens that one step may run ({_DEFAULT['max_batch_tokens']})",
+        help="tokens that one step may run (1024; on a CUDA device 8192, if its memory allows it)",
     )
 
 

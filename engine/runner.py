@@ -103,6 +103,7 @@ class Runner:
             eos_tokens=model.eos,
             device="cpu",
             dtype=str(dtype).removeprefix("torch."),
+            batch_tokens=config.batch_tokens("cpu"),
         )
         turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
         rows = None

@@ -37,7 +37,8 @@ class Scheduler:
     def __init__(self, config: EngineConfig, ready: Ready) -> None:
         self.pool = BlockPool(ready.blocks, ready.block_size, keep=config.prefix_cache)
         # Deterministic mode: what is shared between requests is whole chunks, as only these are always computed alike.
-        self._chunk = chunking.fixed_size(config) if config.deterministic else None
+        self._tokens = ready.batch_tokens or config.batch_tokens(ready.device)
+        self._chunk = chunking.fixed_size(config, self._tokens) if config.deterministic else None
         self.queue = Queue(self.pool, config.max_sequences, self._chunk // ready.block_size if self._chunk else 1)
         self.running: list[Sequence] = []
         self.limits = Limits(config, ready)
@@ -137,7 +138,7 @@ class Scheduler:
         self._meet_claim()
         rows = tuple([self._row(sequence) for sequence in self.running if sequence.ready])
         size, prompts = self.pool.block_size, self._prompts()
-        budget = self._config.max_batch_tokens - len(rows)
+        budget = self._tokens - len(rows)
         if self._chunk is None:
             ends = chunking.shared_out(prompts, budget, size)
         else:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -26,36 +30,78 @@ def ram() -> int:
     return machine if limit == "max" else min(machine, int(limit))
 
 
-def left_beside(largest_step: Callable[[], object]) -> int:
-    """Bytes of the current GPU that stay free while `largest_step` runs, which is run to see."""
+class Room(NamedTuple):
+    """Bytes of a GPU that a step takes, and that it leaves to keys and values."""
+
+    taken: int
+    left: int
+
+
+def find_room(config: EngineConfig, largest_step: Callable[[EngineConfig], int]) -> tuple[EngineConfig, int]:
+    """How many tokens a step may run, as max_batch_tokens, and how many bytes that leaves to keys and values.
+
+    Where the settings leave it open: the most of 8,192, half of that, ... whose step takes no more than it leaves.
+    largest_step: runs it, and gives the bytes of its own keys and values.
+
+    Raises torch.OutOfMemoryError where none fits.
+    """
+    *larger, least = _sizes(config)
+    for settings in larger:
+        with suppress(torch.OutOfMemoryError):
+            room = room_beside(partial(largest_step, settings))
+            if room.taken <= room.left:
+                return settings, room.left
+    return least, room_beside(partial(largest_step, least)).left
+
+
+def _sizes(config: EngineConfig) -> Iterator[EngineConfig]:
+    tokens = config.batch_tokens("cuda")
+    yield replace(config, max_batch_tokens=tokens)
+    while config.max_batch_tokens is None and tokens > config.least_batch_tokens:
+        tokens = max(tokens // 2, config.least_batch_tokens)
+        yield replace(config, max_batch_tokens=tokens)
+
+
+def room_beside(largest_step: Callable[[], int]) -> Room:
+    """What a step takes of the current GPU, which is run to see, and gives the bytes of its own keys and values.
+
+    Counted is what torch's allocator takes from the device, with the gaps between tensors, and, as that is looked up
+    afterwards, what the step made others take: libraries, compiled kernels, other processes.
+    """
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    own = largest_step()
+    torch.cuda.synchronize()
+    taken = torch.cuda.max_memory_reserved() - before - own
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    largest_step()
-    torch.cuda.synchronize()
-    taken = torch.cuda.max_memory_allocated() - before
-    torch.cuda.empty_cache()
-    return free - taken
+    kept = torch.cuda.memory_reserved() - before  # of what the step has taken
+    return Room(taken, free + kept - taken)
 
 
-def largest_batch(config: EngineConfig, context: int) -> Batch:
-    """A step that takes as much memory as any of ordinary work: all tokens that may run, all sequences drawing.
+def largest_batch(config: EngineConfig, context: int, blocks: int | None = None) -> Batch:
+    """A step that takes as much memory as any: all tokens that may run, whose own log probabilities are asked for, and
+    all sequences drawing by all rules. blocks: of the cache, where there are too few for that.
 
     It writes to blocks 0, 1, ...
     """
-    size, count = config.block_size, config.max_sequences
+    size = config.block_size
+    count = config.max_sequences if blocks is None else min(config.max_sequences, blocks)
     sampling = Sampling(top_p=0.9, logit_bias=((0, 1.0),))
     rows = [
         Row(number, 0, 0, (number,), Draw(number, 0, 1, sampling, logprobs=config.max_logprobs))
         for number in range(count)
     ]
+    left, block = config.batch_tokens("cuda") - count, count
+    if blocks is not None:
+        left = min(left, (blocks - count) * size)
     chunks: list[Chunk] = []
-    left, block = config.max_batch_tokens - count, count
     while left > 0:
-        tokens = min(left, context)
-        blocks = tuple(range(block, block - (-tokens // size)))
-        chunks.append(Chunk(count + len(chunks), (0,) * tokens, 0, blocks))
-        left, block = left - tokens, blocks[-1] + 1
+        tokens = (0,) * min(left, context)
+        table = tuple(range(block, block - (-len(tokens) // size)))
+        chunk = Chunk(count + len(chunks), tokens, 0, table, next_tokens=tokens, prompt_logprobs=config.max_logprobs)
+        chunks.append(chunk)
+        left, block = left - len(tokens), table[-1] + 1
     return Batch(chunks=tuple(chunks), rows=tuple(rows), stretches=plan_stretches(rows, size))

@@ -22,7 +22,7 @@ from engine.device.attention import ITEM, DeviceAttention, Turns
 from engine.device.buckets import buckets, capacity
 from engine.device.frame import Arrays, Frame, Views
 from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
-from engine.device.memory import KV_FRACTION, largest_batch, left_beside, ram
+from engine.device.memory import KV_FRACTION, find_room, largest_batch, ram
 from engine.device.ops import TritonOps
 from engine.device.packing import pack_chunks, pack_tokens
 from engine.device.road import Road
@@ -41,7 +41,7 @@ from engine.models.spec import kv_values_per_token
 from engine.passes import Pass, fixed_rows, passes
 
 _ROWS = 128  # deterministic mode's passes: what a GPU computes in little more time than one
-_BESIDE = 1 << 20  # bytes behind a recorded step's arrays: draws, masks, copies
+_BESIDE = 1 << 20  # bytes behind a recorded step's arrays, beside masks: draws, copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,7 @@ class DeviceRunner:
             eos_tokens=model.eos,
             device=cache.device.type,
             dtype=str(cache.dtype).removeprefix("torch."),
+            batch_tokens=config.batch_tokens(cache.device.type),
         )
         self._model = model
         self._cache = cache
@@ -115,7 +116,9 @@ class DeviceRunner:
         self._last = torch.zeros(config.max_sequences, dtype=torch.int64, device=cache.device)
         self._drawn: dict[int, int] = {}  # by sequence, which of `_last`
         frames = {rows: self._frame(rows, most) for rows, most in places.items()} if record else {}
-        self._buffers = Buffers(max([frame.size for frame in frames.values()], default=0) + _BESIDE, cache.device)
+        masks = config.max_sequences * (model.vocab // 8 + 1)
+        longest = max([frame.size for frame in frames.values()], default=0)
+        self._buffers = Buffers(longest + masks + _BESIDE, cache.device)
         self._graphs: Graphs | None = None
         if record:
             with torch.inference_mode():
@@ -130,9 +133,10 @@ class DeviceRunner:
         try:
             return cls._load(config, road)
         except torch.OutOfMemoryError as error:
+            tokens = config.batch_tokens(road.device.type)
             raise ConfigError(
-                "the device's memory does not hold the model, the KV cache and a step of"
-                f" {config.max_batch_tokens} tokens: lower max_batch_tokens, max_sequences, num_blocks or kv_fraction"
+                f"the device's memory does not hold the model, the KV cache and a step of {tokens} tokens:"
+                " lower max_batch_tokens, max_sequences, num_blocks or kv_fraction"
             ) from error
 
     @classmethod
@@ -144,19 +148,32 @@ class DeviceRunner:
         def cache(blocks: int) -> KvCache:
             return KvCache(model.attention, blocks, config.block_size, road.dtype, device)
 
-        def largest_step() -> None:
-            batch = largest_batch(config, model.context)
+        def largest_step(settings: EngineConfig) -> int:
+            batch = largest_batch(settings, model.context)
             blocks = sum([len(chunk.blocks) for chunk in batch.chunks]) + len(batch.rows)
-            cls(config, model, cache(blocks), overlaps=False).submit(batch).result()
+            cls(settings, model, cache(blocks), overlaps=False).submit(batch).result()
+            return blocks * settings.block_size * token_bytes
 
         if device.type == "cpu":
             return cls(config, model, cache(config.kv_blocks(token_bytes, ram())), overlaps=False)
-        blocks = config.kv_blocks(token_bytes, left_beside(largest_step), KV_FRACTION, None)
+        config, memory = find_room(config, largest_step)
+        blocks = config.kv_blocks(token_bytes, memory, KV_FRACTION, None)
         record = cuda_recorder() if config.cuda_graphs and model.steady else None
         runner = cls(config, model, cache(blocks), overlaps=True, record=record)
-        with torch.inference_mode():
-            runner._sampler.warm_up(road.dtype)
+        runner.warm_up(config)
         return runner
+
+    def warm_up(self, config: EngineConfig) -> None:
+        """Run the largest step that the cache holds, and draws of every kind.
+
+        What steps launch is compiled then, whatever they hold, and the memory that they need is at hand: nobody waits
+        for either later. Writes to the cache, whose blocks must be free. `config`: as the runner was made with.
+        """
+        blocks = self._cache.blocks
+        batch = largest_batch(config, self._model.context, blocks)
+        self.submit(replace(batch, copies=((0, blocks - 1),))).result()
+        with torch.inference_mode():
+            self._sampler.warm_up(self._cache.dtype)
 
     def submit(self, batch: Batch) -> DevicePending:
         """Queue copies, then chunks and rows in one pass, and draws. Raises where nothing of it runs."""

@@ -77,7 +77,7 @@ class Engine(Settings):
     max_sequences: Count | None = None
     """Most choices that run in one step; null: the engine's own default."""
     max_batch_tokens: Count | None = None
-    """Most tokens computed in one step; null: the engine's own default."""
+    """Most tokens computed in one step; null: 1024 on a CPU, 8192 on a CUDA device if its memory allows it."""
     max_queue: Whole | None = None
     """Most choices that wait while max_sequences run, then 429; null: the engine's own default."""
     block_size: Count | None = None

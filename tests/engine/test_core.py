@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from engine.config import EngineConfig
 from engine.core import Core
 from engine.errors import ConfigError, CoreFailed
 from engine.messages import Abort, Add, Choice, Sampling
+from engine.scheduler import Scheduler
 from tests.fakes.runner import HashRunner, expected, ready
 
 PROMPT = (5, 6, 7, 8, 9, 10)
@@ -149,6 +151,19 @@ def test_a_step_tells_how_many_messages_it_knows() -> None:
 def test_settings_that_cannot_work_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineConfig("none", **settings)  # type: ignore[arg-type]
+
+
+def test_a_step_holds_what_suits_the_device_and_at_least_all_sequences() -> None:
+    assert [EngineConfig("m").batch_tokens(device) for device in ("cpu", "cuda")] == [1024, 8192]
+    assert EngineConfig("m", max_sequences=9000).batch_tokens("cuda") == 9016
+    assert EngineConfig("m", max_batch_tokens=300).batch_tokens("cuda") == 300
+
+
+@pytest.mark.parametrize(("found", "tokens"), [(None, 1024), (600, 600)])
+def test_a_step_holds_what_the_runner_has_found_room_for(found: int | None, tokens: int) -> None:
+    scheduler = Scheduler(EngineConfig("m"), replace(ready(blocks=1024, max_model_len=4000), batch_tokens=found))
+    scheduler.add(Add.alike(0, tuple(range(1, 3001)), 1, 0, 1, Sampling(), frozenset()))
+    assert [len(chunk.tokens) for chunk in scheduler.schedule().chunks] == [tokens]
 
 
 def test_the_pool_is_sized_by_memory_unless_it_is_given() -> None:

@@ -68,11 +68,15 @@ def assert_as_alone(answers: Answers, *adds: Add) -> None:
         assert [answers.tokens[one.group, choice] for choice in range(len(one.choices))] == alone(one)
 
 
+def fixed_size(config: EngineConfig) -> int:
+    return chunking.fixed_size(config, config.batch_tokens("cpu"))
+
+
 def test_a_chunk_is_whole_blocks_and_fits_a_step() -> None:
-    assert chunking.fixed_size(EngineConfig("")) == 256
-    assert chunking.fixed_size(EngineConfig("", block_size=24)) == 240
-    assert chunking.fixed_size(EngineConfig("", max_sequences=1000)) == 16
-    assert chunking.fixed_size(EngineConfig("", block_size=512, max_sequences=8)) == 512
+    assert fixed_size(EngineConfig("")) == 256
+    assert fixed_size(EngineConfig("", block_size=24)) == 240
+    assert fixed_size(EngineConfig("", max_sequences=1000)) == 16
+    assert fixed_size(EngineConfig("", block_size=512, max_sequences=8)) == 512
 
 
 @pytest.mark.parametrize("prompt", [1, 3, 4, 11, 12, 13, 24, 30, 48])

@@ -22,7 +22,7 @@ from engine.config import EngineConfig
 from engine.device import sampler, transfer
 from engine.device.frame import Arrays, Frame, Views
 from engine.device.graphs import Recording, Step
-from engine.device.runner import DeviceRunner
+from engine.device.runner import DevicePending, DeviceRunner
 from engine.kernels import launch
 from engine.messages import Sampling
 from engine.models.llama import Decoder
@@ -120,6 +120,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _send(self: transfer.Buffers, frame: Frame, arrays: Arrays) -> Views:
     assert frame.takes(arrays)
+    return _there(frame)
+
+
+def _there(frame: Frame) -> Views:
     return frame.views(torch.empty(frame.size, dtype=torch.uint8, device=THERE))
 
 
@@ -129,21 +133,26 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     monkeypatch.setattr(InterpretedFunction, "run", lambda kernel, *args, **more: seen.launch(kernel, *args, **more))
     monkeypatch.setattr(launch, "programs", lambda *_: 8)
     monkeypatch.setattr(transfer.Buffers, "send", _send)
-    for module in (transfer, sampler):
-        monkeypatch.setattr(module, "pinned", lambda shape, dtype, _: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(sampler, "_upload", lambda arrays, _: _there(Frame.of(arrays)))
+    monkeypatch.setattr(transfer, "pinned", lambda shape, dtype, _: torch.empty(shape, dtype=dtype))
     monkeypatch.setattr(transfer, "mark", lambda _: transfer.Nothing())
+    monkeypatch.setattr(DevicePending, "result", lambda _: None)
+    monkeypatch.setattr(sampler.Drawn, "collect", lambda _: None)
     with FakeTensorMode():
         yield seen
 
 
-def _runner(gpu: Gpu, record: bool = True, **settings: Any) -> DeviceRunner:
+def _config(**settings: Any) -> EngineConfig:
+    return EngineConfig("", block_size=BLOCK, max_sequences=8, **settings)
+
+
+def _runner(gpu: Gpu, config: EngineConfig) -> DeviceRunner:
     """With an adapter of one product in each layer."""
-    config = EngineConfig("", num_blocks=64, block_size=BLOCK, max_sequences=8, **settings)
     model = Decoder(_Weights(), torch.bfloat16, SPEC.context, THERE)
     pair = Pair(*(torch.empty(shape, dtype=torch.bfloat16, device=THERE) for shape in ((96, 4), (4, 64))))
     model.adapt("tuned", {f"model.layers.{layer}.mlp.down_proj": pair for layer in range(SPEC.layers)})
     cache = KvCache(model.attention, 64, BLOCK, torch.bfloat16, THERE)
-    return DeviceRunner(config, model, cache, overlaps=True, record=gpu.record if record else None)
+    return DeviceRunner(config, model, cache, overlaps=True, record=gpu.record)
 
 
 _KINDS: tuple[dict[str, Any], ...] = (
@@ -200,11 +209,32 @@ STEPS: dict[str, Batch] = {
 }
 
 
+KERNELS = {
+    *("_attn_items", "_merge_parts", "_prefill_attn", "_qkv_rope_store", "_rms_norm", "_silu_mul", "_copy_blocks"),
+    *("_copy", "_exclude", "_add", "_penalize", "_block_sums", "_candidates", "_lowest_kept", "_sample_row"),
+    "_logprob_rank",
+}
+
+
 @pytest.mark.parametrize("settings", [{}, {"deterministic": True}], ids=["any shapes", "fixed shapes"])
 def test_no_step_mixes_devices_or_waits(gpu: Gpu, settings: dict[str, Any]) -> None:
-    runner = _runner(gpu, **settings)
+    runner = _runner(gpu, _config(**settings))
     with _Watch():  # type: ignore[no-untyped-call]
         for batch in STEPS.values():
             runner.submit(_rows(8, token=5))
             runner.submit(batch)
     assert gpu.recordings and all(one.replays for one in gpu.recordings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"deterministic": True}], ids=["any shapes", "fixed shapes"])
+def test_nothing_is_compiled_once_the_runner_is_warm(gpu: Gpu, settings: dict[str, Any]) -> None:
+    """Triton compiles by arguments' types, their divisibility by 16, whether they are 1 or missing, and constants."""
+    config = _config(**settings)
+    runner = _runner(gpu, config)
+    runner.warm_up(config)
+    known = set(gpu.launched)
+    assert {name for name, *_ in known} == KERNELS
+    for batch in STEPS.values():
+        runner.submit(_rows(8, token=5))
+        runner.submit(batch)
+    assert gpu.launched == known
