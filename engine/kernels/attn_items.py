@@ -61,10 +61,11 @@ def _attn_item(
     """
     UNIT: tl.constexpr = (SCALE if SOFTCAP == 0 else 1) * _LOG2E  # of a score, in powers of 2
     lane = tl.arange(0, LANES)
+    # Told by sums: remainders would be kept in registers for the end, too many where a group is no power of 2.
     member = lane // GROUP
-    there = member < count
+    there = lane < count * GROUP
     row = tl.load(rows + member, mask=there, other=0)
-    place = head * GROUP + lane % GROUP
+    place = head * GROUP + lane - member * GROUP
     dim = tl.arange(0, DIMS)
     wanted = there[:, None] & (dim < DIM)[None, :]
     query_at = (row.to(tl.int64) * HEADS + place) * DIM
@@ -113,7 +114,7 @@ def _attn_item(
 
     if WINDOW > 0:
         total = tl.where(highest > float("-inf"), total, 1.0)  # none at all: nothing, and a log-sum-exp of -inf
-    result_at = (member * HEADS + place).to(tl.int64)
+    result_at = (head * GROUP + lane + member * (HEADS - GROUP)).to(tl.int64)
     tl.store(lse + result_at, (highest + tl.log2(total)) * _LN2, mask=there)
     tl.store(partial + result_at[:, None] * DIM + dim[None, :], mixed / total[:, None], mask=wanted)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SELECTED = ("Qwen3-0.6B", "head 64, group 7", "head 256, group 8")
+SELECTED = ("Qwen3-0.6B", "head 64, group 7", "head 96, group 3", "head 256, group 8")
 ATTENTION = ("attn_items._attn_items", "merge_parts._merge_parts", "prefill_attn._prefill_attn")
 
 pytestmark = pytest.mark.timeout(600)  # seconds each on a quiet machine
