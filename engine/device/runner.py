@@ -25,7 +25,7 @@ from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
 from engine.device.memory import KV_FRACTION, find_room, largest_batch, ram
 from engine.device.ops import TritonOps
 from engine.device.packing import pack_chunks, pack_tokens
-from engine.device.road import Road
+from engine.device.road import Road, round_once
 from engine.device.sampler import DeviceSampler, Drawn
 from engine.device.scores import Scores
 from engine.device.transfer import Buffers, Fetched
@@ -142,6 +142,7 @@ class DeviceRunner:
     @classmethod
     def _load(cls, config: EngineConfig, road: Road) -> DeviceRunner:
         device = road.device
+        round_once()
         model = load_model(Path(config.model), road.dtype, config.max_model_len, config.adapters, device)
         token_bytes = kv_values_per_token(model.attention) * road.dtype.itemsize
 

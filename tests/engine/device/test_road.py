@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.device.road import Machine, road
+from engine.device.road import Machine, road, round_once
 from engine.errors import ConfigError
 from tests.real.processes import ROOT
 
@@ -75,3 +75,18 @@ def test_a_compiler_is_looked_for_as_triton_does(monkeypatch: pytest.MonkeyPatch
 def test_the_cpu_road_imports_no_triton() -> None:
     code = "import sys, engine.runner; assert not [name for name in sys.modules if name.partition('.')[0] == 'triton']"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+
+
+def test_products_round_once() -> None:
+    products = torch.backends.cuda.matmul
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")  # as an image's TORCH_ALLOW_TF32_CUBLAS_OVERRIDE does
+        round_once()
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not products.allow_tf32
+        assert not products.allow_bf16_reduced_precision_reduction
+        assert not products.allow_fp16_reduced_precision_reduction
+    finally:
+        torch.set_float32_matmul_precision(before)
+        products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = True
