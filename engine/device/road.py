@@ -79,8 +79,8 @@ def round_once() -> None:
     """Make products round as they do on a CPU, for this process: float32 is not cut to TF32, which some images of
     NVIDIA's switch on, and parts of a sum are added up in float32.
 
-    torch lets cuBLAS add them in the inputs' type. For few rows long sums are cut into parts, for fewer into more: a row's
-    numbers would then differ, alone and among others, by far more than the order of a sum makes out.
+    torch lets cuBLAS add them in the inputs' type. For few rows long sums are cut into parts, for fewer into more, so a
+    row's numbers would differ, alone and among others, by far more than the order of a sum makes out.
     """
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
