@@ -61,6 +61,7 @@ def _cases(run: Run, dim: int) -> list[_Case]:
     if run.clock.dry:
         return [_Case(dim, 3, window=9, softcap=5.0, sinks=True)]
     extra = [_Case(dim, 4, window=301), _Case(dim, 4, softcap=20.0), _Case(dim, 4, sinks=True)]
+    extra.append(_Case(dim, 48))  # a row fills a tile, so that there is one kind of tile only
     return [_Case(dim, group) for group in _GROUPS] + extra
 
 
