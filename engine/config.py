@@ -10,6 +10,10 @@ from engine.errors import ConfigError
 _GIB = 1 << 30
 _BATCH_TOKENS = {"cpu": 1024, "cuda": 8192}
 """By type of device: on a CPU neighbours wait for a prompt's part; a GPU needs that many to compute at full speed."""
+_CPU_GATE = 64
+"""Tokens: what is not read again pays for one more product of each layer's."""
+_GATE_BYTES = 4 << 20
+"""Of one layer, on a GPU: a microsecond's reading, which the partial results of one more item a row cost there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,8 @@ class EngineConfig:
     adapters: LoRA adapters as (the id on the wire, the adapter's folder), served beside the model itself.
     max_responses, max_response_bytes: how much is kept of responses that may be gone on from.
     pooling: how hidden states become embeddings, in place of what the model's folder says.
-    share_gate: reading a prefix once for several rows must save at least this many tokens of KV.
+    share_gate: reading a prefix once for several rows must save at least this many tokens of KV; None is 64 on a CPU,
+    and on a CUDA device as many as make 4 MiB of a layer.
     seed: base of the seeds given to requests without one; None draws it from the system.
     Raises ConfigError for values that cannot work.
     """
@@ -63,7 +68,7 @@ class EngineConfig:
     max_responses: int = 1024
     max_response_bytes: int = 64 << 20
     pooling: Literal["mean", "last"] | None = None
-    share_gate: int = 64
+    share_gate: int | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +84,7 @@ class EngineConfig:
         if self.kv_fraction is not None and not 0 < self.kv_fraction < 1:
             raise ConfigError(f"kv_fraction must lie between 0 and 1, not {self.kv_fraction}")
         for name in ("share_gate", "max_queue", "max_logprobs", "max_responses", "max_response_bytes"):
-            if (value := getattr(self, name)) < 0:
+            if (value := getattr(self, name)) is not None and value < 0:
                 raise ConfigError(f"{name} must not be negative, not {value}")
         names = [self.served_model_name, *(name for name, _ in self.adapters)]
         if len(set(names)) < len(names) or "" in names:
@@ -98,6 +103,12 @@ class EngineConfig:
     def batch_tokens(self, device: str) -> int:
         """Tokens that one step may run on a device of this type, if its memory is large enough."""
         return self.max_batch_tokens or max(_BATCH_TOKENS.get(device, 1024), self.least_batch_tokens)
+
+    def gate(self, device: str, layer_bytes: int) -> int:
+        """share_gate on a device of this type, where a token takes so many bytes of one layer's KV."""
+        if self.share_gate is not None:
+            return self.share_gate
+        return _CPU_GATE if device == "cpu" else -(-_GATE_BYTES // layer_bytes)
 
     @property
     def room(self) -> int:

@@ -150,7 +150,8 @@ class Embed:
 class Ready:
     """The core has loaded the model. Sizes in tokens; `blocks` of `block_size` tokens each.
 
-    batch_tokens: that one step may run, as the runner has found it; None leaves it to the settings.
+    batch_tokens: that one step may run, as the runner has found it; None leaves it to the settings. layers: among which
+    a token's KV is divided.
     """
 
     vocab_size: int
@@ -162,6 +163,7 @@ class Ready:
     device: str
     dtype: str
     batch_tokens: int | None = None
+    layers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

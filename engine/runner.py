@@ -104,6 +104,7 @@ class Runner:
             device="cpu",
             dtype=str(dtype).removeprefix("torch."),
             batch_tokens=config.batch_tokens("cpu"),
+            layers=len(model.attention),
         )
         turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
         rows = None

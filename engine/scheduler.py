@@ -36,8 +36,9 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig, ready: Ready) -> None:
         self.pool = BlockPool(ready.blocks, ready.block_size, keep=config.prefix_cache)
-        # Deterministic mode: what is shared between requests is whole chunks, as only these are always computed alike.
         self._tokens = ready.batch_tokens or config.batch_tokens(ready.device)
+        self._gate = config.gate(ready.device, ready.kv_bytes_per_token // ready.layers)
+        # Deterministic mode: what is shared between requests is whole chunks, as only these are always computed alike.
         self._chunk = chunking.fixed_size(config, self._tokens) if config.deterministic else None
         self.queue = Queue(self.pool, config.max_sequences, self._chunk // ready.block_size if self._chunk else 1)
         self.running: list[Sequence] = []
@@ -144,7 +145,7 @@ class Scheduler:
         else:
             ends = chunking.fixed(prompts, budget, self._chunk)
         chunks = tuple([work.chunk(sequence, end, size) for sequence, end in ends])
-        stretches = plan_stretches(rows, size, gate=self._config.share_gate)
+        stretches = plan_stretches(rows, size, gate=self._gate)
         batch = Batch(self.pool.drain_copies(), chunks, rows, stretches)
         if chunks or rows:
             self._give_out(batch)

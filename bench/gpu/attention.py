@@ -19,11 +19,8 @@ from bench.gpu.table import Result
 from bench.roofline import PEAK
 from engine.attention.tiles import plan_tiles
 from engine.batch import Chunk, Row
-from engine.config import EngineConfig
 from engine.kernels import launch
 from engine.kernels.prefill_attn import prefill_attn
-
-_GATE = EngineConfig("").share_gate
 
 
 def measure(run: Run, parts: frozenset[str]) -> None:
@@ -74,19 +71,19 @@ def _note(ours: Timing, theirs: Timing) -> str:
 
 def _shared(run: Run, number: str, n: int, prefix: int, name: str) -> Iterator[Result]:
     """The same rows on shared blocks, with sharing and without, and on private copies of all blocks."""
-    own, gate = run.plan.lengths.own, _GATE
+    own = run.plan.lengths.own
     fork, blocks = _forked(run, n, prefix, own)
     apart = n * -(-(prefix + own) // run.plan.block)
     timings = {}
     layer = _layer(run, blocks)
     rows = Tables(blocks, layer.size).rows(fork)
-    timings["shared"] = _time(run, layer, rows, gate)
+    timings["shared"] = _time(run, layer, rows, layer.gate)
     timings["unaware"] = _time(run, layer, rows, UNSHARED)
     del layer
     layer = _layer(run, apart)
     tables = Tables(apart, layer.size)
     copies = [row for _ in range(n) for row in tables.rows(prefix + own)]
-    timings["private"] = _time(run, layer, copies, gate)
+    timings["private"] = _time(run, layer, copies, layer.gate)
     ours = timings["shared"]
     detail = _told(timings)
     yield Result(
@@ -181,7 +178,7 @@ def _gate(run: Run) -> Iterator[Result]:
         layer = _layer(run, blocks)
         rows = Tables(blocks, layer.size).rows(fork)
         gated, off = zip(
-            *[[_time(run, layer, rows, gate) for gate in (_GATE, UNSHARED)] for _ in range(2)], strict=True
+            *[[_time(run, layer, rows, gate) for gate in (layer.gate, UNSHARED)] for _ in range(2)], strict=True
         )
         name = f"n={n}, prefix {prefix}"
         ratios[name] = min([one.seconds for one in off]) / min([one.seconds for one in gated])

@@ -14,11 +14,12 @@ import torch
 from bench.gpu.cases import Shape
 from engine.attention.cache import KvCache
 from engine.batch import Batch, Draw, Row, plan_stretches
+from engine.config import EngineConfig
 from engine.device.attention import DeviceAttention
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts
 from engine.messages import Sampling
-from engine.models.spec import AttentionSpec
+from engine.models.spec import AttentionSpec, kv_values_per_token
 
 UNSHARED = 1 << 60
 """A gate that no stretch passes: every row reads its whole past for itself."""
@@ -91,6 +92,12 @@ class Layer:
         self.cache = KvCache((spec,), blocks, size, dtype, device)
         self.cache.pools[0].normal_()
         self._attention = DeviceAttention((spec,), self.cache, 1, 1)
+
+    @property
+    def gate(self) -> int:
+        """The engine's own gate here, in tokens."""
+        token = kv_values_per_token((self.spec,)) * self.cache.dtype.itemsize
+        return EngineConfig("").gate(self.cache.device.type, token)
 
     @property
     def kv(self) -> torch.Tensor:

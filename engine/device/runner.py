@@ -99,6 +99,7 @@ class DeviceRunner:
             device=cache.device.type,
             dtype=str(cache.dtype).removeprefix("torch."),
             batch_tokens=config.batch_tokens(cache.device.type),
+            layers=len(model.attention),
         )
         self._model = model
         self._cache = cache

@@ -187,3 +187,10 @@ def test_the_scheduling_half_imports_no_torch() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (found.stdout, found.stderr) == ("[]\n", "")
+
+
+def test_the_gate_is_what_pays_on_the_device() -> None:
+    assert EngineConfig("none").gate("cpu", 4096) == 64
+    assert EngineConfig("none").gate("cuda", 4096) == 1024
+    assert EngineConfig("none").gate("cuda", 1000) == 4195  # tokens that make 4 MiB at least
+    assert EngineConfig("none", share_gate=0).gate("cuda", 4096) == 0
