@@ -140,6 +140,14 @@ def test_a_long_list_of_wide_items_takes_more_spans_to_an_item() -> None:
     assert wide(8, cut=4096) == {256}
 
 
+def test_a_row_by_itself_keeps_its_spans_where_it_is_wide_too() -> None:
+    # Deterministic mode, a prompt shorter than a block: no cut, and 71 query heads to a key head.
+    alone = Row(0, 1, 2047, tuple(range(512)), DRAW)
+    company = [alone, *[Row(i, 1, 2047, tuple(range(i * 1000, i * 1000 + 512)), DRAW) for i in range(1, 9)]]
+    tiling = Tiling(71, 128, 64, fill=4)
+    assert parts_of(company, listed(company, tiling))[0] == parts_of([alone], listed([alone], tiling))[0]
+
+
 def test_the_longest_items_come_first() -> None:
     rows = forest_of(random.Random(4), 6, 1, longest=90).rows
     lengths = [hi - lo for _, _, _, lo, hi, _, _, _ in listed(rows, Tiling(1, 64, 16, 100, 64)).items.tolist()]
