@@ -15,6 +15,7 @@ import torch
 from bench.gpu.cases import Plan
 from bench.gpu.clocks import Clock
 from bench.gpu.table import Result
+from engine.device.road import round_once
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class Run:
     @staticmethod
     def prepare() -> None:
         """Make this process's torch as every part wants it on a GPU."""
+        round_once()
         torch.manual_seed(0)
         torch.set_grad_enabled(False)
 

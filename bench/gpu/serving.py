@@ -44,6 +44,8 @@ class Model:
         cache = KvCache(self.decoder.attention, config.num_blocks or 0, size, run.clock.dtype, run.clock.device)
         record = cuda_recorder() if config.cuda_graphs and not run.clock.dry else None
         runner = DeviceRunner(config, self.decoder, cache, overlaps=not run.clock.dry, record=record)
+        if not run.clock.dry:
+            runner.warm_up(config)
         return Served(config, runner, run.clock)
 
 

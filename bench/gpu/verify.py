@@ -66,6 +66,7 @@ PARTS = (
     Part("prefill128", frozenset({"kernels"}), 130, beside=True, dry=False),
     Part("small", frozenset({"kernels"}), 130, beside=True),
     Part("engine", frozenset({"kernels"}), 130, beside=True),
+    Part("served", frozenset({"kernels"}), 130),
     Part("hardware", frozenset({"hw"}), 30),
     Part("layer", frozenset("12345"), 90),
     Part("step", frozenset("6"), 80),
@@ -78,7 +79,7 @@ WORDS = frozenset().union(*[part.words for part in PARTS])
 
 def carry_out(part: str, words: frozenset[str], run: Run) -> None:
     """Run a part in this process."""
-    from bench.gpu import attention, check_attention, check_engine, check_kernels, clocks, engine_measures
+    from bench.gpu import attention, check_attention, check_engine, check_kernels, check_served, clocks, engine_measures
 
     def small(run: Run) -> None:
         check_kernels.small(run)
@@ -91,6 +92,7 @@ def carry_out(part: str, words: frozenset[str], run: Run) -> None:
         "prefill128": lambda run: check_attention.prefill(run, 128),
         "small": small,
         "engine": check_engine.check,
+        "served": check_served.check,
         "hardware": lambda run: run.attempt(["hw.copy", "hw.matmul"], lambda: clocks.ceilings(run.clock)),
         "layer": lambda run: attention.measure(run, words),
         "step": engine_measures.step,
