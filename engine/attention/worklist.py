@@ -87,7 +87,7 @@ def work_list(
     most = np.where(wide, tiling.wide, tiling.narrow) // tiling.group
     sharers = -(-widths // most)  # items over the same keys
     spans = np.full(len(stretches), span_tokens(tiling.span, block_size))
-    # A row by itself keeps its spans: it may be one of deterministic mode whose prompt has no whole block, and so no cut.
+    # A row by itself keeps its spans: in deterministic mode a prompt without a whole block has no cut either.
     free = wide & (cuts == 0) & (widths > 1)
     spans[free] <<= _doublings(int(((-(-ends // spans) - begins // spans) * sharers)[free].sum()), tiling.fill)
 
