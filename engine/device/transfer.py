@@ -1,8 +1,9 @@
 """The way of a step's small arrays to the device, and of what it gives back: through pinned memory, without waiting.
 
-A step's arrays go over in one copy. Two pinned buffers take turns, because the device may still be copying the one of
-the step before. On the device there is one: a copy stands in the same queue as what reads it. Recorded steps find
-their arrays at the same addresses, so it does not move.
+A step's arrays, or a pass's where it has several, go over in one copy, from a pinned buffer that the device is not to
+read any more: two take turns where steps have one pass, and more come where they have several. On the device there is
+one: a copy stands in the same queue as what reads it. Recorded steps find their arrays at the same addresses, so it
+does not move.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ class Mark(Protocol):
         """Put it behind all that is queued now."""
         ...
 
+    def query(self) -> bool:
+        """Whether all before it is done; true before it is put anywhere."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until all before it is done."""
         ...
@@ -32,6 +37,10 @@ class Nothing:
 
     def record(self) -> None:
         """Nothing is queued."""
+
+    def query(self) -> bool:
+        """All is done."""
+        return True
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
@@ -70,16 +79,21 @@ class Buffers:
 
     def send(self, frame: Frame, arrays: Arrays) -> Views:
         """Copy a frame to the device, behind all that is queued there; gives its views."""
-        side = self._sides[0]
-        self._sides.reverse()
-        side.read.synchronize()
-        if len(side.memory) < frame.size:
-            side.memory = pinned((frame.size,), torch.uint8, self._device)
+        side = self._side(frame.size)
         frame.write(arrays, side.memory.numpy())
         place = self._place if self.fits(frame) else torch.empty(frame.size, dtype=torch.uint8, device=self._device)
         place[: frame.size].copy_(side.memory[: frame.size], non_blocking=True)
         side.read.record()
         return frame.views(place)
+
+    def _side(self, size: int) -> _Side:
+        """A buffer that nothing queued reads: who waited for one would wait for steps that nobody has asked for."""
+        free = [side for side in self._sides if side.read.query()]
+        found = next((side for side in free if len(side.memory) >= size), None)
+        if found is None:  # those that are free are too small for some steps: let go of them
+            found = _Side(size, self._device)
+            self._sides = [side for side in self._sides if side not in free] + [found]
+        return found
 
 
 class Fetched:

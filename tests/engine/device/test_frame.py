@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from engine.device.frame import Arrays, Frame
@@ -57,6 +58,47 @@ def test_a_frame_beyond_the_place_gets_memory_of_its_own() -> None:
     for first in range(3):  # both of the host's buffers grow
         assert buffers.send(large, arrays(99, first))["ids"].tolist() == list(range(first, first + 99))
     assert kept["ids"].tolist() == [0, 1]
+
+
+class _Read:
+    """A mark in a queue that has got nowhere since it was put there."""
+
+    def __init__(self) -> None:
+        self.passed = True
+
+    def record(self) -> None:
+        self.passed = False
+
+    def query(self) -> bool:
+        return self.passed
+
+    def synchronize(self) -> None:
+        raise AssertionError("nobody waits for the device to send something")
+
+
+def test_nobody_waits_to_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many buffers as are on their way: what the device has yet to read is not written to."""
+    marks: list[_Read] = []
+
+    def mark(_: torch.device) -> _Read:
+        marks.append(_Read())
+        return marks[-1]
+
+    monkeypatch.setattr("engine.device.transfer.mark", mark)
+    buffers, frame = Buffers(Frame.of(arrays(9)).size, CPU), Frame.of(arrays(2))
+    for _ in range(5):
+        buffers.send(frame, arrays(2))
+    assert [one.passed for one in marks] == [False] * 5
+    marks[1].passed = marks[3].passed = True
+    for _ in range(2):
+        buffers.send(frame, arrays(2))
+    assert [one.passed for one in marks] == [False] * 5  # taken again
+    for one in marks:
+        one.passed = True
+    for _ in range(3):
+        buffers.send(Frame.of(arrays(99)), arrays(99))
+    assert len(marks) == 8
+    assert len(buffers._sides) == 3  # those that were too small are gone
 
 
 def test_what_is_fetched_is_what_it_was_when_it_was_asked_for() -> None:
