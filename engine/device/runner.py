@@ -103,6 +103,8 @@ class DeviceRunner:
         )
         self._model = model
         self._cache = cache
+        # Threads may take turns, each with a device and a stream of its own; steps are in order on one stream only.
+        self._stream = torch.cuda.current_stream(cache.device) if cache.device.type == "cuda" else None
         self._turns: Turns | None = None
         if model.frequencies is not None:
             self._turns = Turns(*(table.to(cache.device) for table in turns(model.frequencies, model.context)))
@@ -179,7 +181,7 @@ class DeviceRunner:
 
     def submit(self, batch: Batch) -> DevicePending:
         """Queue copies, then chunks and rows in one pass, and draws. Raises where nothing of it runs."""
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
             return self._submit(batch)
 
     def _submit(self, batch: Batch) -> DevicePending:

@@ -7,6 +7,7 @@ would there, and so does whatever needs a number on the host before the step is 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -238,3 +239,20 @@ def test_nothing_is_compiled_once_the_runner_is_warm(gpu: Gpu, settings: dict[st
         runner.submit(_rows(8, token=5))
         runner.submit(batch)
     assert gpu.launched == known
+
+
+def test_all_steps_run_on_the_stream_that_the_runner_was_made_on(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, told = _runner(gpu, _config()), []
+
+    @contextmanager
+    def entered(stream: Any) -> Iterator[None]:
+        told.append((stream, len(gpu.launched)))
+        yield
+        told.append((None, len(gpu.launched)))
+
+    runner._stream = "made on"  # type: ignore[assignment]
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    gpu.launched.clear()
+    runner.submit(STEPS["prompts"])
+    assert told == [("made on", 0), (None, len(gpu.launched))]
+    assert gpu.launched
