@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction
 
@@ -26,9 +28,12 @@ from engine.device.graphs import Recording, Step
 from engine.device.runner import DevicePending, DeviceRunner
 from engine.kernels import launch
 from engine.messages import Sampling
+from engine.models.bridge import Bridge
 from engine.models.llama import Decoder
 from engine.models.lora import Pair
+from engine.models.model import Model
 from engine.models.spec import ModelSpec
+from tests.engine.device.running import write
 
 THERE = torch.device("meta")  # as good as a GPU to fake tensors, and torch need not be built for one
 BLOCK = 16
@@ -147,13 +152,18 @@ def _config(**settings: Any) -> EngineConfig:
     return EngineConfig("", block_size=BLOCK, max_sequences=8, **settings)
 
 
-def _runner(gpu: Gpu, config: EngineConfig) -> DeviceRunner:
+def _decoder() -> Decoder:
     """With an adapter of one product in each layer."""
     model = Decoder(_Weights(), torch.bfloat16, SPEC.context, THERE)
     pair = Pair(*(torch.empty(shape, dtype=torch.bfloat16, device=THERE) for shape in ((96, 4), (4, 64))))
     model.adapt("tuned", {f"model.layers.{layer}.mlp.down_proj": pair for layer in range(SPEC.layers)})
+    return model
+
+
+def _runner(gpu: Gpu, config: EngineConfig, model: Model | None = None) -> DeviceRunner:
+    model = model or _decoder()
     cache = KvCache(model.attention, 64, BLOCK, torch.bfloat16, THERE)
-    return DeviceRunner(config, model, cache, overlaps=True, record=gpu.record)
+    return DeviceRunner(config, model, cache, overlaps=True, record=gpu.record if model.steady else None)
 
 
 _KINDS: tuple[dict[str, Any], ...] = (
@@ -256,3 +266,22 @@ def test_all_steps_run_on_the_stream_that_the_runner_was_made_on(gpu: Gpu, monke
     runner.submit(STEPS["prompts"])
     assert told == [("made on", 0), (None, len(gpu.launched))]
     assert gpu.launched
+
+
+def test_models_of_transformers_mix_no_devices_either(gpu: Gpu, tmp_path: Path) -> None:
+    """One with experts, windows and sinks; its weights are moved as Bridge moves them."""
+    with unset_fake_temporarily():
+        folder = write(tmp_path, "gpt_oss", sliding_window=8, num_local_experts=4, num_experts_per_tok=2)
+        model = Bridge(folder, torch.bfloat16, None)
+    for module in model._model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, one in tensors.items():
+                if one is not None:
+                    moved = torch.empty(one.shape, dtype=one.dtype, device=THERE)
+                    tensors[name] = torch.nn.Parameter(moved) if tensors is module._parameters else moved
+    runner = _runner(gpu, _config(), model)
+    with _Watch():  # type: ignore[no-untyped-call]
+        for name, batch in STEPS.items():
+            if "adapter" not in name:
+                runner.submit(_rows(8, token=5))
+                runner.submit(batch)
