@@ -82,7 +82,8 @@ def cuda_recorder() -> Record:
             step()
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=beside):
+        # Other threads of a program that holds an engine may ask the device for memory meanwhile.
+        with torch.cuda.graph(graph, pool=pool, stream=beside, capture_error_mode="thread_local"):
             output = step()
         return _Graph(graph, output)
 

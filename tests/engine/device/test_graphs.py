@@ -37,7 +37,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
         stack.pop()
 
     @contextmanager
-    def recorded(_: Any, pool: str, stream: _Stream) -> Iterator[None]:
+    def recorded(_: Any, pool: str, stream: _Stream, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"
         with entered(stream):
             told.append((stream.name, "records into", pool))
             yield
