@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 
+_log = logging.getLogger(__name__)
+_OLDEST = (8, 0)  # compute capability that Triton and bfloat16 products need (Ampere)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -29,7 +32,7 @@ class Road:
 class Machine:
     """What there is to choose from."""
 
-    cuda: bool
+    cuda: tuple[int, int] | None  # the CUDA device's compute capability
     triton: bool
     interpreted: bool  # Triton's kernels run on the CPU, which its interpreter reads: for tests
     cpu_bfloat16: bool  # multiplied by the CPU, not emulated
@@ -39,21 +42,39 @@ class Machine:
     def here(cls) -> Machine:
         """This one; imports nothing large."""
         return cls(
-            cuda=torch.cuda.is_available(),
+            cuda=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
             triton=importlib.util.find_spec("triton") is not None,
             interpreted=os.environ.get("TRITON_INTERPRET") == "1",
             cpu_bfloat16=torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported(),
             compiler="CC" in os.environ or any(shutil.which(name) for name in ("clang", "gcc")),
         )
 
+    @property
+    def hindrance(self) -> str | None:
+        """What keeps the engine from its CUDA device; None where nothing does."""
+        if self.cuda is None:
+            return "torch finds no CUDA device here"
+        if self.cuda < _OLDEST:
+            return "the CUDA device has compute capability {}.{}, and Triton needs 8.0".format(*self.cuda)
+        if not self.triton:
+            return "Triton is not installed: pip install triton"
+        if not self.compiler:
+            return "Triton finds no C compiler, which it needs to launch kernels: install gcc and Python's headers"
+        return None
+
 
 def road(config: EngineConfig, machine: Machine) -> Road:
-    """The road of these settings; raises ConfigError for what this machine does not have, or cannot run."""
+    """The road of these settings; raises ConfigError for what this machine does not have, or cannot run.
+
+    Where the device is left open, one that cannot be used is passed by, and the log says why.
+    """
     device = config.device
     if device == "auto":
-        device = "cuda" if machine.cuda and machine.triton and config.kernels != "torch" else "cpu"
-    if device == "cuda" and not machine.cuda:
-        raise ConfigError("device is cuda, but torch finds no CUDA device here")
+        device = "cpu" if machine.hindrance or config.kernels == "torch" else "cuda"
+        if machine.cuda and machine.hindrance:
+            _log.warning("the engine runs on the CPU: %s", machine.hindrance)
+    if device == "cuda" and machine.hindrance:
+        raise ConfigError(f"device is cuda, but {machine.hindrance}")
     kernels = config.kernels
     if kernels == "auto":
         kernels = "triton" if device == "cuda" else "torch"
@@ -61,11 +82,6 @@ def road(config: EngineConfig, machine: Machine) -> Road:
         raise ConfigError("device is cuda, where kernels must be triton: those of torch are for a CPU")
     if kernels == "triton" and not machine.triton:
         raise ConfigError("kernels are triton, which is not installed: pip install triton")
-    if device == "cuda" and not machine.compiler:
-        raise ConfigError(
-            "device is cuda, where Triton launches its kernels with the help of a C compiler, and finds none: install"
-            " gcc and Python's headers, or device must be cpu"
-        )
     if kernels == "triton" and device == "cpu" and not machine.interpreted:
         raise ConfigError(
             "kernels are triton, which compiles none for a CPU: device must be cuda (or TRITON_INTERPRET=1, for tests)"

@@ -16,12 +16,13 @@ from engine.device.road import Machine, road, round_once
 from engine.errors import ConfigError
 from tests.real.processes import ROOT
 
-GPU = Machine(cuda=True, triton=True, interpreted=False, cpu_bfloat16=False, compiler=True)
-CPU = Machine(cuda=False, triton=True, interpreted=False, cpu_bfloat16=True, compiler=True)
-PLAIN = Machine(cuda=False, triton=False, interpreted=False, cpu_bfloat16=False, compiler=True)
+GPU = Machine(cuda=(9, 0), triton=True, interpreted=False, cpu_bfloat16=False, compiler=True)
+CPU = Machine(cuda=None, triton=True, interpreted=False, cpu_bfloat16=True, compiler=True)
+PLAIN = Machine(cuda=None, triton=False, interpreted=False, cpu_bfloat16=False, compiler=True)
 ALONE = replace(GPU, compiler=False)
-BARE_GPU = Machine(cuda=True, triton=False, interpreted=False, cpu_bfloat16=False, compiler=True)
-TEST = Machine(cuda=False, triton=True, interpreted=True, cpu_bfloat16=True, compiler=True)
+BARE_GPU = replace(GPU, triton=False)
+OLD_GPU = replace(GPU, cuda=(7, 5))
+TEST = Machine(cuda=None, triton=True, interpreted=True, cpu_bfloat16=True, compiler=True)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,8 @@ TEST = Machine(cuda=False, triton=True, interpreted=True, cpu_bfloat16=True, com
         (CPU, {}, "cpu", "torch", torch.bfloat16),
         (PLAIN, {}, "cpu", "torch", torch.float32),
         (BARE_GPU, {}, "cpu", "torch", torch.float32),
-        (ALONE, {"device": "cpu"}, "cpu", "torch", torch.float32),
+        (ALONE, {}, "cpu", "torch", torch.float32),
+        (OLD_GPU, {}, "cpu", "torch", torch.float32),
         (TEST, {}, "cpu", "torch", torch.bfloat16),
         (TEST, {"kernels": "triton"}, "cpu", "triton", torch.float32),
     ],
@@ -49,8 +51,10 @@ def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kerne
     [
         (CPU, {"device": "cuda"}, "torch finds no CUDA device"),
         (GPU, {"device": "cuda", "kernels": "torch"}, "kernels must be triton"),
-        (BARE_GPU, {"device": "cuda"}, "which is not installed: pip install triton"),
-        (ALONE, {}, "C compiler, and finds none: install gcc"),
+        (BARE_GPU, {"device": "cuda"}, "Triton is not installed: pip install triton"),
+        (PLAIN, {"kernels": "triton"}, "which is not installed: pip install triton"),
+        (OLD_GPU, {"device": "cuda"}, "compute capability 7.5"),
+        (ALONE, {"device": "cuda"}, "no C compiler"),
         (CPU, {"kernels": "triton"}, "device must be cuda"),
         (GPU, {"device": "cpu", "kernels": "triton"}, "device must be cuda"),
         (TEST, {"kernels": "triton", "dtype": "bfloat16"}, "interpreter computes wrong numbers"),
@@ -59,6 +63,14 @@ def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kerne
 def test_roads_that_are_not_there(machine: Machine, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         road(EngineConfig("m", **settings), machine)
+
+
+def test_a_gpu_that_cannot_be_used_is_passed_by_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    road(EngineConfig("m"), GPU)
+    road(EngineConfig("m"), CPU)
+    assert not caplog.records
+    road(EngineConfig("m"), OLD_GPU)
+    assert "runs on the CPU: the CUDA device has compute capability 7.5" in caplog.text
 
 
 def test_a_compiler_is_looked_for_as_triton_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
