@@ -13,6 +13,10 @@ from nproxy import models
 # Read when torch is first imported: its threads sleep while they wait, because several torch processes run at once.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Read when Triton is first imported, which torch and transformers may do before any kernel of ours: kernels run under
+# its interpreter, in fp32 and fp16 (its bf16 is wrong). What needs the compiler runs in a process without the variable.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # The same examples in every run, however slow the machine is: a failure is the code's and comes again.
 settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fixed")
