@@ -35,9 +35,9 @@ _PREFILL = {
     (64, 2): Prefill(128, 64, 8, 3),  # up to 128 registers, 64 KB: two to a multiprocessor, hiding each other's softmax
     (128, 2): Prefill(128, 64, 8, 3),  # up to 202 registers, 128 KB: keys come two steps ahead
     (256, 2): Prefill(128, 32, 8, 3),  # up to 254 registers, 160 KB; 64 keys would spill
-    (64, 4): Prefill(64, 32, 8, 2),  # float32 has no tensor cores: small tiles that fit the registers
+    (64, 4): Prefill(64, 32, 4, 2),  # float32 has no tensor cores: small tiles that fit the registers
     (128, 4): Prefill(64, 32, 8, 2),
-    (256, 4): Prefill(32, 32, 8, 2),
+    (256, 4): Prefill(32, 32, 4, 2),
 }
 
 
@@ -103,7 +103,9 @@ def attn(head_dim: int, group: int, itemsize: int) -> Attn:
     """The tiles for heads of head_dim numbers of `itemsize` bytes, `group` query heads to a key head."""
     shape = _of(_ATTN, head_dim, itemsize)
     least = 1 << (group - 1).bit_length()  # a tile holds a row at least
-    return replace(shape, wide=max(shape.wide, least), narrow=max(shape.narrow, least))
+    if least > shape.wide:  # more warps hold it, and no other program fits beside them
+        shape = replace(shape, wide=least, warps=8, per_core=1, registers=None)
+    return replace(shape, narrow=max(shape.narrow, least))
 
 
 # Partial results read at once: 16 KB under way in a program for a head of 128, four turns for a past of 32,768 tokens.
