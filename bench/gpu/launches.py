@@ -74,7 +74,7 @@ _HEADS |= {
     "head 96, group 3": Heads(Shape(24, 8, 96)),
     "head 128, group 4, window": Heads(Shape(32, 8, 128), window=4096),
     "head 128, group 48": Heads(Shape(48, 1, 128)),
-    "head 64, group 71": Heads(Shape(71, 1, 64)),
+    "group 71, head 64": Heads(Shape(71, 1, 64)),
     "gpt-oss-20b: window, sinks": Heads(Shape(64, 8, 64), window=128, sinks=True),
     "Gemma 2 2B: window, softcap": Heads(Shape(8, 4, 256), window=4096, softcap=50.0),
 }
