@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels import launch
+from engine.kernels.softcap import capped
 
 _LOG2E = tl.constexpr(math.log2(math.e))
 _LN2 = tl.constexpr(math.log(2))
@@ -94,9 +95,7 @@ def _attn_item(
         block = _blocks(blocks, at + KEYS, length, BLOCK_SIZE, KEYS)
         scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
         if SOFTCAP > 0.0:
-            # tanh(x) = 1 - 2 / (1 + e^2x), which runs into 1 and -1 where e^2x leaves the range.
-            grown = tl.exp2(scores * (2 * SCALE / SOFTCAP * _LOG2E))
-            scores = SOFTCAP - 2 * SOFTCAP / (1.0 + grown)
+            scores = capped(scores, SCALE, SOFTCAP)
         seen = written[None, :]
         if WINDOW > 0:
             seen = seen & (key[None, :] >= first[:, None])

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels import launch
+from engine.kernels.softcap import capped
 
 _LOG2E = tl.constexpr(math.log2(math.e))
 _LEAST = tl.constexpr(-1.0e30)  # below any score, and finite: the difference of two is a number
@@ -100,9 +101,7 @@ def _prefill_attn(
         k = tl.load(keys + line, mask=loaded, other=0.0)
         scores = tl.dot(queries, tl.trans(k), input_precision="ieee")
         if SOFTCAP > 0.0:
-            # tanh(x) = 1 - 2 / (1 + e^2x), which runs into 1 and -1 where e^2x leaves the range.
-            grown = tl.exp2(scores * (2 * SCALE / SOFTCAP * _LOG2E))
-            scores = SOFTCAP - 2 * SOFTCAP / (1.0 + grown)
+            scores = capped(scores, SCALE, SOFTCAP)
         if (at >= diagonal) | (at < edge):
             visible = seen[None, :] <= position[:, None]
             if WINDOW > 0:
