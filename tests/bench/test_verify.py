@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from bench.gpu import verify
 from bench.gpu.cases import BY_KEY, DRY, MEASURES
@@ -44,8 +43,8 @@ def test_everything_but_the_figures_runs_without_a_gpu(tmp_path: Path) -> None:
     assert lines[1].split()[:4] == ["checks", "that", "failed", "0"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_without_a_gpu_it_says_so_in_a_line() -> None:
+def test_without_a_gpu_it_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     done = _verify()
     assert done.returncode == 2
     assert done.stdout == ""
@@ -68,8 +67,8 @@ def test_a_part_in_a_process_of_its_own_tells_its_results(tmp_path: Path) -> Non
     assert all(result.value for result in record.results)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_part_whose_process_ends_badly_is_told(tmp_path: Path) -> None:
+def test_a_part_whose_process_ends_badly_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     record = verify.Record(tmp_path, 100, dry=True)
     _child(next(part for part in verify.PARTS if part.name == "hardware"), record, dry=False)  # it finds no GPU
     (result,) = record.results
