@@ -17,6 +17,9 @@ from tests.fakes.runner import HashRunner, expected, hidden, ready, score, slots
 MAX_MODEL_LEN = 200
 ADAPTERS = ("a", "b", "pirate")
 
+LATE: Callable[[int], bool] = lambda _: False  # noqa: E731
+"""For engine_of: steps overlap, and none runs before its result is asked for."""
+
 
 def engine_of(
     blocks: int = 256,

@@ -16,6 +16,7 @@ from engine.errors import CoreFailed
 from engine.flight import publish
 from engine.messages import Abort, Add, Embed, Sampling
 from tests.engine.scheduling import (
+    LATE,
     Answers,
     add,
     assert_right,
@@ -31,7 +32,6 @@ from tests.engine.test_constrained import add as constrained
 from tests.fakes.late_runner import LateRunner
 from tests.fakes.runner import expected
 
-LATE: Callable[[int], bool] = lambda _: False  # noqa: E731
 LOOKING_BACK = Sampling(repetition_penalty=1.2)
 PROMPT = tuple(range(100, 130))
 
@@ -313,21 +313,6 @@ def test_a_block_is_known_only_where_it_is_held_still() -> None:
     assert pool.find(still.keys, 3) == still.blocks
     assert [one.blocks for one in (gone, other, still)] == before
     pool.check_integrity(before)
-
-
-@pytest.mark.parametrize("blocks", range(12, 40, 3))
-def test_any_pool_size_serves_a_fork_beside_growing_neighbours(blocks: int) -> None:
-    engine = engine_of(blocks, tokens=12, sequences=8, early=LATE)
-    adds = [add(1, 3, 2, 30), add(2, 22, 4, 9), add(3, 7, 3, 12)]
-    engine.add(adds[0])
-    answers = Answers(engine)
-    answers.step()
-    answers.step()
-    for one in adds[1:]:
-        engine.add(one)
-    answers.finish_all()
-    for one in adds:
-        assert_right(answers, one)
 
 
 def test_who_gives_way_keeps_the_token_under_way() -> None:

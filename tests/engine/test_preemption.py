@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from engine.core import Core
 from engine.messages import Abort, Add
-from tests.engine.scheduling import Answers, add, assert_right, engine_of
+from tests.engine.scheduling import LATE, Answers, add, assert_right, engine_of
 from tests.fakes.runner import expected
 
 
@@ -42,10 +44,13 @@ def test_a_recomputed_choice_shares_the_prompts_full_blocks_with_its_siblings(pr
     assert [answers.tokens[1, choice] for choice in (0, 2)] == [expected(one.prompt, seed, 24) for seed in (0, 2)]
 
 
+@pytest.mark.parametrize("early", [None, LATE], ids=["by itself", "overlapping"])
 @pytest.mark.parametrize("blocks", range(12, 40))
-def test_any_pool_size_serves_a_fork_beside_growing_neighbours(blocks: int) -> None:
+def test_any_pool_size_serves_a_fork_beside_growing_neighbours(
+    blocks: int, early: Callable[[int], bool] | None
+) -> None:
     """The fork comes some steps after its admission, and its copies must be counted exactly then."""
-    engine = engine_of(blocks, tokens=12, sequences=8)
+    engine = engine_of(blocks, tokens=12, sequences=8, early=early)
     adds = [add(1, 3, 2, 30), add(2, 22, 4, 9), add(3, 7, 3, 12)]
     engine.add(adds[0])
     answers = Answers(engine)
