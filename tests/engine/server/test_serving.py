@@ -32,7 +32,7 @@ from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import engine_unavailable
 from tests.engine.asking import answer, ask, chat, folded, post, refused, stream, streamed, texts
 from tests.engine.conftest import MODEL
-from tests.engine.server.asking.test_order import LETTERS
+from tests.engine.server.letters import LETTERS
 
 
 @asynccontextmanager

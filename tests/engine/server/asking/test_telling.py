@@ -11,7 +11,7 @@ from engine.messages import Add, Choice, Sampling
 from nproxy.openai.errors import ApiError
 from tests.engine.asking import answer, ask, chat, complete, refused, stream, streamed, texts
 from tests.engine.conftest import MODEL
-from tests.engine.server.asking.test_order import LETTERS
+from tests.engine.server.letters import LETTERS
 from tests.engine.server.test_serving import client_of, engine
 
 COMPLETIONS = "/v1/completions"

@@ -15,7 +15,7 @@ from engine.server.groups import groups
 from engine.server.preparing.prompts import prepare
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError
-from tests.engine.server.asking.test_order import LETTERS, READY, chat, completion
+from tests.engine.server.letters import LETTERS, READY, chat, completion
 
 
 def test_without_them_all_choices_are_alike() -> None:

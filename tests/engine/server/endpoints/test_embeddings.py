@@ -17,7 +17,7 @@ from engine.server.endpoints import embeddings
 from engine.server.preparing.pooling import Pooling
 from tests.engine.asking import answer, refused
 from tests.engine.conftest import MODEL
-from tests.engine.server.asking.test_order import LETTERS
+from tests.engine.server.letters import LETTERS
 from tests.engine.server.test_serving import client_of, engine
 from tests.fakes.runner import slots_of
 

@@ -10,7 +10,7 @@ import pytest
 from engine.server.endpoints import tokenize
 from tests.engine.asking import answer, refused
 from tests.engine.conftest import MODEL
-from tests.engine.server.asking.test_order import LETTERS
+from tests.engine.server.letters import LETTERS
 from tests.engine.server.test_serving import client_of, engine
 
 CHAT = [{"role": "user", "content": "hi"}]

@@ -18,8 +18,8 @@ from engine.server.preparing.holding import Writing, hold
 from engine.text.detokenizer import TokenBytes
 from engine.text.parsers.families import TOOL_FAMILIES, Families, parser_for
 from engine.text.tokenizer import Tokenizer
-from tests.engine.server.asking.test_order import LETTERS
 from tests.engine.server.asking.test_tools import function
+from tests.engine.server.letters import LETTERS
 from tests.engine.text.parsers.folding import counting, read
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}

@@ -13,8 +13,8 @@ from engine.text.parsers.families import Families
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError
-from tests.engine.server.asking.test_order import LETTERS, READY, chat, completion
 from tests.engine.server.asking.test_tools import function
+from tests.engine.server.letters import LETTERS, READY, chat, completion
 from tests.engine.server.model_templates import QWEN, SPECIAL
 from tests.engine.server.preparing.test_holding import with_marks
 from tests.engine.text.parsers.folding import Said, read

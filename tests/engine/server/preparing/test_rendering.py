@@ -16,8 +16,8 @@ from engine.server.preparing.rendering import render
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import load_tokenizer
 from nproxy.openai.errors import ApiError
-from tests.engine.server.asking.test_order import LETTERS
 from tests.engine.server.asking.test_tools import function
+from tests.engine.server.letters import LETTERS
 from tests.engine.server.model_templates import CHATML, DEEPSEEK, KNOWING, LLAMA3, MISTRAL, QWEN, SPECIAL
 
 TOOLS = [

@@ -14,7 +14,7 @@ from engine.text.template import ChatTemplate
 from nproxy.openai.errors import engine_unavailable
 from tests.engine.asking import answer, refused
 from tests.engine.conftest import MODEL
-from tests.engine.server.asking.test_order import LETTERS
+from tests.engine.server.letters import LETTERS
 from tests.engine.server.test_serving import client_of, engine
 
 URL = "/v1/responses"

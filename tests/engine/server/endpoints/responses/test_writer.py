@@ -16,7 +16,7 @@ from engine.server.endpoints.responses.writer import ResponseWriter
 from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
 from nproxy.openai.errors import ApiError
 from nproxy.openai.usage import Usage
-from tests.engine.server.asking.test_order import LETTERS
+from tests.engine.server.letters import LETTERS
 
 USAGE = Usage(10, 5, {"cached_tokens": 4}, {"reasoning_tokens": 2})
 
