@@ -13,6 +13,7 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import replace
 
 from engine.channel import child_environment
@@ -32,6 +33,7 @@ _START_SECONDS = 60.0
 _KEPT = 64
 _MOST_WAITING = 8  # new grammars; those that have passed never wait
 _RETRY_SECONDS = 5
+_DYING_SECONDS = 5.0  # from its last word to its end, on a machine that does much else
 _LINE = 16 << 20  # a text may grow when it is turned into Lark, or written as JSON
 
 
@@ -168,6 +170,9 @@ class Compiling:
             await self.close()
             raise
         if not line:
+            # It has died. To kill it would collect its code before the event loop does, which then knows none.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), _DYING_SECONDS)
             if -(await self.close() or 0) == TOO_LONG:
                 raise _Died(f"it is too complex: it takes more than {self._trial_seconds:g} s of processor time")
             raise _Died("it is too complex to be compiled")
