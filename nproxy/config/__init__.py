@@ -1,31 +1,25 @@
 """Settings: the YAML file, the environment and the command line, parsed into one frozen type."""
 
+from nproxy.config.engine import DEFAULT_MODEL, ENGINE_UPSTREAM, Engine
 from nproxy.config.loading import load
-from nproxy.config.settings import (
-    DEFAULT_MODEL,
-    ENGINE_UPSTREAM,
-    Config,
-    Engine,
-    Limits,
-    Listen,
-    NPolicy,
-    Passthrough,
-    Retries,
-    Stream,
-    Telemetry,
-    Timeouts,
-    Upstream,
-)
+from nproxy.config.replicas import DnsName, Replica
+from nproxy.config.settings import Admin, Auth, Config, Limits, Listen, NPolicy, Passthrough, Stream, Telemetry, Tls
 from nproxy.config.summary import summarise
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree
-from nproxy.config.values import NativeUpTo, Replica
+from nproxy.config.upstream import Breaker, Health, Retries, Timeouts, Upstream
+from nproxy.config.values import NativeUpTo
 
 __all__ = [
     "DEFAULT_MODEL",
     "ENGINE_UPSTREAM",
+    "Admin",
+    "Auth",
+    "Breaker",
     "Config",
     "ConfigError",
+    "DnsName",
     "Engine",
+    "Health",
     "Limits",
     "Listen",
     "NPolicy",
@@ -38,6 +32,7 @@ __all__ = [
     "Stream",
     "Telemetry",
     "Timeouts",
+    "Tls",
     "Tree",
     "Upstream",
     "load",

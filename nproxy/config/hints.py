@@ -9,9 +9,9 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
+from nproxy.config.replicas import DnsName, Replica
 from nproxy.config.settings import Config
 from nproxy.config.tree import Path
-from nproxy.config.values import Replica
 
 PREFIX = "NPROXY_"
 
@@ -75,7 +75,7 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     """The section that a key's type is, or holds a list of."""
     if get_args(annotation):
         return next((found for part in get_args(annotation) if (found := _section_in(part)) is not None), None)
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation is not Replica:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in (Replica, DnsName):
         return annotation  # a replica is written as text
     return None
 

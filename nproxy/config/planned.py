@@ -10,17 +10,7 @@ from nproxy.config.tree import Path
 PLANNED_KEYS: frozenset[str] = frozenset(
     {
         "engine.quantization",
-        "upstreams[].balance",
-        "upstreams[].breaker",
-        "upstreams[].resume",
-        "upstreams[].fallback",
-        "upstreams[].max_inflight",
-        "limits.per_key_choices",
-        "limits.queue_choices",
-        "limits.queue_seconds",
-        "auth",
         "telemetry.otlp_endpoint",
-        "admin",
     }
 )
 

@@ -6,35 +6,38 @@ they are refused with a word of explanation and never silently ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from ipaddress import ip_address
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
+from nproxy.config.engine import ENGINE_UPSTREAM, Engine
+from nproxy.config.upstream import Upstream
 from nproxy.config.values import (
-    AdapterName,
-    ApiKey,
     Count,
+    File,
     Host,
     Mebibytes,
-    Models,
-    NMode,
-    Parallel,
-    Part,
+    Network,
     Paths,
     Port,
-    Replicas,
     Seconds,
     SecondsOrZero,
+    Secret,
     Settings,
-    Share,
     Whole,
     Width,
 )
 
-DEFAULT_MODEL = "smollm2-135m-instruct"
-ENGINE_UPSTREAM = "engine"
-"""The name under which the built-in engine stands among the upstreams."""
+
+class Tls(Settings):
+    """What the gateway shows its clients. Files that change are read again."""
+
+    certificate: File
+    """PEM file: the certificate, and behind it those that it rests on."""
+    key: File
+    """PEM file of its private key."""
 
 
 class Listen(Settings):
@@ -44,123 +47,16 @@ class Listen(Settings):
     """Address or name to bind; `::` or `0.0.0.0` for all."""
     port: Port = 8000
     """TCP port; 0 takes a free one."""
-    workers: Literal[1] = 1
-    """Gateway processes."""
+    workers: Count = 1
+    """Gateway processes, which share the port."""
     drain_seconds: SecondsOrZero = 30
     """How long requests in flight may go on after SIGTERM."""
-
-
-ToolParser = Literal[
-    "auto", "none", "hermes", "llama3", "mistral", "mistral-v11", "deepseek", "deepseek-v3.1", "json", "gpt-oss"
-]
-ReasoningParser = Literal["auto", "none", "think", "mistral", "gpt-oss"]
-"""The engine's families; a test compares them with its own list."""
-
-
-class Engine(Settings):
-    """The built-in engine, started as a child process."""
-
-    model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
-    """The default model's id, a hub id (org/name), a folder of the Hugging Face layout, or a .gguf file."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """What the model computes in."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where it runs; auto: on a CUDA device where there is one."""
-    kernels: Literal["auto", "torch", "triton"] = "auto"
-    """By which kernels; auto: Triton's on a CUDA device, torch's on a CPU."""
-    cuda_graphs: bool = True
-    """On a CUDA device, replay recorded launches in decoding steps."""
-    deterministic: bool = False
-    """Give the same answer bit for bit whatever else runs, at some cost."""
-    max_model_len: Count | None = None
-    """Longest prompt and answer together, in tokens; null: what the model was made for."""
-    max_sequences: Count | None = None
-    """Most choices that run in one step; null: the engine's own default."""
-    max_batch_tokens: Count | None = None
-    """Most tokens computed in one step; null: 1024 on a CPU, 8192 on a CUDA device if its memory allows it."""
-    max_queue: Whole | None = None
-    """Most choices that wait while max_sequences run, then 429; null: the engine's own default."""
-    block_size: Count | None = None
-    """Tokens in a block of the KV cache; null: the engine's own default."""
-    num_blocks: Count | None = None
-    """Blocks of the KV cache; null: from the memory that is free."""
-    kv_fraction: Part | None = None
-    """Part of the memory for the KV cache, in place of num_blocks; null: the engine's own default."""
-    prefix_cache: bool = True
-    """Keep what was computed for a prompt and its answers, for requests that begin alike."""
-    max_logprobs: Whole | None = None
-    """Most of the likeliest tokens that a request may ask to be told with each; null: the engine's own default."""
-    tool_parser: ToolParser = "auto"
-    """How the model writes tool calls; auto: what its chat template shows; none: all is text."""
-    reasoning_parser: ReasoningParser = "auto"
-    """How the model writes reasoning; auto: what its chat template shows; none: all is text."""
-    max_responses: Whole | None = None
-    """Most responses kept for requests that go on from them; null: the engine's own default."""
-    max_response_bytes: Whole | None = None
-    """Most bytes of all of them together; null: the engine's own default."""
-    pooling: Literal["mean", "last"] | None = None
-    """How hidden states become embeddings, for a model whose folder does not say."""
-    adapters: dict[AdapterName, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)
-    """LoRA adapters: under which model id each is served, and its folder."""
-    seed: int | None = None
-    """Base of the seeds of requests without one; null: another at each start."""
-    stall_seconds: Seconds = 60
-    """An engine that has work and gives no token for so long counts as hung and is started again."""
-
-
-class Timeouts(Settings):
-    """How long an upstream may take, in seconds. null: no limit."""
-
-    connect: Seconds | None = 5
-    """Until the connection stands."""
-    first_event: Seconds | None = 120
-    """From sending the call to the first event of a stream."""
-    idle: Seconds | None = 60
-    """Between two events of a stream."""
-    response: Seconds | None = 600
-    """From sending the call to the whole body, for calls answered in JSON form."""
-    total: Seconds | None = None
-    """The whole call."""
-
-
-class Retries(Settings):
-    """When a call is made again; only ever before its first event."""
-
-    per_leg: Whole = 1
-    """Most retries of one leg."""
-    budget: Share = 0.2
-    """Share of the calls of the last 10 s that may be retries (10 a second are always allowed)."""
-
-
-class Upstream(Settings):
-    """A named group of replicas that serve the same models behind one policy."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    """Shown in metrics, logs and the x-nproxy-upstream header."""
-    replicas: Replicas
-    """Base URLs, as in http://10.0.0.1:8000/v1; or unix:/path of a socket."""
-    models: Models = "auto"
-    """auto: ask the upstream; or a list of ids; or a map of alias to the upstream's own name."""
-    api_key: ApiKey = "passthrough"
-    """passthrough: the client's Authorization goes on; none: nothing is sent; else the key to send."""
-    n: NMode = "auto"
-    """Whether `n` is sent: auto tries and counts, native always, fanout never, or up to a width."""
-    wire: Literal["auto", "exact"] = "auto"
-    """exact: the server is nproxy's own engine, whose bytes need no mending."""
-    parallel: Parallel = "auto"
-    """Legs at once per replica; further ones wait in order. auto: no limit."""
-    seed: Literal["auto", "send", "omit"] = "auto"
-    """Whether seeds are sent."""
-    prefix_cache: bool = False
-    """true: all legs go to one replica, and the first computes the prompt before the others start."""
-    usage: Literal["auto", "stream"] = "auto"
-    """stream: usage of whole answers counts one choice only (llama.cpp); calls for several are asked for as streams."""
-    prompts: Literal["auto", "one"] = "auto"
-    """one: legacy completions take one prompt, no list of them (transformers serve); each prompt is a call."""
-    timeouts: Timeouts = Timeouts()
-    """How long the upstream may take."""
-    retries: Retries = Retries()
-    """When a call is made again."""
+    tls: Tls | None = None
+    """Serve HTTPS instead of HTTP."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Addresses of proxies whose X-Forwarded-For tells who the client is."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may call the API from a browser; "*" for all."""
 
 
 class NPolicy(Settings):
@@ -189,9 +85,49 @@ class Limits(Settings):
     body_mib: Mebibytes = 10
     """Largest request body, in MiB."""
     inflight_choices: Count = 1024
-    """Choices in flight in all; beyond: 429."""
+    """Choices in flight in all; beyond, requests wait in the queue."""
+    per_key_choices: Count = 512
+    """Choices in flight of one key; beyond, its requests wait in the queue."""
+    queue_choices: Whole = 1024
+    """Choices that wait; beyond: 429."""
+    queue_seconds: SecondsOrZero = 10
+    """How long a request waits at most; then 429."""
+    requests_per_minute: Count | None = None
+    """Requests of one key; null: any number."""
+    choices_per_minute: Count | None = None
+    """Choices of one key."""
+    tokens_per_minute: Count | None = None
+    """Tokens of one key, prompts and answers together."""
+    memory_mib: Count | None = None
+    """New requests are refused while the process holds more; null: 80 % of what the machine or its container has."""
     write_seconds: Seconds = 60
     """A client that reads nothing for so long has its request ended."""
+
+
+class Auth(Settings):
+    """Who may call. Absent: anybody, with any key or none."""
+
+    api_keys_file: File | None = None
+    """YAML file of keys, each with its name, its hash and its limits; read again when it changes."""
+    api_key: Secret | None = None
+    """One key for all, in place of a file."""
+
+    @model_validator(mode="after")
+    def _has_keys(self) -> Self:
+        if (self.api_keys_file is None) == (self.api_key is None):
+            raise conflict("needs api_keys_file or api_key, and not both", "auth")
+        return self
+
+
+class Admin(Settings):
+    """A port of its own for metrics, status and the registration of servers."""
+
+    host: Host = "127.0.0.1"
+    """Address or name to bind."""
+    port: Port = 9000
+    """TCP port; 0 takes a free one."""
+    token: Secret | None = None
+    """What callers must show as a bearer token; null: nothing, which only a loopback address may do."""
 
 
 class Stream(Settings):
@@ -223,6 +159,8 @@ class Config(Settings):
     limits: Limits = Limits()
     stream: Stream = Stream()
     telemetry: Telemetry = Telemetry()
+    auth: Auth | None = None
+    admin: Admin | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -230,6 +168,15 @@ class Config(Settings):
         if isinstance(data, dict) and not data.get("engine") and not data.get("upstreams") and "engine" not in data:
             return {**data, "engine": {}}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_the_clients_keys(cls, data: Any) -> Any:
+        """Beside `auth`, a client's Authorization is meant for nproxy alone: an upstream gets its own key or none."""
+        if not isinstance(data, dict) or not data.get("auth") or not isinstance(data.get("upstreams"), list):
+            return data
+        own = [{"api_key": "none", **one} if isinstance(one, dict) else one for one in data["upstreams"]]
+        return {**data, "upstreams": own}
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
@@ -243,9 +190,37 @@ class Config(Settings):
             names.append(upstream.name)
         if self.passthrough.upstream is not None and self.passthrough.upstream not in names:
             raise conflict(f"names no upstream; there are: {', '.join(names)}", "passthrough", "upstream")
+        for position, upstream in enumerate(self.upstreams):
+            for place, name in enumerate(upstream.fallback):
+                if name not in names or name == upstream.name:
+                    raise conflict("names no other upstream", "upstreams", position, "fallback", place)
+        return self
+
+    @model_validator(mode="after")
+    def _limits_agree(self) -> Self:
         if self.n_policy.max_n > self.limits.inflight_choices:
             raise conflict("must not be below n_policy.max_n", "limits", "inflight_choices")
         return self
+
+    @model_validator(mode="after")
+    def _doors_agree(self) -> Self:
+        for position, upstream in enumerate(self.upstreams):
+            if not upstream.replicas and self.admin is None:
+                raise conflict(
+                    "must not be empty, unless servers register over the admin port", "upstreams", position, "replicas"
+                )
+            if self.auth is not None and upstream.api_key == "passthrough":
+                raise conflict("must not be passthrough beside auth", "upstreams", position, "api_key")
+        if self.admin is not None and self.admin.token is None and not _loopback(self.admin.host):
+            raise conflict("is required, as others than this machine can reach the port", "admin", "token")
+        return self
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def conflict(message: str, *path: str | int) -> PydanticCustomError:

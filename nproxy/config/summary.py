@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import SecretStr
 
-from nproxy.config.settings import Config, Upstream
+from nproxy.config.settings import Config
+from nproxy.config.upstream import Upstream
 from nproxy.config.values import NativeUpTo
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -46,6 +45,7 @@ SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidat
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Part = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Weight = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False), BeforeValidator(_no_bool)]
 Mebibytes = Annotated[float, Field(gt=0, le=1024), BeforeValidator(_no_bool)]
 
 
@@ -86,55 +86,6 @@ class Settings(BaseModel):
         hide_input_in_errors=True,  # an input may be a secret
         validate_default=False,
     )
-
-
-class Replica(Settings):
-    """One base URL of an upstream, without a slash at its end; or a Unix socket and the URL spoken over it."""
-
-    url: str
-    socket: Path | None = None
-
-    def __str__(self) -> str:
-        return self.url if self.socket is None else f"unix:{self.socket}"
-
-
-def parse_replica(value: object) -> Replica:
-    """Read a replica from `http://host:port/v1`, `https://...` or `unix:/path/of.sock`.
-
-    A URL without a path gets `/v1`, where every OpenAI server listens. Credentials, a query and a
-    fragment are refused: the first belong into `api_key`, the others have no meaning here.
-    """
-    if isinstance(value, Replica):
-        return value
-    if not isinstance(value, str):
-        raise PydanticCustomError("replica", "must be a URL such as http://127.0.0.1:8001/v1, or unix:/path")
-    if value.startswith("unix:"):
-        path = Path(value.removeprefix("unix:").removeprefix("//"))
-        if not path.is_absolute():
-            raise PydanticCustomError("replica", "a Unix socket needs an absolute path, as in unix:/run/engine.sock")
-        return Replica(url="http://localhost/v1", socket=path)
-    if value.startswith("dns:"):
-        raise PydanticCustomError("replica", "dns: replicas are not available yet")
-    try:
-        parts = urlsplit(value)
-        port_ok = parts.port is None or parts.port > 0
-    except ValueError as error:
-        raise PydanticCustomError("replica", "is not a URL that can be read") from error
-    if parts.scheme not in ("http", "https"):
-        raise PydanticCustomError("replica", "must begin with http://, https:// or unix:/")
-    if "@" in parts.netloc:
-        raise PydanticCustomError("replica", "must hold no credentials; use api_key")
-    if not parts.hostname or not port_ok or not value.isascii() or any(c.isspace() or ord(c) < 32 for c in value):
-        raise PydanticCustomError("replica", "is not a URL that can be read")
-    if parts.query or parts.fragment:
-        raise PydanticCustomError("replica", "must hold no query and no fragment")
-    return Replica(url=f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}")
-
-
-Replicas = Annotated[
-    tuple[Annotated[Replica, BeforeValidator(parse_replica), WithJsonSchema({"type": "string"})], ...],
-    Field(min_length=1),
-]
 
 
 def _resolve_secret(value: object, info: ValidationInfo) -> object:
@@ -185,6 +136,32 @@ ApiKey = Annotated[
     BeforeValidator(_key_or_word),
     WithJsonSchema({"type": "string", "examples": ["passthrough", "none", "${FLEET_KEY}", "file:/run/secrets/fleet"]}),
 ]
+
+
+Secret = Annotated[
+    SecretStr,
+    BeforeValidator(_resolve_secret),
+    WithJsonSchema({"type": "string", "examples": ["${ADMIN}", "file:/run/secrets/admin"]}),
+]
+
+
+def _beside_the_file(value: Path, info: ValidationInfo) -> Path:
+    """Take a relative path from the folder of the configuration file."""
+    context: Mapping[str, Any] = info.context or {}
+    return Path(context.get("folder", Path())) / value.expanduser()
+
+
+File = Annotated[Path, AfterValidator(_beside_the_file), WithJsonSchema({"type": "string"})]
+
+
+def _parse_network(value: object) -> object:
+    try:
+        return ip_network(value, strict=False) if isinstance(value, str) else value
+    except ValueError as error:
+        raise PydanticCustomError("network", "must be an IP address or a network such as 10.0.0.0/8") from error
+
+
+Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_parse_network), WithJsonSchema({"type": "string"})]
 
 
 class NativeUpTo(Settings):

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from nproxy.choices.events import Event, LegEnded
-from nproxy.config import ENGINE_UPSTREAM, Config, Timeouts
+from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.capabilities import Capabilities
@@ -37,7 +37,7 @@ class Upstream:
         self.timeouts = settings.timeouts
         self.client = Client(sessions, settings.timeouts, settings.name)
         self.gate = Gate(
-            [Replica.from_config(replica) for replica in settings.replicas],
+            [Replica.from_config(replica) for replica in settings.replicas if not isinstance(replica, DnsName)],
             None if settings.parallel == "auto" else settings.parallel,
         )
         self.capabilities = Capabilities(settings)

@@ -59,7 +59,7 @@ def test_check_prints_each_error_with_its_line(tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [
         f"{file}:2: listen.port: must be a whole number",
         f"{file}:4: upstreams[0].replicas: is required",
-        f"{file}:6: auth: is not available yet",
+        f"{file}:6: auth: needs api_keys_file or api_key, and not both",
     ]
 
 

@@ -24,7 +24,7 @@ from engine.text.parsers.families import REASONING_FAMILIES, TOOL_FAMILIES
 from nproxy.cli import engine_child
 from nproxy.cli.engine_child import EngineFailed, command, private_socket, supervised
 from nproxy.config import Engine
-from nproxy.config.settings import ReasoningParser, ToolParser
+from nproxy.config.engine import ReasoningParser, ToolParser
 from nproxy.models import LocalModel
 
 FAKE = Path(__file__).parents[1] / "fakes" / "engine_process.py"

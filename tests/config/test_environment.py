@@ -85,7 +85,11 @@ def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
         ("NPROXY_PORT_8000_TCP", "8000", "NPROXY_PORT_8000_TCP: names no setting"),
         ("NPROXY_SERVICE_PORT", "tcp", "NPROXY_SERVICE_PORT: names no setting"),
         ("NPROXY_LISTEN", "8000", "NPROXY_LISTEN: listen: must be a mapping"),
-        ("NPROXY_AUTH__API_KEYS_FILE", "k", "NPROXY_AUTH__API_KEYS_FILE: auth: is not available yet"),
+        (
+            "NPROXY_TELEMETRY__OTLP_ENDPOINT",
+            "k",
+            "NPROXY_TELEMETRY__OTLP_ENDPOINT: telemetry.otlp_endpoint: is not available yet",
+        ),
         (
             "NPROXY_UPSTREAMS__3__NAME",
             "a",

@@ -95,9 +95,9 @@ BAD = {
         "upstreams:\n- {name: a, replicas: ['http://u:pw@a/v1']}",
         "nproxy.yaml:2: upstreams[0].replicas[0]: must hold no credentials; use api_key",
     ),
-    "dns": (
-        "upstreams:\n- {name: a, replicas: ['dns:a:1']}",
-        "nproxy.yaml:2: upstreams[0].replicas[0]: dns: replicas are not available yet",
+    "dns without a port": (
+        "upstreams:\n- {name: a, replicas: [{dns: a}]}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: dns needs a name and a port, as in {dns: vllm.default.svc:8000}",
     ),
     "n mode": (
         "upstreams:\n- name: a\n  replicas: [http://a]\n  n: sometimes",
@@ -152,27 +152,8 @@ def test_an_error_names_line_key_and_reason(tmp_path: Path, text: str, expected:
 
 
 NOT_YET = [
-    ("listen: {workers: 2}", "listen.workers: 2 is not available yet"),
     ("engine: {quantization: int8}", "engine.quantization: is not available yet"),
-    ("limits: {per_key_choices: 5}", "limits.per_key_choices: is not available yet"),
-    ("limits: {queue_choices: 5}", "limits.queue_choices: is not available yet"),
-    ("limits: {queue_seconds: 5}", "limits.queue_seconds: is not available yet"),
-    ("auth: {api_keys_file: keys.yaml}", "auth: is not available yet"),
     ("telemetry: {otlp_endpoint: 'http://c'}", "telemetry.otlp_endpoint: is not available yet"),
-    ("admin: {port: 9000}", "admin: is not available yet"),
-    *(
-        (
-            f"upstreams: [{{name: a, replicas: ['http://a'], {key}: {value}}}]",
-            f"upstreams[0].{key}: is not available yet",
-        )
-        for key, value in [
-            ("balance", "prefix_affinity"),
-            ("breaker", "{in_a_row: 5}"),
-            ("resume", "off"),
-            ("fallback", "[b]"),
-            ("max_inflight", "9"),
-        ]
-    ),
 ]
 
 
@@ -262,3 +243,63 @@ def test_plain_scalars_follow_yaml_1_2(tmp_path: Path) -> None:
     assert config.upstreams[0].name == "off"
     assert config.upstreams[0].models == {"no": "no", "1:30": "1:30"}
     assert config.listen.port == 10
+
+
+REPLICAS = {
+    "a URL": ("http://a:1/v1", ["http://a:1/v1"], [1]),
+    "a list": ("[http://a:1, unix:/s]", ["http://a:1/v1", "unix:/s"], [1, 1]),
+    "weights": ("[{url: http://a:1, weight: 2}, http://b:1]", ["http://a:1/v1", "http://b:1/v1"], [2, 1]),
+    "a name": ("{dns: vllm.svc:8000}", ["dns:vllm.svc:8000"], [1]),
+    "a name of weight": ("[{dns: vllm.svc:8000, weight: 0.5, path: /api}]", ["dns:vllm.svc:8000"], [0.5]),
+}
+
+
+@pytest.mark.parametrize(("text", "shown", "weights"), REPLICAS.values(), ids=REPLICAS)
+def test_forms_of_replicas(tmp_path: Path, text: str, shown: list[str], weights: list[float]) -> None:
+    (upstream,) = load(write(tmp_path, f"upstreams: [{{name: a, replicas: {text}}}]"), {}).upstreams
+    assert [str(replica) for replica in upstream.replicas] == shown
+    assert [replica.weight for replica in upstream.replicas] == weights
+
+
+AGREEMENTS = {
+    "no servers and no way to register": (
+        "upstreams: [{name: a, replicas: []}]",
+        "upstreams[0].replicas: must not be empty, unless servers register over the admin port",
+    ),
+    "keys that would go on": (
+        "auth: {api_key: k}\nupstreams: [{name: a, replicas: ['http://a'], api_key: passthrough}]",
+        "upstreams[0].api_key: must not be passthrough beside auth",
+    ),
+    "a port for everybody": (
+        "admin: {host: 0.0.0.0}",
+        "admin.token: is required, as others than this machine can reach the port",
+    ),
+    "a fallback to nothing": (
+        "upstreams: [{name: a, replicas: ['http://a'], fallback: [a]}]",
+        "upstreams[0].fallback[0]: names no other upstream",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), AGREEMENTS.values(), ids=AGREEMENTS)
+def test_settings_that_do_not_go_together(tmp_path: Path, text: str, expected: str) -> None:
+    (problem,) = problems(write(tmp_path, text))
+    assert problem.partition(": ")[2] == expected
+
+
+def test_beside_keys_of_its_own_a_clients_key_goes_nowhere(tmp_path: Path) -> None:
+    text = "auth: {api_key: k}\nupstreams: [{name: a, replicas: ['http://a']}]"
+    assert load(write(tmp_path, text), {}).upstreams[0].api_key == "none"
+
+
+def test_files_stand_beside_the_file(tmp_path: Path) -> None:
+    auth = load(write(tmp_path, "auth: {api_keys_file: keys.yaml}"), {}).auth
+    assert auth is not None
+    assert auth.api_keys_file == tmp_path / "keys.yaml"
+
+
+def test_off_is_no_truth_value(tmp_path: Path) -> None:
+    assert (
+        load(write(tmp_path, "upstreams: [{name: a, replicas: ['http://a'], resume: off}]"), {}).upstreams[0].resume
+        == "off"
+    )

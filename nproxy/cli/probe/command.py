@@ -8,6 +8,7 @@ from typing import Literal
 
 import click
 from pydantic import SecretStr, ValidationError
+from pydantic_core import PydanticCustomError
 from rich.console import Console
 
 from nproxy.cli.probe import client
@@ -18,6 +19,7 @@ from nproxy.cli.probe.questions import Question, Reply, printable
 from nproxy.cli.probe.report_json import as_json
 from nproxy.cli.probe.table import show
 from nproxy.config import Replica, Upstream
+from nproxy.config.replicas import parse_address
 
 OutputForm = Literal["table", "json", "yaml"]
 
@@ -64,10 +66,12 @@ def _with_progress(url: str, plan: Plan, ask: Callable[[Question], Reply]) -> Re
 def _parse(url: str, api_key: str | None) -> tuple[Replica, str | None]:
     """Read URL and key by the rules of the settings file: one place says what a base URL and a key may be."""
     try:
-        upstream = Upstream.model_validate({"name": "probed", "replicas": [url], "api_key": api_key or "none"})
+        replica = parse_address(url)
+        upstream = Upstream.model_validate({"name": "probed", "replicas": [replica], "api_key": api_key or "none"})
+    except PydanticCustomError as error:
+        raise WrongUse(f"URL: {error.message()}") from None
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        what = "--api-key" if first["loc"][0] == "api_key" else "URL"
-        raise WrongUse(f"{what}: {first['msg']}") from None
+        raise WrongUse(f"--api-key: {first['msg']}") from None
     key = upstream.api_key.get_secret_value() if isinstance(upstream.api_key, SecretStr) else None
-    return upstream.replicas[0], key
+    return replica, key

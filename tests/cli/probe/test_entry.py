@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from nproxy.cli.probe.entry import as_yaml
 from nproxy.config import NativeUpTo, Replica, Upstream, load
-from nproxy.config.values import parse_replica
+from nproxy.config.replicas import parse_address
 from tests.cli.probe.pretend import PLAN, Pretend, refusal, reply
 
 CANARY = "canary-77ab"
@@ -19,7 +19,7 @@ SLOTS = reply([{"id": number, "is_processing": False} for number in range(4)])
 
 
 def entry(server: Pretend, url: str = "http://127.0.0.1:8001", key: str | None = None) -> str:
-    return as_yaml(server.probe(), parse_replica(url), key, PLAN.widest)
+    return as_yaml(server.probe(), parse_address(url), key, PLAN.widest)
 
 
 def upstream(text: str, folder: Path) -> Upstream:
@@ -61,7 +61,7 @@ def test_a_model_that_is_in_no_list_is_named(tmp_path: Path) -> None:
     server = Pretend(listed=refusal("no list", 500))
     odd = 'a: "b" # 😀'
     report = server.probe(type(PLAN)(nonce="nonce", model=odd))
-    text = as_yaml(report, parse_replica("http://127.0.0.1:8001"), None, PLAN.widest)
+    text = as_yaml(report, parse_address("http://127.0.0.1:8001"), None, PLAN.widest)
     assert upstream(text, tmp_path).models == {odd: odd}
 
 
@@ -70,7 +70,7 @@ def test_a_model_that_is_in_no_list_is_named(tmp_path: Path) -> None:
 )
 def test_every_address_gets_a_name(url: str, tmp_path: Path) -> None:
     found = upstream(f"engine: {{}}\n{entry(Pretend(), url)}", tmp_path)
-    assert found.replicas == (parse_replica(url),)
+    assert found.replicas == (parse_address(url),)
 
 
 def test_a_key_is_referred_to_and_never_written(tmp_path: Path) -> None:

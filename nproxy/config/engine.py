@@ -1,0 +1,70 @@
+"""The settings of the built-in engine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from nproxy.config.values import AdapterName, Count, Part, Seconds, Settings, Whole
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+ENGINE_UPSTREAM = "engine"
+"""The name under which the built-in engine stands among the upstreams."""
+
+ToolParser = Literal[
+    "auto", "none", "hermes", "llama3", "mistral", "mistral-v11", "deepseek", "deepseek-v3.1", "json", "gpt-oss"
+]
+ReasoningParser = Literal["auto", "none", "think", "mistral", "gpt-oss"]
+"""The engine's families; a test compares them with its own list."""
+
+
+class Engine(Settings):
+    """The built-in engine, started as a child process."""
+
+    model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
+    """The default model's id, a hub id (org/name), a folder of the Hugging Face layout, or a .gguf file."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What the model computes in."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where it runs; auto: on a CUDA device where there is one."""
+    kernels: Literal["auto", "torch", "triton"] = "auto"
+    """By which kernels; auto: Triton's on a CUDA device, torch's on a CPU."""
+    cuda_graphs: bool = True
+    """On a CUDA device, replay recorded launches in decoding steps."""
+    deterministic: bool = False
+    """Give the same answer bit for bit whatever else runs, at some cost."""
+    max_model_len: Count | None = None
+    """Longest prompt and answer together, in tokens; null: what the model was made for."""
+    max_sequences: Count | None = None
+    """Most choices that run in one step; null: the engine's own default."""
+    max_batch_tokens: Count | None = None
+    """Most tokens computed in one step; null: 1024 on a CPU, 8192 on a CUDA device if its memory allows it."""
+    max_queue: Whole | None = None
+    """Most choices that wait while max_sequences run, then 429; null: the engine's own default."""
+    block_size: Count | None = None
+    """Tokens in a block of the KV cache; null: the engine's own default."""
+    num_blocks: Count | None = None
+    """Blocks of the KV cache; null: from the memory that is free."""
+    kv_fraction: Part | None = None
+    """Part of the memory for the KV cache, in place of num_blocks; null: the engine's own default."""
+    prefix_cache: bool = True
+    """Keep what was computed for a prompt and its answers, for requests that begin alike."""
+    max_logprobs: Whole | None = None
+    """Most of the likeliest tokens that a request may ask to be told with each; null: the engine's own default."""
+    tool_parser: ToolParser = "auto"
+    """How the model writes tool calls; auto: what its chat template shows; none: all is text."""
+    reasoning_parser: ReasoningParser = "auto"
+    """How the model writes reasoning; auto: what its chat template shows; none: all is text."""
+    max_responses: Whole | None = None
+    """Most responses kept for requests that go on from them; null: the engine's own default."""
+    max_response_bytes: Whole | None = None
+    """Most bytes of all of them together; null: the engine's own default."""
+    pooling: Literal["mean", "last"] | None = None
+    """How hidden states become embeddings, for a model whose folder does not say."""
+    adapters: dict[AdapterName, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)
+    """LoRA adapters: under which model id each is served, and its folder."""
+    seed: int | None = None
+    """Base of the seeds of requests without one; null: another at each start."""
+    stall_seconds: Seconds = 60
+    """An engine that has work and gives no token for so long counts as hung and is started again."""

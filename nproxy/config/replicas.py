@@ -1,0 +1,145 @@
+"""Where an upstream's servers are: fixed addresses, or a DNS name behind which they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from nproxy.config.values import Host, Port, Settings, Weight
+
+_NAME_AND_PORT = re.compile(r"(?P<name>[^:/\s\[\]]+):(?P<port>\d{1,5})")
+
+
+class Replica(Settings):
+    """One base URL of an upstream, without a slash at its end; or a Unix socket and the URL spoken over it."""
+
+    url: str
+    """Base URL, as in http://10.0.0.1:8000/v1."""
+    socket: Path | None = None
+    """Unix socket over which the URL is spoken."""
+    weight: Weight = 1
+    """Its share of the calls, measured against the other replicas'."""
+
+    def __str__(self) -> str:
+        return self.url if self.socket is None else f"unix:{self.socket}"
+
+
+class DnsName(Settings):
+    """A host name with a server behind each of its addresses, such as a headless service of Kubernetes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
+
+    name: Host
+    """The name; resolved again and again."""
+    port: Annotated[Port, Field(ge=1)]
+    """The port at every address."""
+    scheme: Literal["http", "https"] = "http"
+    """https: the certificate is that of the name."""
+    path: str = "/v1"
+    """Below which the OpenAI API stands."""
+    weight: Weight = 1
+    """The share of each address."""
+
+    def __str__(self) -> str:
+        return f"dns:{self.name}:{self.port}"
+
+
+def parse_replica(value: object) -> Replica | DnsName:
+    """Read one entry of `replicas`.
+
+    `http://host:port/v1`, `https://...`, `unix:/path/of.sock`, or a mapping: `{url: ..., weight: 2}`, or
+    `{dns: name:port}` with `scheme`, `path` and `weight` where they differ. A URL without a path gets `/v1`, where
+    every OpenAI server listens.
+    """
+    match value:
+        case Replica() | DnsName():
+            return value
+        case {"dns": address, **mapping}:
+            return _parse_dns(address, mapping)
+        case {"url": str(url), **mapping} if mapping.keys() <= {"weight"}:
+            return Replica.model_validate({**parse_address(url).model_dump(), **mapping})
+        case str() if value.startswith("dns:"):
+            return _parse_dns(value.removeprefix("dns:").strip(), {})
+        case str():
+            return parse_address(value)
+        case _:
+            raise PydanticCustomError(
+                "replica",
+                "must be a URL such as http://127.0.0.1:8001/v1, unix:/path, {url: ..., weight: 2} or {dns: name:port}",
+            )
+
+
+def _parse_dns(address: object, rest: Mapping[Any, Any]) -> DnsName:
+    found = _NAME_AND_PORT.fullmatch(address) if isinstance(address, str) else None
+    if found is None:
+        raise PydanticCustomError("replica", "dns needs a name and a port, as in {dns: vllm.default.svc:8000}")
+    if unknown := rest.keys() - {"scheme", "path", "weight"}:
+        raise PydanticCustomError("replica", "unknown key beside dns: {key}", {"key": min(unknown)})
+    return DnsName.model_validate({"name": found["name"], "port": int(found["port"]), **rest})
+
+
+def parse_address(value: str) -> Replica:
+    """Read a URL or `unix:/path`.
+
+    Credentials, a query and a fragment are refused: the first belong into `api_key`, the others have no meaning here.
+    """
+    if value.startswith("unix:"):
+        path = Path(value.removeprefix("unix:").removeprefix("//"))
+        if not path.is_absolute():
+            raise PydanticCustomError("replica", "a Unix socket needs an absolute path, as in unix:/run/engine.sock")
+        return Replica(url="http://localhost/v1", socket=path)
+    try:
+        parts = urlsplit(value)
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError as error:
+        raise PydanticCustomError("replica", "is not a URL that can be read") from error
+    if parts.scheme not in ("http", "https"):
+        raise PydanticCustomError("replica", "must begin with http://, https:// or unix:/")
+    if "@" in parts.netloc:
+        raise PydanticCustomError("replica", "must hold no credentials; use api_key")
+    if not parts.hostname or not port_ok or not value.isascii() or any(c.isspace() or ord(c) < 32 for c in value):
+        raise PydanticCustomError("replica", "is not a URL that can be read")
+    if parts.query or parts.fragment:
+        raise PydanticCustomError("replica", "must hold no query and no fragment")
+    return Replica(url=f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}")
+
+
+def _listed(value: object) -> object:
+    """Take a single entry for a list of one."""
+    return [value] if isinstance(value, dict | str | Replica | DnsName) else value
+
+
+_ONE = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {"url": {"type": "string"}, "weight": {"type": "number", "exclusiveMinimum": 0}},
+            "required": ["url"],
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "properties": {
+                "dns": {"type": "string"},
+                "scheme": {"enum": ["http", "https"]},
+                "path": {"type": "string"},
+                "weight": {"type": "number", "exclusiveMinimum": 0},
+            },
+            "required": ["dns"],
+            "additionalProperties": False,
+        },
+    ]
+}
+
+Replicas = Annotated[
+    tuple[Annotated[Replica | DnsName, BeforeValidator(parse_replica)], ...],
+    BeforeValidator(_listed),
+    WithJsonSchema({"type": "array", "items": _ONE}),
+]
