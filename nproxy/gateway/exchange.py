@@ -10,6 +10,7 @@ from aiohttp import ClientConnectionResetError, hdrs
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 
+from nproxy.gateway.callers import ANYBODY, Caller
 from nproxy.openai.errors import ApiError
 
 SERVER = "nproxy"
@@ -26,7 +27,7 @@ class ClientLeft(Exception):
 class Exchange:
     """A request and what became of it.
 
-    started: loop time. endpoint, upstream, model, mode: labels, "" while unknown. code: the status that was sent, 499
+    started: loop time. caller: whose key it shows. endpoint, upstream, model, mode: labels, "" while unknown. code: the status that was sent, 499
     for a client that left. headers: what the answer carries besides its own. choices, legs: counts, for the log.
     introspection: it asks about the gateway itself, and is neither work in flight nor worth a line in the log.
     """
@@ -36,6 +37,7 @@ class Exchange:
     started: float
     closing: bool = False  # the server is draining: the connection ends with this answer
     introspection: bool = False
+    caller: Caller = ANYBODY
     endpoint: str = "other"
     upstream: str = ""
     model: str = ""

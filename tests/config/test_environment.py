@@ -86,9 +86,9 @@ def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
         ("NPROXY_SERVICE_PORT", "tcp", "NPROXY_SERVICE_PORT: names no setting"),
         ("NPROXY_LISTEN", "8000", "NPROXY_LISTEN: listen: must be a mapping"),
         (
-            "NPROXY_TELEMETRY__OTLP_ENDPOINT",
+            "NPROXY_ENGINE__QUANTIZATION",
             "k",
-            "NPROXY_TELEMETRY__OTLP_ENDPOINT: telemetry.otlp_endpoint: is not available yet",
+            "NPROXY_ENGINE__QUANTIZATION: engine.quantization: is not available yet",
         ),
         (
             "NPROXY_UPSTREAMS__3__NAME",

@@ -1,0 +1,35 @@
+"""Who calls: the name and the limits of a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Most requests, choices and tokens a minute; None for any number."""
+
+    requests: int | None = None
+    choices: int | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One who is known by a key.
+
+    name: from the keys' file, never what was sent; a label of metrics. bucket: under what its limits are counted; the
+    name, or where nobody is named, something that tells credentials apart and does not give them away. weight: its
+    share of what is free, against the others that wait. choices: most of its choices in flight, None for the
+    configuration's.
+    """
+
+    name: str
+    bucket: str
+    weight: float = 1.0
+    choices: int | None = None
+    rates: Rates = field(default_factory=Rates)
+
+
+ANYBODY = Caller(name="", bucket="")
+"""Who calls a gateway without keys of its own, and shows nothing."""
