@@ -27,9 +27,10 @@ class ClientLeft(Exception):
 class Exchange:
     """A request and what became of it.
 
-    started: loop time. caller: whose key it shows. endpoint, upstream, model, mode: labels, "" while unknown. code: the status that was sent, 499
-    for a client that left. headers: what the answer carries besides its own. choices, legs: counts, for the log.
-    introspection: it asks about the gateway itself, and is neither work in flight nor worth a line in the log.
+    started: loop time. caller: whose key it shows. endpoint, upstream, model, mode: labels, "" while unknown. code: the
+    status that was sent, 499 for a client that left. headers: what the answer carries besides its own. choices, legs:
+    counts, for the log. introspection: it asks about the gateway itself, and is neither work in flight nor worth a line
+    in the log.
     """
 
     request: BaseRequest
