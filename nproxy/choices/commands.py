@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nproxy.choices.events import FailureKind
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
 
@@ -65,6 +66,16 @@ class Respond:
 
 
 @dataclass(frozen=True, slots=True)
+class FallBack:
+    """Have the request planned anew at another upstream; the client has been sent nothing of this one.
+
+    Comes in place of Respond, and only where the settings allow it. kinds: what went wrong here, in order, each once.
+    """
+
+    kinds: tuple[FailureKind, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Learn:
     """An answer taught something about the upstream; the driver stores it for later plans."""
 
@@ -111,7 +122,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The request is over; the last command. `outcome` is "ok" or the failure kind that decided it."""
+    """The request is over; the last command. `outcome`: ok, partial, fallback, or the failure kind that decided it."""
 
     outcome: str = "ok"
 
@@ -123,6 +134,7 @@ Command = (
     | Begin
     | Emit
     | Respond
+    | FallBack
     | Learn
     | Anomaly
     | Retried

@@ -17,6 +17,7 @@ from nproxy.choices.commands import (
     CancelLeg,
     Command,
     Emit,
+    FallBack,
     Finish,
     Learn,
     OpenLeg,
@@ -355,6 +356,10 @@ class Conduct:
                 self._writes.append(error_event(self._losses.error(retries_spent=self._recovery.retries_spent)))
                 self._finish(self._losses.kind)
         elif self._roster.calls == 0 or self._losses.clear:
+            if self._settings.fallback and self._losses.upstreams_own:
+                self._commands.append(FallBack(self._losses.kinds))
+                self._finish("fallback")
+                return
             error = self._losses.error(retries_spent=self._recovery.retries_spent)
             self._commands.append(Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items())))
             self._finish(self._losses.kind)

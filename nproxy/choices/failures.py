@@ -19,6 +19,14 @@ from nproxy.openai.errors import (
 
 _REQUEST_AT_FAULT, _REFUSED, _LIMITED, _BROKEN, _LATE = range(5)  # most telling first
 
+_DOWN = frozenset({502, 503, 504, 529})  # a 500 may be the request's doing, and would be so elsewhere
+_UPSTREAMS_OWN = frozenset(FailureKind) - {
+    FailureKind.STATUS,
+    FailureKind.IN_BAND,
+    FailureKind.OVERSIZE,
+    FailureKind.UNSCORED,
+}
+
 
 def rank(failure: Failure) -> int:
     """How telling a failure is, 0 most: what the client can mend, keys, limits, the upstream's faults, lateness."""
@@ -36,6 +44,13 @@ def rank(failure: Failure) -> int:
     if status in (408, 504):
         return _LATE
     return _REQUEST_AT_FAULT if 400 <= status < 500 else _BROKEN
+
+
+def upstreams_own(failure: Failure) -> bool:
+    """Whether the upstream is at fault, so that another may do what this one did not."""
+    if failure.kind is FailureKind.STATUS:
+        return failure.status in _DOWN
+    return failure.kind in _UPSTREAMS_OWN
 
 
 def decisive(failure: Failure) -> bool:
@@ -91,6 +106,16 @@ class Losses:
     def clear(self) -> bool:
         """Whether nothing that is still to come could change what the client is told."""
         return self.gathered or any(map(decisive, self._failures))
+
+    @property
+    def upstreams_own(self) -> bool:
+        """Whether the upstream is at fault for all of them."""
+        return all(map(upstreams_own, self._failures))
+
+    @property
+    def kinds(self) -> tuple[FailureKind, ...]:
+        """What went wrong, each kind once."""
+        return tuple(dict.fromkeys(failure.kind for failure in self._failures))
 
     @property
     def kind(self) -> FailureKind:

@@ -13,7 +13,8 @@ class ConductSettings:
     retries_per_leg: attempts after the first, each before the leg's first event. ping_seconds: no longer silence than
     this in a stream that has begun. headers_after_seconds: a stream without any event by then begins all the same.
     gather_seconds: failures so shortly after the first are weighed together. partial: where some choices are finished
-    and others are lost, the client gets those that are.
+    and others are lost, the client gets those that are. fallback: another upstream may be asked, so where this one is
+    at fault and the client has nothing yet, the conduct ends with FallBack and says no error.
     """
 
     id: str
@@ -24,3 +25,4 @@ class ConductSettings:
     headers_after_seconds: float = 30.0
     gather_seconds: float = 0.05
     partial: bool = False
+    fallback: bool = False

@@ -18,6 +18,7 @@ from nproxy.choices.commands import (
     ChoiceFinished,
     Command,
     Emit,
+    FallBack,
     Finish,
     Learn,
     OpenLeg,
@@ -46,7 +47,10 @@ STREAM_HEADERS = {
 
 
 class Drive:
-    """One request on its way from plan to answer. `run` once; `end` from outside makes it stop early."""
+    """One request on its way from plan to answer. `run` once; `end` from outside makes it stop early.
+
+    fell_back: it is over, the client has nothing, and another upstream is to be asked.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Drive:
         self._inbox = Inbox()
         self._legs: dict[int, asyncio.Task[None]] = {}
         self._timers: list[asyncio.TimerHandle] = []
+        self.fell_back: FallBack | None = None
         self._finished = False
         self._ended_by: ApiError | None = None
 
@@ -118,6 +123,8 @@ class Drive:
                     begin = command
                 case Respond():
                     respond = command
+                case FallBack():
+                    self.fell_back = command
                 case Learn(lesson=lesson):
                     self._learn(lesson)
                 case Anomaly(kind=kind):
@@ -144,6 +151,8 @@ class Drive:
         if begin is not None:
             exchange.headers.update(begin.headers)
             await exchange.begin(200, STREAM_HEADERS)
+        if self.fell_back is not None:
+            return
         if self._finished:
             await exchange.finish(output)
         elif output:

@@ -16,6 +16,7 @@ from nproxy.choices.commands import (
     ChoiceFinished,
     Command,
     Emit,
+    FallBack,
     Finish,
     OpenLeg,
     Respond,
@@ -154,6 +155,7 @@ class Play:
     plan: Plan | None = None
     greedy: Greedy = "accept"
     partial: bool = False
+    fallback: bool = False
     timers: dict[str, float] = field(default_factory=dict)
     open: dict[int, OpenLeg] = field(default_factory=dict)
     opened: list[OpenLeg] = field(default_factory=list)
@@ -162,7 +164,9 @@ class Play:
     def __post_init__(self) -> None:
         draw = drawing()
         self.plan = self.plan or make_plan(self.request, self.capability, draw, self.greedy)
-        settings = ConductSettings(ID, CREATED, MODEL, retries_per_leg=self.retries, partial=self.partial)
+        settings = ConductSettings(
+            ID, CREATED, MODEL, retries_per_leg=self.retries, partial=self.partial, fallback=self.fallback
+        )
         self.conduct = Conduct(
             self.request, self.plan, self.capability, settings, budget=self.budget, jitter=lambda: 0.5, draw=draw
         )
@@ -269,7 +273,7 @@ class Play:
         limit = self.capability.parallel
         assert limit is None or len(self.open) <= limit
         kinds = [type(command) for command in self.everything]
-        assert kinds.count(Begin) + kinds.count(Respond) <= 1
+        assert kinds.count(Begin) + kinds.count(Respond) + kinds.count(FallBack) <= 1
         assert Emit not in kinds or Begin in kinds[: kinds.index(Emit)]
         assert [type(command) for command in commands].count(Emit) <= 1, "one write per call"
         if Finish in kinds:
@@ -281,7 +285,9 @@ class Play:
 
     def _check_the_end(self) -> None:
         """Exactly n choices or an error; never both, never less."""
-        if self.request.stream and self.of(Begin):
+        if self.finish == "fallback":
+            assert self.fallback and self.of(FallBack)
+        elif self.request.stream and self.of(Begin):
             assert (self.finish in GOOD) == (self.frames[-1] == "[DONE]")
             assert self.frames.count("[DONE]") <= 1
             if self.finish in GOOD:
