@@ -1,0 +1,1 @@
+"""A replica killed in mid-stream: what the client of each router sees."""

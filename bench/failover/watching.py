@@ -1,0 +1,96 @@
+"""One request of eight choices as its client sees it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+CHOICES = 8
+PROMPT = "Tell a long story about a lighthouse keeper, a storm and a very small boat."
+SEED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Who is asked for what. url: without a path."""
+
+    url: str
+    endpoint: str
+    model: str
+    tokens: int
+
+    def body(self) -> dict[str, Any]:
+        chat = self.endpoint.endswith("chat/completions")
+        prompt = {"messages": [{"role": "user", "content": PROMPT}]} if chat else {"prompt": PROMPT}
+        drawn = {"n": CHOICES, "seed": SEED, "temperature": 1.0, "max_tokens": self.tokens}
+        return {"model": self.model, **prompt, **drawn, "stream": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came. finished: choices with a reason. equal: those whose text is that of the undisturbed run.
+
+    end: `complete`, `error event`, `cut` (the connection broke), `silent end` (the stream ended as if all were well) or
+    a status. longest_silence, seconds: of the client's waiting.
+    """
+
+    texts: tuple[str, ...]
+    finished: int
+    end: str
+    longest_silence: float
+    seconds: float
+    equal: int = 0
+    error: str = ""
+
+    def beside(self, undisturbed: Seen) -> Seen:
+        """The same, compared."""
+        pairs = zip(self.texts, undisturbed.texts, strict=True)
+        return replace(self, equal=sum(mine == theirs != "" for mine, theirs in pairs))
+
+
+def play(scene: Scene, kill: Callable[[], None] | None = None) -> Seen:
+    """Send the request and read what comes; `kill` as soon as every choice that is to come has said something."""
+    texts, reasons, done, error = [""] * CHOICES, [""] * CHOICES, False, ""
+    began = last = time.monotonic()
+    silence = 0.0
+    spoken: dict[int, int] = {}
+    end = ""
+    try:
+        with httpx.stream(
+            "POST", scene.url + scene.endpoint, json=scene.body(), timeout=180, trust_env=False
+        ) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                return Seen(tuple(texts), 0, str(answer.status_code), 0.0, 0.0, error=answer.text[:200])
+            for line in answer.iter_lines():
+                if not line.startswith("data:"):
+                    continue
+                now = time.monotonic()
+                silence, last = max(silence, now - last), now
+                data = line[5:].strip()
+                if data == "[DONE]":
+                    done = True
+                    continue
+                event = json.loads(data)
+                if "error" in event:
+                    error = json.dumps(event["error"])[:200]
+                    continue
+                for choice in event.get("choices", ()):
+                    said = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+                    texts[choice["index"]] += said
+                    spoken[choice["index"]] = spoken.get(choice["index"], 0) + bool(said)
+                    reasons[choice["index"]] = choice.get("finish_reason") or reasons[choice["index"]]
+                if kill is not None and len(spoken) == CHOICES and min(spoken.values()) >= 4:
+                    kill()
+                    kill = None
+    except httpx.TransportError as broken:
+        end, error = "cut", type(broken).__name__
+    finished = sum(map(bool, reasons))
+    if not end:
+        end = "error event" if error else "complete" if finished == CHOICES and done else "silent end"
+    return Seen(tuple(texts), finished, end, round(silence, 3), round(time.monotonic() - began, 3), error=error)
