@@ -28,8 +28,8 @@ from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import parse_chat, parse_completion
 from nproxy.upstreams.client import Call
-from nproxy.upstreams.gate import Kin
 from nproxy.upstreams.headers import upward
+from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.upstream import Upstream
 
 _PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
@@ -103,7 +103,7 @@ class _Legs:
         self._request = request
         self._n = plan.n
         self._capability = capability
-        self._kin = Kin() if capability.prefix_cache else None
+        self._kin = Kin(together=capability.prefix_cache)
         self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW)
         self._shared["Content-Type"] = "application/json"
         self._shared["Accept-Encoding"] = "identity"

@@ -35,16 +35,23 @@ class _Learned:
 class Capabilities:
     """One upstream's abilities, per model. `snapshot` is what a plan is made from; `learn` takes what an answer taught.
 
-    clock: seconds that never go back.
+    replicas: how many there are now, where they come and go. clock: seconds that never go back.
     """
 
-    def __init__(self, upstream: Upstream, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        replicas: Callable[[], int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._n: NMode = upstream.n
         self._seed = upstream.seed
         self._clock = clock
         self._learned: dict[tuple[str, str], _Learned] = {}
         self._configured = () if upstream.models == "auto" else tuple(upstream.models)
-        self._alone = _legs_at_once(upstream, 1) if upstream.parallel == "auto" else None
+        self._parallel = None if upstream.parallel == "auto" else upstream.parallel
+        self._spread = not upstream.prefix_cache
+        self._replicas: Callable[[], int] = replicas or (lambda: len(upstream.replicas))
         self._base = Capability(
             native_width=_configured_width(upstream.n),
             exact=upstream.wire == "exact",
@@ -52,7 +59,6 @@ class Capabilities:
             prompt_lists=upstream.prompts != "one",
             json_usage=upstream.usage != "stream",
             prefix_cache=upstream.prefix_cache,
-            parallel=None if upstream.parallel == "auto" else _legs_at_once(upstream, upstream.parallel),
         )
 
     def snapshot(self, model: str, upstream_model: str | None) -> Capability:
@@ -67,7 +73,7 @@ class Capabilities:
         return replace(
             self._base,
             native_width=width,
-            parallel=self._alone if alone else self._base.parallel,
+            parallel=self._legs_at_once(1 if alone else self._parallel),
             alone=alone,
             alone_on_trial=verdict == "suspected",
             n_untested=untested,
@@ -95,7 +101,7 @@ class Capabilities:
                 self._keep(model, what)
             case OneAtATime(verdict=verdict):
                 held = self._verdict(model)
-                if self._alone is not None and (held is None or _SURENESS.index(verdict) >= _SURENESS.index(held)):
+                if self._parallel is None and (held is None or _SURENESS.index(verdict) >= _SURENESS.index(held)):
                     self._keep(model, "parallel", verdict)
             case _:
                 assert_never(lesson)
@@ -121,6 +127,10 @@ class Capabilities:
         """
         models = dict.fromkeys([*self._configured, *self.known()])
         return {model: _as_told(self.snapshot(model, None)) for model in models}
+
+    def _legs_at_once(self, parallel: int | None) -> int | None:
+        """Legs of one request at once, with so many on each replica; where they go to one, what that one takes."""
+        return None if parallel is None else parallel * (max(1, self._replicas()) if self._spread else 1)
 
     def _width(self, model: str) -> Width | None:
         learned = self._recall(model, "n")
@@ -174,11 +184,6 @@ def _as_told(capability: Capability) -> dict[str, int | bool | str | None]:
         "prefix_cache": capability.prefix_cache,
         "parallel": capability.parallel,
     }
-
-
-def _legs_at_once(upstream: Upstream, parallel: int) -> int:
-    """Legs of one request at once, with so many on each replica; where they go to one, as many as that one takes."""
-    return parallel * (1 if upstream.prefix_cache else len(upstream.replicas))
 
 
 def _configured_width(n: NMode) -> int | None:

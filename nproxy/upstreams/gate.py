@@ -9,18 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from nproxy.upstreams.balancing import least_loaded
+from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.replicas import Replica
-
-
-@dataclass(slots=True, eq=False)
-class Kin:
-    """Legs that belong on one replica. replica: where the first of them went."""
-
-    replica: Replica | None = None
-
-    def place(self) -> Replica | None:
-        """Where the next one belongs; None where that is open, or that replica cannot be reached."""
-        return None if self.replica is None or self.replica.avoided() else self.replica
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +43,20 @@ class Gate:
         self._waiting: deque[_Waiter] = deque()
         self._turn = 0
 
+    def replace(self, replicas: Sequence[Replica]) -> None:
+        """Change which replicas there are; those that wait are served anew.
+
+        A replica whose label stays keeps its object, with all that is in flight on it and known of it, and takes the
+        weight that is given now. One that leaves gets no new calls; those it has go on.
+        """
+        known = {replica.label: replica for replica in self.replicas}
+        kept: dict[str, Replica] = {}
+        for replica in replicas:
+            kept[replica.label] = known.get(replica.label, replica)
+            kept[replica.label].weight = replica.weight
+        self.replicas = tuple(kept.values())
+        self.serve()
+
     @property
     def waiting(self) -> int:
         """Legs that wait for a permit."""
@@ -76,7 +80,7 @@ class Gate:
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         entry = (future, wish)
         self._waiting.append(entry)
-        self._serve()  # those before it may wait for another replica
+        self.serve()  # those before it may wait for another replica
         try:
             return await future
         except asyncio.CancelledError:
@@ -103,10 +107,10 @@ class Gate:
         replica.legs -= 1
         replica.choices -= choices
         replica.reserved = False
-        self._serve()
+        self.serve()
 
-    def _serve(self) -> None:
-        """Give what is free to those who wait, in their order."""
+    def serve(self) -> None:
+        """Give what is free to those who wait, in their order: called when more may be free than was."""
         passed_by: list[_Waiter] = []
         while self._waiting:
             entry = self._waiting.popleft()

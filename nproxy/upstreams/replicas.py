@@ -20,6 +20,7 @@ class Replica:
     """One place where an upstream answers.
 
     base: its URL without a slash at the end, `/v1` included. label: how it is named in metrics and the status page.
+    weight: its share of the calls, measured against the others'. draining: it gets no new calls.
     legs, choices: calls in flight and the choices they carry. begun: calls so far. reserved: one of them
     has the replica for itself. speaker: whose answer said something last. trusted_until: by then it is known to stream
     several calls at once, in monotonic seconds. up: whether the last attempt to reach it succeeded, None before the
@@ -29,6 +30,8 @@ class Replica:
     base: str
     socket: Path | None
     label: str
+    weight: float = 1.0
+    draining: bool = False
     legs: int = 0
     choices: int = 0
     begun: int = 0
@@ -41,7 +44,7 @@ class Replica:
 
     @classmethod
     def from_config(cls, replica: config.Replica) -> Replica:
-        return cls(base=replica.url, socket=replica.socket, label=str(replica))
+        return cls(base=replica.url, socket=replica.socket, label=str(replica), weight=replica.weight)
 
     def url(self, path: str) -> URL:
         """The URL of an endpoint, such as `/chat/completions`, below the base."""
@@ -61,7 +64,7 @@ class Replica:
 
     def has_room(self, parallel: int | None) -> bool:
         """Whether one more call may be made, where so many at once are allowed; None for any number."""
-        return not self.reserved and (parallel is None or self.legs < parallel)
+        return not self.draining and not self.reserved and (parallel is None or self.legs < parallel)
 
     def reached(self) -> None:
         """Note that the replica has answered."""

@@ -15,10 +15,10 @@ class RetryBudget:
     Counts per second, in a ring: memory does not grow with the load. `clock` gives seconds that never go back.
     """
 
-    __slots__ = ("_calls", "_clock", "_retries", "_seconds", "_share")
+    __slots__ = ("_calls", "_clock", "_retries", "_seconds", "share")
 
     def __init__(self, share: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._share = share
+        self.share = share
         self._clock = clock
         self._seconds = [-1] * WINDOW_SECONDS  # which second each slot counts
         self._calls = [0] * WINDOW_SECONDS
@@ -33,7 +33,7 @@ class RetryBudget:
         slot = self._slot()
         oldest = self._seconds[slot] - WINDOW_SECONDS
         live = [i for i, second in enumerate(self._seconds) if second > oldest]
-        allowed = FREE_PER_SECOND * WINDOW_SECONDS + self._share * sum(self._calls[i] for i in live)
+        allowed = FREE_PER_SECOND * WINDOW_SECONDS + self.share * sum(self._calls[i] for i in live)
         if sum(self._retries[i] for i in live) + 1 > allowed:
             return False
         self._retries[slot] += 1

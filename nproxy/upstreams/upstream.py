@@ -16,8 +16,9 @@ from nproxy.upstreams.capabilities import Capabilities
 from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.company import Company
 from nproxy.upstreams.forward import ForwardError, fetch
-from nproxy.upstreams.gate import Gate, Kin
+from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.headers import upward
+from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.models import ModelList, ModelName
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
@@ -27,6 +28,9 @@ LIST_SECONDS = 3.0
 LIST_BYTES = 4 << 20
 _NO_HEADERS: Mapping[str, str] = {}
 
+_TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
+"""Settings with which an upstream may be another server, or may be asked otherwise."""
+
 
 class Upstream:
     """One configured upstream. Its parts are public: the driver plans by `capabilities` and retries by `budget`."""
@@ -34,15 +38,39 @@ class Upstream:
     def __init__(self, settings: Settings, sessions: Sessions) -> None:
         self.settings = settings
         self.name = settings.name
-        self.timeouts = settings.timeouts
+        self._sessions = sessions
         self.client = Client(sessions, settings.timeouts, settings.name)
-        self.gate = Gate(
-            [Replica.from_config(replica) for replica in settings.replicas if not isinstance(replica, DnsName)],
-            None if settings.parallel == "auto" else settings.parallel,
-        )
-        self.capabilities = Capabilities(settings)
+        self.gate = Gate(_fixed(settings), _parallel(settings))
+        self.capabilities = self._capabilities()
         self.budget = RetryBudget(settings.retries.budget)
-        self.models = ModelList(None if settings.models == "auto" else settings.models, self._fetch_models)
+        self.models = self._models()
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Take new settings: those who come next are served by them, calls in flight go on with what they have.
+
+        What was learned is forgotten where it may have changed.
+        """
+        changed = {key for key in Settings.model_fields if getattr(settings, key) != getattr(self.settings, key)}
+        self.settings = settings
+        self.client = Client(self._sessions, settings.timeouts, settings.name)
+        self.budget.share = settings.retries.budget
+        if changed & _TEACHING:
+            self.capabilities = self._capabilities()
+        if "models" in changed:
+            self.models = self._models()
+        self.gate.parallel = _parallel(settings)
+        self.gate.replace(_fixed(settings) if "replicas" in changed else self.gate.replicas)
+
+    def _capabilities(self) -> Capabilities:
+        return Capabilities(self.settings, lambda: len(self.gate.replicas))
+
+    def _models(self) -> ModelList:
+        models = self.settings.models
+        return ModelList(None if models == "auto" else models, self._fetch_models)
+
+    @property
+    def timeouts(self) -> Timeouts:
+        return self.settings.timeouts
 
     @property
     def own_key(self) -> bool:
@@ -108,10 +136,30 @@ class Upstreams:
 
     def __init__(self, config: Config, engine_socket: Path | None) -> None:
         self._sessions = Sessions()
-        settings = config.upstreams if engine_socket is None else (_engine(engine_socket), *config.upstreams)
-        self.all = tuple(Upstream(one, self._sessions) for one in settings)
-        self.by_name = {upstream.name: upstream for upstream in self.all}
-        self._only = self.all[0] if len(self.all) == 1 and not self.all[0].models.configured else None
+        self._engine = () if engine_socket is None else (_engine(engine_socket),)
+        self.by_name: dict[str, Upstream] = {}
+        self.reconfigure(config)
+
+    def reconfigure(self, config: Config) -> None:
+        """Take the upstreams of another configuration.
+
+        Those whose settings stay are left alone, new ones are made; those that are gone get no new requests, and end
+        when the calls that hold them have ended.
+        """
+        known, self.by_name = self.by_name, {}
+        for settings in (*self._engine, *config.upstreams):
+            upstream = known.get(settings.name)
+            if upstream is None:
+                upstream = Upstream(settings, self._sessions)
+            elif upstream.settings != settings:
+                upstream.reconfigure(settings)
+            self.by_name[settings.name] = upstream
+        self.all = tuple(self.by_name.values())
+
+    @property
+    def _only(self) -> Upstream | None:
+        """The one upstream that there is, where nobody configured its models."""
+        return self.all[0] if len(self.all) == 1 and not self.all[0].models.configured else None
 
     async def route(self, model: str) -> tuple[Upstream, ModelName]:
         """The upstream for a model: the first that has it, else the first whose list cannot be read.
@@ -119,22 +167,33 @@ class Upstreams:
         An upstream that is the only one, and whose models nobody configured, is left to say what it does not have.
         Raises ApiError 404 when there is none.
         """
-        for upstream in self.all:
+        everyone, only = self.all, self._only
+        for upstream in everyone:
             if (name := await upstream.models.find(model)) is not None:
                 return upstream, name
-        for upstream in self.all:
-            if upstream.models.takes_any() or upstream is self._only:
+        for upstream in everyone:
+            if upstream.models.takes_any() or upstream is only:
                 return upstream, ModelName(model)
         raise model_not_found(model)
 
     async def unnamed(self) -> str | None:
         """The model of a request that names none: the only one that the only upstream lists."""
-        listed = [] if self._only is None else [*await self._only.models.entries()]
+        only = self._only
+        listed = [] if only is None else [*await only.models.entries()]
         return listed[0] if len(listed) == 1 else None
 
     async def close(self) -> None:
         """Close all connections."""
         await self._sessions.close()
+
+
+def _fixed(settings: Settings) -> list[Replica]:
+    """The replicas whose addresses the configuration names."""
+    return [Replica.from_config(replica) for replica in settings.replicas if not isinstance(replica, DnsName)]
+
+
+def _parallel(settings: Settings) -> int | None:
+    return None if settings.parallel == "auto" else settings.parallel
 
 
 def _engine(socket: Path) -> Settings:

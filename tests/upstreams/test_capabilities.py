@@ -18,7 +18,7 @@ class Clock:
 
 def capabilities(clock: Clock | None = None, **settings: Any) -> Capabilities:
     upstream = Upstream.model_validate({"name": "u", "replicas": ["http://h/v1"], **settings})
-    return Capabilities(upstream, clock or Clock())
+    return Capabilities(upstream, clock=clock or Clock())
 
 
 def test_configured_n() -> None:

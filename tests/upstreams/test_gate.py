@@ -8,7 +8,8 @@ import random
 import pytest
 
 from nproxy.upstreams.balancing import least_loaded
-from nproxy.upstreams.gate import Gate, Kin
+from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.replicas import Replica
 
 
@@ -142,7 +143,7 @@ async def test_R9_a_leg_alone_takes_an_idle_replica() -> None:
 
 async def test_R9_a_leg_alone_waits_for_its_kin_and_is_not_passed_by() -> None:
     gate = Gate(replicas(2), None)
-    kin = Kin()
+    kin = Kin(together=True)
     served: list[str] = []
 
     async def leg(name: str, kin: Kin | None, alone: bool) -> None:
@@ -179,7 +180,7 @@ async def test_R9_permits_alone_survive_cancellation_at_random_moments() -> None
 async def test_Q3_kin_go_where_the_first_of_them_went() -> None:
     gate = Gate(replicas(3), None)
     async with gate.permit(9), gate.permit(1):
-        kin = Kin()
+        kin = Kin(together=True)
         async with gate.permit(1, kin) as first, gate.permit(1, kin) as second, gate.permit(1) as other:
             assert first is second is gate.replicas[2]
             assert other is gate.replicas[1], "the least loaded"
@@ -197,7 +198,7 @@ async def test_Q3_kin_wait_for_their_replica_and_others_pass_them_by() -> None:
             await done.wait()
 
     async with asyncio.TaskGroup() as group:
-        kin = Kin()
+        kin = Kin(together=True)
         async with gate.permit(1, kin) as mine:
             group.create_task(leg("sibling", kin))
             await asyncio.sleep(0)
@@ -217,7 +218,7 @@ async def test_Q3_kin_wait_for_their_replica_and_others_pass_them_by() -> None:
 
 async def test_Q3_kin_leave_a_replica_that_cannot_be_reached() -> None:
     gate = Gate(replicas(2), None)
-    kin = Kin()
+    kin = Kin(together=True)
     async with gate.permit(1, kin) as first:
         pass
     first.unreachable()
@@ -235,13 +236,46 @@ async def test_kin_survive_cancellation_at_random_moments() -> None:
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
 
-    kins = [Kin() for _ in range(40)]
+    kins = [Kin(together=True) for _ in range(40)]
     tasks = [asyncio.create_task(leg(rng.choice([None, *kins]))) for _ in range(300)]
     while not all(task.done() for task in tasks):
         rng.choice(tasks).cancel()
         await asyncio.sleep(0)
     assert gate.waiting == 0
     assert [(replica.legs, replica.choices) for replica in gate.replicas] == [(0, 0)] * 3
+
+
+async def test_replicas_change_while_legs_wait() -> None:
+    old, new = replicas(2), replicas(2)
+    old[1].weight = new[0].weight = 2.0
+    gate = Gate(old[:1], 1)
+    served: list[Replica] = []
+
+    async def leg() -> None:
+        async with gate.permit(1) as replica:
+            served.append(replica)
+
+    async with asyncio.TaskGroup() as group, gate.permit(1) as busy:
+        group.create_task(leg())
+        await asyncio.sleep(0)
+        assert gate.waiting == 1
+        gate.replace(new)
+        assert gate.replicas == (old[0], new[1]), "the one that stays keeps what is known of it"
+        assert old[0].weight == 2.0
+        await asyncio.sleep(0)
+        assert served == [new[1]]
+        gate.replace(new[1:])
+        assert busy.legs == 1, "a call in flight on one that left goes on"
+    assert old[0].legs == 0
+
+
+async def test_a_replica_that_drains_gets_no_new_calls() -> None:
+    gate = Gate(replicas(2), None)
+    kin = Kin(together=True)
+    async with gate.permit(1, kin) as first:
+        first.draining = True
+        async with gate.permit(1, kin) as second, gate.permit(1) as third:
+            assert first not in (second, third)
 
 
 def test_the_least_loaded_is_taken_and_equals_take_turns() -> None:
