@@ -79,7 +79,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
             exchange,
             conduct,
             observer,
-            open_call=_Legs(exchange, upstream, request, plan, capability).open,
+            open_call=_Legs(exchange, upstream, request, plan, capability, name.upstream or name.shown).open,
             learn=partial(upstream.capabilities.learn, name.shown),
         )
         app.drives.add(drive)
@@ -94,7 +94,13 @@ class _Legs:
     """The upstream calls of one request: what they share is made once."""
 
     def __init__(
-        self, exchange: Exchange, upstream: Upstream, request: Request, plan: Plan, capability: Capability
+        self,
+        exchange: Exchange,
+        upstream: Upstream,
+        request: Request,
+        plan: Plan,
+        capability: Capability,
+        model: str,
     ) -> None:
         headers = exchange.request.headers
         self._id = exchange.id
@@ -103,7 +109,7 @@ class _Legs:
         self._request = request
         self._n = plan.n
         self._capability = capability
-        self._kin = Kin(together=capability.prefix_cache)
+        self._kin = Kin(model, together=capability.prefix_cache)
         self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW)
         self._shared["Content-Type"] = "application/json"
         self._shared["Accept-Encoding"] = "identity"

@@ -24,6 +24,7 @@ from nproxy.openai.errors import (
 )
 from nproxy.upstreams.forward import Answer, ForwardError, forward
 from nproxy.upstreams.headers import downward, upward
+from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.models import ModelName
 from nproxy.upstreams.upstream import Upstream
 
@@ -68,18 +69,19 @@ async def serve(app: App, exchange: Exchange) -> None:
         upload.known = bytes(Body.parse(upload.known).splice({"model": name.upstream}))
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
     exchange.headers["x-nproxy-upstream"] = upstream.name
+    called = model if name is None else name.upstream or name.shown
     headers = _headers_up(exchange, upstream, upload)
     try:
         if upload.rest is not None:
-            await _pass(exchange, upstream, headers, upload.stream())
+            await _pass(exchange, upstream, called, headers, upload.stream())
             return
         try:
-            await _pass(exchange, upstream, headers, upload.known or None)
+            await _pass(exchange, upstream, called, headers, upload.known or None)
         except ForwardError as error:
             if error.failure.kind is not FailureKind.STALE or exchange.response is not None:
                 raise
             # Nothing was answered on a socket that was closing: the one free retry, as the body is still here.
-            await _pass(exchange, upstream, headers, upload.known or None)
+            await _pass(exchange, upstream, called, headers, upload.known or None)
     except ForwardError as error:
         if exchange.response is None:
             raise upload.error or _api_error(error.failure) from None
@@ -87,10 +89,14 @@ async def serve(app: App, exchange: Exchange) -> None:
 
 
 async def _pass(
-    exchange: Exchange, upstream: Upstream, headers: CIMultiDict[str], data: bytes | AsyncGenerator[bytes] | None
+    exchange: Exchange,
+    upstream: Upstream,
+    model: str | None,
+    headers: CIMultiDict[str],
+    data: bytes | AsyncGenerator[bytes] | None,
 ) -> None:
     request = exchange.request
-    async with upstream.gate.permit(1) as replica:
+    async with upstream.gate.permit(1, Kin(model)) as replica:
         url = replica.root_url(request.raw_path)
         async with forward(upstream.client, upstream.timeouts, replica, request.method, url, headers, data) as answer:
             await _send_back(exchange, answer)

@@ -38,23 +38,28 @@ class Gate:
     """
 
     def __init__(self, replicas: Sequence[Replica], parallel: int | None) -> None:
-        self.replicas = tuple(replicas)
+        self.replicas: tuple[Replica, ...] = ()
         self.parallel = parallel
         self._waiting: deque[_Waiter] = deque()
         self._turn = 0
+        self._divided = False  # not all replicas serve the same models
+        self.replace(replicas)
 
     def replace(self, replicas: Sequence[Replica]) -> None:
         """Change which replicas there are; those that wait are served anew.
 
-        A replica whose label stays keeps its object, with all that is in flight on it and known of it, and takes the
-        weight that is given now. One that leaves gets no new calls; those it has go on.
+        A replica whose label stays keeps its object, with all that is in flight on it and known of it, and follows what
+        is given now. One that leaves gets no new calls; those it has go on.
         """
         known = {replica.label: replica for replica in self.replicas}
         kept: dict[str, Replica] = {}
         for replica in replicas:
             kept[replica.label] = known.get(replica.label, replica)
-            kept[replica.label].weight = replica.weight
+            kept[replica.label].follow(replica)
+        for label in known.keys() - kept.keys():
+            known[label].draining = True  # those whose kin is there go elsewhere
         self.replicas = tuple(kept.values())
+        self._divided = any(replica.models is not None for replica in self.replicas)
         self.serve()
 
     @property
@@ -92,7 +97,7 @@ class Gate:
 
     def _take(self, wish: _Wish) -> Replica | None:
         place, parallel = wish.place(), 1 if wish.alone else self.parallel
-        replica = least_loaded(self.replicas if place is None else (place,), parallel, self._turn)
+        replica = least_loaded(self._serving(wish) if place is None else (place,), parallel, self._turn)
         if replica is not None:
             self._turn += place is None  # kin take one turn together
             replica.begun += 1
@@ -102,6 +107,12 @@ class Gate:
             if wish.kin is not None:
                 wish.kin.replica = replica
         return replica
+
+    def _serving(self, wish: _Wish) -> Sequence[Replica]:
+        """The replicas that serve the model of a leg."""
+        if not self._divided or wish.kin is None:
+            return self.replicas
+        return [replica for replica in self.replicas if replica.serves(wish.kin.model)]
 
     def _release(self, replica: Replica, choices: int) -> None:
         replica.legs -= 1
@@ -122,6 +133,6 @@ class Gate:
                 future.set_result(free)
                 continue
             passed_by.append(entry)
-            if wish.alone or wish.place() is None:
+            if wish.alone or (wish.place() is None and not self._divided):
                 break  # nothing is free anywhere, or nobody may pass
         self._waiting.extendleft(reversed(passed_by))

@@ -11,12 +11,14 @@ from nproxy.upstreams.replicas import Replica
 class Kin:
     """The calls of one request to one upstream.
 
-    together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first, by which that
-    one is chosen; None where any will do. replica: where the first of them went. failed: the replicas that each leg has
-    failed on, which it avoids while another one can take it. blamed: the replicas whose breaker has counted a failure
-    of this request, which counts once however many of its legs fail there.
+    model: the upstream's name of the one that they ask for, None where that is not known; not every replica may serve
+    it. together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first, by which
+    that one is chosen; None where any will do. replica: where the first of them went. failed: the replicas that each
+    leg has failed on, which it avoids while another one can take it. blamed: the replicas whose breaker has counted a
+    failure of this request, which counts once however many of its legs fail there.
     """
 
+    model: str | None = None
     together: bool = False
     prompt: bytes | None = None
     replica: Replica | None = None

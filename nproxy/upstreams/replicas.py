@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from typing import Literal
 
 from yarl import URL
 
@@ -14,13 +15,18 @@ from nproxy import config
 AVOID_SECONDS = 5.0
 """How long a replica that could not be reached is passed over while another one can be."""
 
+Source = Literal["static", "dns", "registered"]
+"""Where a replica comes from: the configuration, a name that it resolves, or the server itself."""
+
 
 @dataclass(slots=True, eq=False)
 class Replica:
     """One place where an upstream answers.
 
     base: its URL without a slash at the end, `/v1` included. label: how it is named in metrics and the status page.
-    weight: its share of the calls, measured against the others'. draining: it gets no new calls.
+    authority: the name and port that it is called by, where its URL holds an address. source: how it is known of.
+    weight: its share of the calls, measured against the others'. models: the upstream's names of those that it serves,
+    None for all of the upstream's. draining: it gets no new calls.
     legs, choices: calls in flight and the choices they carry. begun: calls so far. reserved: one of them
     has the replica for itself. speaker: whose answer said something last. trusted_until: by then it is known to stream
     several calls at once, in monotonic seconds. up: whether the last attempt to reach it succeeded, None before the
@@ -30,7 +36,10 @@ class Replica:
     base: str
     socket: Path | None
     label: str
+    authority: str | None = None
+    source: Source = "static"
     weight: float = 1.0
+    models: frozenset[str] | None = None
     draining: bool = False
     legs: int = 0
     choices: int = 0
@@ -61,6 +70,15 @@ class Replica:
         if raw_target == "/v1" or raw_target.startswith(("/v1/", "/v1?")):
             return URL(self.base + raw_target[3:], encoded=True)
         return URL(self.base.removesuffix("/v1") + raw_target, encoded=True)
+
+    def follow(self, given: Replica) -> None:
+        """Take from another object for the same place what may change while it is in use."""
+        self.authority, self.source = given.authority, given.source
+        self.weight, self.models, self.draining = given.weight, given.models, given.draining
+
+    def serves(self, model: str | None) -> bool:
+        """Whether calls for a model, by the upstream's name of it, may go here; None: a call that names none."""
+        return self.models is None or model is None or model in self.models
 
     def has_room(self, parallel: int | None) -> bool:
         """Whether one more call may be made, where so many at once are allowed; None for any number."""

@@ -302,3 +302,34 @@ def test_a_replica_that_was_unreachable_comes_last_but_is_not_lost() -> None:
     assert least_loaded(two, None, 0) is two[0]
     two[1].reached()
     assert least_loaded(two, None, 0) is two[1]
+
+
+async def test_a_leg_goes_to_a_replica_that_serves_its_model_and_passes_those_of_other_models_by() -> None:
+    first, second = replicas(2)
+    first.models, second.models = frozenset({"a"}), frozenset({"b"})
+    gate = Gate([first, second], 1)
+    order: list[tuple[str, str]] = []
+
+    async def leg(model: str) -> None:
+        async with gate.permit(1, Kin(model)) as replica:
+            order.append((model, replica.label))
+
+    async with asyncio.TaskGroup() as group:
+        async with gate.permit(1, Kin("a")):
+            for model in "aba":
+                group.create_task(leg(model))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert order == [("b", "r1")]
+    assert order == [("b", "r1"), ("a", "r0"), ("a", "r0")]
+
+
+async def test_a_replica_that_leaves_takes_none_of_the_kin_of_its_calls() -> None:
+    first, second = replicas(2)
+    gate, kin = Gate([first], None), Kin(together=True)
+    async with gate.permit(1, kin) as before:
+        gate.replace([second])
+        async with gate.permit(1, kin) as after:
+            assert (before, after) == (first, second)
+        assert first.legs == 1
+    assert first.legs == 0
