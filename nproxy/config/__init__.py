@@ -1,6 +1,8 @@
 """Settings: the YAML file, the environment and the command line, parsed into one frozen type."""
 
 from nproxy.config.engine import DEFAULT_MODEL, ENGINE_UPSTREAM, Engine
+from nproxy.config.files import load_pair
+from nproxy.config.keys import Key, read_keys
 from nproxy.config.loading import load
 from nproxy.config.replicas import DnsName, Replica
 from nproxy.config.settings import Admin, Auth, Config, Limits, Listen, NPolicy, Passthrough, Stream, Telemetry, Tls
@@ -20,6 +22,7 @@ __all__ = [
     "DnsName",
     "Engine",
     "Health",
+    "Key",
     "Limits",
     "Listen",
     "NPolicy",
@@ -36,5 +39,7 @@ __all__ = [
     "Tree",
     "Upstream",
     "load",
+    "load_pair",
+    "read_keys",
     "summarise",
 ]

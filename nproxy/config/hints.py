@@ -19,20 +19,22 @@ Place = tuple[str, ...]
 """Where a key stands in any file: `("upstreams", "[]", "name")`."""
 
 
-def suggest_key(path: Path, value: object) -> str:
-    """A hint for an unknown key: one alike beside it, else where it or what is in it belongs; empty for neither."""
+def suggest_key(path: Path, value: object, root: type[BaseModel] = Config) -> str:
+    """A hint for an unknown key of `root`: one alike beside it, else where it or what is in it belongs; or empty."""
     key = str(path[-1])
-    section = _section_at(path[:-1])
+    section = _section_at(path[:-1], root)
     close = difflib.get_close_matches(key, section.model_fields, n=1) if section is not None else []
     if close:
         return f"; did you mean {close[0]}?"
     if isinstance(value, dict) and value:
         fitting = [
-            place for place, inside in _places() if inside is not None and value.keys() <= inside.model_fields.keys()
+            place
+            for place, inside in _places(root)
+            if inside is not None and value.keys() <= inside.model_fields.keys()
         ]
         if fitting:
             return f"; did you mean {' or '.join(map(_show, fitting))}?"
-    elsewhere = [_show(place) for place, _ in _places() if place[-1] == key]
+    elsewhere = [_show(place) for place, _ in _places(root) if place[-1] == key]
     return f"; it belongs at {' or '.join(elsewhere)}" if elsewhere else ""
 
 
@@ -62,9 +64,9 @@ def _places(section: type[BaseModel] = Config, above: Place = ()) -> Iterator[tu
             yield from _places(inside, (*here, "[]") if get_origin(field.annotation) is tuple else here)
 
 
-def _section_at(path: Path) -> type[BaseModel] | None:
-    """The section whose keys stand at a path of the configuration."""
-    section: type[BaseModel] | None = Config
+def _section_at(path: Path, root: type[BaseModel]) -> type[BaseModel] | None:
+    """The section whose keys stand at a path below `root`."""
+    section: type[BaseModel] | None = root
     for step in path:
         if section is not None and isinstance(step, str):
             section = _section_in(section.model_fields[step].annotation) if step in section.model_fields else None

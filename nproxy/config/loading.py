@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
-from nproxy.config.hints import PREFIX, suggest_key, suggest_variable
-from nproxy.config.planned import is_planned_key, is_planned_value
+from nproxy.config.checking import checked
+from nproxy.config.files import check_files
+from nproxy.config.hints import PREFIX, suggest_variable
+from nproxy.config.planned import is_planned_key
 from nproxy.config.settings import Config
-from nproxy.config.tree import ConfigError, Origin, Path, Problem, Tree, read_yaml
+from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_file, read_yaml
 
 OTHER_VARIABLES = frozenset({"NPROXY_CACHE"})
 """Variables with the prefix that are not settings: they are read where they are used."""
@@ -40,40 +39,17 @@ def load(
 ) -> Config:
     """Read the settings: the file, over it the environment, over that what `adjust` puts into the tree.
 
-    Raises ConfigError with every problem found, each at its line, variable or option.
+    Raises ConfigError with every problem found, each at its line, variable or option; and with those of the files that
+    the settings name, once the settings are good.
     """
     tree = read_file(file) if file is not None else Tree(Origin("settings"))
     lay_environment(tree, environ)
     if adjust is not None:
         adjust(tree)
     context = {"environ": environ, "folder": file.parent if file is not None else FilePath()}
-    try:
-        return Config.model_validate(tree.data, context=context)
-    except ValidationError as error:
-        problems = {_problem(tree, details): None for details in error.errors(include_url=False)}
-        # the cause holds the inputs, and an input may be a secret
-        raise ConfigError(_in_order(problems)) from None
-
-
-def _in_order(problems: Collection[Problem]) -> list[Problem]:
-    """Problems by their place; a list that is too short only because its items are wrong is not told."""
-    parents = {problem.path[:length] for problem in problems for length in range(1, len(problem.path))}
-    told = [problem for problem in problems if problem.path not in parents]
-    return sorted(told, key=lambda problem: (problem.origin.line or 0, str(problem.origin)))
-
-
-def read_file(file: FilePath) -> Tree:
-    """Read a YAML file into a tree; raises ConfigError where it cannot be read or is not YAML."""
-    source = str(file)
-    try:
-        text = file.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ConfigError([Problem(Origin(source), (), f"cannot be read: {reason}")]) from error
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ConfigError([Problem(Origin(source, line), (), "is not UTF-8")]) from error
-    return read_yaml(text, source)
+    config = checked(Config, tree, context)
+    check_files(config, tree)
+    return config
 
 
 def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
@@ -113,58 +89,3 @@ def _read_variable(text: str, origin: Origin) -> Any:
 def _natural(name: str) -> list[tuple[int, str]]:
     """A sort key in which entry 10 of a list comes after entry 9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _problem(tree: Tree, details: ErrorDetails) -> Problem:
-    """Turn one of pydantic's errors into ours; names no value, for it may be a secret."""
-    context = details.get("ctx", {})
-    if details["type"] == "conflict":
-        path: Path = tuple(context["path"])
-        return Problem(tree.origin(path), path, details["msg"])
-    path = _path_in(tree.data, details["loc"], keep_last=details["type"] == "missing")
-    return Problem(tree.origin(path), path, _message(path, details))
-
-
-def _path_in(data: Any, loc: Path, *, keep_last: bool) -> Path:
-    """Keep those steps of pydantic's location that are keys of the data: it also names the types of a union."""
-    path: list[str | int] = []
-    for position, step in enumerate(loc):
-        if isinstance(data, dict) and step in data:
-            data = data[str(step)]
-        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
-            data = data[step]
-        elif not (keep_last and position == len(loc) - 1):
-            continue
-        path.append(step)
-    return tuple(path)
-
-
-_MESSAGES = {
-    "missing": "is required",
-    "model_type": "must be a mapping",
-    "model_attributes_type": "must be a mapping",
-    "tuple_type": "must be a list",
-    "string_type": "must be text",
-    "string_too_short": "must not be empty",
-    "too_short": "must not be empty",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "string_pattern_mismatch": "must be 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-}
-
-
-def _message(path: Path, details: ErrorDetails) -> str:
-    if details["type"] == "extra_forbidden":
-        if is_planned_key(path):
-            return "is not available yet"
-        return f"unknown key{suggest_key(path, details['input'])}"
-    if details["type"] == "literal_error":
-        if is_planned_value(path, details["input"]):
-            return f"{details['input']} is not available yet"
-        return f"must be {details['ctx']['expected'].replace(chr(39), '')}"
-    return _MESSAGES.get(details["type"]) or details["msg"].replace("Input should be", "must be")

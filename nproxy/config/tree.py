@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 from typing import Any
 
 import yaml
@@ -121,6 +122,20 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def read_file(file: FilePath) -> Tree:
+    """Read a YAML file into a tree; raises ConfigError where it cannot be read or is not YAML."""
+    source = str(file)
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError([Problem(Origin(source), (), f"cannot be read: {reason}")]) from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError([Problem(Origin(source, line), (), "is not UTF-8")]) from error
+    return read_yaml(text, source)
 
 
 def read_yaml(text: str, source: str) -> Tree:

@@ -26,6 +26,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from nproxy.config.watching import digest
+
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ENV_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -91,33 +93,63 @@ class Settings(BaseModel):
 def _resolve_secret(value: object, info: ValidationInfo) -> object:
     """Read `${NAME}` from the environment and `file:PATH` from a file; anything else is the secret itself.
 
-    The validation context may name the environment (`environ`) and the folder of relative paths (`folder`).
+    The validation context may name the environment (`environ`) and the folder of relative paths (`folder`). What stands
+    for a reference in its `secrets` is taken as it is; what is found for one is added there, and the digests of files
+    that are read to its `files`.
     """
     context: Mapping[str, Any] = info.context or {}
     if isinstance(value, SecretStr):
         return value
+    known: dict[str, str] = context.get("secrets", {})
+    if isinstance(value, str) and value in known:
+        return SecretStr(known[value])
+    found = _look_up(value, context)
+    if isinstance(value, str) and value != found:
+        known[value] = found
+    return SecretStr(found)
+
+
+def _look_up(value: object, context: Mapping[str, Any]) -> str:
     if not isinstance(value, str) or not value:
         raise PydanticCustomError("secret", "must be text: ${NAME}, file:PATH, or the secret itself")
     if reference := _ENV_REFERENCE.fullmatch(value):
         found = context.get("environ", os.environ).get(reference[1])
         if not found:
             raise PydanticCustomError("secret", "environment variable {name} is not set", {"name": reference[1]})
-        return SecretStr(found)
+        return str(found)
     if "${" in value:
         raise PydanticCustomError("secret", "a secret is either ${NAME} alone or the secret itself, not a mixture")
     if value.startswith("file:"):
-        path = Path(context.get("folder", Path())) / Path(value.removeprefix("file:")).expanduser()
+        path = _beside(context, Path(value.removeprefix("file:")))
+        _note(context, path)
         try:
             found = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            reason = error.strerror or error if isinstance(error, OSError) else "not UTF-8"
             raise PydanticCustomError(
                 "secret", "cannot read {path}: {reason}", {"path": str(path), "reason": str(reason)}
             ) from error
         if not found:
             raise PydanticCustomError("secret", "{path} is empty", {"path": str(path)})
-        return SecretStr(found)
-    return SecretStr(value)
+        return found
+    return value
+
+
+def _beside(context: Mapping[str, Any], path: Path) -> Path:
+    """A path as it is meant: relative ones from the folder of the configuration file, ~ from a home."""
+    try:
+        home = path.expanduser()
+    except RuntimeError as error:
+        raise PydanticCustomError("path", "names a home folder that is not known") from error
+    if "\0" in str(home):
+        raise PydanticCustomError("path", "must not hold a null character")
+    return Path(context.get("folder", Path())) / home
+
+
+def _note(context: Mapping[str, Any], path: Path) -> None:
+    """Note what is in a file just before it is read: a change in between is seen as one, and not missed."""
+    if "files" in context:
+        context["files"][path] = digest(path)
 
 
 def _key_or_word(value: object, info: ValidationInfo) -> object:
@@ -138,17 +170,23 @@ ApiKey = Annotated[
 ]
 
 
+def _shown_in_a_header(value: object, info: ValidationInfo) -> object:
+    return _header_safe(_resolve_secret(value, info))
+
+
 Secret = Annotated[
     SecretStr,
-    BeforeValidator(_resolve_secret),
+    BeforeValidator(_shown_in_a_header),
     WithJsonSchema({"type": "string", "examples": ["${ADMIN}", "file:/run/secrets/admin"]}),
 ]
 
 
 def _beside_the_file(value: Path, info: ValidationInfo) -> Path:
-    """Take a relative path from the folder of the configuration file."""
+    """Take a relative path from the folder of the configuration file; its digest goes into the context's `files`."""
     context: Mapping[str, Any] = info.context or {}
-    return Path(context.get("folder", Path())) / value.expanduser()
+    path = _beside(context, value)
+    _note(context, path)
+    return path
 
 
 File = Annotated[Path, AfterValidator(_beside_the_file), WithJsonSchema({"type": "string"})]
@@ -162,6 +200,10 @@ def _parse_network(value: object) -> object:
 
 
 Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_parse_network), WithJsonSchema({"type": "string"})]
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+"""A name that can stand in a header, a log line and a label."""
 
 
 class NativeUpTo(Settings):

@@ -21,7 +21,7 @@ class Caller:
     name: from the keys' file, never what was sent; a label of metrics. bucket: under what its limits are counted; the
     name, or where nobody is named, something that tells credentials apart and does not give them away. weight: its
     share of what is free, against the others that wait. choices: most of its choices in flight, None for the
-    configuration's.
+    configuration's. models: those that it may use, None for all.
     """
 
     name: str
@@ -29,6 +29,11 @@ class Caller:
     weight: float = 1.0
     choices: int | None = None
     rates: Rates = field(default_factory=Rates)
+    models: frozenset[str] | None = None
+
+    def may_use(self, model: str) -> bool:
+        """Whether the key is for this model, by the name that clients use."""
+        return self.models is None or model in self.models
 
 
 ANYBODY = Caller(name="", bucket="")

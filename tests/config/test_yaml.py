@@ -293,6 +293,7 @@ def test_beside_keys_of_its_own_a_clients_key_goes_nowhere(tmp_path: Path) -> No
 
 
 def test_files_stand_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text(f"keys: [{{name: a, hash: 'sha256:{'0' * 64}'}}]")
     auth = load(write(tmp_path, "auth: {api_keys_file: keys.yaml}"), {}).auth
     assert auth is not None
     assert auth.api_keys_file == tmp_path / "keys.yaml"

@@ -1,0 +1,87 @@
+"""Plain data made into a type, with every error at the place where it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from nproxy.config.hints import suggest_key
+from nproxy.config.planned import is_planned_key, is_planned_value
+from nproxy.config.tree import ConfigError, Path, Problem, Tree
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def checked(model: type[Model], tree: Tree, context: Mapping[str, Any]) -> Model:
+    """Read a tree into `model`. Raises ConfigError with all that is wrong, in the order of writing; names no value."""
+    try:
+        return model.model_validate(tree.data, context=dict(context))
+    except ValidationError as error:
+        problems = {_problem(model, tree, details): None for details in error.errors(include_url=False)}
+        # the cause holds the inputs, and an input may be a secret
+        raise ConfigError(_in_order(problems)) from None
+
+
+def _in_order(problems: Collection[Problem]) -> list[Problem]:
+    """Problems by their place; a list that is too short only because its items are wrong is not told."""
+    parents = {problem.path[:length] for problem in problems for length in range(1, len(problem.path))}
+    told = [problem for problem in problems if problem.path not in parents]
+    return sorted(told, key=lambda problem: (problem.origin.line or 0, str(problem.origin)))
+
+
+def _problem(model: type[BaseModel], tree: Tree, details: ErrorDetails) -> Problem:
+    """Turn one of pydantic's errors into ours; names no value, for it may be a secret."""
+    context = details.get("ctx", {})
+    if details["type"] == "conflict":
+        path: Path = tuple(context["path"])
+        return Problem(tree.origin(path), path, details["msg"])
+    path = _path_in(tree.data, details["loc"], keep_last=details["type"] == "missing")
+    return Problem(tree.origin(path), path, _message(model, path, details))
+
+
+def _path_in(data: Any, loc: Path, *, keep_last: bool) -> Path:
+    """Keep those steps of pydantic's location that are keys of the data: it also names the types of a union."""
+    path: list[str | int] = []
+    for position, step in enumerate(loc):
+        if isinstance(data, dict) and step in data:
+            data = data[str(step)]
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        elif not (keep_last and position == len(loc) - 1):
+            continue
+        path.append(step)
+    return tuple(path)
+
+
+_MESSAGES = {
+    "missing": "is required",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "tuple_type": "must be a list",
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_pattern_mismatch": "must be 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+}
+
+
+def _message(model: type[BaseModel], path: Path, details: ErrorDetails) -> str:
+    if details["type"] == "extra_forbidden":
+        if is_planned_key(path):
+            return "is not available yet"
+        return f"unknown key{suggest_key(path, details['input'], model)}"
+    if details["type"] == "literal_error":
+        if is_planned_value(path, details["input"]):
+            return f"{details['input']} is not available yet"
+        return f"must be {details['ctx']['expected'].replace(chr(39), '')}"
+    return _MESSAGES.get(details["type"]) or details["msg"].replace("Input should be", "must be")

@@ -1,0 +1,45 @@
+"""The files that the settings name: whether they can be used, before anything starts or is replaced."""
+
+from __future__ import annotations
+
+import ssl
+
+from nproxy.config.keys import read_keys
+from nproxy.config.settings import Config, Tls
+from nproxy.config.tree import ConfigError, Path, Problem, Tree
+
+
+def check_files(config: Config, tree: Tree) -> None:
+    """Raise ConfigError for a keys file or a certificate that cannot be used; of the former with its own lines."""
+    problems: list[Problem] = []
+    if config.auth is not None and config.auth.api_keys_file is not None:
+        try:
+            read_keys(config.auth.api_keys_file)
+        except ConfigError as error:
+            problems += error.problems
+    if config.listen.tls is not None and (unusable := why_unusable(config.listen.tls)) is not None:
+        path: Path = ("listen", "tls", unusable[0])
+        problems.append(Problem(tree.origin(path), path, unusable[1]))
+    if problems:
+        raise ConfigError(problems)
+
+
+def why_unusable(tls: Tls) -> tuple[str, str] | None:
+    """What is wrong with a certificate and its key: which of the two, and the reason; None where they can be used."""
+    for name, file in (("certificate", tls.certificate), ("key", tls.key)):
+        try:
+            file.read_bytes()
+        except OSError as error:
+            return name, f"cannot read {file}: {(error.strerror or str(error)).lower()}"
+    try:
+        load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return "key", "belongs to another certificate"
+        return "certificate", "cannot be used with its key: one of the two is no PEM file, or the key is encrypted"
+    return None
+
+
+def load_pair(context: ssl.SSLContext, tls: Tls) -> None:
+    """Give a context the certificate and its key. Raises OSError (ssl.SSLError is one); never asks for a password."""
+    context.load_cert_chain(tls.certificate, tls.key, password="")

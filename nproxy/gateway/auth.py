@@ -1,0 +1,108 @@
+"""Who may call: a caller is known by the key that is shown, and a key by its SHA-256.
+
+Keys are random (nproxy keys new draws 256 bits), so there is nothing to guess that a slow hash would protect: a plain
+one costs a microsecond per request, where bcrypt would cost each request its time and the gateway its CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from nproxy.config import Auth, Key, read_keys
+from nproxy.gateway.callers import Caller, Rates
+from nproxy.openai.errors import ApiError
+
+ONLY_NAME = "default"
+"""Who shows the one key of `auth.api_key`."""
+
+_NOBODY = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    digest: bytes
+    caller: Caller
+    ends: float
+
+
+_REFUSED = _Held(_NOBODY, Caller(name="", bucket=""), -inf)
+
+
+class KeyRing:
+    """All keys that may call, found by what they hash to. Read-only: changed keys are another ring."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._held: Mapping[bytes, _Held] = {
+            digest: _Held(digest, _caller(key), inf if key.expires is None else key.expires.timestamp())
+            for key in keys
+            if not key.disabled
+            for digest in key.hash
+        }
+
+    def caller(self, shown: str | None, now: float) -> Caller:
+        """Who shows this key at `now` (Unix time).
+
+        Raises ApiError 401, the same one for no key, an unknown one and one that may not be used any more, after the
+        same work.
+        """
+        digest = digest_of(shown or "")
+        held = self._held.get(digest, _REFUSED)
+        if not hmac.compare_digest(digest, held.digest) or now >= held.ends:
+            raise _unauthorized()
+        return held.caller
+
+
+def read_ring(auth: Auth | None) -> KeyRing | None:
+    """The keys that the settings name, None where they name none. Raises ConfigError for a file that cannot be used."""
+    if auth is None:
+        return None
+    if auth.api_keys_file is not None:
+        return KeyRing(read_keys(auth.api_keys_file))
+    only = "" if auth.api_key is None else auth.api_key.get_secret_value()
+    return KeyRing([Key(name=ONLY_NAME, hash=(digest_of(only),))])
+
+
+def shown_key(headers: Mapping[str, str]) -> str | None:
+    """The credential of a request: `Authorization: Bearer`, else Azure's `api-key`, else Anthropic's `x-api-key`."""
+    scheme, _, credential = headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and credential.strip():
+        return credential.strip()
+    return headers.get("api-key") or headers.get("x-api-key") or None
+
+
+def digest_of(key: str) -> bytes:
+    """What a key is known by."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def unnamed(shown: str | None, client: str) -> Caller:
+    """Who calls a gateway without keys of its own: told apart by credential, which an upstream may know, or address."""
+    bucket = f"address {client}" if shown is None else f"key {digest_of(shown).hex()[:16]}"
+    return Caller(name="", bucket=bucket)
+
+
+def _caller(key: Key) -> Caller:
+    return Caller(
+        name=key.name,
+        bucket=key.name,
+        weight=key.weight,
+        choices=key.choices,
+        rates=Rates(key.requests_per_minute, key.choices_per_minute, key.tokens_per_minute),
+        models=None if key.models is None else frozenset(key.models),
+    )
+
+
+def _unauthorized() -> ApiError:
+    return ApiError(
+        401,
+        "No valid API key was shown. It belongs into a header: 'Authorization: Bearer KEY'.",
+        type="invalid_request_error",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
