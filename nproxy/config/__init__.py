@@ -1,15 +1,17 @@
 """Settings: the YAML file, the environment and the command line, parsed into one frozen type."""
 
+from nproxy.config.changes import needs_restart
 from nproxy.config.engine import DEFAULT_MODEL, ENGINE_UPSTREAM, Engine
 from nproxy.config.files import load_pair
 from nproxy.config.keys import Key, read_keys
-from nproxy.config.loading import load
+from nproxy.config.loading import Reading, Source, from_message, load
 from nproxy.config.replicas import DnsName, Replica
 from nproxy.config.settings import Admin, Auth, Config, Limits, Listen, NPolicy, Passthrough, Stream, Telemetry, Tls
 from nproxy.config.summary import summarise
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree
 from nproxy.config.upstream import Breaker, Health, Retries, Timeouts, Upstream
 from nproxy.config.values import NativeUpTo
+from nproxy.config.watching import Watch
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -30,16 +32,21 @@ __all__ = [
     "Origin",
     "Passthrough",
     "Problem",
+    "Reading",
     "Replica",
     "Retries",
+    "Source",
     "Stream",
     "Telemetry",
     "Timeouts",
     "Tls",
     "Tree",
     "Upstream",
+    "Watch",
+    "from_message",
     "load",
     "load_pair",
+    "needs_restart",
     "read_keys",
     "summarise",
 ]

@@ -1,91 +1,95 @@
-"""Read the settings from file, environment and options, and check them, with every error at its place."""
+"""Where the settings come from, and what they were at one moment: at the start, and again when something changed."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
-from pathlib import Path as FilePath
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nproxy.config.checking import checked
+from nproxy.config.environment import lay_environment
 from nproxy.config.files import check_files
-from nproxy.config.hints import PREFIX, suggest_variable
-from nproxy.config.planned import is_planned_key
 from nproxy.config.settings import Config
-from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_file, read_yaml
+from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_file
+from nproxy.config.watching import Digest, digest
 
-OTHER_VARIABLES = frozenset({"NPROXY_CACHE"})
-"""Variables with the prefix that are not settings: they are read where they are used."""
 
-# Kubernetes tells every container of a namespace about its services: one named nproxy, or nproxy-canary, must not stop
-# nproxy. The values are looked at too: NPROXY_LISTEN_PORT=8001 is no service but a setting with a wrong name.
-_URL = r"(tcp|udp|sctp)://\S+"
-_SERVICE_VARIABLE = re.compile(
-    rf"""(?!\w*__)NPROXY_(\w+_)?(
-        SERVICE_HOST=\S+
-        | SERVICE_PORT(_\w+)?=\d+
-        | PORT={_URL}
-        | PORT_\d+_(TCP|UDP|SCTP)(={_URL} | _PROTO=(tcp|udp|sctp) | _PORT=\d+ | _ADDR=\S+)
-    )""",
-    re.VERBOSE,
-)
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the sources said: settings that are good, or problems.
+
+    tree: what the settings were made from, with the place of each part. folder: where relative paths begin. secrets:
+    what was found for each reference to a secret. files: what was read of each file that bears on the settings, None
+    for one that was not there.
+    """
+
+    config: Config | None
+    problems: tuple[Problem, ...]
+    tree: Tree = field(repr=False)
+    folder: Path
+    secrets: Mapping[str, str] = field(repr=False)
+    files: Mapping[Path, Digest | None] = field(repr=False)
+
+    def checked(self) -> Config:
+        """The settings. Raises ConfigError with the problems that there are instead."""
+        if self.config is None:
+            raise ConfigError([*self.problems])
+        return self.config
+
+    def message(self) -> dict[str, Any]:
+        """Good settings as plain data for another process, which then asks neither environment nor files for secrets.
+
+        It holds them, so it is for a pipe between processes and for nothing that stays.
+        """
+        return {"data": self.tree.data, "folder": str(self.folder), "secrets": dict(self.secrets)}
+
+
+def from_message(message: Mapping[str, Any]) -> Config:
+    """The settings that another process read and checked."""
+    tree = Tree(Origin("settings"), message["data"])
+    return checked(Config, tree, {"environ": {}, "folder": Path(message["folder"]), "secrets": message["secrets"]})
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file, the environment over it, and over that what `adjust` puts into the tree. Environment and options stay."""
+
+    file: Path | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
+    adjust: Callable[[Tree], None] | None = None
+
+    def read(self) -> Reading:
+        """Read everything anew. Blocks; raises nothing for what is wrong with the settings."""
+        folder = self.file.parent if self.file is not None else Path()
+        files: dict[Path, Digest | None] = {} if self.file is None else {self.file: digest(self.file)}
+        secrets: dict[str, str] = {}
+        tree = Tree(Origin("settings"))
+        config, problems = None, []
+        try:
+            if self.file is not None:
+                tree = read_file(self.file)
+            lay_environment(tree, self.environ)
+            if self.adjust is not None:
+                self.adjust(tree)
+            context = {"environ": self.environ, "folder": folder, "secrets": secrets, "files": files}
+            wanted = checked(Config, tree, context)
+            check_files(wanted, tree)
+            config = wanted
+        except ConfigError as error:
+            problems = error.problems
+        return Reading(config, tuple(problems), tree, folder, secrets, files)
 
 
 def load(
-    file: FilePath | None = None,
+    file: Path | None = None,
     environ: Mapping[str, str] = os.environ,
     adjust: Callable[[Tree], None] | None = None,
 ) -> Config:
-    """Read the settings: the file, over it the environment, over that what `adjust` puts into the tree.
+    """Read the settings once.
 
     Raises ConfigError with every problem found, each at its line, variable or option; and with those of the files that
     the settings name, once the settings are good.
     """
-    tree = read_file(file) if file is not None else Tree(Origin("settings"))
-    lay_environment(tree, environ)
-    if adjust is not None:
-        adjust(tree)
-    context = {"environ": environ, "folder": file.parent if file is not None else FilePath()}
-    config = checked(Config, tree, context)
-    check_files(config, tree)
-    return config
-
-
-def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
-    """Lay `NPROXY_LISTEN__PORT=9000` and the like over a tree; two underscores go one level down.
-
-    Items of lists are numbered from 0. A value that begins with `[` or `{` is YAML, `null` is null,
-    anything else is text that the key's type reads. Raises ConfigError at unknown variables.
-    """
-    problems: list[Problem] = []
-    for name in sorted((name for name in environ if name.startswith(PREFIX)), key=_natural):
-        if name in OTHER_VARIABLES or _SERVICE_VARIABLE.fullmatch(f"{name}={environ[name]}"):
-            continue
-        path = tuple(int(part) if part.isdigit() else part.lower() for part in name.removeprefix(PREFIX).split("__"))
-        origin = Origin(name)
-        if path[0] not in Config.model_fields and not is_planned_key(path[:1]):
-            problems.append(Problem(origin, (), f"names no setting{suggest_variable(name)}"))
-            continue
-        try:
-            tree.put(path, _read_variable(environ[name], origin), origin)
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-
-
-def _read_variable(text: str, origin: Origin) -> Any:
-    if text.lstrip()[:1] in ("[", "{"):
-        try:
-            return read_yaml(f"value: {text}", origin.source).data["value"]
-        except ConfigError as error:
-            raise ConfigError(
-                [Problem(origin, problem.path[1:], problem.message) for problem in error.problems]
-            ) from None
-    return None if text in ("null", "~", "") else text
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A sort key in which entry 10 of a list comes after entry 9."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return Source(file, environ, adjust).read().checked()

@@ -1,0 +1,41 @@
+"""What of a configuration cannot change while it is served."""
+
+from __future__ import annotations
+
+from nproxy.config.engine import Engine
+from nproxy.config.settings import Config
+from nproxy.config.tree import Path, Problem, Tree
+
+_THERE_OR_NOT: tuple[Path, ...] = (("engine",), ("admin",), ("listen", "tls"))
+"""Sections that cannot come or go."""
+
+_BOUND: tuple[Path, ...] = (
+    ("listen", "host"),
+    ("listen", "port"),
+    ("listen", "workers"),
+    ("admin", "host"),
+    ("admin", "port"),
+)
+"""Keys that sockets and processes were made from."""
+
+
+def needs_restart(served: Config, wanted: Config, tree: Tree) -> list[Problem]:
+    """Each key that differs and is only looked at when serving starts, at its place in `tree`, which gave `wanted`."""
+    return [Problem(tree.origin(path), path, "cannot change without a restart") for path in _differing(served, wanted)]
+
+
+def _differing(served: Config, wanted: Config) -> list[Path]:
+    paths = [path for path in _THERE_OR_NOT if (_at(served, path) is None) != (_at(wanted, path) is None)]
+    if served.engine is not None and wanted.engine is not None:
+        paths += [
+            ("engine", key) for key in Engine.model_fields if getattr(served.engine, key) != getattr(wanted.engine, key)
+        ]
+    return paths + [path for path in _BOUND if path[:1] not in paths and _at(served, path) != _at(wanted, path)]
+
+
+def _at(config: Config, path: Path) -> object:
+    """The value of a key; None below a section that is not there."""
+    value: object = config
+    for step in path:
+        value = getattr(value, str(step), None)
+    return value

@@ -1,0 +1,67 @@
+"""Settings in the environment: `NPROXY_LISTEN__PORT=9000`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from nproxy.config.hints import PREFIX, suggest_variable
+from nproxy.config.planned import is_planned_key
+from nproxy.config.settings import Config
+from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_yaml
+
+OTHER_VARIABLES = frozenset({"NPROXY_CACHE"})
+"""Variables with the prefix that are not settings: they are read where they are used."""
+
+# Kubernetes tells every container of a namespace about its services: one named nproxy, or nproxy-canary, must not stop
+# nproxy. The values are looked at too: NPROXY_LISTEN_PORT=8001 is no service but a setting with a wrong name.
+_URL = r"(tcp|udp|sctp)://\S+"
+_SERVICE_VARIABLE = re.compile(
+    rf"""(?!\w*__)NPROXY_(\w+_)?(
+        SERVICE_HOST=\S+
+        | SERVICE_PORT(_\w+)?=\d+
+        | PORT={_URL}
+        | PORT_\d+_(TCP|UDP|SCTP)(={_URL} | _PROTO=(tcp|udp|sctp) | _PORT=\d+ | _ADDR=\S+)
+    )""",
+    re.VERBOSE,
+)
+
+
+def lay_environment(tree: Tree, environ: Mapping[str, str]) -> None:
+    """Lay `NPROXY_LISTEN__PORT=9000` and the like over a tree; two underscores go one level down.
+
+    Items of lists are numbered from 0. A value that begins with `[` or `{` is YAML, `null` is null,
+    anything else is text that the key's type reads. Raises ConfigError at unknown variables.
+    """
+    problems: list[Problem] = []
+    for name in sorted((name for name in environ if name.startswith(PREFIX)), key=_natural):
+        if name in OTHER_VARIABLES or _SERVICE_VARIABLE.fullmatch(f"{name}={environ[name]}"):
+            continue
+        path = tuple(int(part) if part.isdigit() else part.lower() for part in name.removeprefix(PREFIX).split("__"))
+        origin = Origin(name)
+        if path[0] not in Config.model_fields and not is_planned_key(path[:1]):
+            problems.append(Problem(origin, (), f"names no setting{suggest_variable(name)}"))
+            continue
+        try:
+            tree.put(path, _read_variable(environ[name], origin), origin)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+
+
+def _read_variable(text: str, origin: Origin) -> Any:
+    if text.lstrip()[:1] in ("[", "{"):
+        try:
+            return read_yaml(f"value: {text}", origin.source).data["value"]
+        except ConfigError as error:
+            raise ConfigError(
+                [Problem(origin, problem.path[1:], problem.message) for problem in error.problems]
+            ) from None
+    return None if text in ("null", "~", "") else text
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A sort key in which entry 10 of a list comes after entry 9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
