@@ -18,6 +18,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from nproxy.telemetry.sums import Across, Report, report
+
 OTHER = "other"
 MOST_LISTED_MODELS = 100
 """Models of one upstream's own list that become label values; each is some hundred series."""
@@ -37,23 +39,26 @@ class Metrics:
     def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody reads
         self.registry = registry = CollectorRegistry()
+        self._across: dict[str, Across] = {}
         self._models = frozenset(models)
         self._listed: dict[str, set[str]] = {}
 
         def counter(name: str, text: str, *labels: str) -> Callable[..., Counter]:
             return cache(Counter(f"nproxy_{name}", text, labels, registry=registry).labels)
 
-        def gauge(name: str, text: str, *labels: str) -> Callable[..., Gauge]:
-            return cache(Gauge(f"nproxy_{name}", text, labels, registry=registry).labels)
+        def plain(name: str, text: str, *labels: str, across: Across) -> Gauge:
+            self._across[f"nproxy_{name}"] = across
+            return Gauge(f"nproxy_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str, across: Across) -> Callable[..., Gauge]:
+            return cache(plain(name, text, *labels, across=across).labels)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
             return cache(Histogram(f"nproxy_{name}", text, labels, registry=registry, buckets=buckets).labels)
 
-        def single(name: str, text: str) -> Gauge:
-            return Gauge(f"nproxy_{name}", text, registry=registry)
-
-        # A metric with labels is called with their values and gives the one to count in. The lookups are cached: label
-        # values are few, and the library's own lookup takes a lock and joins texts at every request.
+        # `across` says what a gauge of several workers is. A metric with labels is called with their values and gives
+        # the one to count in. The lookups are cached: label values are few, and the library's own lookup takes a lock
+        # and joins texts at every request.
         self.requests = counter("requests", "Requests answered.", "endpoint", "upstream", "model", "mode", "code")
         self.choices = counter("choices", "Choices finished.", "upstream", "model", "finish_reason")
         self.legs = counter("legs", "Upstream calls ended.", "upstream", "outcome")
@@ -61,9 +66,9 @@ class Metrics:
             "nproxy_leg_width", "Choices that one upstream call carries.", registry=registry, buckets=_WIDTHS
         )
         self.retries = counter("retries", "Upstream calls made again.", "upstream", "reason")
-        self.inflight_requests = single("inflight_requests", "Requests in flight.")
-        self.inflight_choices = single("inflight_choices", "Choices in flight.")
-        self.inflight_legs = gauge("inflight_legs", "Upstream calls opened and not ended.", "upstream")
+        self.inflight_requests = plain("inflight_requests", "Requests in flight.", across="sum")
+        self.inflight_choices = plain("inflight_choices", "Choices in flight.", across="sum")
+        self.inflight_legs = gauge("inflight_legs", "Upstream calls opened and not ended.", "upstream", across="sum")
         self.first_token = histogram(
             "time_to_first_token_seconds", "From the request to its first event.", _LATENCY, "upstream", "model"
         )
@@ -85,16 +90,22 @@ class Metrics:
             "upstream",
             "model",
         )
-        self.capability = Gauge(
-            "nproxy_capability",
+        self.capability = plain(
+            "capability",
             "What an upstream is known to do: choices in one call for n (+Inf: no limit showed), else 0 or 1.",
-            ("upstream", "model", "name"),
-            registry=registry,
+            "upstream",
+            "model",
+            "name",
+            across="min",
         )
         self.anomalies = counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
-        self.replica_up = gauge("replica_up", "Whether the replica was reachable last.", "upstream", "replica")
-        self.loop_lag = single("event_loop_lag_seconds", "How late the event loop ran a timer, last measured.")
-        gauge("build_info", "The version that runs.", "version")(version).set(1)
+        self.replica_up = gauge(
+            "replica_up", "Whether the replica was reachable last.", "upstream", "replica", across="min"
+        )
+        self.loop_lag = plain(
+            "event_loop_lag_seconds", "How late the event loop ran a timer, last measured.", across="max"
+        )
+        gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
         for upstream in upstreams:
             self.inflight_legs(upstream).set(0)
 
@@ -115,6 +126,10 @@ class Metrics:
         """The text format, the built-in engine's own metrics behind the gateway's."""
         own = generate_latest(self.registry)
         return own + engine_lines(engine)
+
+    def report(self) -> Report:
+        """What was counted so far, to be added up with what other processes have counted."""
+        return report(self.registry, self._across)
 
 
 def engine_lines(text: bytes) -> bytes:

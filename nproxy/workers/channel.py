@@ -1,0 +1,101 @@
+"""One end of the socket pair between the parent and a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from nproxy.workers.frames import Frames, FrameTooLong, frame
+from nproxy.workers.messages import Answer, Ask, Json, Message, NotAMessage, Question, decode, encode
+
+MOST_UNREAD = 64 << 20
+"""Bytes that wait for a peer which takes nothing; beyond, it counts as dead."""
+
+log = logging.getLogger("nproxy.workers")
+
+
+class ChannelClosed(Exception):
+    """The peer is gone; there will be no answer."""
+
+
+class Channel(asyncio.Protocol):
+    """Sends and receives messages; never blocks, never raises for what the peer does.
+
+    hear: called with every message but answers to `ask`. closed: set once the peer is gone, has sent what is no
+    message, or has taken nothing for too long.
+    """
+
+    def __init__(self, hear: Callable[[Message], None]) -> None:
+        self.closed = asyncio.Event()
+        self._hear = hear
+        self._frames = Frames()
+        self._transport: asyncio.Transport | None = None
+        self._numbers = itertools.count()
+        self._asked: dict[int, asyncio.Future[Json]] = {}
+
+    def send(self, message: Message) -> None:
+        """Hand a message to the socket; into the void where the channel is closed."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(frame(encode(message)))
+        if self._transport.get_write_buffer_size() > MOST_UNREAD:
+            log.error("a peer takes no messages; the channel to it is given up")
+            self._transport.abort()
+
+    async def ask(self, what: Question, seconds: float) -> Json:
+        """The peer's answer. Raises ChannelClosed, TimeoutError."""
+        if self._transport is None or self._transport.is_closing():
+            raise ChannelClosed
+        number = next(self._numbers)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self.send(Ask(number, what))
+        try:
+            async with asyncio.timeout(seconds):
+                return await answer
+        finally:
+            del self._asked[number]
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def close(self) -> None:
+        """Close once what was sent has gone."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for payload in self._frames.feed(data):
+                self._take(decode(payload))
+        except (FrameTooLong, NotAMessage):
+            log.error("what came over a channel is no message; the channel is given up")  # noqa: TRY400 - no traceback: it would show the bytes
+            if self._transport is not None:
+                self._transport.abort()
+
+    def _take(self, message: Message) -> None:
+        if not isinstance(message, Answer):
+            self._hear(message)
+        elif (asked := self._asked.get(message.number)) is not None and not asked.done():
+            asked.set_result(message.data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(ChannelClosed())
+
+
+async def connect(end: socket.socket, hear: Callable[[Message], None]) -> Channel:
+    """A channel over this end of a socket pair, which it owns from now on."""
+    end.setblocking(False)
+    _, channel = await asyncio.get_running_loop().create_unix_connection(lambda: Channel(hear), sock=end)
+    return channel
