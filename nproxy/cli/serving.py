@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import logging
 import shlex
 import socket
-import sys
 
 import uvloop
 from rich.console import Console
 
 from nproxy import models
 from nproxy.cli import engine_child
+from nproxy.cli.standard_streams import open_missing
 from nproxy.config import Config, Engine
 from nproxy.gateway.serve import BACKLOG, serve
 from nproxy.telemetry import logs
@@ -33,6 +32,7 @@ class ServeFailed(Exception):
 
 def run(config: Config, log_level: str) -> None:
     """Serve until a signal ends it. Raises ServeFailed."""
+    open_missing()
     logs.configure(log_level, config.telemetry.log_format)
     with _listen(config.listen.host, config.listen.port) as sock:
         model = _model(config.engine) if config.engine is not None else None
@@ -83,7 +83,7 @@ def _model(engine: Engine) -> models.LocalModel:
 
 async def _serve(config: Config, sock: socket.socket, model: models.LocalModel | None, log_level: str) -> None:
     if model is None or config.engine is None:
-        await serve(config, sock=sock, ready=lambda url: _greet(url, _named_model(config)))
+        await serve(config, sock=sock, ready=lambda url: logs.say(_greeting(url, _named_model(config))))
         return
     log.info("loading %s", model.id)
     loading = Console(stderr=True, highlight=False).status(f"loading {model.id}")
@@ -95,7 +95,7 @@ async def _serve(config: Config, sock: socket.socket, model: models.LocalModel |
         log.info("engine ready with %s after %.1f s", model.id, seconds)
         if to_greet:  # only at its first readiness, and when the gateway listens too
             name = to_greet.pop()
-            listening.add_done_callback(lambda done: _greet(done.result(), name))
+            listening.add_done_callback(lambda done: logs.say(_greeting(done.result(), name)))
 
     with engine_child.private_socket() as engine_socket, loading:
         argv = engine_child.command(config.engine, model, engine_socket, log_level)
@@ -110,8 +110,8 @@ def _named_model(config: Config) -> str | None:
     )
 
 
-def _greet(url: str, model: str | None) -> None:
-    """Say on standard error where the gateway listens, and a call to try."""
+def _greeting(url: str, model: str | None) -> str:
+    """Where the gateway listens, and a call to try."""
     base = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     if model is None:
         call = f"curl -s {base}/v1/models"
@@ -120,5 +120,4 @@ def _greet(url: str, model: str | None) -> None:
         call = (
             f"curl -s {base}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
         )
-    with contextlib.suppress(OSError):  # a log that is full or gone is no reason not to serve
-        print(f"nproxy listens on {url}\ntry: {call}", file=sys.stderr, flush=True)  # noqa: T201 - what the user waits for
+    return f"nproxy listens on {url}\ntry: {call}"

@@ -1,13 +1,16 @@
-"""Logs: one line per record, JSON or text, to stderr. No prompt, no answer and no secret is ever written."""
+"""Logs: one line per record, JSON or text, to standard error. No prompt, no answer and no secret is ever written."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import time
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import orjson
+
+from nproxy.telemetry.line_writer import LineWriter
+
+STANDARD_ERROR = 2
 
 access = logging.getLogger("nproxy.access")
 """One record per request; the fields travel in `extra={"fields": {...}}`."""
@@ -41,19 +44,45 @@ class TextLines(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-def configure(level: str, form: Literal["json", "text"], stream: TextIO | None = None) -> None:
-    """Send the records of nproxy's loggers from `level` on to `stream` (default stderr). May be called again."""
-    formatter: logging.Formatter = JsonLines() if form == "json" else TextLines()
-    if form == "json":
-        formatter.converter = time.gmtime
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(formatter)
+def configure(level: str, form: Literal["json", "text"], fd: int = STANDARD_ERROR) -> None:
+    """Send the records of nproxy's loggers from `level` on to a file descriptor. May be called again."""
+    writer = next((one for one in _writers() if one.fd == fd), None) or LineWriter(fd)
+    writer.setFormatter(_formatter(form))
     for name in ("nproxy", "aiohttp"):
         logger = logging.getLogger(name)
-        logger.handlers[:] = [handler]
+        logger.handlers[:] = [writer]
         logger.propagate = False
     logging.getLogger("nproxy").setLevel(_LEVELS[level])
     logging.getLogger("aiohttp").setLevel(logging.ERROR)
+
+
+def reformat(form: Literal["json", "text"]) -> None:
+    """Write the lines from now on in another form, where `configure` was called."""
+    for writer in _writers():
+        writer.setFormatter(_formatter(form))
+
+
+def say(text: str) -> None:
+    """Write lines that are no record, for who started this; behind the records so far, where `configure` was called."""
+    for writer in _writers():
+        writer.say(text)
+
+
+def dropped_lines() -> int:
+    """How many records of this process were not written."""
+    return sum(writer.dropped for writer in _writers())
+
+
+def _writers() -> list[LineWriter]:
+    return [handler for handler in logging.getLogger("nproxy").handlers if isinstance(handler, LineWriter)]
+
+
+def _formatter(form: Literal["json", "text"]) -> logging.Formatter:
+    if form == "text":
+        return TextLines()
+    lines = JsonLines()
+    lines.converter = time.gmtime
+    return lines
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

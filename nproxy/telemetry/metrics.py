@@ -14,10 +14,14 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
+from nproxy.telemetry.logs import dropped_lines
 from nproxy.telemetry.sums import Across, Report, report
 
 OTHER = "other"
@@ -40,7 +44,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody reads
         self.registry = registry = CollectorRegistry()
         self._across: dict[str, Across] = {}
-        self._models = frozenset(models)
+        self._models: frozenset[str] = frozenset()
         self._listed: dict[str, set[str]] = {}
 
         def counter(name: str, text: str, *labels: str) -> Callable[..., Counter]:
@@ -105,9 +109,24 @@ class Metrics:
         self.loop_lag = plain(
             "event_loop_lag_seconds", "How late the event loop ran a timer, last measured.", across="max"
         )
+        self.reload_success = plain(
+            "config_reload_success", "Whether the settings that were read last are served.", across="min"
+        )
+        self.reload_time = plain(
+            "config_last_reload_success_timestamp_seconds",
+            "When settings that are served were read last, in Unix time.",
+            across="max",
+        )
+        self.reloads = counter("config_reloads", "Readings of the settings after the first.", "outcome")
+        registry.register(_DroppedLines())
         gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
+        self.name(upstreams, models)
+
+    def name(self, upstreams: Iterable[str], models: Collection[str]) -> None:
+        """Take the names of another configuration; earlier ones stay, as their series do."""
+        self._models |= frozenset(models)
         for upstream in upstreams:
-            self.inflight_legs(upstream).set(0)
+            self.inflight_legs(upstream)
 
     def model_label(self, model: str, upstream: str, *, listed: bool = False) -> str:
         """The model's name where the configuration or the upstream's own list names it, else `other`.
@@ -130,6 +149,14 @@ class Metrics:
     def report(self) -> Report:
         """What was counted so far, to be added up with what other processes have counted."""
         return report(self.registry, self._across)
+
+
+class _DroppedLines(Collector):
+    """Log lines that were not written: counted where they are dropped, which is below all metrics."""
+
+    def collect(self) -> Iterable[Metric]:
+        text = "Log lines that were dropped: too many waited, or their stream took none."
+        yield CounterMetricFamily("nproxy_log_lines_dropped", text, value=dropped_lines())
 
 
 def engine_lines(text: bytes) -> bytes:

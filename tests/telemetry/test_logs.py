@@ -1,15 +1,18 @@
-"""Log lines: one record, one line."""
+"""Log lines: one record, one line; and a stream that takes none stops nobody."""
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
 import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nproxy.telemetry import logs
+from nproxy.telemetry.line_writer import LineWriter
 
 
 @pytest.fixture(autouse=True)
@@ -20,32 +23,150 @@ def _restored() -> Iterator[None]:
         logging.getLogger(name).propagate = True
 
 
-def test_json_lines() -> None:
-    stream = io.StringIO()
-    logs.configure("info", "json", stream)
+class Log:
+    """A file that is logged to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.fd = os.open(path, os.O_CREAT | os.O_WRONLY)
+
+    def lines(self) -> list[str]:
+        for handler in logging.getLogger("nproxy").handlers:
+            handler.flush()
+        return self._path.read_text().splitlines()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    log = Log(tmp_path / "log")
+    yield log
+    os.close(log.fd)
+
+
+def test_json_lines(log: Log) -> None:
+    logs.configure("info", "json", log.fd)
     logs.access.info("a\nb", extra={"fields": {"code": 200}})
     logs.access.debug("not this")
-    (line,) = stream.getvalue().splitlines()
+    (line,) = log.lines()
     record = json.loads(line)
     assert (record["message"], record["code"], record["level"]) == ("a\nb", 200, "info")
     assert record["time"].endswith("Z")
 
 
-def test_text_lines_and_errors() -> None:
-    stream = io.StringIO()
-    logs.configure("debug", "text", stream)
+def test_text_lines_and_errors(log: Log) -> None:
+    logs.configure("debug", "text", log.fd)
     try:
         {}["why"]
     except KeyError:
         logging.getLogger("nproxy.x").exception("broke", extra={"fields": {"a": 1}})
-    first, *rest = stream.getvalue().splitlines()
+    first, *rest = log.lines()
     assert first.endswith("broke a=1")
     assert rest[-1] == "KeyError: 'why'"
 
 
-def test_configured_twice_writes_once() -> None:
-    stream = io.StringIO()
-    logs.configure("info", "json", stream)
-    logs.configure("info", "json", stream)
+def test_configured_twice_writes_once(log: Log) -> None:
+    logs.configure("info", "json", log.fd)
+    logs.configure("info", "json", log.fd)
     logs.access.info("once")
-    assert len(stream.getvalue().splitlines()) == 1
+    assert len(log.lines()) == 1
+
+
+def test_another_form_from_now_on(log: Log) -> None:
+    logs.configure("info", "json", log.fd)
+    logs.access.info("one")
+    logs.reformat("text")
+    logs.access.info("two")
+    first, second = log.lines()
+    assert json.loads(first)["message"] == "one"
+    assert second.endswith("info    two")
+
+
+def test_lines_for_who_started_it_keep_their_place(log: Log) -> None:
+    logs.configure("info", "text", log.fd)
+    logs.access.info("before")
+    logs.say("nproxy listens\ntry: curl")
+    logs.access.info("behind")
+    before, *said, behind = log.lines()
+    assert (before[-6:], said, behind[-6:]) == ("before", ["nproxy listens", "try: curl"], "behind")
+
+
+def test_nothing_is_lost_and_all_is_in_order(log: Log) -> None:
+    logs.configure("info", "text", log.fd)
+    for number in range(5000):
+        logs.access.info("%d", number)
+    assert [int(line.split()[-1]) for line in log.lines()] == list(range(5000))
+    assert logs.dropped_lines() == 0
+
+
+def record(text: str) -> logging.LogRecord:
+    return logging.makeLogRecord({"msg": text})
+
+
+def test_a_full_pipe_that_nobody_reads_stops_nobody() -> None:
+    """What waits is bounded, what does not fit is counted, and what waited comes when somebody reads."""
+    reader, fd = os.pipe()
+    writer = LineWriter(fd, most_lines=3)
+    long = "x" * 70_000  # more than a pipe holds
+    for number in range(20):
+        writer.emit(record(f"{number} {long}"))
+    assert 20 - 3 - 1 <= writer.dropped <= 20 - 3
+    written = 20 - writer.dropped
+    seen = b""
+    while seen.count(b"\n") < written:
+        seen += os.read(reader, 1 << 16)
+    assert [line.split()[0] for line in seen.splitlines()][:3] == [b"0", b"1", b"2"]
+    writer.emit(record("later"))
+    assert os.read(reader, 100) == b"later\n"
+    os.close(reader)
+    os.close(fd)
+
+
+def test_a_pipe_that_is_closed() -> None:
+    reader, fd = os.pipe()
+    os.close(reader)
+    writer = LineWriter(fd)
+    writer.emit(record("a"))
+    writer.emit(record("b"))
+    writer.flush()
+    assert writer.dropped == 2
+    os.close(fd)
+
+
+def test_a_disk_that_is_full() -> None:
+    fd = os.open("/dev/full", os.O_WRONLY)
+    writer = LineWriter(fd)
+    writer.emit(record("a"))
+    writer.flush()
+    assert writer.dropped == 1
+    os.close(fd)
+
+
+def test_half_a_line_does_not_spoil_the_next() -> None:
+    reader, fd = os.pipe()
+    os.set_blocking(fd, False)
+    writer = LineWriter(fd)
+    writer.emit(record("x" * 1_000_000))
+    writer.flush()
+    assert writer.dropped == 1
+    os.set_blocking(reader, False)
+    with contextlib.suppress(BlockingIOError):
+        while set(os.read(reader, 1 << 16)) == {ord("x")}:
+            pass
+    writer.emit(record("whole"))
+    writer.flush()
+    assert os.read(reader, 100) == b"\nwhole\n"
+    os.close(reader)
+    os.close(fd)
+
+
+def test_flushing_into_a_full_pipe_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nproxy.telemetry.line_writer.FLUSH_SECONDS", 0.05)
+    reader, fd = os.pipe()
+    writer = LineWriter(fd, most_lines=1)
+    writer.emit(record("x" * 1_000_000))
+    writer.flush()  # waits for the thread, which waits for a reader
+    writer.flush()  # finds no room for its question
+    os.close(reader)
+    writer.flush()
+    assert writer.dropped == 1
+    os.close(fd)

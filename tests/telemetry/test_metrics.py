@@ -25,6 +25,10 @@ NAMES = (
     "anomalies",
     "replica_up",
     "event_loop_lag_seconds",
+    "config_reload_success",
+    "config_last_reload_success_timestamp_seconds",
+    "config_reloads",
+    "log_lines_dropped",
     "build_info",
 )
 
@@ -48,6 +52,15 @@ def test_two_processes_worth_of_metrics_do_not_meet() -> None:
 def test_unknown_models_are_other() -> None:
     assert metrics().model_label("m", "u") == "m"
     assert metrics().model_label("x" * 1000, "u") == "other"
+
+
+def test_names_of_another_configuration_come_to_those_that_are_there() -> None:
+    labels = metrics()
+    labels.inflight_legs("u").inc()
+    labels.name(["u", "v"], ["k"])
+    assert [labels.model_label(name, "u") for name in ("m", "k", "x")] == ["m", "k", "other"]
+    assert b'nproxy_inflight_legs{upstream="u"} 1.0' in labels.exposition()
+    assert b'nproxy_inflight_legs{upstream="v"} 0.0' in labels.exposition()
 
 
 def test_a_model_that_its_upstream_lists_has_its_name_for_good() -> None:
