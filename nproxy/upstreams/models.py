@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -35,15 +35,21 @@ class ModelName:
 class ModelList:
     """The models of one upstream.
 
-    configured: a map of the client's name to the upstream's, or None to ask the upstream. A list that cannot be read
-    takes any model: the upstream itself then says what it does not have.
+    configured: a map of the client's name to the upstream's, or None to ask the upstream. announced: the models that
+    single servers said they serve, which stand in the list with those that are read. A list that cannot be read takes
+    any model: the upstream itself then says what it does not have.
     """
 
     def __init__(
-        self, configured: Mapping[str, str] | None, fetch: Fetch, clock: Callable[[], float] = time.monotonic
+        self,
+        configured: Mapping[str, str] | None,
+        fetch: Fetch,
+        announced: Callable[[], Iterable[str]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._configured = configured
         self._fetch = fetch
+        self._announced = announced
         self._clock = clock
         self._entries: Mapping[str, dict[str, Any]] | None = None  # by the upstream's name; None: not readable
         self._read_at: float | None = None
@@ -80,14 +86,20 @@ class ModelList:
             return known
         return {shown: known.get(name, {}) for shown, name in self._configured.items()}
 
+    def outdated(self) -> None:
+        """The servers are others: read the list again before it is believed."""
+        self._read_at = None
+
     async def _refresh(self, older_than: float) -> None:
         if not self._stale(older_than):
             return
         async with self._reading:
             if not self._stale(older_than):
                 return  # somebody else has just read it
+            announced: dict[str, dict[str, Any]] = {model: {} for model in self._announced()}
             answer = await self._fetch()
-            self._entries = None if answer is None else _parse(*answer)
+            read = None if answer is None else _parse(*answer)
+            self._entries = {**announced, **(read or {})} if announced or read is not None else None
             self._read_at = self._clock()
 
     def _stale(self, older_than: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -15,11 +15,14 @@ from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.capabilities import Capabilities
 from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.company import Company
+from nproxy.upstreams.dns import Names
 from nproxy.upstreams.forward import ForwardError, fetch
 from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.membership import NOBODY, Guests, members
 from nproxy.upstreams.models import ModelList, ModelName
+from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
 from nproxy.upstreams.sessions import Sessions
@@ -39,8 +42,10 @@ class Upstream:
         self.settings = settings
         self.name = settings.name
         self._sessions = sessions
+        self._addresses: Mapping[str, Sequence[str]] = {}
+        self._guests = NOBODY
         self.client = Client(sessions, settings.timeouts, settings.name)
-        self.gate = Gate(_fixed(settings), _parallel(settings))
+        self.gate = Gate(members(settings.replicas, {}), _parallel(settings))
         self.capabilities = self._capabilities()
         self.budget = RetryBudget(settings.retries.budget)
         self.models = self._models()
@@ -59,18 +64,40 @@ class Upstream:
         if "models" in changed:
             self.models = self._models()
         self.gate.parallel = _parallel(settings)
-        self.gate.replace(_fixed(settings) if "replicas" in changed else self.gate.replicas)
+        self._place()
+
+    def take(self, addresses: Mapping[str, Sequence[str]], guests: Guests) -> None:
+        """Learn what host names resolve to now, and which servers came by themselves; replicas come and go with it."""
+        if guests.servers != self._guests.servers:
+            self.models.outdated()
+        self._addresses, self._guests = addresses, guests
+        self._place()
+
+    def _place(self) -> None:
+        self.gate.replace(members(self.settings.replicas, self._addresses, self._guests))
 
     def _capabilities(self) -> Capabilities:
         return Capabilities(self.settings, lambda: len(self.gate.replicas))
 
     def _models(self) -> ModelList:
         models = self.settings.models
-        return ModelList(None if models == "auto" else models, self._fetch_models)
+        return ModelList(None if models == "auto" else models, self._fetch_models, self._announced_models)
+
+    def _announced_models(self) -> set[str]:
+        return set().union(*(replica.models for replica in self.gate.replicas if replica.models is not None))
+
+    def may_serve(self, model: str) -> bool:
+        """Whether not all of its servers have said that they do not serve a model."""
+        replicas = self.gate.replicas
+        return not replicas or any(replica.serves(model) for replica in replicas)
 
     @property
     def timeouts(self) -> Timeouts:
         return self.settings.timeouts
+
+    def caller_shown(self, name: str) -> str:
+        """What it is told of who calls: nproxy's own engine the caller's name, any other server nothing."""
+        return name if self.settings.wire == "exact" else ""
 
     @property
     def own_key(self) -> bool:
@@ -115,8 +142,11 @@ class Upstream:
         return body if status == 200 else b""
 
     async def _fetch_models(self) -> tuple[int, bytes] | None:
+        """The list of the first replica that gives it, of those that have not said themselves what they serve."""
         last: tuple[int, bytes] | None = None
         for replica in self.gate.replicas:
+            if replica.models is not None:
+                continue
             try:
                 last = await self._get_models(replica)
             except ForwardError:
@@ -136,7 +166,10 @@ class Upstreams:
 
     def __init__(self, config: Config, engine_socket: Path | None) -> None:
         self._sessions = Sessions()
-        self._engine = () if engine_socket is None else (_engine(engine_socket),)
+        self._addresses: Mapping[str, Sequence[str]] = {}
+        self._guests: dict[str, Guests] = {}
+        self.names = Names(self._host_names, self._resolved)
+        self._engine_socket = engine_socket
         self.by_name: dict[str, Upstream] = {}
         self.reconfigure(config)
 
@@ -147,7 +180,8 @@ class Upstreams:
         when the calls that hold them have ended.
         """
         known, self.by_name = self.by_name, {}
-        for settings in (*self._engine, *config.upstreams):
+        engine = [] if self._engine_socket is None else [_engine(self._engine_socket, config)]
+        for settings in (*engine, *config.upstreams):
             upstream = known.get(settings.name)
             if upstream is None:
                 upstream = Upstream(settings, self._sessions)
@@ -155,6 +189,25 @@ class Upstreams:
                 upstream.reconfigure(settings)
             self.by_name[settings.name] = upstream
         self.all = tuple(self.by_name.values())
+        self._take()
+        self.names.soon()
+
+    def take_members(self, snapshot: Snapshot) -> None:
+        """Take what was said over the admin port of all upstreams; what was said before and is not in it is over."""
+        self._guests = {name: Guests.read(told) for name, told in snapshot.items()}
+        self._take()
+
+    def _resolved(self, addresses: Mapping[str, Sequence[str]]) -> None:
+        self._addresses = addresses
+        self._take()
+
+    def _take(self) -> None:
+        for upstream in self.all:
+            upstream.take(self._addresses, self._guests.get(upstream.name, NOBODY))
+
+    def _host_names(self) -> list[str]:
+        replicas = [replica for upstream in self.all for replica in upstream.settings.replicas]
+        return [replica.name for replica in replicas if isinstance(replica, DnsName)]
 
     @property
     def _only(self) -> Upstream | None:
@@ -172,7 +225,7 @@ class Upstreams:
             if (name := await upstream.models.find(model)) is not None:
                 return upstream, name
         for upstream in everyone:
-            if upstream.models.takes_any() or upstream is only:
+            if upstream.models.takes_any() or (upstream is only and upstream.may_serve(model)):
                 return upstream, ModelName(model)
         raise model_not_found(model)
 
@@ -187,19 +240,14 @@ class Upstreams:
         await self._sessions.close()
 
 
-def _fixed(settings: Settings) -> list[Replica]:
-    """The replicas whose addresses the configuration names."""
-    return [Replica.from_config(replica) for replica in settings.replicas if not isinstance(replica, DnsName)]
-
-
 def _parallel(settings: Settings) -> int | None:
     return None if settings.parallel == "auto" else settings.parallel
 
 
-def _engine(socket: Path) -> Settings:
+def _engine(socket: Path, config: Config) -> Settings:
     """The built-in engine as an upstream: native `n`, an exact wire, and no hurry while it computes.
 
-    It sees the clients' keys, behind which it shares no computed prompts; nobody else can reach its socket.
+    It shares computed prompts among the requests of one key: the client's own, or beside `auth` the caller's name.
     """
     return Settings.model_validate(
         {
@@ -207,6 +255,7 @@ def _engine(socket: Path) -> Settings:
             "replicas": [f"unix:{socket}"],
             "n": "native",
             "wire": "exact",
+            "api_key": "passthrough" if config.auth is None else "none",
             "timeouts": Timeouts(first_event=600, idle=300, response=None),
         }
     )

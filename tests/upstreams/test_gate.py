@@ -314,13 +314,12 @@ async def test_a_leg_goes_to_a_replica_that_serves_its_model_and_passes_those_of
         async with gate.permit(1, Kin(model)) as replica:
             order.append((model, replica.label))
 
-    async with asyncio.TaskGroup() as group:
-        async with gate.permit(1, Kin("a")):
-            for model in "aba":
-                group.create_task(leg(model))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert order == [("b", "r1")]
+    async with asyncio.TaskGroup() as group, gate.permit(1, Kin("a")):
+        for model in "aba":
+            group.create_task(leg(model))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert order == [("b", "r1")]
     assert order == [("b", "r1"), ("a", "r0"), ("a", "r0")]
 
 

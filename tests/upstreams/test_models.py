@@ -26,7 +26,7 @@ class Source:
 
 async def test_the_list_is_read_once_and_kept() -> None:
     source = Source()
-    models = ModelList(None, source, source.clock)
+    models = ModelList(None, source, clock=source.clock)
     found = await asyncio.gather(*(models.find("a") for _ in range(5)))
     assert found == [ModelName("a", listed=True)] * 5
     assert source.reads == 1
@@ -37,7 +37,7 @@ async def test_the_list_is_read_once_and_kept() -> None:
 
 async def test_an_unknown_model_is_looked_for_again_but_not_at_every_request() -> None:
     source = Source()
-    models = ModelList(None, source, source.clock)
+    models = ModelList(None, source, clock=source.clock)
     assert await models.find("new") is None
     assert source.reads == 1
     source.now = RECENT_SECONDS
@@ -50,7 +50,7 @@ async def test_Q1_unreadable_lists_take_any_model() -> None:
     for answer in (None, (500, b"no"), (200, b"<html>"), (200, b"[]"), (200, b'{"data": 3}'), (401, b"{}")):
         source = Source()
         source.answer = answer
-        models = ModelList(None, source, source.clock)
+        models = ModelList(None, source, clock=source.clock)
         assert await models.find("x") is None
         assert models.takes_any()
         assert not await models.entries()
@@ -58,7 +58,7 @@ async def test_Q1_unreadable_lists_take_any_model() -> None:
 
 async def test_Q2_aliases_are_looked_up_without_reading() -> None:
     source = Source()
-    models = ModelList({"alias": "a", "b": "b"}, source, source.clock)
+    models = ModelList({"alias": "a", "b": "b"}, source, clock=source.clock)
     assert await models.find("alias") == ModelName("alias", "a")
     assert await models.find("b") == ModelName("b")
     assert await models.find("a") is None
@@ -68,7 +68,7 @@ async def test_Q2_aliases_are_looked_up_without_reading() -> None:
 
 async def test_entries_under_the_clients_names() -> None:
     source = Source(b'{"data": [{"id": "a", "max_model_len": 7}, "odd", {"id": 3}]}')
-    assert await ModelList({"alias": "a", "c": "c"}, source, source.clock).entries() == {
+    assert await ModelList({"alias": "a", "c": "c"}, source, clock=source.clock).entries() == {
         "alias": {"id": "a", "max_model_len": 7},
         "c": {},
     }

@@ -1,0 +1,91 @@
+"""Which replicas an upstream has: what the configuration lists, what its names resolve to, and who announced itself.
+
+Pure: others resolve names, keep leases and hand the outcome to a gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Self
+
+from nproxy import config
+from nproxy.config import DnsName
+from nproxy.upstreams.replicas import Replica
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that announced itself. url: its base. models: those that it serves; None: all of the upstream's."""
+
+    url: str
+    weight: float = 1.0
+    models: tuple[str, ...] | None = None
+
+    def told(self) -> dict[str, Any]:
+        """The same as JSON holds it."""
+        return {"url": self.url, "weight": self.weight, "models": None if self.models is None else list(self.models)}
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> Self:
+        """The server that `told` told of."""
+        models = told["models"]
+        return cls(told["url"], told["weight"], None if models is None else tuple(models))
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """What was said of one upstream over the admin port: servers that came by themselves, and addresses that drain."""
+
+    servers: tuple[Server, ...] = ()
+    draining: frozenset[str] = frozenset()
+
+    def told(self) -> dict[str, Any]:
+        """The same as JSON holds it."""
+        return {"servers": [server.told() for server in self.servers], "draining": sorted(self.draining)}
+
+    @classmethod
+    def read(cls, told: Mapping[str, Any]) -> Self:
+        """The guests that `told` told of."""
+        return cls(tuple(map(Server.read, told["servers"])), frozenset(told["draining"]))
+
+
+NOBODY = Guests()
+
+
+def members(
+    listed: Iterable[config.Replica | DnsName], addresses: Mapping[str, Sequence[str]], guests: Guests = NOBODY
+) -> list[Replica]:
+    """The replicas that these come to, each address once, as new objects: `Gate.replace` knows the old ones by label.
+
+    addresses: what host names resolve to; a name that is not among them has no server yet. An address that is known in
+    several ways is the first of: listed as it is, behind a name, announced; its models are those that it announced.
+    """
+    entries = tuple(listed)
+    known: dict[str, Replica] = {}
+    for entry in entries:
+        if not isinstance(entry, DnsName):
+            known.setdefault(str(entry), Replica.from_config(entry))
+    for entry in entries:
+        if isinstance(entry, DnsName):
+            for address in addresses.get(entry.name, ()):
+                behind = _behind(entry, address)
+                known.setdefault(behind.label, behind)
+    for server in guests.servers:
+        guest = Replica(server.url, None, server.url, source="registered", weight=server.weight)
+        known.setdefault(server.url, guest).models = None if server.models is None else frozenset(server.models)
+    for label in guests.draining & known.keys():
+        known[label].draining = True
+    return list(known.values())
+
+
+def _behind(entry: DnsName, address: str) -> Replica:
+    """The replica at one address of a name: it is connected to there, and called by the name."""
+    host = f"[{address}]" if ip_address(address).version == 6 else address
+    url = f"{entry.scheme}://{host}:{entry.port}{entry.path.rstrip('/')}"
+    usual = _DEFAULT_PORTS[entry.scheme] == entry.port
+    authority = entry.name if usual else f"{entry.name}:{entry.port}"
+    return Replica(url, None, url, authority=authority, source="dns", weight=entry.weight)

@@ -1,0 +1,79 @@
+"""A registry at work: leases run out by themselves, and whoever keeps replicas is told of every change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from nproxy.upstreams.membership import Server
+from nproxy.upstreams.registry import Registry, Snapshot
+
+log = logging.getLogger("nproxy.upstreams")
+
+
+class Registrar:
+    """Keeps one registry by the clock. publish: called with its snapshot whenever that is another."""
+
+    def __init__(self, publish: Callable[[Snapshot], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self.registry = Registry()
+        self._publish = publish
+        self._clock = clock
+        self._published: Snapshot = {}
+        self._sooner = asyncio.Event()
+
+    def announce(self, upstream: str, server: Server, seconds: float) -> bool:
+        """See Registry.announce."""
+        new = self.registry.announce(upstream, server, seconds, self._clock())
+        if new:
+            log.info("a server has announced itself", extra={"fields": {"upstream": upstream, "replica": server.url}})
+        self._changed()
+        return new
+
+    def leave(self, upstream: str, url: str) -> bool:
+        """See Registry.leave."""
+        left = self.registry.leave(upstream, url)
+        if left:
+            log.info("a server has left", extra={"fields": {"upstream": upstream, "replica": url}})
+        self._changed()
+        return left
+
+    def drain(self, upstream: str, address: str) -> None:
+        """See Registry.drain."""
+        self.registry.drain(upstream, address)
+        self._changed()
+
+    def undrain(self, upstream: str, address: str) -> bool:
+        """See Registry.undrain."""
+        marked = self.registry.undrain(upstream, address)
+        self._changed()
+        return marked
+
+    def leases(self, upstream: str) -> dict[str, float]:
+        """See Registry.leases."""
+        return dict(self.registry.leases(upstream, self._clock()))
+
+    async def run(self) -> None:
+        """Let servers go when their leases run out, until cancelled."""
+        while True:
+            self._sooner.clear()
+            until = self.registry.next_expiry()
+            try:
+                async with asyncio.timeout(None if until is None else max(0.0, until - self._clock())):
+                    await self._sooner.wait()
+            except TimeoutError:
+                self._expire()
+
+    def _expire(self) -> None:
+        for upstream, url in self.registry.expire(self._clock()):
+            fields = {"upstream": upstream, "replica": url}
+            log.warning("a server has not renewed its lease", extra={"fields": fields})
+        self._changed()
+
+    def _changed(self) -> None:
+        self._sooner.set()
+        snapshot = self.registry.snapshot()
+        if snapshot != self._published:
+            self._published = snapshot
+            self._publish(snapshot)
