@@ -26,6 +26,7 @@ from nproxy.config.values import (
     SecondsOrZero,
     Secret,
     Settings,
+    WebOrigin,
     Whole,
     Width,
 )
@@ -55,7 +56,7 @@ class Listen(Settings):
     """Serve HTTPS instead of HTTP."""
     trusted_proxies: tuple[Network, ...] = ()
     """Addresses of proxies whose X-Forwarded-For tells who the client is."""
-    cors_origins: tuple[str, ...] = ()
+    cors_origins: tuple[WebOrigin, ...] = ()
     """Origins whose pages may call the API from a browser; "*" for all."""
 
 

@@ -202,6 +202,18 @@ def _parse_network(value: object) -> object:
 Network = Annotated[IPv4Network | IPv6Network, BeforeValidator(_parse_network), WithJsonSchema({"type": "string"})]
 
 
+_ORIGIN = re.compile(r"\*|https?://(\[[0-9a-f:.]+\]|[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(:[0-9]{1,5})?")
+
+
+def _parse_origin(value: str) -> str:
+    """Take an origin as a browser writes it: lower case, no slash at its end."""
+    if not _ORIGIN.fullmatch(value):
+        raise PydanticCustomError("origin", 'must be an origin such as https://chat.example, or "*" for all')
+    return value
+
+
+WebOrigin = Annotated[str, AfterValidator(_parse_origin)]
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """A name that can stand in a header, a log line and a label."""
 

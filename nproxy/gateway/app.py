@@ -13,6 +13,7 @@ from aiohttp.web_response import StreamResponse
 from nproxy import __version__
 from nproxy.config import Config
 from nproxy.gateway.driver import Drive
+from nproxy.gateway.edge import Edge, origin_form
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
 from nproxy.gateway.permits import Permits
 from nproxy.gateway.request_id import request_id
@@ -42,6 +43,7 @@ class App:
         self.permits = Permits(config.limits.inflight_choices)
         self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
         self.body_limit = int(config.limits.body_mib * 1024 * 1024)
+        self.edge = Edge.of(config)
         self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
         self.draining = False
         self.drives: set[Drive] = set()
@@ -69,6 +71,7 @@ class App:
             closing=self.draining,
             introspection=introspection,
         )
+            target=origin_form(request.raw_path),
         self._entered(exchange)
         try:
             with WriteGuard(request, self.config.limits.write_seconds):
@@ -131,7 +134,9 @@ def _log_fields(exchange: Exchange, seconds: float) -> dict[str, object]:
         "code": exchange.code,
         "seconds": round(seconds, 6),
     }
-    for name in ("upstream", "model", "mode", "choices", "legs", "outcome"):
+    if exchange.caller.name:
+        fields["caller"] = exchange.caller.name
+    for name in ("client", "upstream", "model", "mode", "choices", "legs", "outcome"):
         if value := getattr(exchange, name):
             fields[name] = value
     return fields

@@ -11,7 +11,8 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 
 from nproxy.gateway.callers import ANYBODY, Caller
-from nproxy.openai.errors import ApiError
+from nproxy.gateway.cors import ALLOWED, exposed
+from nproxy.openai.errors import ApiError, model_not_found
 
 SERVER = "nproxy"
 CLIENT_LEFT = 499
@@ -27,7 +28,8 @@ class ClientLeft(Exception):
 class Exchange:
     """A request and what became of it.
 
-    started: loop time. caller: whose key it shows. endpoint, upstream, model, mode: labels, "" while unknown. code: the
+    started: loop time. target: path and query. client: its address, as far as it is known. caller: whose key it shows.
+    cors: what a browser is told in the answer. endpoint, upstream, model, mode: labels, "" while unknown. code: the
     status that was sent, 499 for a client that left. headers: what the answer carries besides its own. choices, legs:
     counts, for the log. introspection: it asks about the gateway itself, and is neither work in flight nor worth a line
     in the log.
@@ -38,7 +40,10 @@ class Exchange:
     started: float
     closing: bool = False  # the server is draining: the connection ends with this answer
     introspection: bool = False
+    target: str = ""
+    client: str = ""
     caller: Caller = ANYBODY
+    cors: Mapping[str, str] = field(default_factory=dict)
     endpoint: str = "other"
     upstream: str = ""
     model: str = ""
@@ -86,6 +91,11 @@ class Exchange:
         """Write the last bytes of a begun answer. Raises ClientLeft."""
         await self._finish(self._begun(), data)
 
+    def demand_model(self, model: str) -> None:
+        """Raise ApiError 404 for a model that the caller may not use: to them it does not exist, as on their list."""
+        if not self.caller.may_use(model):
+            raise model_not_found(model)
+
     def abort(self) -> None:
         """Break the connection: an answer that was cut must not look complete."""
         if self.request.transport is not None:
@@ -103,12 +113,19 @@ class Exchange:
         response.headers["x-request-id"] = self.id
         for name, value in self.headers.items():
             response.headers[name] = value
+        if self.cors:
+            self._tell_browsers(response)
         if self.closing:
             response.force_close()
         try:
             await response.prepare(self.request)
         except (ClientConnectionResetError, ConnectionError):
             raise ClientLeft from None
+
+    def _tell_browsers(self, response: StreamResponse) -> None:
+        response.headers.extend(self.cors)  # beside the Vary of an upstream's answer
+        if ALLOWED in self.cors and (names := exposed(response.headers)):
+            response.headers["Access-Control-Expose-Headers"] = names
 
     async def _finish(self, response: StreamResponse, data: bytes) -> None:
         try:

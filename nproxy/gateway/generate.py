@@ -55,6 +55,7 @@ async def _default_model(app: App, body: Body) -> str | None:
 
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Everything that is the request's fault is raised before any call."""
+    exchange.demand_model(request.model)
     upstream, name = await app.upstreams.route(request.model)
     exchange.upstream = upstream.name
     exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
@@ -110,7 +111,8 @@ class _Legs:
         self._n = plan.n
         self._capability = capability
         self._kin = Kin(model, together=capability.prefix_cache)
-        self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW)
+        caller = upstream.caller_shown(exchange.caller.name)
+        self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW, caller=caller)
         self._shared["Content-Type"] = "application/json"
         self._shared["Accept-Encoding"] = "identity"
 

@@ -12,24 +12,28 @@ from nproxy.openai.jsonvalue import dumps
 
 
 async def list_models(app: App, exchange: Exchange) -> None:
-    """Answer with the merged list; a model in several upstreams stands once, as its first upstream tells it."""
-    merged = await _merged(app)
+    """Answer with the merged list; what the caller may not use is left out.
+
+    A model in several upstreams stands once, as its first upstream tells it.
+    """
+    merged = await _merged(app, exchange)
     await exchange.respond(200, dumps({"object": "list", "data": list(merged.values())}))
 
 
 async def one_model(app: App, exchange: Exchange, model: str) -> None:
     """Answer with one entry of the list, or 404."""
-    entry = (await _merged(app)).get(model)
+    entry = (await _merged(app, exchange)).get(model)
     if entry is None:
         raise model_not_found(model)
     await exchange.respond(200, dumps(entry))
 
 
-async def _merged(app: App) -> dict[str, dict[str, Any]]:
+async def _merged(app: App, exchange: Exchange) -> dict[str, dict[str, Any]]:
     lists = await asyncio.gather(*(upstream.models.entries() for upstream in app.upstreams.all))
     merged: dict[str, dict[str, Any]] = {}
     for upstream, entries in zip(app.upstreams.all, lists, strict=True):
         for shown, entry in entries.items():
             told = {"object": "model", "created": 0, "owned_by": upstream.name, **entry, "id": shown}
-            merged.setdefault(shown, told)
+            if exchange.caller.may_use(shown):
+                merged.setdefault(shown, told)
     return merged

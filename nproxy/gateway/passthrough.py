@@ -97,7 +97,7 @@ async def _pass(
 ) -> None:
     request = exchange.request
     async with upstream.gate.permit(1, Kin(model)) as replica:
-        url = replica.root_url(request.raw_path)
+        url = replica.root_url(exchange.target)
         async with forward(upstream.client, upstream.timeouts, replica, request.method, url, headers, data) as answer:
             await _send_back(exchange, answer)
 
@@ -119,6 +119,8 @@ async def _open_upload(app: App, exchange: Exchange) -> tuple[_Upload, str | Non
         return _Upload(b"", None), None
     plain = hdrs.CONTENT_ENCODING not in request.headers
     only = app.upstreams.all[0] if len(app.upstreams.all) == 1 else None
+    if exchange.caller.models is not None:
+        return await _for_a_model(app, exchange)
     if only is not None and not only.models.configured:
         return _Upload(b"", chunks(request, app.body_limit)), None
     if plain and request.content_type.endswith("json"):
@@ -134,6 +136,20 @@ async def _open_upload(app: App, exchange: Exchange) -> tuple[_Upload, str | Non
         found = _MULTIPART_MODEL.search(known)
         return _Upload(known, rest), found[1].decode("utf-8", "replace") if found else None
     return _Upload(b"", rest), None
+
+
+async def _for_a_model(app: App, exchange: Exchange) -> tuple[_Upload, str | None]:
+    """Read the body of a caller who may use some models only, and demand that it names those and no others."""
+    request = exchange.request
+    raw = await read_body(request, app.body_limit) if hdrs.CONTENT_ENCODING not in request.headers else b""
+    named: list[str | None] = []
+    if request.content_type.endswith("json"):
+        named = [_json_model(raw)]
+    elif request.content_type == "multipart/form-data":
+        named = [found.decode("utf-8", "replace") for found in _MULTIPART_MODEL.findall(raw)]
+    for model in named or [None]:
+        exchange.demand_model(model or "")
+    return _Upload(raw, None), named[0]
 
 
 def _json_model(raw: bytes) -> str | None:
@@ -166,7 +182,8 @@ async def _route(app: App, model: str | None) -> tuple[Upstream, ModelName | Non
 
 def _headers_up(exchange: Exchange, upstream: Upstream, upload: _Upload) -> CIMultiDict[str]:
     request = exchange.request
-    headers = upward(request.headers, upstream.settings.api_key, drop=("x-request-id",))
+    caller = upstream.caller_shown(exchange.caller.name)
+    headers = upward(request.headers, upstream.settings.api_key, drop=("x-request-id",), caller=caller)
     headers["X-Request-Id"] = exchange.id
     if upload.rest is not None and hdrs.CONTENT_LENGTH in request.headers:
         headers[hdrs.CONTENT_LENGTH] = request.headers[hdrs.CONTENT_LENGTH]

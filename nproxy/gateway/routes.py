@@ -12,6 +12,7 @@ from aiohttp.web_response import StreamResponse
 from nproxy.config import Passthrough
 from nproxy.gateway import generate, introspect, models, passthrough
 from nproxy.gateway.app import App
+from nproxy.gateway.edge import origin_form
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.errors import ApiError, invalid_request
 
@@ -30,6 +31,9 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Serve]] = {
 }
 
 _INTROSPECTION = frozenset({"/health", "/ready", "/metrics", "/status"})
+
+_OPEN = frozenset({"/health", "/ready"})
+"""Shown without a key: who looks after processes has none. Metrics and status tell models and callers, and need one."""
 
 _MODEL = "/v1/models/"
 
@@ -59,16 +63,23 @@ DEFAULT_PASSTHROUGH = (
 
 async def dispatch(app: App, request: BaseRequest) -> StreamResponse:
     """Answer one request: the handler that the server calls."""
-    return await app.handle(request, _route, introspection=request.raw_path.partition("?")[0] in _INTROSPECTION)
+    return await app.handle(request, _route, introspection=_path_of(origin_form(request.raw_path)) in _INTROSPECTION)
 
 
 async def _route(app: App, exchange: Exchange) -> None:
-    request = exchange.request
-    target = request.raw_path
+    request, edge = exchange.request, app.edge
+    exchange.client = edge.client(request)
+    exchange.cors = edge.cors.answer(request.headers.get(hdrs.ORIGIN))
     if request.version < HttpVersion11 and hdrs.TRANSFER_ENCODING in request.headers:
         exchange.closing = True
         raise invalid_request("Transfer-Encoding has no meaning in HTTP/1.0.")
-    path = target.partition("?")[0]
+    path = _path_of(exchange.target)
+    if (preflight := edge.cors.preflight(request.method, request.headers)) is not None:
+        exchange.endpoint = "preflight"
+        await exchange.respond(204, b"", preflight)
+        return
+    if path not in _OPEN:
+        exchange.caller = edge.caller(request, exchange.client)
     own = _OWN.get(path)
     if own is not None:
         methods, serve = own
@@ -94,6 +105,10 @@ def passes(settings: Passthrough, path: str) -> bool:
         return True
     roots = DEFAULT_PASSTHROUGH if settings.paths == "default" else settings.paths
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def _path_of(target: str) -> str:
+    return target.partition("?")[0]
 
 
 def _check_method(request: BaseRequest, methods: tuple[str, ...]) -> None:

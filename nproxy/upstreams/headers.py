@@ -32,10 +32,11 @@ ApiKey = str | SecretStr
 """`passthrough`, `none`, or the key to send."""
 
 
-def upward(headers: Mapping[str, str], api_key: ApiKey, drop: Iterable[str] = ()) -> CIMultiDict[str]:
+def upward(headers: Mapping[str, str], api_key: ApiKey, drop: Iterable[str] = (), caller: str = "") -> CIMultiDict[str]:
     """The client's headers as an upstream may see them, with the credentials that `api_key` says.
 
-    headers: a multidict's items, repeated names included. drop: further lower-case names to leave out.
+    headers: a multidict's items, repeated names included. drop: further lower-case names to leave out. caller: whose
+    request it is, for nproxy's own engine, which tells clients apart by their keys and is not shown those of `auth`.
     """
     never = _NEVER_UP | _named_in_connection(headers) | set(drop)
     if api_key != "passthrough":
@@ -43,13 +44,19 @@ def upward(headers: Mapping[str, str], api_key: ApiKey, drop: Iterable[str] = ()
     kept = CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in never)
     if isinstance(api_key, SecretStr):
         kept["Authorization"] = f"Bearer {api_key.get_secret_value()}"
+    if caller:
+        kept["X-Api-Key"] = caller
     return kept
 
 
 def downward(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """An upstream's response headers as the client may see them."""
+    """An upstream's response headers as the client may see them; which pages may read it is nproxy's to say."""
     never = _NEVER_DOWN | _named_in_connection(headers)
-    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in never)
+    return CIMultiDict(
+        (name, value)
+        for name, value in headers.items()
+        if (lower := name.lower()) not in never and not lower.startswith("access-control-")
+    )
 
 
 def _named_in_connection(headers: Mapping[str, str]) -> frozenset[str]:

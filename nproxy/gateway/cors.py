@@ -1,0 +1,55 @@
+"""Which pages of other origins may read the answers (the Fetch standard's CORS protocol).
+
+Keys travel in headers that a page sets itself, so credentials that a browser adds (cookies, certificates) are never
+allowed: `*` is as safe as a list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+ANY = "*"
+ALLOWED = "Access-Control-Allow-Origin"
+PREFLIGHT_SECONDS = 600
+METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
+
+_HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+([ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
+_TOLD = ("x-", "retry-after")
+_NOTHING: Mapping[str, str] = {}
+
+
+class Cors:
+    """The origins that are allowed; none: no answer says anything of the kind."""
+
+    __slots__ = ("_any", "_origins")
+
+    def __init__(self, origins: Collection[str]) -> None:
+        self._origins = frozenset(origins)
+        self._any = ANY in self._origins
+
+    def answer(self, origin: str | None) -> Mapping[str, str]:
+        """What an answer to a page of this origin carries; caches are told that it depends on the origin."""
+        if self._any:
+            return {ALLOWED: ANY}
+        if not self._origins:
+            return _NOTHING
+        allowed = {ALLOWED: origin} if origin is not None and origin in self._origins else {}
+        return {**allowed, "Vary": "Origin"}
+
+    def preflight(self, method: str, headers: Mapping[str, str]) -> Mapping[str, str] | None:
+        """What answers a browser that asks first; None where this is no such question, or of a foreign origin."""
+        origin, asked = headers.get("Origin"), headers.get("Access-Control-Request-Headers", "")
+        if method != "OPTIONS" or origin is None or "Access-Control-Request-Method" not in headers:
+            return None
+        if not self._any and origin not in self._origins:
+            return None
+        answer = {"Access-Control-Allow-Methods": METHODS, "Access-Control-Max-Age": str(PREFLIGHT_SECONDS)}
+        if _HEADER_NAMES.fullmatch(asked):  # `*` would not stand for Authorization
+            answer["Access-Control-Allow-Headers"] = asked
+        return answer
+
+
+def exposed(names: Iterable[str]) -> str:
+    """The headers of an answer that a page may read beside the few that it always may."""
+    return ", ".join(name for name in names if name.lower().startswith(_TOLD))

@@ -1,0 +1,57 @@
+"""What a request meets first: where it comes from, which page it is for, whose key it shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from aiohttp.web_request import BaseRequest
+
+from nproxy.config import Config
+from nproxy.gateway.auth import KeyRing, read_ring, shown_key, unnamed
+from nproxy.gateway.callers import Caller
+from nproxy.gateway.cors import Cors
+from nproxy.gateway.proxies import Network, client_address, neighbourhood
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The settings of the gateway's outside, ready for use. Other settings, or changed keys, are another edge.
+
+    keys: None where anybody may call.
+    """
+
+    keys: KeyRing | None
+    trusted: Sequence[Network]
+    cors: Cors
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Read what the settings say and name. Raises ConfigError for a keys file that cannot be used."""
+        return cls(read_ring(config.auth), config.listen.trusted_proxies, Cors(config.listen.cors_origins))
+
+    def client(self, request: BaseRequest) -> str:
+        """The address of the client, behind the proxies that are trusted."""
+        return client_address(request.remote, request.headers.getall("X-Forwarded-For", ()), self.trusted)
+
+    def caller(self, request: BaseRequest, client: str) -> Caller:
+        """Who calls. Raises ApiError 401 where keys are configured and none of them is shown."""
+        shown = shown_key(request.headers)
+        if self.keys is None:
+            return unnamed(shown, neighbourhood(client))
+        return self.keys.caller(shown, time.time())
+
+
+def origin_form(target: str) -> str:
+    """A request target as path and query. RFC 9112, section 3.2.2: servers take the absolute form too.
+
+    Its host is not looked at, as that of `Host` is not: the gateway is whatever it is called.
+    """
+    scheme, separator, rest = target.partition("://")
+    if not separator or scheme.lower() not in ("http", "https"):
+        return target
+    ends = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
+    path = rest[ends:]
+    return path if path.startswith("/") else f"/{path}"

@@ -1,0 +1,261 @@
+"""Who may call: keys, what is refused without one, and what a key may see."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from nproxy.config import Config, Key
+from nproxy.gateway.auth import KeyRing, shown_key
+from nproxy.gateway.callers import Rates
+from nproxy.openai.errors import ApiError
+from tests.fakes.upstream import Behaviour, FakeUpstream
+from tests.gateway.conftest import CHAT, Gateway, body, envelope, gateway_for, upstream_settings
+from tests.gateway.raw import apart, post
+
+KEY, OLD, NARROW, OFF, ENDED = "canary-key-1", "canary-key-0", "canary-key-2", "canary-key-3", "canary-key-4"
+
+
+def digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def written(key: str) -> str:
+    return f"sha256:{digest(key).hex()}"
+
+
+KEYS = f"""
+keys:
+- {{name: team-a, hash: [{written(KEY)}, {written(OLD)}], weight: 2, choices: 4, requests_per_minute: 9}}
+- {{name: narrow, hash: {written(NARROW)}, models: [fake-model]}}
+- {{name: off, hash: {written(OFF)}, disabled: true}}
+- {{name: ended, hash: {written(ENDED)}, expires: 2026-01-01}}
+"""
+
+
+# The ring of keys
+
+
+def test_a_key_is_found_by_each_of_its_hashes() -> None:
+    ring = KeyRing([Key(name="a", hash=(digest("x"), digest("y")), choices=4, weight=2, requests_per_minute=9)])
+    first, second = ring.caller("x", 0), ring.caller("y", 0)
+    assert first == second
+    assert (first.name, first.bucket, first.weight, first.choices) == ("a", "a", 2, 4)
+    assert first.rates == Rates(requests=9)
+
+
+def test_a_key_ends_in_its_moment() -> None:
+    moment = datetime(2027, 1, 31, tzinfo=UTC)
+    ring = KeyRing([Key(name="a", hash=(digest("x"),), expires=moment)])
+    assert ring.caller("x", moment.timestamp() - 1).name == "a"
+    with pytest.raises(ApiError):
+        ring.caller("x", moment.timestamp())
+
+
+@pytest.mark.parametrize("shown", [None, "", "unknown", "X", "x ", "\udcff"])
+def test_all_refusals_are_one(shown: str | None) -> None:
+    ring = KeyRing([Key(name="a", hash=(digest("x"),)), Key(name="b", hash=(digest("off"),), disabled=True)])
+    said = set()
+    for key in (shown, "off"):
+        with pytest.raises(ApiError) as raised:
+            ring.caller(key, 0)
+        said.add((raised.value.status, raised.value.envelope(), tuple(raised.value.headers.items())))
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ({"Authorization": "Bearer a"}, "a"),
+        ({"Authorization": "bearer  a "}, "a"),
+        ({"api-key": "a"}, "a"),
+        ({"x-api-key": "a"}, "a"),
+        ({"Authorization": "Bearer a", "x-api-key": "b"}, "a"),
+        ({"Authorization": "Basic a", "x-api-key": "b"}, "b"),
+        ({"Authorization": "Bearer "}, None),
+        ({"Authorization": "a"}, None),
+        ({}, None),
+    ],
+)
+def test_where_a_key_is_shown(headers: dict[str, str], key: str | None) -> None:
+    assert shown_key(headers) == key
+
+
+# A gateway with keys
+
+
+@pytest.fixture
+def config(upstream: FakeUpstream, tmp_path: Path) -> dict[str, Any]:
+    file = tmp_path / "keys.yaml"
+    file.write_text(KEYS)
+    return {"auth": {"api_keys_file": str(file)}, "upstreams": [upstream_settings(upstream)]}
+
+
+@pytest.fixture
+async def locked(config: dict[str, Any]) -> AsyncIterator[Gateway]:
+    async with gateway_for(config) as gateway:
+        yield gateway
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def ask(gateway: Gateway, key: str, path: str = CHAT, **fields: Any) -> httpx.Response:
+    return await gateway.post(body(path, **fields), path, headers=bearer(key))
+
+
+@pytest.mark.parametrize("headers", [bearer(KEY), bearer(OLD), {"api-key": KEY}, {"x-api-key": KEY}])
+async def test_who_shows_a_key_is_served(locked: Gateway, headers: dict[str, str]) -> None:
+    answer = await locked.post(body(n=2), headers=headers)
+    assert answer.status_code == 200
+    assert len(answer.json()["choices"]) == 2
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, bearer("wrong"), bearer(OFF), bearer(ENDED), {"Authorization": KEY}, {"x-api-key": "wrong"}]
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", CHAT),
+        ("POST", "/v1/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/fake-model"),
+        ("POST", "/v1/embeddings"),
+        ("GET", "/metrics"),
+        ("GET", "/status"),
+        ("GET", "/no-such-path"),
+        ("GET", "/v1/chat/completions"),
+    ],
+)
+async def test_who_shows_none_is_refused_everywhere(
+    locked: Gateway, upstream: FakeUpstream, method: str, path: str, headers: dict[str, str]
+) -> None:
+    answer = await locked.client.request(method, path, headers=headers, content=b"{}" if method == "POST" else None)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    error = envelope(answer)
+    assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "invalid_api_key", None)
+    assert upstream.calls == []
+    assert "canary" not in answer.text and "wrong" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+async def test_who_looks_after_processes_needs_no_key(locked: Gateway, path: str) -> None:
+    assert (await locked.client.get(path)).status_code == 200
+
+
+async def test_a_body_is_not_waited_for_from_those_without_a_key(locked: Gateway) -> None:
+    reader, writer = await asyncio.open_connection(*locked.address)
+    writer.write(post(b"", "Content-Length: 1000000", "Expect: 100-continue"))
+    async with asyncio.timeout(5):
+        status, _, _ = apart(await reader.readuntil(b"}}"))
+    writer.close()
+    assert status == 401
+
+
+async def test_a_key_for_some_models_knows_no_others(config: dict[str, Any], upstream: FakeUpstream) -> None:
+    upstream.models = ["fake-model", "other"]
+    config["upstreams"][0]["models"] = ["fake-model", "other"]
+    async with gateway_for(config) as gateway:
+        everything = await gateway.client.get("/v1/models", headers=bearer(KEY))
+        assert [entry["id"] for entry in everything.json()["data"]] == ["fake-model", "other"]
+        shown = await gateway.client.get("/v1/models", headers=bearer(NARROW))
+        assert [entry["id"] for entry in shown.json()["data"]] == ["fake-model"]
+        assert (await gateway.client.get("/v1/models/other", headers=bearer(NARROW))).status_code == 404
+        assert (await ask(gateway, NARROW)).status_code == 200
+        refused, unknown = await ask(gateway, NARROW, model="other"), await ask(gateway, KEY, model="none")
+        assert refused.status_code == unknown.status_code == 404
+        assert refused.text == unknown.text.replace("none", "other"), "nothing tells the two apart"
+        assert (await ask(gateway, KEY, model="other")).status_code == 200
+
+
+@pytest.mark.parametrize("configured", [False, True])
+async def test_a_key_for_some_models_passes_through_to_them_only(
+    config: dict[str, Any], upstream: FakeUpstream, configured: bool
+) -> None:
+    if configured:
+        config["upstreams"][0]["models"] = ["fake-model", "other"]
+    twice = b'{"model": "fake-model", "input": "x", "model": "other"}'
+    async with gateway_for(config) as gateway:
+        headers = bearer(NARROW)
+
+        async def status(content: bytes, kind: str = "application/json", **more: str) -> int:
+            sent = {**headers, "content-type": kind, **more}
+            return (await gateway.client.post("/v1/embeddings", content=content, headers=sent)).status_code
+
+        assert await status(b'{"model": "fake-model", "input": "x"}') == 200
+        seen = len(upstream.requests)
+        assert await status(b'{"model": "other", "input": "x"}') == 404
+        assert await status(twice) == 404
+        assert await status(b'{"input": "x"}') == 404
+        assert await status(b"not json") == 404
+        assert await status(b'{"model": "fake-model"}', "text/plain") == 404
+        assert await status(b"\x1f\x8b", "application/json", **{"content-encoding": "gzip"}) == 404
+        form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nMODEL\r\n'
+        both = form.replace(b"MODEL", b"fake-model") + form.replace(b"MODEL", b"other") + b"--b--\r\n"
+        assert await status(both, "multipart/form-data; boundary=b") == 404
+        assert len(upstream.requests) == seen
+        only = form.replace(b"MODEL", b"fake-model") + b"--b--\r\n"
+        assert await status(only, "multipart/form-data; boundary=b") == 200
+
+
+# What upstreams see
+
+
+async def test_a_clients_key_goes_to_no_upstream(config: dict[str, Any], upstream: FakeUpstream) -> None:
+    config["passthrough"] = {"paths": "all"}
+    async with gateway_for(config) as gateway:
+        for headers in (bearer(KEY), {"api-key": KEY}, {"x-api-key": KEY}):
+            for name in ("Cookie", "x-goog-api-key", "Proxy-Authorization"):
+                sent = {**headers, name: KEY}
+                assert (await gateway.post(body(n=2), headers=sent)).status_code == 200
+                assert (await gateway.post(body("/v1/completions"), "/v1/completions", headers=sent)).status_code == 200
+                assert (await gateway.post({"input": "x"}, "/v1/embeddings", headers=sent)).status_code == 200
+                assert (await gateway.client.get("/anything", headers=sent)).status_code == 200
+    assert len(upstream.requests) >= 45
+    for seen in upstream.requests:
+        assert KEY not in "".join(f"{name}: {value}" for name, value in seen.headers.items())
+        assert KEY.encode() not in seen.raw and KEY not in seen.target
+
+
+@pytest.mark.parametrize("auth", [True, False])
+async def test_the_engine_is_told_the_callers_name(config: dict[str, Any], tmp_path: Path, auth: bool) -> None:
+    """It shares computed prompts, and keeps responses, by key: beside auth by a name in its place."""
+    if not auth:
+        del config["auth"]
+    async with FakeUpstream(Behaviour(n="native"), unix=str(tmp_path / "engine.sock")) as engine:
+        engine.models = ["in-engine"]
+        async with gateway_for(config, engine_socket=tmp_path / "engine.sock") as gateway:
+            assert (await ask(gateway, KEY, model="in-engine")).status_code == 200
+            told = {"model": "in-engine", "input": "x"}
+            assert (await gateway.post(told, "/v1/responses", headers=bearer(KEY))).status_code == 200
+    shown = [(seen.headers.get("authorization"), seen.headers.get("x-api-key")) for seen in engine.requests[-2:]]
+    assert shown == [(None, "team-a")] * 2 if auth else [(f"Bearer {KEY}", None)] * 2
+
+
+async def test_one_key_for_all(upstream: FakeUpstream) -> None:
+    config = {"auth": {"api_key": KEY}, "upstreams": [upstream_settings(upstream)]}
+    async with gateway_for(config) as gateway:
+        assert (await ask(gateway, KEY)).status_code == 200
+        assert (await ask(gateway, OLD)).status_code == 401
+    assert KEY not in repr(Config.model_validate(config))
+
+
+async def test_the_log_names_the_caller(locked: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG"):
+        await ask(locked, KEY)
+        await ask(locked, "wrong")
+    served, refused = (getattr(record, "fields", {}) for record in caplog.records if record.name == "nproxy.access")
+    assert (served["caller"], served["client"]) == ("team-a", "127.0.0.1")
+    assert "caller" not in refused and refused["code"] == 401
+    assert "canary" not in json.dumps([vars(record) for record in caplog.records], default=str)

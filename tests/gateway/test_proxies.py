@@ -1,0 +1,62 @@
+"""From where a request comes."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+import pytest
+
+from nproxy.gateway.proxies import client_address, neighbourhood
+from tests.gateway.conftest import Start
+
+TRUSTED = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("192.0.2.1", [], "192.0.2.1"),
+        ("192.0.2.1", ["198.51.100.7"], "192.0.2.1"),  # nobody who is trusted says so
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", ["198.51.100.7"], "198.51.100.7"),
+        ("10.0.0.1", ["203.0.113.9, 198.51.100.7"], "198.51.100.7"),  # what the client wrote stands on the left
+        ("10.0.0.1", ["203.0.113.9, 198.51.100.7, 10.0.0.2"], "198.51.100.7"),
+        ("10.0.0.1", ["203.0.113.9", "198.51.100.7", "10.0.0.2"], "198.51.100.7"),
+        ("10.0.0.1", ["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+        ("10.0.0.1", ["198.51.100.7:4711"], "198.51.100.7"),
+        ("10.0.0.1", ["[2001:db8::7]:4711"], "2001:db8::7"),
+        ("10.0.0.1", ["2001:db8::7"], "2001:db8::7"),
+        ("::ffff:10.0.0.1", ["198.51.100.7"], "198.51.100.7"),
+        ("fd00::1", ["::ffff:198.51.100.7"], "198.51.100.7"),
+        ("fe80::1%eth0", [], "fe80::1"),
+        ("10.0.0.1", ["unknown"], "10.0.0.1"),
+        ("10.0.0.1", ["198.51.100.7, , 10.0.0.2"], "10.0.0.2"),
+        ("10.0.0.1", ['<script>, "'], "10.0.0.1"),
+        (None, ["198.51.100.7"], "local"),
+    ],
+)
+def test_the_rightmost_address_that_is_no_proxys(peer: str | None, forwarded: list[str], client: str) -> None:
+    assert client_address(peer, forwarded, TRUSTED) == client
+
+
+def test_without_trusted_proxies_nobody_is_believed() -> None:
+    assert client_address("127.0.0.1", ["198.51.100.7"], []) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("address", "same"),
+    [("192.0.2.1", "192.0.2.1"), ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"), ("local", "local")],
+)
+def test_one_client_has_many_addresses(address: str, same: str) -> None:
+    assert neighbourhood(address) == same
+
+
+@pytest.mark.parametrize(("trusted", "client"), [(["127.0.0.1"], "198.51.100.7"), (["10.0.0.0/8"], "127.0.0.1")])
+async def test_the_log_tells_the_client(
+    start: Start, caplog: pytest.LogCaptureFixture, trusted: list[str], client: str
+) -> None:
+    gateway = await start(config={"listen": {"port": 0, "trusted_proxies": trusted}})
+    with caplog.at_level("INFO"):
+        await gateway.client.get("/v1/models", headers={"X-Forwarded-For": "203.0.113.9, 198.51.100.7"})
+    (record,) = [record for record in caplog.records if record.name == "nproxy.access"]
+    assert record.__dict__["fields"]["client"] == client
