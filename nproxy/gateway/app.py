@@ -32,8 +32,9 @@ log = logging.getLogger("nproxy.gateway")
 class App:
     """The state of one gateway process. Made inside the event loop; `close` once.
 
-    draining: no new work is welcome; /ready says so. drives: the generation requests in flight. inflight: requests in
-    flight, without those that ask about the gateway itself.
+    draining: no new work is welcome; /ready says so. leaving: another process is in this one's place; connections end
+    with their next answer. drives: the generation requests in flight. inflight: requests in flight, without those that
+    ask about the gateway itself.
     """
 
     def __init__(self, config: Config, engine_socket: Path | None = None) -> None:
@@ -45,7 +46,7 @@ class App:
         self.body_limit = int(config.limits.body_mib * 1024 * 1024)
         self.edge = Edge.of(config)
         self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
-        self.draining = False
+        self.draining = self.leaving = False
         self.drives: set[Drive] = set()
         self.inflight = 0
         self._unanswered = 0
@@ -68,7 +69,7 @@ class App:
             request,
             request_id(request.headers.get("x-request-id")),
             asyncio.get_running_loop().time(),
-            closing=self.draining,
+            closing=self.draining or self.leaving,
             introspection=introspection,
         )
             target=origin_form(request.raw_path),

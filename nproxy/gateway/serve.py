@@ -6,8 +6,8 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,10 +28,11 @@ log = logging.getLogger("nproxy.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gateway that accepts connections at `url` (`http://127.0.0.1:8000`)."""
+    """A gateway that accepts connections by `server` at `url` (`http://127.0.0.1:8000`)."""
 
     app: App
     http: HttpServer
+    server: asyncio.Server
     url: str
 
 
@@ -43,25 +44,36 @@ async def serve(
     ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`, then drain for `listen.drain_seconds` and return.
+    """Serve until SIGTERM, SIGINT or `stop`; drain for `listen.drain_seconds` or until a second signal, and return.
 
     engine_socket: the Unix socket of the built-in engine, which becomes the first upstream (it may not answer yet).
     sock: a bound socket to listen on instead of `listen.host` and `listen.port`.
     ready: called once with the base URL (`http://127.0.0.1:8000`) as soon as connections are accepted.
     Raises OSError when the address cannot be bound.
     """
-    stop = stop or asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
+    stop, hurry = stop or asyncio.Event(), asyncio.Event()
+    with ending_signals(stop, hurry):
         async with running(config, engine_socket=engine_socket, sock=sock) as gateway, asyncio.TaskGroup() as beside:
             if ready is not None:
                 ready(gateway.url)
-            looking = beside.create_task(_look_for_upstreams(gateway.app))
+            looking = beside.create_task(look_for_upstreams(gateway.app))
             await stop.wait()
-            await drain(gateway.app, config.listen.drain_seconds)
+            await drain(gateway.app, config.listen.drain_seconds, hurry)
             looking.cancel()
+
+
+@contextmanager
+def ending_signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+    """Take SIGTERM and SIGINT while the block runs: the first sets `stop`, a second one `hurry`."""
+    loop = asyncio.get_running_loop()
+
+    def told() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+    try:
+        yield
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -86,7 +98,7 @@ async def running(
             server = await loop.create_server(http, config.listen.host, config.listen.port, backlog=BACKLOG)
         try:
             with LagProbe(app.metrics.loop_lag.set):
-                yield Running(app, http, _url(server))
+                yield Running(app, http, server, _url(server))
         finally:
             server.close()
             http.pre_shutdown()
@@ -96,7 +108,7 @@ async def running(
         await app.close()
 
 
-async def _look_for_upstreams(app: App) -> None:
+async def look_for_upstreams(app: App) -> None:
     """Warn of upstreams that do not answer: most often an address is wrong, else they will come."""
     configured = [upstream for upstream in app.upstreams.all if upstream is not app.engine]
     answering = await asyncio.gather(*(upstream.answers() for upstream in configured))
@@ -106,25 +118,51 @@ async def _look_for_upstreams(app: App) -> None:
             log.warning("upstream does not answer", extra={"fields": {"upstream": upstream.name, "replicas": places}})
 
 
-async def drain(app: App, seconds: float) -> None:
-    """Let requests in flight end, for at most `seconds`; then end them with an error.
+async def drain(app: App, seconds: float, hurry: asyncio.Event | None = None) -> None:
+    """Let requests in flight end, for at most `seconds` or until `hurry` is set; then end them with an error.
 
     The port stays open meanwhile, so that /ready can say that no more work is welcome.
     """
     app.draining = True
     log.info("draining", extra={"fields": {"requests": app.inflight}})
+    if not await _within(seconds, app.idle(), hurry):
+        await _break_off(app)
+
+
+async def hand_over(gateway: Running, seconds: float, hurry: asyncio.Event | None = None) -> None:
+    """Leave the port to another process that listens on it: accept no more, and wait until no connection is left.
+
+    Connections end with their next answer. One that is idle is not closed before its keep-alive time is over, for its
+    client may just be sending on it. What is left after `seconds`, or when `hurry` is set, is ended with an error.
+    """
+    gateway.app.leaving = True
+    gateway.server.close()
+    log.info("handing over", extra={"fields": {"connections": len(gateway.http.connections)}})
+    if not await _within(seconds, gateway.http.vacant(), hurry):
+        await _break_off(gateway.app)
+
+
+async def _within(seconds: float, done: Coroutine[None, None, None], hurry: asyncio.Event | None) -> bool:
+    """Whether `done` comes to its end in so many seconds, and before `hurry` is set."""
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(done)
+        hurried = tasks.create_task((hurry or asyncio.Event()).wait())
+        await asyncio.wait((waiting, hurried), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        came = waiting.done()
+        waiting.cancel()
+        hurried.cancel()
+    return came
+
+
+async def _break_off(app: App) -> None:
+    error = ApiError(503, "The gateway is shutting down.", type="server_error", code="shutting_down")
+    for drive in tuple(app.drives):
+        drive.end(error)
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(AFTER_DRAIN_SECONDS):
             await app.idle()
     except TimeoutError:
-        error = ApiError(503, "The gateway is shutting down.", type="server_error", code="shutting_down")
-        for drive in tuple(app.drives):
-            drive.end(error)
-        try:
-            async with asyncio.timeout(AFTER_DRAIN_SECONDS):
-                await app.idle()
-        except TimeoutError:
-            log.warning("requests were cut off", extra={"fields": {"requests": app.inflight}})
+        log.warning("requests were cut off", extra={"fields": {"requests": app.inflight}})
 
 
 def _url(server: asyncio.Server) -> str:

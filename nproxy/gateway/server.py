@@ -97,6 +97,8 @@ class HttpServer(Server):
         self._running_loop = asyncio.get_running_loop()
         self._transports: dict[RequestHandler, asyncio.Transport] = {}
         self._closing: set[asyncio.Transport] = set()
+        self._vacant = asyncio.Event()
+        self._vacant.set()
         self._sweep_timer = self._running_loop.call_later(linger_seconds, self._sweep)
 
     def __call__(self) -> RequestHandler:
@@ -116,10 +118,17 @@ class HttpServer(Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         self._transports[handler] = transport
+        self._vacant.clear()
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
         self._transports.pop(handler, None)
+        if not self._transports:
+            self._vacant.set()
+
+    async def vacant(self) -> None:
+        """Wait until there is no connection."""
+        await self._vacant.wait()
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's signature
         """Give handlers so many seconds to end, cancel the rest, break off what then is still open."""

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from typing import cast
 
 from nproxy.workers.frames import Frames, FrameTooLong, frame
@@ -25,17 +25,23 @@ class ChannelClosed(Exception):
 class Channel(asyncio.Protocol):
     """Sends and receives messages; never blocks, never raises for what the peer does.
 
-    hear: called with every message but answers to `ask`. closed: set once the peer is gone, has sent what is no
-    message, or has taken nothing for too long.
+    It closes when the peer is gone, has sent what is no message, or has taken nothing for too long.
+    heard: messages so far.
     """
 
-    def __init__(self, hear: Callable[[Message], None]) -> None:
-        self.closed = asyncio.Event()
-        self._hear = hear
+    def __init__(self) -> None:
+        self.heard = 0
+        self._inbox: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._closed = asyncio.Event()
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
         self._numbers = itertools.count()
         self._asked: dict[int, asyncio.Future[Json]] = {}
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """What comes, but for answers to `ask`, until the channel closes."""
+        while (message := await self._inbox.get()) is not None:
+            yield message
 
     def send(self, message: Message) -> None:
         """Hand a message to the socket; into the void where the channel is closed."""
@@ -64,6 +70,10 @@ class Channel(asyncio.Protocol):
         """Bytes that the peer has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
+    async def closed(self) -> None:
+        """Wait until the channel is closed."""
+        await self._closed.wait()
+
     def close(self) -> None:
         """Close once what was sent has gone."""
         if self._transport is not None:
@@ -82,20 +92,22 @@ class Channel(asyncio.Protocol):
                 self._transport.abort()
 
     def _take(self, message: Message) -> None:
+        self.heard += 1
         if not isinstance(message, Answer):
-            self._hear(message)
+            self._inbox.put_nowait(message)
         elif (asked := self._asked.get(message.number)) is not None and not asked.done():
             asked.set_result(message.data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed.set()
+        self._closed.set()
+        self._inbox.put_nowait(None)
         for asked in self._asked.values():
             if not asked.done():
                 asked.set_exception(ChannelClosed())
 
 
-async def connect(end: socket.socket, hear: Callable[[Message], None]) -> Channel:
+async def connect(end: socket.socket) -> Channel:
     """A channel over this end of a socket pair, which it owns from now on."""
     end.setblocking(False)
-    _, channel = await asyncio.get_running_loop().create_unix_connection(lambda: Channel(hear), sock=end)
+    _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=end)
     return channel

@@ -23,17 +23,6 @@ Question = Literal["metrics", "status", "ready"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings before they were checked, as the parent has laid them together.
-
-    data: the tree's data; may hold secrets. folder: where relative paths begin.
-    """
-
-    data: Json = field(repr=False)
-    folder: str
-
-
-@dataclass(frozen=True, slots=True)
 class Taught:
     """A lesson about a model of an upstream. lesson: its type's name and its fields."""
 
@@ -47,13 +36,14 @@ class Taught:
 class Start:
     """The first message to a worker: which one of how many it is, and what it is to serve.
 
-    members: the replicas that registration and DNS have brought, None where there are none of that kind.
+    settings: `Reading.message()`, secrets and all. members: the replicas that registration and DNS have brought, None
+    where there are none of that kind.
     """
 
     protocol: int
     index: int
     workers: int
-    settings: Settings
+    settings: dict[str, Json] = field(repr=False)
     log_level: str
     engine_socket: str | None
     members: Json = None
@@ -63,9 +53,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Serve with these settings from now on."""
+    """Serve with these settings from now on: `Reading.message()`."""
 
-    settings: Settings
+    settings: dict[str, Json] = field(repr=False)
     kind: Literal["reload"] = "reload"
 
 

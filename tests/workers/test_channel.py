@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -13,46 +14,46 @@ from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.messages import Answer, Ask, Message, Ready
 
 
+@dataclass
 class Pair:
     """A channel, and the bare socket at its other end."""
 
-    def __init__(self, channel: Channel, peer: socket.socket, heard: list[Message]) -> None:
-        self.channel = channel
-        self.peer = peer
-        self.heard = heard
+    channel: Channel
+    peer: socket.socket
 
 
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
     end, peer = socket.socketpair()
-    heard: list[Message] = []
-    channel = await connect(end, heard.append)
-    yield Pair(channel, peer, heard)
+    channel = await connect(end)
+    yield Pair(channel, peer)
     channel.close()
     peer.close()
 
 
-async def closed(channel: Channel) -> None:
+async def rest(channel: Channel) -> list[Message]:
+    """What is left to hear, once the channel has closed."""
     async with asyncio.timeout(5):
-        await channel.closed.wait()
+        await channel.closed()
+        return [message async for message in channel.messages()]
 
 
 async def test_a_question_has_its_answer(pair: Pair) -> None:
-    heard: list[Message] = []
+    other = await connect(pair.peer)
 
-    def answer(message: Message) -> None:
-        heard.append(message)
-        if isinstance(message, Ask):
+    async def answer() -> None:
+        async for message in other.messages():
+            assert isinstance(message, Ask)
             other.send(Answer(message.number + 1000, "nobody asked this"))
             other.send(Answer(message.number, f"{message.what} it is"))
 
-    other = await connect(pair.peer, answer)
+    answering = asyncio.ensure_future(answer())
     first, second = await asyncio.gather(pair.channel.ask("metrics", 5), pair.channel.ask("ready", 5))
     assert (first, second) == ("metrics it is", "ready it is")
     other.send(Ready("1"))
     other.close()
-    await closed(pair.channel)
-    assert pair.heard == [Ready("1")]
+    assert await rest(pair.channel) == [Ready("1")]
+    await answering
 
 
 async def test_a_question_without_an_answer_ends(pair: Pair) -> None:
@@ -66,21 +67,20 @@ async def test_a_peer_that_goes_ends_the_questions_to_it(pair: Pair) -> None:
     pair.peer.close()
     with pytest.raises(ChannelClosed):
         await asked
-    await closed(pair.channel)
+    await rest(pair.channel)
     with pytest.raises(ChannelClosed):
         await pair.channel.ask("metrics", 30)
     pair.channel.send(Ready("into the void"))
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 8, b"\x00\x00\x00\x02{]", b"GET / HTTP/1.1\r\n\r\n"])
-async def test_garbage_closes_the_channel(pair: Pair, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_garbage_closes_the_channel(pair: Pair, garbage: bytes) -> None:
     pair.peer.sendall(garbage)
-    await closed(pair.channel)
-    assert pair.heard == []
+    assert await rest(pair.channel) == []
 
 
 async def test_a_peer_that_takes_nothing_is_given_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "MOST_UNREAD", 1 << 20)
     for _ in range(100):
         pair.channel.send(Answer(0, "x" * (1 << 16)))
-    await closed(pair.channel)
+    await rest(pair.channel)

@@ -21,7 +21,6 @@ from nproxy.workers.messages import (
     NotAMessage,
     Ready,
     Reload,
-    Settings,
     Start,
     Taught,
     decode,
@@ -29,7 +28,11 @@ from nproxy.workers.messages import (
 )
 
 SECRET = "sk-canary"
-SETTINGS = Settings({"upstreams": [{"name": "a", "api_key": SECRET, "parallel": 10**30}]}, "/etc/nproxy")
+SETTINGS = {
+    "data": {"upstreams": [{"name": "a", "api_key": SECRET, "parallel": 10**30}]},
+    "folder": "/etc/nproxy",
+    "secrets": {"${KEY}": SECRET},
+}
 LESSON = Taught("u", "m", ("NativeWidth", {"asked": 4, "got": 2}))
 
 ALL: list[Message] = [
