@@ -13,7 +13,7 @@ pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --c
 pins := pyproject.toml requirements/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-system kernels conformance-mutations fuzz compatibility lint format clean
+.PHONY: help serve test test-system kernels conformance-mutations fuzz soak compatibility lint format clean
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
@@ -39,6 +39,9 @@ conformance-mutations: $(VENV)/.dev  ## Switch off one rule after another and se
 
 fuzz: $(VENV)/.dev  ## Decode and merge a million streams, everything about them drawn (many minutes)
 	$(bin)/python -m tests.conformance.fuzz $(ARGS)
+
+soak: $(VENV)/.dev  ## All load bars in their long forms, one after the other; write bench/results/load/ and docs/load.md (an hour)
+	$(bin)/python -m bench.load all
 
 compatibility: $(VENV)/.dev  ## Install real servers (a compiler is needed), probe them, play the cases, write docs/compatibility.md
 	$(bin)/python -m tests.compatibility $(ARGS)

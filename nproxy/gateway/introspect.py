@@ -36,6 +36,7 @@ async def metrics(app: App, exchange: Exchange) -> None:
         raise invalid_request("Metrics are switched off.", code="unknown_url", status=404)
     engine = b"" if app.engine is None else await app.engine.document("/metrics", ENGINE_METRICS_SECONDS)
     app.metrics.inflight_choices.set(app.permits.taken)
+    app.metrics.tasks.set(len(asyncio.all_tasks()))
     for upstream in app.upstreams.all:
         for replica in upstream.gate.replicas:
             if replica.up is not None:

@@ -109,6 +109,7 @@ class Metrics:
         self.loop_lag = plain(
             "event_loop_lag_seconds", "How late the event loop ran a timer, last measured.", across="max"
         )
+        self.tasks = plain("event_loop_tasks", "Tasks of the event loop, whatever they do.", across="sum")
         self.reload_success = plain(
             "config_reload_success", "Whether the settings that were read last are served.", across="min"
         )

@@ -25,6 +25,7 @@ NAMES = (
     "anomalies",
     "replica_up",
     "event_loop_lag_seconds",
+    "event_loop_tasks",
     "config_reload_success",
     "config_last_reload_success_timestamp_seconds",
     "config_reloads",

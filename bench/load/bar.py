@@ -1,0 +1,35 @@
+"""What a bar is: a run on a stand, in a long form whose figures count and a short one that shows that it works."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.load.stand import Stand
+
+
+@dataclass(slots=True)
+class Result:
+    """What a bar found. asked: the options it ran with. figures: what was measured, as JSON.
+
+    holds: what must be so on any machine, however busy. long: what only the long form on a quiet machine can tell.
+    """
+
+    figures: dict[str, Any]
+    holds: dict[str, bool]
+    long: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of docs/load.md. says: what must hold, in a line. run: called with `long` or `short` as keywords."""
+
+    says: str
+    run: Callable[..., Awaitable[Result]]
+    long: dict[str, float]
+    short: dict[str, float]
+
+    async def on(self, stand: Stand, options: dict[str, float]) -> Result:
+        """Run it."""
+        return await self.run(stand, **options)

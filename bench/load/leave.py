@@ -1,0 +1,92 @@
+"""leave: clients go at random moments and in every way; nothing of their requests stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import get_args
+
+from bench.load.bar import Result
+from bench.load.client import Ask, Client, How
+from bench.load.stand import Gateway, Stand, Usage, Watch, settings
+from bench.load.tape import Tape
+
+PACE, TOKENS = 20.0, 40
+WIDEST = 8
+GONE_SECONDS = 2.0
+BACK_SECONDS = 15.0
+"""Connections to the upstream are kept for some seconds behind their last call."""
+
+
+async def run(stand: Stand, *, leavers: int, clients: int) -> Result:
+    """leavers: requests whose client goes. clients: how many are there at once.
+
+    Half of the choices that they ask for find room upstream, so that some leave while they wait.
+    """
+    upstream = await stand.upstream(PACE)
+    room = max(8, clients * (1 + WIDEST) // 4)
+    gateway = await stand.gateway(
+        settings(f"{upstream.url}/v1", parallel=room, limits={"inflight_choices": clients * WIDEST})
+    )
+    tape, draw = Tape(), random.Random("leave")
+    await _leave(gateway, tape, draw, leavers // 10, clients)  # what is made once is made before it is counted
+    await gateway.wait_idle(BACK_SECONDS)
+    await asyncio.sleep(5.0)
+    files, tasks = Usage.of(gateway.family()).files, await _tasks(gateway)
+    watch = Watch(gateway)
+    looking = asyncio.create_task(watch.look())
+    await _leave(gateway, tape, draw, leavers, clients)
+    looking.cancel()
+    left = await gateway.wait_idle(GONE_SECONDS)
+    open_calls = (await upstream.counts())["open"]
+    files_after, tasks_after = await _back(gateway, files, tasks)
+    counts = await upstream.counts()
+    others = {kind: number for kind, number in tape.outcomes.items() if kind not in ("left", "ok")}
+    figures = {
+        "outcomes": dict(tape.outcomes),
+        "details": dict(tape.details.most_common(5)),
+        "upstream": counts,
+        "in_flight_after": left,
+        "files": [files, files_after],
+        "tasks": [tasks, tasks_after],
+        "gateway": {"most_rss_mib": watch.most, "cpu": round(watch.cpu, 3)},
+    }
+    holds = {
+        f"0 upstream calls {GONE_SECONDS:.0f} s later": open_calls == 0,
+        "requests, choices and legs in flight are 0": not any(left.values()),
+        "open files are at their baseline": files_after <= files,
+        "tasks are at their baseline": tasks_after <= tasks,
+        "nobody who stayed was failed": not others,
+    }
+    return Result(figures, holds)
+
+
+async def _leave(gateway: Gateway, tape: Tape, draw: random.Random, leavers: int, clients: int) -> None:
+    todo = iter(range(leavers))
+
+    async def one() -> None:
+        client = Client("127.0.0.1", gateway.port, tape)
+        for number in todo:
+            moment = draw.choice((draw.uniform(0.0, 0.005), *[draw.uniform(0.0, 1.1 * TOKENS / PACE)] * 3))
+            ways: tuple[How, ...] = get_args(How)
+            n, stream = draw.randint(1, WIDEST), draw.random() < 0.8
+            await client.ask(Ask(number * 10, n, TOKENS, stream=stream, leave=moment, how=draw.choice(ways)))
+        client.close()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(clients):
+            group.create_task(one())
+
+
+async def _tasks(gateway: Gateway) -> float:
+    return (await gateway.gauges())["nproxy_event_loop_tasks"]
+
+
+async def _back(gateway: Gateway, files: int, tasks: float) -> tuple[int, float]:
+    """Files and tasks once they are at their baseline, or as they are when the time is over."""
+    deadline = asyncio.get_running_loop().time() + BACK_SECONDS
+    while True:
+        now = Usage.of(gateway.family()).files, await _tasks(gateway)
+        if (now[0] <= files and now[1] <= tasks) or asyncio.get_running_loop().time() > deadline:
+            return now
+        await asyncio.sleep(0.2)

@@ -1,0 +1,99 @@
+"""overload: three times as many requests as there are permits for; what fits is served as well as ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from bench.load.bar import Result
+from bench.load.client import Ask, Client
+from bench.load.stand import Gateway, Stand, Watch, settings
+from bench.load.talk import WIDTH
+from bench.load.tape import Tape
+
+TIMES = 3
+LEAST_GOODPUT = 0.9
+REFUSED_MS = 20.0
+
+
+async def run(stand: Stand, *, permits: int, n: int, seconds: float, pace: float, tokens: int) -> Result:
+    """permits: choices at once, which is the capacity. First as many clients as that holds, each asking again as soon
+    as it is answered: the peak. Then requests that come whatever becomes of those before them, three times as many."""
+    upstream = await stand.upstream(pace)
+    config = settings(
+        f"{upstream.url}/v1",
+        limits={
+            "inflight_choices": permits,
+            "per_key_choices": permits,
+            "queue_choices": permits,
+            "queue_seconds": 4 * tokens / pace,
+        },
+    )
+    gateway = await stand.gateway({**config, "n_policy": {"max_n": min(128, permits)}})
+    peak, over = Tape(), Tape()
+    at_peak = await _closed(gateway, peak, permits // n, seconds, n=n, tokens=tokens)
+    watch = Watch(gateway)
+    looking = asyncio.create_task(watch.look())
+    service = (tokens + 1) / pace
+    at_most = await _opened(gateway, over, TIMES * permits / n / service, seconds, n=n, tokens=tokens)
+    looking.cancel()
+    refused = over.answered_in("refused")
+    figures = {
+        "peak_tokens_per_second": round(at_peak),
+        "overload_tokens_per_second": round(at_most),
+        "goodput_of_peak": round(at_most / at_peak, 3),
+        "outcomes_at_peak": dict(peak.outcomes),
+        "outcomes": dict(over.outcomes),
+        "details": dict(over.details.most_common(5)),
+        "refused_ms": refused,
+        "served_ms": over.answered_in("ok"),
+        "gateway": {"most_rss_mib": watch.most, "cpu": round(watch.cpu, 3)},
+    }
+    kinds = set(over.outcomes)
+    holds = {"what is not served is refused, nothing else": {"ok", "refused"} >= kinds and over.outcomes["refused"] > 0}
+    long = {
+        f"goodput >= {LEAST_GOODPUT:.0%} of the peak": at_most >= LEAST_GOODPUT * at_peak,
+        f"refused within {REFUSED_MS:.0f} ms (median)": (refused["p50"] or 0.0) <= REFUSED_MS,
+    }
+    return Result(figures, holds, long)
+
+
+async def _closed(gateway: Gateway, tape: Tape, clients: int, seconds: float, *, n: int, tokens: int) -> float:
+    """So many clients that ask again and again; gives the tokens a second that were right."""
+    begun = time.monotonic()
+
+    async def one(number: int) -> None:
+        client = Client("127.0.0.1", gateway.port, tape)
+        while time.monotonic() < begun + seconds:
+            await client.ask(Ask(number * n, n, tokens))
+        client.close()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(clients):
+            group.create_task(one(number))
+    return tape.characters / WIDTH / (time.monotonic() - begun)
+
+
+async def _opened(gateway: Gateway, tape: Tape, rate: float, seconds: float, *, n: int, tokens: int) -> float:
+    """So many requests a second, each from a client of its own; gives the tokens a second while they came."""
+    begun = time.monotonic()
+    idle: list[Client] = []
+    in_time = 0
+
+    async def one(number: int) -> None:
+        client = idle.pop() if idle else Client("127.0.0.1", gateway.port, tape)
+        await client.ask(Ask(number * n, n, tokens))
+        idle.append(client)
+
+    async with asyncio.TaskGroup() as group:
+        number = 0
+        while (elapsed := time.monotonic() - begun) < seconds:
+            while number < elapsed * rate:
+                group.create_task(one(number))
+                number += 1
+            await asyncio.sleep(0.005)
+        in_time = tape.characters
+        elapsed = time.monotonic() - begun
+    for client in idle:
+        client.close()
+    return in_time / WIDTH / elapsed

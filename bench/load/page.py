@@ -1,0 +1,56 @@
+"""Figures as files with their conditions, and the table of docs/load.md made from them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import resource
+import subprocess
+from importlib.metadata import version
+from typing import Any
+
+from bench.load.stand import ROOT, cores
+
+RESULTS = ROOT / "bench" / "results" / "load"
+PAGE = ROOT / "docs" / "load.md"
+_BEGIN, _END = "<!-- figures -->\n", "<!-- end of figures -->\n"
+
+
+def conditions() -> dict[str, Any]:
+    """What the figures were taken under."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip() or "unknown",
+        "cores": cores(),
+        "machine": platform.machine(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("aiohttp", "uvloop", "orjson")},
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "load_average_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def write(name: str, result: dict[str, Any]) -> None:
+    """Write a bar's figures, and the page's table anew."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    text = PAGE.read_text()
+    before, _, rest = text.partition(_BEGIN)
+    _, _, behind = rest.partition(_END)
+    PAGE.write_text(before + _BEGIN + table() + _END + behind)
+
+
+def table() -> str:
+    """What was found, a row for each check, from the files of the results."""
+    rows = ["| bar | what must hold | | commit, load average before |", "|---|---|---|---|"]
+    for file in sorted(RESULTS.glob("*.json")):
+        result = json.loads(file.read_text())
+        where = f"{result['conditions']['commit']}, {result['conditions']['load_average_before']}"
+        link = f"[{file.stem}](../bench/results/load/{file.name})"
+        for what, held in result["checks"].items():
+            rows.append(f"| {link} | {what} | {'yes' if held else '**no**'} | {where} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,246 @@
+"""The stand that a bar is run on: upstreams and a gateway as processes, and what they use, read from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+ROOT = Path(__file__).resolve().parents[2]
+
+START_SECONDS = 60.0
+END_SECONDS = 60.0
+
+
+def raise_file_limit() -> int:
+    """Raise the limit of open files to what is allowed, and give it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
+
+
+def demand_files(needed: int) -> None:
+    """Raises SystemExit where no process may open so many files."""
+    allowed = raise_file_limit()
+    if allowed < needed:
+        sys.exit(f"this bar opens {needed} files in one process, and the hard limit is {allowed}: raise `ulimit -Hn`")
+
+
+def free_port() -> int:
+    """A loopback port that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process and the port it listens on."""
+
+    child: subprocess.Popen[bytes]
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def family(self) -> list[psutil.Process]:
+        """This process and all below it."""
+        try:
+            first = psutil.Process(self.child.pid)
+            return [first, *first.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a family of processes holds, and the CPU seconds it has used."""
+
+    rss: int
+    files: int
+    cpu: float
+
+    @classmethod
+    def of(cls, family: Sequence[psutil.Process]) -> Usage:
+        rss, files, cpu = 0, 0, 0.0
+        for process in family:
+            try:
+                with process.oneshot():
+                    rss += process.memory_info().rss
+                    files += process.num_fds()
+                    times = process.cpu_times()
+                    cpu += times.user + times.system
+            except psutil.Error:
+                continue  # it has ended meanwhile
+        return cls(rss, files, cpu)
+
+
+@dataclass(slots=True)
+class Watch:
+    """What a process used, looked at every `interval` seconds. curve: (seconds, MiB)."""
+
+    process: Process
+    interval: float = 1.0
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    cpu: float = 0.0
+
+    async def look(self) -> None:
+        """Look until cancelled."""
+        begun = time.monotonic()
+        first = Usage.of(self.process.family()).cpu
+        while True:
+            usage = Usage.of(self.process.family())
+            elapsed = time.monotonic() - begun
+            self.curve.append((round(elapsed, 1), mebibytes(usage.rss)))
+            self.cpu = (usage.cpu - first) / elapsed if elapsed > 0.5 else 0.0
+            await asyncio.sleep(self.interval)
+
+    @property
+    def most(self) -> float:
+        """The largest RSS that was seen, in MiB."""
+        return max((rss for _, rss in self.curve), default=0.0)
+
+    def thinned(self, points: int = 30) -> list[tuple[float, float]]:
+        """The curve in about so many points."""
+        return self.curve[:: max(1, len(self.curve) // points)]
+
+
+def mebibytes(size: float) -> float:
+    return round(size / (1 << 20), 1)
+
+
+class Gateway(Process):
+    """`nproxy serve` as users start it."""
+
+    async def gauges(self) -> dict[str, float]:
+        """The sums of the metrics, by name, over all labels."""
+        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as client:
+            text = (await client.get(f"{self.url}/metrics")).raise_for_status().text
+        sums: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+        return sums
+
+    async def status(self) -> Any:
+        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as client:
+            return (await client.get(f"{self.url}/status")).raise_for_status().json()
+
+    async def wait_idle(self, seconds: float) -> dict[str, float]:
+        """The gauges of work in flight once they are all 0, or as they are when the time is over."""
+        deadline = time.monotonic() + seconds
+        while True:
+            gauges = await self.gauges()
+            busy = {name: gauges.get(name, 0.0) for name in INFLIGHT}
+            if not any(busy.values()) or time.monotonic() > deadline:
+                return busy
+            await asyncio.sleep(0.1)
+
+
+INFLIGHT = ("nproxy_inflight_requests", "nproxy_inflight_choices", "nproxy_inflight_legs")
+
+
+class Upstream(Process):
+    """A lean upstream (bench/load/upstream.py)."""
+
+    async def counts(self) -> dict[str, int]:
+        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as client:
+            counts: dict[str, int] = (await client.get(f"{self.url}/counts")).json()
+        return counts
+
+    async def refuse(self, share: float) -> None:
+        """Answer so many calls with a 503 from now on."""
+        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as client:
+            await client.post(f"{self.url}/faults", json={"refuse": share})
+
+
+class Stand:
+    """Where upstreams and gateways are started; they end with it."""
+
+    def __init__(self, stack: AsyncExitStack, folder: Path) -> None:
+        self._stack = stack
+        self._folder = folder
+
+    async def upstream(self, pace: float, *, close: bool = False) -> Upstream:
+        """Start a lean upstream. pace: tokens a second of each stream."""
+        port = free_port()
+        words = ["-m", "bench.load.upstream", "--port", str(port), "--pace", str(pace), *(["--close"] * close)]
+        child = await self._start(words, port, "/v1/models", "upstream")
+        return Upstream(child, port)
+
+    async def gateway(self, config: dict[str, Any]) -> Gateway:
+        """Start a gateway with this configuration on a free port."""
+        port = free_port()
+        whole = {**config, "listen": {"host": "127.0.0.1", "port": port, **config.get("listen", {})}}
+        file = self.config_file(whole)
+        child = await self._start(["-m", "nproxy", "serve", "--config", str(file)], port, "/ready", "gateway")
+        return Gateway(child, port)
+
+    def config_file(self, config: dict[str, Any]) -> Path:
+        """Write a configuration; JSON is YAML."""
+        file = self._folder / "nproxy.yaml"
+        file.write_text(json.dumps(config))
+        return file
+
+    async def _start(self, words: list[str], port: int, ready: str, name: str) -> subprocess.Popen[bytes]:
+        log = self._folder / f"{name}-{port}.log"
+        with log.open("wb") as out:
+            child = subprocess.Popen([sys.executable, *words], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT)
+        self._stack.push_async_callback(_end, child)
+        deadline = time.monotonic() + START_SECONDS
+        async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+            while time.monotonic() < deadline and child.poll() is None:
+                try:
+                    if (await client.get(f"http://127.0.0.1:{port}{ready}")).status_code == 200:
+                        return child
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(0.05)
+        raise RuntimeError(f"{name} is not ready:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+@asynccontextmanager
+async def stand(folder: Path) -> AsyncIterator[Stand]:
+    """A stand whose processes write their configuration and logs into `folder`."""
+    async with AsyncExitStack() as stack:
+        yield Stand(stack, folder)
+
+
+async def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + END_SECONDS
+    while child.poll() is None and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    if child.poll() is None:
+        child.kill()
+        child.wait()
+        raise RuntimeError(f"a process did not end within {END_SECONDS:.0f} s of SIGTERM")
+
+
+def settings(*upstreams: str, limits: dict[str, Any] | None = None, **upstream: Any) -> dict[str, Any]:
+    """A gateway's configuration in front of replicas at these URLs, logs quiet."""
+    fleet = {"name": "load", "replicas": list(upstreams), "models": ["load"], "n": "fanout", **upstream}
+    config: dict[str, Any] = {"upstreams": [fleet], "telemetry": {"log_format": "json"}}
+    return config if limits is None else {**config, "limits": limits}
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
