@@ -90,6 +90,7 @@ async def running(
     """Accept connections while the block runs; on leaving it, what is still in flight is cancelled."""
     app = App(config, engine_socket)
     try:
+        await app.upstreams.begin()
         http = HttpServer(partial(dispatch, app), header_seconds=header_seconds)
         loop = asyncio.get_running_loop()
         if sock is not None:
@@ -97,8 +98,9 @@ async def running(
         else:
             server = await loop.create_server(http, config.listen.host, config.listen.port, backlog=BACKLOG)
         try:
-            with LagProbe(app.metrics.loop_lag.set):
-                yield Running(app, http, server, _url(server))
+            async with app.upstreams.kept():
+                with LagProbe(app.metrics.loop_lag.set):
+                    yield Running(app, http, server, _url(server))
         finally:
             server.close()
             http.pre_shutdown()
@@ -110,7 +112,7 @@ async def running(
 
 async def look_for_upstreams(app: App) -> None:
     """Warn of upstreams that do not answer: most often an address is wrong, else they will come."""
-    configured = [upstream for upstream in app.upstreams.all if upstream is not app.engine]
+    configured = [one for one in app.upstreams.all if one is not app.engine and one.settings.replicas]
     answering = await asyncio.gather(*(upstream.answers() for upstream in configured))
     for upstream, answers in zip(configured, answering, strict=True):
         if not answers:

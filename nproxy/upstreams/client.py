@@ -117,7 +117,13 @@ class Client:
         try:
             async with waiting:
                 response = await self._sessions.of(replica).request(
-                    method, url, headers=headers, data=data, allow_redirects=False, timeout=self._connect
+                    method,
+                    url,
+                    headers=replica.addressed(headers),
+                    data=data,
+                    allow_redirects=False,
+                    timeout=self._connect,
+                    server_hostname=replica.server_name,
                 )
         except asyncio.CancelledError:
             used.abort()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -29,6 +30,8 @@ from nproxy.upstreams.sessions import Sessions
 
 LIST_SECONDS = 3.0
 LIST_BYTES = 4 << 20
+FIRST_LOOK_SECONDS = 5.0
+"""How long the start waits for host names to be resolved; those that take longer come later."""
 _NO_HEADERS: Mapping[str, str] = {}
 
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
@@ -191,6 +194,22 @@ class Upstreams:
         self.all = tuple(self.by_name.values())
         self._take()
         self.names.soon()
+
+    async def begin(self) -> None:
+        """Resolve host names for the first time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_SECONDS):
+                await self.names.once()
+
+    @asynccontextmanager
+    async def kept(self) -> AsyncIterator[None]:
+        """Resolve host names again and again while the block runs."""
+        async with asyncio.TaskGroup() as beside:
+            watching = beside.create_task(self.names.run())
+            try:
+                yield
+            finally:
+                watching.cancel()
 
     def take_members(self, snapshot: Snapshot) -> None:
         """Take what was said over the admin port of all upstreams; what was said before and is not in it is over."""
