@@ -17,6 +17,7 @@ from nproxy.gateway.edge import Edge, origin_form
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
 from nproxy.gateway.permits import Permits
 from nproxy.gateway.request_id import request_id
+from nproxy.gateway.whole import Whole
 from nproxy.openai.errors import ApiError, internal_error
 from nproxy.openai.requests import Limits
 from nproxy.telemetry.logs import access
@@ -32,9 +33,9 @@ log = logging.getLogger("nproxy.gateway")
 class App:
     """The state of one gateway process. Made inside the event loop; `close` once.
 
-    draining: no new work is welcome; /ready says so. leaving: another process is in this one's place; connections end
-    with their next answer. drives: the generation requests in flight. inflight: requests in flight, without those that
-    ask about the gateway itself.
+    whole: who speaks for all processes, None where this is the only one. draining: no new work is welcome; /ready says
+    so. leaving: another process is in this one's place; connections end with their next answer. drives: the generation
+    requests in flight. inflight: requests in flight, without those that ask about the gateway itself.
     """
 
     def __init__(self, config: Config, engine_socket: Path | None = None) -> None:
@@ -46,6 +47,7 @@ class App:
         self.body_limit = int(config.limits.body_mib * 1024 * 1024)
         self.edge = Edge.of(config)
         self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
+        self.whole: Whole | None = None
         self.draining = self.leaving = False
         self.drives: set[Drive] = set()
         self.inflight = 0

@@ -23,18 +23,42 @@ async def health(app: App, exchange: Exchange) -> None:
 
 async def ready(app: App, exchange: Exchange) -> None:
     """Some upstream answers, and no drain has begun; else 503."""
-    if app.draining:
-        raise _unready("The gateway is shutting down.")
-    if not await _any_answers(app):
-        raise _unready("No upstream answers.")
+    if (reason := await why_unready(app)) is not None:
+        raise ApiError(503, reason, type="server_error", code="not_ready")
     await exchange.respond(200, b'{"status":"ready"}')
 
 
 async def metrics(app: App, exchange: Exchange) -> None:
-    """The Prometheus text format; the built-in engine's own metrics stand behind the gateway's."""
+    """The Prometheus text format, over all workers; the built-in engine's own metrics stand behind the gateway's."""
     if not app.config.telemetry.metrics:
         raise invalid_request("Metrics are switched off.", code="unknown_url", status=404)
+    told = await (exposition(app) if app.whole is None else app.whole.exposition())
+    await exchange.respond(200, told, content_type=CONTENT_TYPE_LATEST)
+
+
+async def status(app: App, exchange: Exchange) -> None:
+    """Upstreams, replicas, what was learned, and what is in flight, over all workers, as JSON."""
+    told = status_document(app) if app.whole is None else await app.whole.status()
+    await exchange.respond(200, dumps(told))
+
+
+async def why_unready(app: App) -> str | None:
+    """Why this process should get no requests; None where it should."""
+    if app.draining:
+        return "The gateway is shutting down."
+    answering = await asyncio.gather(*(upstream.answers() for upstream in app.upstreams.all))
+    return None if any(answering) else "No upstream answers."
+
+
+async def exposition(app: App) -> bytes:
+    """The metrics of this process, and those of the engine."""
     engine = b"" if app.engine is None else await app.engine.document("/metrics", ENGINE_METRICS_SECONDS)
+    look(app)
+    return app.metrics.exposition(engine)
+
+
+def look(app: App) -> None:
+    """Set the gauges that say how something stands now."""
     app.metrics.inflight_choices.set(app.permits.taken)
     app.metrics.tasks.set(len(asyncio.all_tasks()))
     for upstream in app.upstreams.all:
@@ -42,17 +66,15 @@ async def metrics(app: App, exchange: Exchange) -> None:
             if replica.up is not None:
                 app.metrics.replica_up(upstream.name, replica.label).set(replica.up)
     _show_capabilities(app)
-    await exchange.respond(200, app.metrics.exposition(engine), content_type=CONTENT_TYPE_LATEST)
 
 
-async def status(app: App, exchange: Exchange) -> None:
-    """Upstreams, replicas, what was learned, and what is in flight, as JSON."""
-    document = {
+def status_document(app: App) -> dict[str, object]:
+    """What /status tells of this process."""
+    return {
         "draining": app.draining,
         "inflight": {"requests": app.inflight, "choices": app.permits.taken},
         "upstreams": [_describe(upstream) for upstream in app.upstreams.all],
     }
-    await exchange.respond(200, dumps(document))
 
 
 def _describe(upstream: Upstream) -> dict[str, object]:
@@ -82,11 +104,3 @@ def _show_capabilities(app: App) -> None:
     app.metrics.capability.clear()
     for labels, number in least.items():
         app.metrics.capability.labels(*labels).set(number)
-
-
-async def _any_answers(app: App) -> bool:
-    return any(await asyncio.gather(*(upstream.answers() for upstream in app.upstreams.all)))
-
-
-def _unready(message: str) -> ApiError:
-    return ApiError(503, message, type="server_error", code="not_ready")
