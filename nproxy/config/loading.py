@@ -18,13 +18,14 @@ from nproxy.config.watching import Digest, digest
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the sources said: settings that are good, or problems.
+    """What a source said: settings that are good, or problems.
 
     tree: what the settings were made from, with the place of each part. folder: where relative paths begin. secrets:
     what was found for each reference to a secret. files: what was read of each file that bears on the settings, None
     for one that was not there.
     """
 
+    source: Source
     config: Config | None
     problems: tuple[Problem, ...]
     tree: Tree = field(repr=False)
@@ -37,6 +38,15 @@ class Reading:
         if self.config is None:
             raise ConfigError([*self.problems])
         return self.config
+
+    @property
+    def named_files(self) -> Mapping[Path, Digest | None]:
+        """What was read of the files that the settings name: of some of them they hold the names only."""
+        return {file: content for file, content in self.files.items() if file != self.source.file}
+
+    def again(self) -> Reading:
+        """Another reading of the same source. Blocks."""
+        return self.source.read()
 
     def message(self) -> dict[str, Any]:
         """Good settings as plain data for another process, which then asks neither environment nor files for secrets.
@@ -79,7 +89,7 @@ class Source:
             config = wanted
         except ConfigError as error:
             problems = error.problems
-        return Reading(config, tuple(problems), tree, folder, secrets, files)
+        return Reading(self, config, tuple(problems), tree, folder, secrets, files)
 
 
 def load(
