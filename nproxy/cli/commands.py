@@ -10,7 +10,7 @@ import click
 
 from nproxy import __version__
 from nproxy.cli.options import ServeOptions
-from nproxy.config import Config, ConfigError, load, summarise
+from nproxy.config import Config, ConfigError, Source, load, summarise
 
 if TYPE_CHECKING:
     from nproxy.cli.probe.command import OutputForm
@@ -57,14 +57,15 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
     """
     options = ServeOptions.of(given)
     try:
-        config = load(file, adjust=options.lay_over)
+        reading = Source(file, adjust=options.lay_over).read()
+        reading.checked()
     except ConfigError as error:
         click.echo(error, err=True)
         context.exit(WRONG_USE)
     from nproxy.cli.serving import ServeFailed, run
 
     try:
-        run(config, log_level)
+        run(reading, log_level)
     except ServeFailed as error:
         click.echo(f"nproxy: {error}", err=True)
         context.exit(error.exit_code)

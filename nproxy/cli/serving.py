@@ -15,7 +15,7 @@ from rich.console import Console
 from nproxy import models
 from nproxy.cli import engine_child
 from nproxy.cli.standard_streams import open_missing
-from nproxy.config import Config, Engine
+from nproxy.config import Config, Engine, Reading
 from nproxy.gateway.serve import BACKLOG, serve
 from nproxy.telemetry import logs
 
@@ -30,14 +30,15 @@ class ServeFailed(Exception):
         self.exit_code = exit_code
 
 
-def run(config: Config, log_level: str) -> None:
-    """Serve until a signal ends it. Raises ServeFailed."""
+def run(reading: Reading, log_level: str) -> None:
+    """Serve the settings that were read until a signal ends it. Raises ServeFailed."""
     open_missing()
+    config = reading.checked()
     logs.configure(log_level, config.telemetry.log_format)
     with _listen(config.listen.host, config.listen.port) as sock:
         model = _model(config.engine) if config.engine is not None else None
         try:
-            uvloop.run(_serve(config, sock, model, log_level))
+            uvloop.run(_serve(reading, sock, model, log_level))
         except engine_child.EngineFailed as error:
             raise ServeFailed(str(error)) from error
 
@@ -81,9 +82,12 @@ def _model(engine: Engine) -> models.LocalModel:
         raise ServeFailed(str(error)) from error
 
 
-async def _serve(config: Config, sock: socket.socket, model: models.LocalModel | None, log_level: str) -> None:
+async def _serve(reading: Reading, sock: socket.socket, model: models.LocalModel | None, log_level: str) -> None:
+    config = reading.checked()
     if model is None or config.engine is None:
-        await serve(config, sock=sock, ready=lambda url: logs.say(_greeting(url, _named_model(config))))
+        await serve(
+            config, sock=sock, ready=lambda url: logs.say(_greeting(url, _named_model(config))), reading=reading
+        )
         return
     log.info("loading %s", model.id)
     loading = Console(stderr=True, highlight=False).status(f"loading {model.id}")
@@ -100,7 +104,7 @@ async def _serve(config: Config, sock: socket.socket, model: models.LocalModel |
     with engine_child.private_socket() as engine_socket, loading:
         argv = engine_child.command(config.engine, model, engine_socket, log_level)
         async with engine_child.supervised(argv, engine_socket, engine_ready):
-            await serve(config, engine_socket=engine_socket, sock=sock, ready=listening.set_result)
+            await serve(config, engine_socket=engine_socket, sock=sock, ready=listening.set_result, reading=reading)
 
 
 def _named_model(config: Config) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge, origin_form
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
 from nproxy.gateway.permits import Permits
+from nproxy.gateway.reload import Reload
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.whole import Whole
 from nproxy.openai.errors import ApiError, internal_error
@@ -33,20 +35,24 @@ log = logging.getLogger("nproxy.gateway")
 class App:
     """The state of one gateway process. Made inside the event loop; `close` once.
 
-    whole: who speaks for all processes, None where this is the only one. draining: no new work is welcome; /ready says
-    so. leaving: another process is in this one's place; connections end with their next answer. drives: the generation
-    requests in flight. inflight: requests in flight, without those that ask about the gateway itself.
+    config: what is served; it changes, so what is read once is to be held. configured_at: since when, in Unix time.
+    last_reload: None before the first. whole: who speaks for all processes, None where this is the only one. draining:
+    no new work is welcome; /ready says so. leaving: another process is in this one's place; connections end with their
+    next answer. drives: the generation requests in flight. inflight: requests in flight, without those that ask about
+    the gateway itself.
     """
 
     def __init__(self, config: Config, engine_socket: Path | None = None) -> None:
-        self.config = config
+        edge = Edge.of(config)
         self.upstreams = Upstreams(config, engine_socket)
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
         self.permits = Permits(config.limits.inflight_choices)
-        self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
-        self.body_limit = int(config.limits.body_mib * 1024 * 1024)
-        self.edge = Edge.of(config)
         self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
+        self._take(config, edge)
+        self.configured_at = time.time()
+        self.last_reload: Reload | None = None
+        self.metrics.reload_success.set(1)
+        self.metrics.reload_time.set(self.configured_at)
         self.whole: Whole | None = None
         self.draining = self.leaving = False
         self.drives: set[Drive] = set()
@@ -54,6 +60,36 @@ class App:
         self._unanswered = 0
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def reconfigure(self, config: Config) -> None:
+        """Serve requests from now on under other settings; those in flight go on under what they began with.
+
+        What needs a restart must be as it was. Raises ConfigError, with nothing changed, for a keys file that cannot be
+        used.
+        """
+        edge = Edge.of(config)
+        self.upstreams.reconfigure(config)
+        self.metrics.name(self.upstreams.by_name, _configured_models(config))
+        self._take(config, edge)
+
+    def reloaded(self, reload: Reload) -> None:
+        """Tell of a reload, which may have reconfigured this or not."""
+        self.last_reload = reload
+        good = reload.outcome != "refused"
+        if reload.outcome == "applied":
+            self.configured_at = reload.at
+        if good:
+            self.metrics.reload_time.set(reload.at)
+        self.metrics.reload_success.set(good)
+        self.metrics.reloads(reload.outcome).inc()
+
+    def _take(self, config: Config, edge: Edge) -> None:
+        """Everything that a request reads of the settings is set here."""
+        self.config = config
+        self.edge = edge
+        self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
+        self.body_limit = int(config.limits.body_mib * 1024 * 1024)
+        self.permits.limit = config.limits.inflight_choices
 
     async def close(self) -> None:
         """Close all upstream connections."""
@@ -73,8 +109,8 @@ class App:
             asyncio.get_running_loop().time(),
             closing=self.draining or self.leaving,
             introspection=introspection,
-        )
             target=origin_form(request.raw_path),
+        )
         self._entered(exchange)
         try:
             with WriteGuard(request, self.config.limits.write_seconds):

@@ -7,6 +7,7 @@ from math import inf
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from nproxy.gateway import reload
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.errors import ApiError, invalid_request
@@ -72,6 +73,7 @@ def status_document(app: App) -> dict[str, object]:
     """What /status tells of this process."""
     return {
         "draining": app.draining,
+        "settings": reload.told(app.configured_at, app.last_reload),
         "inflight": {"requests": app.inflight, "choices": app.permits.taken},
         "upstreams": [_describe(upstream) for upstream in app.upstreams.all],
     }

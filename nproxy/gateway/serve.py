@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from nproxy.config import Config
+from nproxy.config import Config, Reading
 from nproxy.gateway.app import App
+from nproxy.gateway.reload import Reloader
 from nproxy.gateway.routes import dispatch
 from nproxy.gateway.server import HEADER_SECONDS, HttpServer
 from nproxy.openai.errors import ApiError
+from nproxy.telemetry import logs
 from nproxy.telemetry.loop_lag import LagProbe
 
 BACKLOG = 1024
@@ -43,12 +45,14 @@ async def serve(
     sock: socket.socket | None = None,
     ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; drain for `listen.drain_seconds` or until a second signal, and return.
 
     engine_socket: the Unix socket of the built-in engine, which becomes the first upstream (it may not answer yet).
     sock: a bound socket to listen on instead of `listen.host` and `listen.port`.
     ready: called once with the base URL (`http://127.0.0.1:8000`) as soon as connections are accepted.
+    reading: where `config` came from: it is read again at SIGHUP and when its files change.
     Raises OSError when the address cannot be bound.
     """
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
@@ -56,10 +60,37 @@ async def serve(
         async with running(config, engine_socket=engine_socket, sock=sock) as gateway, asyncio.TaskGroup() as beside:
             if ready is not None:
                 ready(gateway.url)
-            looking = beside.create_task(look_for_upstreams(gateway.app))
+            looking = [beside.create_task(look_for_upstreams(gateway.app))]
+            if reading is not None:
+                looking.append(beside.create_task(follow(reading, gateway.app)))
             await stop.wait()
-            await drain(gateway.app, config.listen.drain_seconds, hurry)
-            looking.cancel()
+            await drain(gateway.app, gateway.app.config.listen.drain_seconds, hurry)
+            for task in looking:
+                task.cancel()
+
+
+async def follow(reading: Reading, app: App) -> None:
+    """Have `app` serve what the source of `reading` says, at SIGHUP and when its files change, until cancelled."""
+
+    def apply(other: Reading) -> None:
+        config = other.checked()
+        app.reconfigure(config)
+        logs.reformat(config.telemetry.log_format)
+
+    reloader = Reloader(reading, apply, app.reloaded)
+    with reloads_at(signal.SIGHUP, reloader):
+        await reloader.run()
+
+
+@contextmanager
+def reloads_at(number: signal.Signals, reloader: Reloader) -> Iterator[None]:
+    """Take this signal while the block runs: settings are read again."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(number, reloader.ask)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(number)
 
 
 @contextmanager
