@@ -12,6 +12,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
 from nproxy import __version__
+from nproxy.choices.lessons import Lesson
 from nproxy.config import Config
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge, origin_form
@@ -24,7 +25,7 @@ from nproxy.openai.errors import ApiError, internal_error
 from nproxy.openai.requests import Limits
 from nproxy.telemetry.logs import access
 from nproxy.telemetry.metrics import Metrics
-from nproxy.upstreams.upstream import Upstreams
+from nproxy.upstreams.upstream import Upstream, Upstreams
 
 MOST_CHOICES = 512
 """Prompts x n of one request."""
@@ -36,10 +37,10 @@ class App:
     """The state of one gateway process. Made inside the event loop; `close` once.
 
     config: what is served; it changes, so what is read once is to be held. configured_at: since when, in Unix time.
-    last_reload: None before the first. whole: who speaks for all processes, None where this is the only one. draining:
-    no new work is welcome; /ready says so. leaving: another process is in this one's place; connections end with their
-    next answer. drives: the generation requests in flight. inflight: requests in flight, without those that ask about
-    the gateway itself.
+    last_reload: None before the first. whole: who speaks for all processes, tell_lesson: who hears of new lessons; None
+    where this is the only process. draining: no new work is welcome; /ready says so. leaving: another process is in
+    this one's place; connections end with their next answer. drives: the generation requests in flight. inflight:
+    requests in flight, without those that ask about the gateway itself.
     """
 
     def __init__(self, config: Config, engine_socket: Path | None = None) -> None:
@@ -54,6 +55,7 @@ class App:
         self.metrics.reload_success.set(1)
         self.metrics.reload_time.set(self.configured_at)
         self.whole: Whole | None = None
+        self.tell_lesson: Callable[[str, str, Lesson], None] | None = None
         self.draining = self.leaving = False
         self.drives: set[Drive] = set()
         self.inflight = 0
@@ -90,6 +92,11 @@ class App:
         self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
         self.body_limit = int(config.limits.body_mib * 1024 * 1024)
         self.permits.limit = config.limits.inflight_choices
+
+    def learn(self, upstream: Upstream, model: str, lesson: Lesson) -> None:
+        """Keep what an answer taught, and tell it to the others where it is new."""
+        if upstream.capabilities.learn(model, lesson) and self.tell_lesson is not None:
+            self.tell_lesson(upstream.name, model, lesson)
 
     async def close(self) -> None:
         """Close all upstream connections."""

@@ -81,7 +81,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
             conduct,
             observer,
             open_call=_Legs(exchange, upstream, request, plan, capability, name.upstream or name.shown).open,
-            learn=partial(upstream.capabilities.learn, name.shown),
+            learn=partial(app.learn, upstream, name.shown),
         )
         app.drives.add(drive)
         try:

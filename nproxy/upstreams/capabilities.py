@@ -87,22 +87,21 @@ class Capabilities:
             model=upstream_model,
         )
 
-    def learn(self, model: str, lesson: Lesson) -> None:
-        """Keep a lesson about `model` for a while. What is configured is not unlearned."""
+    def learn(self, model: str, lesson: Lesson) -> bool:
+        """Keep a lesson about `model` for a while; gives whether it was new. What is configured is not unlearned."""
         match lesson:
             case NativeWidth(asked=asked, got=got):
-                if self._n == "auto":
-                    self._keep(model, "n", (self._width(model) or Width()).after(asked, got))
+                return self._n == "auto" and self._keep(model, "n", (self._width(model) or Width()).after(asked, got))
             case Lacks(what="logprobs" as what):
-                self._keep(model, what, self._sights(model) + 1)
+                return self._keep(model, what, min(self._sights(model) + 1, SIGHTS))
             case Scores():
-                self._learned.pop((model, "logprobs"), None)
+                return self._learned.pop((model, "logprobs"), None) is not None
             case FieldRefused(field=what) | Lacks(what=what):
-                self._keep(model, what)
+                return self._keep(model, what)
             case OneAtATime(verdict=verdict):
                 held = self._verdict(model)
-                if self._parallel is None and (held is None or _SURENESS.index(verdict) >= _SURENESS.index(held)):
-                    self._keep(model, "parallel", verdict)
+                surer = held is None or _SURENESS.index(verdict) >= _SURENESS.index(held)
+                return self._parallel is None and surer and self._keep(model, "parallel", verdict)
             case _:
                 assert_never(lesson)
 
@@ -154,11 +153,14 @@ class Capabilities:
             case None:
                 return learned is not None
 
-    def _keep(self, model: str, name: str, what: Width | Verdict | int | None = None) -> None:
+    def _keep(self, model: str, name: str, what: Width | Verdict | int | None = None) -> bool:
+        """Gives whether something else, or nothing, was known."""
+        known = self._recall(model, name)
         self._learned.pop((model, name), None)
         while len(self._learned) >= MOST_LESSONS:
             del self._learned[next(iter(self._learned))]  # the oldest: clients may make up names of models
         self._learned[model, name] = _Learned(what, self._clock() + FORGET_SECONDS)
+        return known is None or known.what != what
 
     def _verdict(self, model: str) -> Verdict | None:
         learned = self._recall(model, "parallel")

@@ -204,3 +204,15 @@ def test_lessons_about_made_up_models_do_not_pile_up() -> None:
 def test_alias_and_wire_go_through() -> None:
     told = capabilities(wire="exact").snapshot("alias", "real")
     assert (told.model, told.exact) == ("real", True)
+
+
+def test_a_lesson_that_is_known_is_not_new() -> None:
+    known = capabilities()
+    for lesson in (NativeWidth(4, 2), FieldRefused("seed"), Lacks("stream_usage"), OneAtATime("suspected")):
+        assert [known.learn("m", lesson), known.learn("m", lesson)] == [True, False], lesson
+    assert known.learn("m", NativeWidth(8, 4)), "another limit"
+    assert known.learn("other", FieldRefused("seed")), "another model"
+    assert not known.learn("m", Scores()), "nothing to take back"
+    assert [known.learn("m", Lacks("logprobs")) for _ in range(SIGHTS + 2)] == [True] * SIGHTS + [False] * 2
+    assert known.learn("m", Scores())
+    assert not capabilities(n="native").learn("m", NativeWidth(4, 1)), "what is configured is not unlearned"

@@ -1,0 +1,26 @@
+"""`python -m nproxy.workers LISTENER CHANNEL`: a worker over two inherited file descriptors; started by the parent."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+
+import uvloop
+
+from nproxy.workers.worker import NotForUs, work
+
+
+def main(listener: int, channel: int) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which then tells us
+    try:
+        with socket.socket(fileno=listener) as sock:
+            uvloop.run(work(sock, socket.socket(fileno=channel)))
+    except NotForUs:
+        print("nproxy: the parent is of another version; restart it as a whole", file=sys.stderr)  # noqa: T201 - no settings yet to log by
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,202 @@
+"""The life of a worker: told by the parent what to serve, it serves until it is told to end or the parent is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, assert_never
+
+from nproxy import __version__
+from nproxy.config import ConfigError
+from nproxy.config.loading import from_message
+from nproxy.gateway.introspect import look, status_document, why_unready
+from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running
+from nproxy.openai.errors import ApiError
+from nproxy.telemetry import logs
+from nproxy.telemetry.sums import as_data
+from nproxy.workers.channel import Channel, ChannelClosed, connect
+from nproxy.workers.lessons import lesson_of, taught
+from nproxy.workers.messages import (
+    PROTOCOL,
+    Admission,
+    Answer,
+    Ask,
+    Beat,
+    Drain,
+    Json,
+    Members,
+    Message,
+    NotAMessage,
+    Question,
+    Ready,
+    Reload,
+    Start,
+    Taught,
+)
+from nproxy.workers.shares import share
+
+BEAT_SECONDS = 2.0
+"""Between two signs of life; what a killed worker has counted since the last one is lost."""
+
+ASK_SECONDS = 5.0
+"""How long the parent may take to ask everybody."""
+
+log = logging.getLogger("nproxy.workers")
+
+
+class NotForUs(Exception):
+    """The parent speaks another version of the language."""
+
+
+async def work(listener: socket.socket, line: socket.socket) -> None:
+    """Serve on `listener`, a listening socket, what the parent at the other end of `line` says. Raises NotForUs."""
+    channel = await connect(line)
+    messages = channel.messages()
+    start = await anext(messages, None)
+    if start is None:
+        return
+    if not isinstance(start, Start) or start.protocol != PROTOCOL:
+        raise NotForUs
+    config = from_message(start.settings)
+    logs.configure(start.log_level, config.telemetry.log_format)
+    engine_socket = None if start.engine_socket is None else Path(start.engine_socket)
+    async with running(
+        share(config, start.index, start.workers), engine_socket=engine_socket, sock=listener
+    ) as gateway:
+        await _Worker(gateway, channel, start).serve(messages)
+    channel.send(Beat(as_data(gateway.app.metrics.report())))  # the last requests are counted too
+    channel.close()
+    await channel.closed()
+
+
+class _Worker:
+    """The gateway of this process, as the parent's messages move it."""
+
+    def __init__(self, gateway: Running, channel: Channel, start: Start) -> None:
+        self._gateway = gateway
+        self._app = gateway.app
+        self._channel = channel
+        self._start = start
+        self._draining: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+
+    async def serve(self, messages: AsyncIterator[Message]) -> None:
+        """Return when a drain has come to its end, or at once when the parent is gone."""
+        app, loop = self._app, asyncio.get_running_loop()
+        app.whole = _Parent(self._channel)
+        app.tell_lesson = lambda upstream, model, lesson: self._channel.send(taught(upstream, model, lesson))
+        self._take_what_came_before()
+        async with asyncio.TaskGroup() as self._tasks:
+            beside = [self._tasks.create_task(self._listen(messages)), self._tasks.create_task(self._beat())]
+            if self._start.index == 0:
+                beside.append(self._tasks.create_task(look_for_upstreams(app)))
+            loop.add_signal_handler(signal.SIGTERM, self._drain, Drain("end", app.config.listen.drain_seconds))
+            self._channel.send(Ready(__version__))
+            await self._over.wait()
+            for task in (*beside, self._draining):
+                if task is not None:
+                    task.cancel()
+
+    def _take_what_came_before(self) -> None:
+        for lesson in self._start.lessons:
+            self._learn(lesson)
+        if self._start.members is not None:
+            self._app.upstreams.take_members(self._start.members)
+
+    async def _listen(self, messages: AsyncIterator[Message]) -> None:
+        async for message in messages:
+            self._hear(message)
+        log.warning("the parent is gone")
+        self._over.set()
+
+    def _hear(self, message: Message) -> None:
+        match message:
+            case Drain():
+                self._drain(message)
+            case Reload(settings=settings):
+                self._reload(settings)
+            case Members(members=members):
+                self._app.upstreams.take_members(members)
+            case Taught():
+                self._learn(message)
+            case Ask():
+                self._tasks.create_task(self._answer(message))
+            case Admission() | Start() | Ready() | Beat() | Answer():
+                log.error("no message for a worker", extra={"fields": {"kind": message.kind}})
+            case _:
+                assert_never(message)
+
+    def _drain(self, order: Drain) -> None:
+        """Begin to end; a second order takes the place of the first."""
+        if self._draining is not None:
+            self._draining.cancel()
+        self._draining = self._tasks.create_task(self._end(order))
+
+    async def _end(self, order: Drain) -> None:
+        if order.how == "handover":
+            await hand_over(self._gateway, order.seconds)
+        else:
+            await drain(self._app, order.seconds)
+        self._over.set()
+
+    def _reload(self, settings: dict[str, Any]) -> None:
+        try:
+            self._app.reconfigure(share(from_message(settings), self._start.index, self._start.workers))
+        except ConfigError as error:
+            for problem in error.problems:
+                log.error("settings are not reloaded: %s", problem)  # noqa: TRY400 - what is wrong is said in full
+
+    def _learn(self, message: Taught) -> None:
+        upstream = self._app.upstreams.by_name.get(message.upstream)
+        if upstream is not None:
+            with suppress(NotAMessage):  # a newer worker may know more kinds of lessons
+                upstream.capabilities.learn(message.model, lesson_of(message))
+
+    async def _beat(self) -> None:
+        while True:
+            if not self._channel.unread:  # a parent that stands still is not told the same again and again
+                self._report()
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _report(self) -> None:
+        look(self._app)
+        self._channel.send(Beat(as_data(self._app.metrics.report())))
+
+    async def _answer(self, question: Ask) -> None:
+        answer: Json = None
+        match question.what:
+            case "metrics":
+                self._report()  # the answer is the beat before it: reports come in the order in which they were made
+            case "status":
+                answer = status_document(self._app)
+            case "ready":
+                answer = await why_unready(self._app)
+            case _:
+                assert_never(question.what)
+        self._channel.send(Answer(question.number, answer))
+
+
+class _Parent:
+    """Speaks for all workers, by asking the parent."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def exposition(self) -> bytes:
+        told: str = await self._ask("metrics")
+        return told.encode()
+
+    async def status(self) -> Mapping[str, object]:
+        told: Mapping[str, object] = await self._ask("status")
+        return told
+
+    async def _ask(self, what: Question) -> Json:
+        try:
+            return await self._channel.ask(what, ASK_SECONDS)
+        except (ChannelClosed, TimeoutError):
+            raise ApiError(503, "The parent process does not answer.", type="server_error", code="not_ready") from None
