@@ -66,11 +66,13 @@ class FakeUpstream:
         models: list[str] | None = None,
         list_fails: bool = False,
         unix: str | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.behaviour = behaviour or Behaviour()
         self.models = models or [MODEL]
         self.list_fails = list_fails
         self.unix = unix
+        self.host = host
         self.choose: Callable[[Seen], Behaviour | None] | None = None
         self.requests: list[Seen] = []
         self.most_at_once = 0
@@ -86,7 +88,7 @@ class FakeUpstream:
     @property
     def url(self) -> str:
         """What a gateway is configured with."""
-        return f"unix:{self.unix}" if self.unix else f"http://127.0.0.1:{self.port}/v1"
+        return f"unix:{self.unix}" if self.unix else f"http://{self.host}:{self.port}/v1"
 
     @property
     def calls(self) -> list[Seen]:
@@ -118,7 +120,7 @@ class FakeUpstream:
         if self.unix:
             self._server = await loop.create_unix_server(connection, self.unix)
         else:
-            self._server = await loop.create_server(connection, "127.0.0.1", self.port)
+            self._server = await loop.create_server(connection, self.host, self.port)
             self.port = self._server.sockets[0].getsockname()[1]
         return self
 
