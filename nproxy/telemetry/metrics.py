@@ -30,39 +30,78 @@ MOST_LISTED_MODELS = 100
 ENGINE_PREFIX = b"nproxy_engine_"
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_WAITS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-class Metrics:
-    """All metrics of one gateway process, in a registry of its own.
+class _Registry:
+    """Metrics of one process, apart from all others; knows how its gauges add up with those of others.
+
+    A metric with labels is called with their values and gives the one to count in. The lookups are cached: label values
+    are few, and the library's own lookup takes a lock and joins texts at every request.
+    """
+
+    def __init__(self, version: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody reads
+        self.registry = CollectorRegistry()
+        self._across: dict[str, Across] = {}
+        self.reload_success = self._plain(
+            "config_reload_success", "Whether the settings that were read last are served.", across="min"
+        )
+        self.reload_time = self._plain(
+            "config_last_reload_success_timestamp_seconds",
+            "When settings that are served were read last, in Unix time.",
+            across="max",
+        )
+        self.reloads = self._counter("config_reloads", "Readings of the settings after the first.", "outcome")
+        self.engine_restarts = Counter(
+            "nproxy_engine_restarts", "Times that the built-in engine was started again.", registry=self.registry
+        )
+        self._gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
+
+    def report(self) -> Report:
+        """What was counted so far, to be added up with what other processes have counted."""
+        return report(self.registry, self._across)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
+        return cache(Counter(f"nproxy_{name}", text, labels, registry=self.registry).labels)
+
+    def _plain(self, name: str, text: str, *labels: str, across: Across) -> Gauge:
+        self._across[f"nproxy_{name}"] = across
+        return Gauge(f"nproxy_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str, across: Across) -> Callable[..., Gauge]:
+        return cache(self._plain(name, text, *labels, across=across).labels)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
+        return cache(Histogram(f"nproxy_{name}", text, labels, registry=self.registry, buckets=buckets).labels)
+
+
+class ParentMetrics(_Registry):
+    """What the parent of several workers counts itself. It stands in place of what workers tell under the same name."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version)
+        self.worker_restarts = Counter(
+            "nproxy_worker_restarts", "Times that a worker had died and another was started.", registry=self.registry
+        )
+        self.workers = self._gauge("workers", "Gateway processes.", "state", across="sum")
+
+
+class Metrics(_Registry):
+    """All metrics of one gateway process.
 
     upstreams, models: the names that the configuration gives.
     """
 
     def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str]) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody reads
-        self.registry = registry = CollectorRegistry()
-        self._across: dict[str, Across] = {}
+        super().__init__(version)
+        registry = self.registry
+        counter, plain, gauge, histogram = self._counter, self._plain, self._gauge, self._histogram
         self._models: frozenset[str] = frozenset()
         self._listed: dict[str, set[str]] = {}
 
-        def counter(name: str, text: str, *labels: str) -> Callable[..., Counter]:
-            return cache(Counter(f"nproxy_{name}", text, labels, registry=registry).labels)
-
-        def plain(name: str, text: str, *labels: str, across: Across) -> Gauge:
-            self._across[f"nproxy_{name}"] = across
-            return Gauge(f"nproxy_{name}", text, labels, registry=registry)
-
-        def gauge(name: str, text: str, *labels: str, across: Across) -> Callable[..., Gauge]:
-            return cache(plain(name, text, *labels, across=across).labels)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
-            return cache(Histogram(f"nproxy_{name}", text, labels, registry=registry, buckets=buckets).labels)
-
-        # `across` says what a gauge of several workers is. A metric with labels is called with their values and gives
-        # the one to count in. The lookups are cached: label values are few, and the library's own lookup takes a lock
-        # and joins texts at every request.
         self.requests = counter("requests", "Requests answered.", "endpoint", "upstream", "model", "mode", "code")
         self.choices = counter("choices", "Choices finished.", "upstream", "model", "finish_reason")
         self.legs = counter("legs", "Upstream calls ended.", "upstream", "outcome")
@@ -70,8 +109,20 @@ class Metrics:
             "nproxy_leg_width", "Choices that one upstream call carries.", registry=registry, buckets=_WIDTHS
         )
         self.retries = counter("retries", "Upstream calls made again.", "upstream", "reason")
+        self.resumes = counter(
+            "resumes", "Answers that broke off when the client had read of them.", "upstream", "how", "outcome"
+        )
         self.inflight_requests = plain("inflight_requests", "Requests in flight.", across="sum")
         self.inflight_choices = plain("inflight_choices", "Choices in flight.", across="sum")
+        self.queue_choices = plain("queue_choices", "Choices that wait to be let in.", across="sum")
+        self.queue_wait = histogram(
+            "queue_wait_seconds", "How long requests waited to be let in, or for another outcome.", _WAITS, "outcome"
+        )
+        self.refused = counter("requests_refused", "Requests that a limit refused.", "reason")
+        self.shed = counter("shed", "Requests refused to save memory.", "reason")
+        self.key_requests = counter("key_requests", "Requests let in, by the name of their key.", "key")
+        self.key_tokens = counter("key_tokens", "Tokens told to clients, by the name of their key.", "key", "type")
+        self.key_limited = counter("key_limited", "Requests that a rate of their key refused.", "key", "what")
         self.inflight_legs = gauge("inflight_legs", "Upstream calls opened and not ended.", "upstream", across="sum")
         self.first_token = histogram(
             "time_to_first_token_seconds", "From the request to its first event.", _LATENCY, "upstream", "model"
@@ -110,17 +161,7 @@ class Metrics:
             "event_loop_lag_seconds", "How late the event loop ran a timer, last measured.", across="max"
         )
         self.tasks = plain("event_loop_tasks", "Tasks of the event loop, whatever they do.", across="sum")
-        self.reload_success = plain(
-            "config_reload_success", "Whether the settings that were read last are served.", across="min"
-        )
-        self.reload_time = plain(
-            "config_last_reload_success_timestamp_seconds",
-            "When settings that are served were read last, in Unix time.",
-            across="max",
-        )
-        self.reloads = counter("config_reloads", "Readings of the settings after the first.", "outcome")
         registry.register(_DroppedLines())
-        gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
         self.name(upstreams, models)
 
     def name(self, upstreams: Iterable[str], models: Collection[str]) -> None:
@@ -146,10 +187,6 @@ class Metrics:
         """The text format, the built-in engine's own metrics behind the gateway's."""
         own = generate_latest(self.registry)
         return own + engine_lines(engine)
-
-    def report(self) -> Report:
-        """What was counted so far, to be added up with what other processes have counted."""
-        return report(self.registry, self._across)
 
 
 class _DroppedLines(Collector):

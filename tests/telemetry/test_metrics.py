@@ -31,6 +31,14 @@ NAMES = (
     "config_reloads",
     "log_lines_dropped",
     "build_info",
+    "engine_restarts",
+    "queue_choices",
+    "queue_wait_seconds",
+    "requests_refused",
+    "shed",
+    "key_requests",
+    "key_tokens",
+    "key_limited",
 )
 
 
