@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nproxy.config import Config, Reading
 from nproxy.gateway.app import App
-from nproxy.gateway.reload import Reloader
+from nproxy.gateway.reload import POLL_SECONDS, Reloader
 from nproxy.gateway.routes import dispatch
 from nproxy.gateway.server import HEADER_SECONDS, HttpServer
 from nproxy.openai.errors import ApiError
@@ -71,15 +71,20 @@ async def serve(
 
 async def follow(reading: Reading, app: App) -> None:
     """Have `app` serve what the source of `reading` says, at SIGHUP and when its files change, until cancelled."""
+    reloader = reloader_of(app, reading)
+    with reloads_at(signal.SIGHUP, reloader):
+        await reloader.run()
+
+
+def reloader_of(app: App, reading: Reading, poll_seconds: float = POLL_SECONDS) -> Reloader:
+    """What keeps this process at what the source of `reading` says, which it serves now."""
 
     def apply(other: Reading) -> None:
         config = other.checked()
         app.reconfigure(config)
         logs.reformat(config.telemetry.log_format)
 
-    reloader = Reloader(reading, apply, app.reloaded)
-    with reloads_at(signal.SIGHUP, reloader):
-        await reloader.run()
+    return Reloader(reading, apply, app.reloaded, poll_seconds)
 
 
 @contextmanager

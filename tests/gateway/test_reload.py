@@ -1,0 +1,288 @@
+"""Settings that change while they are served: good ones at once and whole, bad ones not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nproxy.config import ConfigError
+from nproxy.gateway.serve import follow
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.gateway.conftest import envelope, upstream_settings
+from tests.gateway.reloading import Following, following, under_streams, write
+
+CANARY = "canary-90d2"
+
+
+@pytest.fixture
+def settings(upstream: FakeUpstream) -> dict[str, Any]:
+    return {"listen": {"port": 0}, "upstreams": [upstream_settings(upstream)]}
+
+
+@pytest.fixture
+async def gateway(settings: dict[str, Any], tmp_path: Path) -> AsyncIterator[Following]:
+    async with following(tmp_path / "nproxy.yaml", settings) as gateway:
+        yield gateway
+
+
+async def test_limits_change_at_once(gateway: Following, settings: dict[str, Any]) -> None:
+    assert (await gateway.ask(n=3)).status_code == 200
+    reload = await gateway.reload({**settings, "n_policy": {"max_n": 2, "greedy": "reject"}})
+    assert (reload.outcome, reload.changed) == ("applied", ("n_policy",))
+    assert envelope(await gateway.ask(n=3))["param"] == "n"
+    assert (await gateway.ask(n=2, temperature=0)).status_code == 400
+    assert (await gateway.ask(n=2)).status_code == 200
+
+
+async def test_everything_that_a_request_reads_is_the_new(gateway: Following, settings: dict[str, Any]) -> None:
+    assert (await gateway.client.post("/v1/embeddings", json={"model": MODEL})).status_code == 200
+    changed = {
+        **settings,
+        "passthrough": {"paths": ["/other"]},
+        "telemetry": {"metrics": False},
+        "limits": {"body_mib": 0.001},
+        "listen": {"port": 0, "cors_origins": ["https://page.example"]},
+    }
+    assert (await gateway.reload(changed)).outcome == "applied"
+    assert (await gateway.client.post("/v1/embeddings", json={"model": MODEL})).status_code == 404
+    assert (await gateway.client.get("/other")).status_code == 200
+    assert (await gateway.client.get("/metrics")).status_code == 404
+    assert (await gateway.ask(user="x" * 2000)).status_code == 413
+    shown = await gateway.client.get("/v1/models", headers={"origin": "https://page.example"})
+    assert shown.headers["access-control-allow-origin"] == "https://page.example"
+
+
+async def test_keys_come_and_go(gateway: Following, settings: dict[str, Any]) -> None:
+    def keys(*shown: str) -> None:
+        entries = [
+            {"name": f"k{at}", "hash": f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"}
+            for at, key in enumerate(shown)
+        ]
+        write(gateway.file.with_name("keys.yaml"), {"keys": entries})
+
+    async def status(key: str) -> int:
+        return (await gateway.client.get("/v1/models", headers={"authorization": f"Bearer {key}"})).status_code
+
+    keys("one")
+    closed = {**settings, "auth": {"api_keys_file": "keys.yaml"}}
+    assert (await gateway.reload(closed)).outcome == "applied"
+    assert [await status(key) for key in ("one", "two")] == [200, 401]
+    keys("two")
+    assert (await gateway.reload(closed)).outcome == "applied", "the file of keys changed, though not its name"
+    assert [await status(key) for key in ("one", "two")] == [401, 200]
+    assert (await gateway.reload(closed)).outcome == "unchanged"
+    gateway.file.with_name("keys.yaml").write_text("keys: []")
+    assert (await gateway.reload(closed)).outcome == "refused"
+    assert [await status(key) for key in ("one", "two")] == [401, 200]
+
+
+async def test_a_stream_goes_on_at_an_upstream_that_is_gone(
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    upstream.behaviour = Behaviour(hold_after=2)
+    asked = asyncio.create_task(gateway.stream(n=2, seed=1))
+    await upstream.until(lambda: len(upstream.open_calls) == 2)
+    async with FakeUpstream() as other:
+        await gateway.reload({**settings, "upstreams": [upstream_settings(other, name="other")]})
+        answer = await gateway.ask(n=2)
+        assert answer.headers["x-nproxy-upstream"] == "other"
+        assert len(other.calls) == 2
+        upstream.behaviour.go_on.set()
+        assert (await asked).done
+        assert await gateway.metric('nproxy_inflight_legs{upstream="fake"}') == 0
+
+
+async def test_a_stream_goes_on_when_its_replica_is_no_longer_listed(
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    upstream.behaviour = Behaviour(hold_after=2)
+    asked = asyncio.create_task(gateway.stream(n=2, seed=1))
+    await upstream.until(lambda: len(upstream.open_calls) == 2)
+    async with FakeUpstream() as other:
+        moved = upstream_settings(upstream, replicas=[other.url])
+        await gateway.reload({**settings, "upstreams": [moved]})
+        assert (await gateway.ask(n=3)).status_code == 200
+        assert (len(upstream.calls), len(other.calls)) == (2, 3)
+        upstream.behaviour.go_on.set()
+        assert (await asked).done
+
+
+async def test_names_become_labels(gateway: Following, settings: dict[str, Any], upstream: FakeUpstream) -> None:
+    renamed = upstream_settings(upstream, name="renamed", models={"alias": MODEL})
+    await gateway.reload({**settings, "upstreams": [renamed]})
+    assert (await gateway.ask(model="alias", n=2)).status_code == 200
+    labels = 'endpoint="chat/completions",upstream="renamed",model="alias",mode="fanout",code="200"'
+    assert await gateway.metric(f"nproxy_requests_total{{{labels}}}") == 1
+
+
+async def test_what_was_learned_is_kept_where_the_upstream_stays(
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    learning = upstream_settings(upstream, n="auto")
+    await gateway.reload({**settings, "upstreams": [learning]})
+    await gateway.ask(n=3)
+    known = gateway.app.upstreams.all[0].capabilities.known()
+    assert known
+    await gateway.reload({**settings, "upstreams": [learning], "stream": {"ping_seconds": 5}})
+    assert gateway.app.upstreams.all[0].capabilities.known() == known
+
+
+BAD = {
+    "no YAML": "listen: [",
+    "unknown key": "listne: {}",
+    "a file that is not there": "auth: {api_keys_file: gone.yaml}",
+    "a secret that is not there": "admin: {token: 'file:gone'}",
+    "empty": "",  # the default engine: what starts with nothing is not what is served
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+async def test_bad_settings_change_nothing(
+    gateway: Following, settings: dict[str, Any], caplog: pytest.LogCaptureFixture, bad: str
+) -> None:
+    before = gateway.app.config
+    reload = await gateway.reload(bad)
+    assert reload.outcome == "refused"
+    assert gateway.app.config is before
+    assert (await gateway.ask(n=2)).status_code == 200
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert logged == [f"settings are not reloaded: {problem}" for problem in reload.problems]
+    assert str(gateway.file.parent) in logged[0]
+    assert await gateway.metric("nproxy_config_reload_success") == 0
+    told = (await gateway.client.get("/status")).json()["settings"]["last_reload"]
+    assert (told["outcome"], told["problems"]) == ("refused", [*reload.problems])
+
+    assert (await gateway.reload(settings)).outcome == "unchanged"
+    assert await gateway.metric("nproxy_config_reload_success") == 1
+    assert await gateway.metric('nproxy_config_reloads_total{outcome="refused"}') == 1
+    assert await gateway.metric('nproxy_config_reloads_total{outcome="unchanged"}') == 1
+
+
+async def test_a_file_that_is_gone_changes_nothing(gateway: Following) -> None:
+    gateway.file.unlink()
+    assert (await gateway.reloader.reload()).outcome == "refused"
+    assert (await gateway.ask(n=2)).status_code == 200
+
+
+async def test_what_needs_a_restart_refuses_the_whole(gateway: Following, settings: dict[str, Any]) -> None:
+    reload = await gateway.reload({**settings, "listen": {"port": 1, "host": "::1"}, "n_policy": {"max_n": 2}})
+    assert reload.outcome == "refused"
+    assert [problem.rpartition("yaml:")[2] for problem in reload.problems] == [
+        "2: listen.host: cannot change without a restart",
+        "3: listen.port: cannot change without a restart",
+    ]
+    assert (await gateway.ask(n=3)).status_code == 200, "max_n is what it was"
+
+
+async def test_unchanged_settings_touch_nothing(gateway: Following, settings: dict[str, Any]) -> None:
+    app = gateway.app
+    before = (app.config, app.edge, app.limits, app.upstreams.all, app.upstreams.all[0].client)
+    assert (await gateway.reload({**settings, "stream": {"ping_seconds": 15}})).outcome == "unchanged", "the default"
+    after = (app.config, app.edge, app.limits, app.upstreams.all, app.upstreams.all[0].client)
+    assert all(one is other for one, other in zip(before, after, strict=True))
+
+
+async def test_a_secret_in_a_file_is_read_again(
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    key = gateway.file.with_name("key")
+    for secret in ("first", "second"):
+        key.write_text(f"{secret}\n")
+        keyed = {**settings, "upstreams": [upstream_settings(upstream, api_key="file:key")]}
+        assert (await gateway.reload(keyed)).outcome == "applied"
+        await gateway.ask()
+        assert upstream.calls[-1].headers["authorization"] == f"Bearer {secret}"
+
+
+async def test_no_secret_is_told(gateway: Following, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for settings in (
+        f"upstreams: [{{name: a, replicas: [http://a], api_key: {CANARY}, n: 7}}]\nadmin: {{token: {CANARY}, nope: 1}}",
+        f"upstreams: [{{name: a, replicas: [http://a], api_key: {CANARY}}}]\nlisten: {{port: 0}}",
+    ):
+        reload = await gateway.reload(settings)
+        page = (await gateway.client.get("/status")).text + (await gateway.client.get("/metrics")).text
+        assert CANARY not in caplog.text + repr(reload) + page
+
+
+async def test_a_keys_file_that_breaks_at_the_last_moment_changes_nothing(
+    gateway: Following, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was good when the settings were checked."""
+
+    def broken(*_: object) -> None:
+        raise ConfigError([])
+
+    monkeypatch.setattr("nproxy.gateway.edge.read_ring", broken)
+    before, upstreams = gateway.app.config, gateway.app.upstreams.all
+    assert (await gateway.reload({**settings, "n_policy": {"max_n": 2}, "upstreams": []})).outcome == "refused"
+    assert (gateway.app.config, gateway.app.upstreams.all) == (before, upstreams)
+
+
+async def test_a_changed_file_is_taken_by_itself_and_a_signal_takes_it_at_once(
+    gateway: Following, settings: dict[str, Any]
+) -> None:
+    """First the poll, then SIGHUP, which also is an answer where nothing has changed."""
+
+    async def reloads(outcome: str, count: int) -> None:
+        async with asyncio.timeout(20):
+            while await gateway.metric(f'nproxy_config_reloads_total{{outcome="{outcome}"}}') < count:
+                await asyncio.sleep(0.01)
+
+    looking = asyncio.create_task(gateway.reloader.run())
+    write(gateway.file, {**settings, "n_policy": {"max_n": 2}})
+    await reloads("applied", 1)
+    looking.cancel()
+    assert (await gateway.ask(n=3)).status_code == 400
+
+    serving = asyncio.create_task(follow(gateway.reading, gateway.app))
+    await asyncio.sleep(0)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await reloads("applied", 2)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await reloads("unchanged", 1)
+    serving.cancel()
+
+
+async def test_good_bad_and_unchanged_reloads_under_streams(
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    """The short form of the bar: 100 reloads while 200 streams are held, and others come and go."""
+    going = Behaviour(hold_after=2)
+    upstream.behaviour = going
+    upstream.choose = lambda call: None if call.body["seed"] < 10_000 else Behaviour(pause=0.001)
+    held = [asyncio.create_task(gateway.stream(n=2, seed=10 * number)) for number in range(200)]
+    await upstream.until(lambda: len(upstream.open_calls) == 400, 30)
+    async with FakeUpstream(Behaviour(pause=0.001)) as other:
+        variants: tuple[dict[str, Any] | str, ...] = (
+            {**settings, "upstreams": [upstream_settings(upstream, replicas=[upstream.url, other.url])]},
+            {**settings, "upstreams": [upstream_settings(upstream, timeouts={"idle": 50})], "limits": {"body_mib": 5}},
+            "listen: {port: 1",
+            settings,
+            settings,
+        )
+
+        async def act(time: int) -> None:
+            await gateway.reload(variants[time % len(variants)])
+            await asyncio.sleep(0)
+
+        tally = await under_streams(gateway.url, 4, 100, act, first_seed=10_000)
+        assert tally.wrong == []
+        assert tally.whole >= 4
+    upstream.behaviour = Behaviour()
+    going.go_on.set()
+    for answer in await asyncio.gather(*held):
+        assert answer.done
+    told = [
+        await gateway.metric(f'nproxy_config_reloads_total{{outcome="{how}"}}')
+        for how in ("applied", "unchanged", "refused")
+    ]
+    assert told == [60, 20, 20]
