@@ -119,7 +119,7 @@ async def test_names_become_labels(gateway: Following, settings: dict[str, Any],
     renamed = upstream_settings(upstream, name="renamed", models={"alias": MODEL})
     await gateway.reload({**settings, "upstreams": [renamed]})
     assert (await gateway.ask(model="alias", n=2)).status_code == 200
-    labels = 'endpoint="chat/completions",upstream="renamed",model="alias",mode="fanout",code="200"'
+    labels = 'code="200",endpoint="chat/completions",mode="fanout",model="alias",upstream="renamed"'
     assert await gateway.metric(f"nproxy_requests_total{{{labels}}}") == 1
 
 
