@@ -179,7 +179,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(_SIZE):
         writer.write(data)
         await writer.drain()
-    if writer.can_write_eof():
+    if not writer.transport.is_closing():  # uvloop's raises when it is
         writer.write_eof()
 
 
@@ -209,6 +209,8 @@ async def _garble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
+    if writer.transport.is_closing():
+        return
     sock: socket.socket = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
