@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nproxy.choices.events import FailureKind
+from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
 
@@ -90,6 +90,19 @@ class Anomaly:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """What became of a leg that was cut when the client had read of it; counted in `resumes_total{how,outcome}`.
+
+    how: replay or continue. outcome, of a call that went on with it: ok, differs (from what had been sent), or failed
+    (another one may follow); where there was no such call: spent (the attempts, or the budget), impossible.
+    """
+
+    leg: int
+    how: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
 class Retried:
     """A leg is being tried again; counted in `retries_total{reason}`."""
 
@@ -137,6 +150,7 @@ Command = (
     | FallBack
     | Learn
     | Anomaly
+    | Resumed
     | Retried
     | ChoiceFinished
     | Spent

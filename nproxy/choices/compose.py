@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nproxy.choices.capability import Capability
+from nproxy.choices.continuation import continued
 from nproxy.choices.leg import Leg
 from nproxy.choices.plan import Request, seed_sent
 from nproxy.openai.body import Spliced
@@ -35,6 +36,8 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
     if isinstance(request, CompletionRequest) and request.listed and one_prompt:
         prompt = request.prompt[leg.prompt or 0]
         put["prompt"] = prompt if isinstance(prompt, str) else [*prompt]
+    if leg.prefix is not None:
+        put.update(continued(request, leg, leg.prefix) or {})
     if capability.model is not None and capability.model != request.model:
         put["model"] = capability.model
     fields = request.body.fields

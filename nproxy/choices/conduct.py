@@ -88,7 +88,7 @@ class Conduct:
             capability,
             self._roster,
             self._merge,
-            retries_per_leg=settings.retries_per_leg,
+            settings=settings,
             budget=budget,
             jitter=jitter,
         )
@@ -322,9 +322,10 @@ class Conduct:
             self._emitted = True
             self._commands.append(Emit(b"".join(self._writes)))
         self._writes.clear()
-        if self._merge.notes:
-            self._commands.extend(self._merge.notes)
-            self._merge.notes.clear()
+        for notes in (self._merge.notes, self._recovery.notes):
+            if notes:
+                self._commands.extend(notes)
+                notes.clear()
 
     # ---- the end
 

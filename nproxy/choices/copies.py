@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nproxy.choices.commands import Spent
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request
+from nproxy.choices.records import Record
 from nproxy.choices.strands import Choice
 from nproxy.openai.usage import Usage
 
@@ -19,8 +20,10 @@ class Copies(Merge):
     in Spent.
     """
 
-    def __init__(self, request: Request, id: str, created: int, model: str) -> None:
-        super().__init__(request, id, created, model, n=1)
+    def __init__(
+        self, request: Request, id: str, created: int, model: str, *, record: Callable[[], Record] | None = None
+    ) -> None:
+        super().__init__(request, id, created, model, n=1, record=record)
 
     def spent(self) -> Spent:
         spent = super().spent()

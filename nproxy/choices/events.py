@@ -24,6 +24,7 @@ class FailureKind(StrEnum):
     IN_BAND = "in_band"  # an error object in a 200 answer or in the stream
     INTERRUPTED = "interrupted"  # `[DONE]` without a finish_reason, while other calls were beside it
     SHORT = "short"  # none of the choices that were asked for; fewer of them are topped up
+    DIFFERS = "differs"  # called again after a cut, it said something else than what had been sent
     OVERSIZE = "oversize"  # an event or a body above the limits
     UNSCORED = "unscored"  # `best_of` has nothing to choose by: the upstream gives no log probabilities
 

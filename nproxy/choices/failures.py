@@ -23,6 +23,7 @@ _DOWN = frozenset({502, 503, 504, 529})  # a 500 may be the request's doing, and
 _UPSTREAMS_OWN = frozenset(FailureKind) - {
     FailureKind.STATUS,
     FailureKind.IN_BAND,
+    FailureKind.DIFFERS,
     FailureKind.OVERSIZE,
     FailureKind.UNSCORED,
 }
@@ -137,7 +138,12 @@ def _worded(failure: Failure) -> ApiError:
         case FailureKind.TIMEOUT:
             return upstream_timeout(failure.message)
         case (
-            FailureKind.CUT | FailureKind.INTERRUPTED | FailureKind.SHORT | FailureKind.MALFORMED | FailureKind.OVERSIZE
+            FailureKind.CUT
+            | FailureKind.INTERRUPTED
+            | FailureKind.SHORT
+            | FailureKind.MALFORMED
+            | FailureKind.DIFFERS
+            | FailureKind.OVERSIZE
         ):
             return upstream_error(failure.message)
         case FailureKind.UNSCORED:

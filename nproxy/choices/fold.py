@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from nproxy.openai.jsonvalue import JSON
 
-_SAID_ONCE = frozenset({"id", "type", "role"})  # names of things, not pieces of text
+SAID_ONCE = frozenset({"id", "type", "role"})  # names of things, not pieces of text
 
 
 def fold(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
@@ -43,7 +43,7 @@ def _whole(key: str, said: Sequence[JSON], join: _Join) -> JSON:
         return None
     texts = [value for value in said if isinstance(value, str)]
     if len(texts) == len(said):
-        return texts[0] if key in _SAID_ONCE else join(texts)
+        return texts[0] if key in SAID_ONCE else join(texts)
     objects = [value for value in said if isinstance(value, dict)]
     if len(objects) == len(said):
         return _fold(objects, join)

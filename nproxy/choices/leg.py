@@ -6,6 +6,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a choice has said, where its call goes on from there.
+
+    tokens: how many that was, as far as told, else as many as pieces came. flag: the call says so in a field.
+    """
+
+    text: str
+    tokens: int
+    flag: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Leg:
     """One upstream call. It carries `width` choices from `offset` on, for one prompt or for all.
 
@@ -15,6 +27,7 @@ class Leg:
     `omit` names what the upstream refused, fields of the body or `request_id`; the leg is sent without. `scored` asks
     for log probabilities, by which the best choices are found. `warms`: its siblings wait until it has computed the
     prompt, which the upstream then has in its cache; its first token is to be seen, so it is asked for as a stream.
+    `prefix` is what its one choice has said in a call that was cut.
     """
 
     number: int
@@ -25,6 +38,7 @@ class Leg:
     omit: frozenset[str] = frozenset()
     scored: bool = False
     warms: bool = False
+    prefix: Prefix | None = None
 
     def client_index(self, upstream_index: int, n: int) -> int:
         """Map the upstream's choice index to the client's, for a request with `n` choices per prompt.

@@ -6,9 +6,10 @@ pieces at the end. No IO, no clock, no randomness.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from typing import cast
 
 from nproxy.choices import tally
 from nproxy.choices.bodies import as_chunks, in_place
@@ -19,13 +20,14 @@ from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lack
 from nproxy.choices.plan import Request
 from nproxy.choices.reading import LegFault, in_band, read_answer, read_chunk, read_events
+from nproxy.choices.records import Record
 from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
-from nproxy.openai.rewriter import Rewriter
-from nproxy.openai.usage import Usage, merge, running
+from nproxy.openai.rewriter import Overheard, Rewriter
+from nproxy.openai.usage import LegUsage, Usage, merge, running
 from nproxy.openai.wire import DONE, Wire
 
 PADDING = "obfuscation"
@@ -45,10 +47,20 @@ class Merge:
     the caller empties it.
 
     id, created (unix seconds), model: what the client reads. n: choices per prompt that the legs bring, None where
-    that is what the client asked for.
+    that is what the client asked for. record: begins to keep what the client is sent of a choice, where a call that was
+    cut is gone on with by another.
     """
 
-    def __init__(self, request: Request, id: str, created: int, model: str, *, n: int | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        id: str,
+        created: int,
+        model: str,
+        *,
+        n: int | None = None,
+        record: Callable[[], Record] | None = None,
+    ) -> None:
         self.notes: list[Anomaly | ChoiceFinished | Learn] = []
         self._request = request
         self._chat = request.dialect is Dialect.CHAT
@@ -56,22 +68,42 @@ class Merge:
         self._n = request.n if n is None else n
         self._choices = [Choice(index) for index in range(request.prompts * self._n)]
         self._strands: dict[int, Strand] = {}
+        self._record = record
+        self._cut: list[LegUsage] = []  # what calls told that others have taken the place of
         self._opened = False  # the prelude is out
         self._teaches = self._chat or not request.logprobs_asked  # text offsets need to see every text
 
     def add(self, leg: Leg) -> None:
-        """Introduce a leg. Choices that another leg, or an earlier call, failed to bring begin anew as this one's."""
+        """Introduce a leg, or its next call.
+
+        Choices that another leg, or an earlier call, failed to bring begin anew as this one's, but for those that are
+        finished, and those of which the client has read something that this call goes on with.
+        """
         indices = leg.client_indices(self._n, self._request.prompts)
         for index in indices:
-            self._choices[index] = Choice(index)
-        strand = Strand(leg, [self._choices[index] for index in indices], Rewriter(self._request.dialect))
+            if not self._choices[index].goes_on():
+                self._choices[index] = Choice(index, sent=None if self._record is None else self._record())
+        choices = [self._choices[index] for index in indices]
+        strand = Strand(leg, choices, self._rewriter(choices))
         for choice in strand.choices:
             choice.strand = strand
+        if (cut := self._strands.get(leg.number)) is not None:
+            strand.generated = cut.generated
+            self._cut.append(cut.usage())
         self._strands[leg.number] = strand
 
     def drop(self, number: int) -> None:
-        """Forget a leg that was refused and whose choices other legs bring."""
-        del self._strands[number]
+        """Forget a leg whose choices other legs bring."""
+        self._cut.append(self._strands.pop(number).usage())
+
+    def hand_over(self, number: int) -> None:
+        """Other legs bring what this one did not finish; where it finished nothing, it does not count any more."""
+        if not any(choice.finished for choice in self._strands[number].choices):
+            self.drop(number)
+
+    def unfinished(self, number: int) -> list[Choice]:
+        """The choices that this leg has not finished."""
+        return [choice for choice in self._strands[number].choices if not choice.finished]
 
     def whole(self, number: int) -> bool:
         """Whether every choice of this leg is finished, so that nothing of it is missed."""
@@ -167,6 +199,11 @@ class Merge:
                 self.notes += [ChoiceFinished(index, LOST) for index in self._shown_as(choice)]
 
     @property
+    def n(self) -> int:
+        """Choices per prompt that the legs bring."""
+        return self._n
+
+    @property
     def delivered(self) -> int:
         """How many of the client's choices are finished."""
         return sum(len(self._shown_as(choice)) for choice in self._choices if choice.finished)
@@ -186,7 +223,7 @@ class Merge:
 
     def spent(self) -> Spent:
         """The tokens of this request, for the metrics."""
-        return tally.spent(self._strands.values(), self._told)
+        return tally.spent(self._strands.values(), self._told, self._cut)
 
     # ---- one parsed chunk
 
@@ -221,7 +258,12 @@ class Merge:
         said = chunk.choices[position]
         strand.generated = strand.generated or not said.bare
         if data or self._request.stream:  # the choices of a whole answer stay as they are
-            said = self._mended(choice, said)
+            mended = self._mended(choice, said)
+            if mended is None:
+                return b""
+            said = mended
+        if choice.sent is not None:
+            choice.sent.note(said)
         choice.began = True
         if said.finish_reason is not None:
             self._finish(choice, said.finish_reason)
@@ -236,15 +278,33 @@ class Merge:
         choice.finish_reason = reason
         self.notes += [ChoiceFinished(index, reason or "none") for index in self._shown_as(choice)]
 
-    def _mended(self, choice: Choice, said: UpstreamChoice) -> UpstreamChoice:
-        """The same, with tool calls counted from 0 and named once, and text offsets running on."""
-        if not self._chat:
-            mended = choice.offsets.mend(said.logprobs, said.delta.get("text"))
-            return said if mended is said.logprobs else replace(said, logprobs=mended)
+    def _mended(self, choice: Choice, said: UpstreamChoice) -> UpstreamChoice | None:
+        """The same, with tool calls counted from 0 and named once, and text offsets running on.
+
+        Of a call that repeats what the client has, what is new; None for nothing. Raises LegFault where it says
+        something else.
+        """
         calls = said.delta.get("tool_calls")
-        if isinstance(calls, list):
-            return replace(said, delta={**said.delta, "tool_calls": choice.tools.mend(calls)})
-        return said
+        if self._chat and isinstance(calls, list):
+            said = replace(said, delta={**said.delta, "tool_calls": choice.tools.mend(calls)})
+        if choice.repeat is not None:
+            rest = choice.repeat.rest(said)
+            if choice.repeat.over:
+                choice.repeat = None
+            if rest is None:
+                return None
+            said = rest
+        if self._chat:
+            return said
+        mended = choice.offsets.mend(said.logprobs, said.delta.get("text"))
+        return said if mended is said.logprobs else replace(said, logprobs=mended)
+
+    def _rewriter(self, choices: Sequence[Choice]) -> Rewriter:
+        """The rewriter of a leg that brings these; what it passes on is recorded where that is asked for."""
+        if self._record is None:
+            return Rewriter(self._request.dialect)
+
+        return Overheard(self._request.dialect, lambda index, key: cast(Record, choices[index].sent).hear(key))
 
     def _note_fingerprint(self, strand: Strand, chunk: UpstreamChunk) -> None:
         """Keep the leg's fingerprint; in a stream the first that a choice says stands on all frames from then on."""
@@ -259,7 +319,7 @@ class Merge:
 
     def _usage(self) -> Usage | None:
         """The request's usage; notes it where legs counted one prompt differently."""
-        merged = merge(tally.counted(self._strands.values()))
+        merged = merge(tally.counted(self._strands.values(), self._cut))
         if merged.prompts_differ:
             self.notes.append(Anomaly("prompt_tokens_differ"))
         return None if merged.usage is None else self._told(merged.usage)
@@ -268,7 +328,7 @@ class Merge:
         """The total so far, where the client asked to be told all the time."""
         if not self._request.continuous_usage:
             return None
-        total = running(tally.counted(self._strands.values()))
+        total = running(tally.counted(self._strands.values(), self._cut))
         return None if total is None else self._told(total)
 
     # ---- what the client sees of what was brought; here, all of it

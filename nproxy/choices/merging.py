@@ -8,6 +8,7 @@ from nproxy.choices.copies import Copies
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Plan, Request
 from nproxy.choices.relay import Relay
+from nproxy.choices.resume import recorder
 from nproxy.choices.settings import ConductSettings
 
 
@@ -16,9 +17,10 @@ def merge_for(request: Request, plan: Plan, capability: Capability, settings: Co
     names = settings.id, settings.created, settings.shown_model
     if plan.n > request.n:
         return BestOf(request, *names)
+    record = recorder(request, settings.resume)
     if plan.n < request.drawn:
-        return Copies(request, *names)
+        return Copies(request, *names, record=record)
     if plan.mode != "relay":
-        return Merge(request, *names)
+        return Merge(request, *names, record=record)
     aliased = capability.model is not None and capability.model != settings.shown_model
-    return Relay(request, *names, shown=settings.shown_model if aliased else None)
+    return Relay(request, *names, shown=settings.shown_model if aliased else None, record=record)

@@ -1,4 +1,4 @@
-"""Another way for a leg that failed before its client read of it: the same again, or less of it, or by itself."""
+"""Another way for a leg that failed: the same again, or less of it, or by itself, or on from where it broke off."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.commands import Anomaly, Command, Learn, Retried, SetTimer
+from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
+from nproxy.choices.continuation import continuing
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning
+from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import OneAtATime
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request, narrower
 from nproxy.choices.remedies import Reseeded, TooWide, Without, remedy
+from nproxy.choices.resume import resumable
 from nproxy.choices.retry import pause_seconds, retryable
 from nproxy.choices.roster import Roster, Run
+from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal
+from nproxy.openai.dialect import Dialect
 
 
 class Recovery:
     """Recovers legs of one request; it moves them in the roster and says what else is to be done.
 
-    retries_per_leg, budget, jitter: as the conduct has them. retries_spent: a failure that another attempt might have
-    made good was let stand, because the attempts are used up.
+    settings, budget, jitter: as the conduct has them. retries_spent: a failure that another attempt might have made
+    good was let stand, because the attempts are used up. notes: for the metrics; the caller empties it.
     """
 
     def __init__(
@@ -33,18 +38,19 @@ class Recovery:
         roster: Roster,
         merge: Merge,
         *,
-        retries_per_leg: int,
+        settings: ConductSettings,
         budget: Callable[[], bool],
         jitter: Callable[[], float],
     ) -> None:
         self.retries_spent = False
+        self.notes: list[Command] = []
         self._request = request
         self._capability = capability
         self._roster = roster
         self._merge = merge
         self._learning = Learning()
         self._interruptions = Interruptions(capability)
-        self._retries_per_leg = retries_per_leg
+        self._settings = settings
         self._budget = budget
         self._jitter = jitter
 
@@ -60,6 +66,8 @@ class Recovery:
 
     def succeeded(self, run: Run) -> list[Command]:
         """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before."""
+        if run.resumed:
+            self._resumed(run, "ok")
         lessons: list[Command] = [Learn(lesson) for lesson in self._learning.succeeded(run.leg)]
         if self._merge.streamed(run.leg.number):
             lessons += _learn(self._interruptions.came_to_its_end(run))
@@ -73,10 +81,10 @@ class Recovery:
 
     def recover(self, run: Run, failure: Failure) -> list[Command] | None:
         """Find another way for a leg; None where there is none and the failure stands."""
-        if failure.kind is FailureKind.INTERRUPTED:
-            return self._by_itself(run, failure)
-        if run.state is not LegState.CALLED:
-            return None
+        if run.resumed:
+            self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
+        if run.state is LegState.SPEAKING:
+            return self._resume(run, failure) if self._missed(run) else self._begin_anew(run, failure)
         commands = self._ask_for_less(run, failure)
         return self._try_again(run, failure) if commands is None else commands
 
@@ -103,7 +111,7 @@ class Recovery:
 
     def _try_again(self, run: Run, failure: Failure) -> list[Command] | None:
         """Try the same again, once the pause is over, where that may help and is allowed."""
-        if not retryable(failure):
+        if not retryable(failure) and not (run.resumed and resumable(failure)):
             return None
         retried = Retried(run.leg.number, failure.kind)
         if failure.kind is FailureKind.STALE and not run.stale:
@@ -112,22 +120,62 @@ class Recovery:
             return [retried]
         if not self._granted(run):
             return None
-        seconds = pause_seconds(failure, run.retries - 1, self._jitter())
-        run.attempt += 1
-        self._roster.move(run, Signal.PAUSE)
-        return [retried, SetTimer(f"retry:{run.leg.number}", seconds)]
+        self._roster.pause(run)
+        return [retried, self._timer(run, failure)]
 
-    def _by_itself(self, run: Run, failure: Failure) -> list[Command] | None:
-        """Try the same again with no other call beside it, where the client has read nothing of it."""
-        if self._merge.missed(run.leg.number) or not self._granted(run):
+    def _missed(self, run: Run) -> bool:
+        return self._merge.missed(run.leg.number)
+
+    def _begin_anew(self, run: Run, failure: Failure) -> list[Command] | None:
+        """Try the same again, though it had begun to answer; by itself, where another call was why it ended."""
+        if not resumable(failure) or not self._granted(run):
             return None
-        self._roster.again(run, Signal.RESTART)
-        return [Retried(run.leg.number, failure.kind)]
+        retried = Retried(run.leg.number, failure.kind)
+        if failure.kind is FailureKind.INTERRUPTED:
+            self._roster.again(run, Signal.RESTART)
+            return [retried]
+        self._roster.pause(run, Signal.RESTART)
+        return [retried, self._timer(run, failure)]
+
+    def _resume(self, run: Run, failure: Failure) -> list[Command] | None:
+        """Go on from where the client's answer broke off, in another call."""
+        if self._settings.resume == "off" or not resumable(failure):
+            return None
+        legs = [run.leg] if self._settings.resume == "replay" else self._continuing(run)
+        if legs is None:
+            self._resumed(run, "impossible")
+            return None
+        if not self._granted(run):
+            self._resumed(run, "spent")
+            return None
+        if run.leg.choices(self._request.prompts) == 1 or self._settings.resume == "replay":
+            run.leg = replace(legs[0], number=run.leg.number, seed=run.leg.seed)
+            run.resumed = True
+            self._roster.pause(run, Signal.RESTART)
+            return [self._timer(run, failure)]
+        parts = self._roster.split(run, legs)
+        self._merge.hand_over(run.leg.number)
+        return [self._timer(part, failure) for part in parts]
+
+    def _continuing(self, run: Run) -> list[Leg] | None:
+        if self._request.choice_params is not None and self._capability.exact:
+            return None  # it reads them by the place of a choice in its one call
+        if self._request.dialect is Dialect.CHAT and self._settings.chat_continues == "no":
+            return None
+        unfinished = self._merge.unfinished(run.leg.number)
+        return continuing(self._request, run.leg, unfinished, self._merge.n, self._settings.chat_continues)
+
+    def _resumed(self, run: Run, outcome: str) -> None:
+        self.notes.append(Resumed(run.leg.number, self._settings.resume, outcome))
+
+    def _timer(self, run: Run, failure: Failure) -> SetTimer:
+        return SetTimer(f"retry:{run.leg.number}", pause_seconds(failure, run.retries - 1, self._jitter()))
 
     def _granted(self, run: Run) -> bool:
         """Take one more attempt for a leg, where it has one left and the budget allows it."""
-        if run.retries >= self._retries_per_leg or not self._budget():
-            self.retries_spent |= self._retries_per_leg > 0
+        per_leg = self._settings.retries_per_leg
+        if run.retries >= per_leg or not self._budget():
+            self.retries_spent |= per_leg > 0
             return False
         run.retries += 1
         return True

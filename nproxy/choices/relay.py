@@ -7,11 +7,14 @@ the output is the one that Merge would write.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request
+from nproxy.choices.records import Record
 from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
@@ -42,16 +45,36 @@ class _Patch:
 
 
 class Relay(Merge):
-    """Relays one leg. `shown`: the name to show instead of the upstream's own for the model, None to leave it."""
+    """Relays one leg. `shown`: the name to show instead of the upstream's own for the model, None to leave it.
 
-    def __init__(self, request: Request, id: str, created: int, model: str, *, shown: str | None = None) -> None:
-        super().__init__(request, id, created, model)
+    A call that goes on with what another has brought has names of its own, and may begin in the middle of a chunk: from
+    then on, frames are written as Merge writes them, under the first call's names.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        id: str,
+        created: int,
+        model: str,
+        *,
+        shown: str | None = None,
+        record: Callable[[], Record] | None = None,
+    ) -> None:
+        super().__init__(request, id, created, model, record=record)
         self._shown = shown
+        self._resumed = False
         self._named = False  # id and created are the upstream's
         self._roles: set[int] = set()  # choices whose role is out
         self._patch: _Patch | None = None
         self._tails: list[bytes] = []
         self._body: bytes | None = None
+
+    def add(self, leg: Leg) -> None:
+        super().add(leg)
+        if any(choice.sent for choice in self._choices):
+            self._resumed, self._patch = True, None
+            self._tails.clear()
 
     def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
         if name != "error" and self._patch is not None and self._strands[number].rewriter.swap(data) is not None:
@@ -81,6 +104,8 @@ class Relay(Merge):
     ) -> bytes:
         if not data or not self._request.stream:
             return super()._frame(strand, data, chunk, position, choice, said)
+        if self._resumed:
+            return self._role(choice) + super()._frame(strand, data, chunk, position, choice, said)
         came = loads(data)
         wanted = self._wanted(came, came["choices"][position], chunk, choice, said)
         written = self._role_first(choice, said)
@@ -97,7 +122,7 @@ class Relay(Merge):
         return written + event(dumps(wanted) if patched is None else patched)
 
     def _without_choices(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
-        if not data or not self._request.stream:
+        if not data or not self._request.stream or (self._resumed and chunk.usage is None):
             return super()._without_choices(strand, data, chunk)
         if chunk.usage is not None:
             self._tails.append(data)

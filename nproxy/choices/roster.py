@@ -16,7 +16,8 @@ class Run:
     """A leg and how far it is.
 
     attempt: the number of its call, counted from 0. retries: those attempts that the budget paid for. stale: it has had
-    its free attempt. alone: its call has, or had, no other beside it.
+    its free attempt. alone: its call has, or had, no other beside it. resumed: its call goes on with what
+    an earlier one has brought.
     """
 
     leg: Leg
@@ -25,6 +26,7 @@ class Run:
     retries: int = 0
     stale: bool = False
     alone: bool = False
+    resumed: bool = False
 
 
 class Roster:
@@ -89,6 +91,20 @@ class Roster:
         self.move(run, signal)
         self.resume(run)
 
+    def pause(self, run: Run, signal: Signal = Signal.PAUSE) -> None:
+        """Let a leg be called once more when somebody ends its pause."""
+        run.attempt += 1
+        self.move(run, signal)
+
+    def split(self, run: Run, legs: Sequence[Leg]) -> list[Run]:
+        """End a leg that was cut, and have others, which pause, bring what it did not."""
+        self.move(run, Signal.END)
+        parts = [self._runs[number] for number in sorted(self.add(legs, held=True))]
+        for part in parts:
+            part.attempt, part.retries, part.resumed = run.attempt, run.retries, True
+            self.pause(part)
+        return parts
+
     def release(self, numbers: Iterable[int]) -> None:
         """Let legs that were held wait for their turn."""
         for number in numbers:
@@ -101,14 +117,15 @@ class Roster:
             return None
         return self._runs[heapq.heappop(self._queue)]
 
-    def add(self, legs: Sequence[Leg]) -> set[int]:
-        """Number, seed and enlist further legs; gives their numbers."""
+    def add(self, legs: Sequence[Leg], *, held: bool = False) -> set[int]:
+        """Number, seed and enlist further legs; gives their numbers. held: as those of the roster's."""
         first = len(self._runs)
         numbered = [replace(leg, number=first + place, seed=None) for place, leg in enumerate(legs)]
         if self._draw is not None:
             numbered = seeded(numbered, self._seed, self._draw, self._taken)
-        self._enlist(numbered)
-        return {leg.number for leg in numbered}
+        numbers = {leg.number for leg in numbered}
+        self._enlist(numbered, frozenset(numbers) if held else frozenset())
+        return numbers
 
     def drop_idle(self) -> None:
         """Cancel all legs that wait or pause."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nproxy.choices.continuation import ChatContinues
+from nproxy.choices.resume import Resume
+
 
 @dataclass(frozen=True, slots=True)
 class ConductSettings:
     """What one request is conducted by.
 
     id, created (unix seconds), shown_model (as the client asked): what the client reads in every chunk.
-    retries_per_leg: attempts after the first, each before the leg's first event. ping_seconds: no longer silence than
+    retries_per_leg: attempts after the first, resumes included. ping_seconds: no longer silence than
     this in a stream that has begun. headers_after_seconds: a stream without any event by then begins all the same.
     gather_seconds: failures so shortly after the first are weighed together. partial: where some choices are finished
     and others are lost, the client gets those that are. fallback: another upstream may be asked, so where this one is
-    at fault and the client has nothing yet, the conduct ends with FallBack and says no error.
+    at fault and the client has nothing yet, the conduct ends with FallBack and says no error. resume: what becomes of a
+    leg that is cut when the client has read of it. chat_continues: how the upstream goes on with a message.
     """
 
     id: str
@@ -26,3 +30,5 @@ class ConductSettings:
     gather_seconds: float = 0.05
     partial: bool = False
     fallback: bool = False
+    resume: Resume = "off"
+    chat_continues: ChatContinues = "no"

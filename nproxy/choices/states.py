@@ -2,8 +2,8 @@
 
     WAITING   planned, not yet called: the upstream takes only so many calls at once
     CALLED    the call is open and has sent no event; a failure now can be made good by another attempt
-    SPEAKING  its first event has come; a failure now is final, unless the upstream broke off to serve another call
-    PAUSED    it failed and will be tried again when its timer fires
+    SPEAKING  its first event has come; a failure now is final, unless nothing of it is missed, or it can be resumed
+    PAUSED    it failed, or stands in for one that did, and will be called when its timer fires
     DONE      it ended, and its choices are finished or given to other legs
     FAILED    it failed for good
     CANCELLED nproxy ended it
@@ -31,8 +31,8 @@ class Signal(Enum):
 
     OPEN = auto()  # its call is made
     SPEAK = auto()  # its first event has come
-    PAUSE = auto()  # it failed before that, and another attempt is granted
-    RESTART = auto()  # it was interrupted, and what it said is not missed
+    PAUSE = auto()  # it failed before that, and another attempt is granted; or the leg before it failed
+    RESTART = auto()  # it broke off, and another call says that anew, or goes on with it
     RESUME = auto()  # the pause is over
     END = auto()  # its answer is whole
     FAIL = auto()  # it failed, and nothing makes it good
@@ -43,6 +43,7 @@ _W, _C, _S, _P = LegState.WAITING, LegState.CALLED, LegState.SPEAKING, LegState.
 
 TRANSITIONS: dict[tuple[LegState, Signal], LegState] = {
     (_W, Signal.OPEN): LegState.CALLED,
+    (_W, Signal.PAUSE): LegState.PAUSED,
     (_C, Signal.SPEAK): LegState.SPEAKING,
     (_C, Signal.PAUSE): LegState.PAUSED,
     (_S, Signal.RESTART): _P,

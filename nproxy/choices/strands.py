@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lack
 from nproxy.choices.offsets import TextOffsets
+from nproxy.choices.records import Record, Repeat
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
@@ -22,7 +23,8 @@ class Choice:
 
     began: something of it has come. finish_reason: set once; nothing of this index is taken afterwards. lost: why it
     will never finish, where the client gets the others all the same. pieces: what a whole answer is folded from; empty
-    in a stream. strand: the leg that brings it.
+    in a stream. strand: the leg that brings it. sent: what the client has of it, where another call may go on behind
+    that. repeat: what of such a call it has already.
     """
 
     index: int
@@ -34,6 +36,18 @@ class Choice:
     offsets: TextOffsets = field(default_factory=TextOffsets)
     pieces: list[UpstreamChoice] = field(default_factory=list)
     strand: Strand | None = None
+    sent: Record | None = None
+    repeat: Repeat | None = None
+
+    def goes_on(self) -> bool:
+        """Prepare for another call; whether it goes on with this choice, or the choice begins anew."""
+        if self.finished:
+            return True
+        if not self.sent:
+            return False
+        self.tools = ToolCalls()  # the call numbers and names them anew
+        self.repeat = self.sent.again()
+        return True
 
 
 @dataclass(slots=True)
@@ -100,6 +114,11 @@ class Strand:
         else:
             promised = range(len(self.choices))
             self.by_choice.update((said.index, usage) for said in chunk.choices if said.index in promised)
+
+    def told(self, choice: Choice) -> Usage | None:
+        """The last usage that came with this choice."""
+        index = next(index for index, own in enumerate(self.choices) if own is choice)
+        return self.by_choice.get(index)
 
     def usage(self) -> LegUsage:
         """This leg's tokens, as far as it has told; where it carries several prompts, those of all of them."""

@@ -23,6 +23,7 @@ from nproxy.choices.commands import (
     Learn,
     OpenLeg,
     Respond,
+    Resumed,
     Retried,
     SetTimer,
     Spent,
@@ -72,6 +73,11 @@ class Drive:
         self.fell_back: FallBack | None = None
         self._finished = False
         self._ended_by: ApiError | None = None
+
+    @property
+    def exchange(self) -> Exchange:
+        """The request that is driven."""
+        return self._exchange
 
     async def run(self) -> None:
         """Drive the request to its end. Raises ClientLeft, and CancelledError when the client's connection is lost."""
@@ -129,6 +135,8 @@ class Drive:
                     self._learn(lesson)
                 case Anomaly(kind=kind):
                     self._observer.anomaly(kind)
+                case Resumed(how=how, outcome=outcome):
+                    self._observer.resumed(how, outcome)
                 case Retried(reason=reason):
                     self._observer.retried(reason)
                 case ChoiceFinished():

@@ -144,6 +144,8 @@ def _settings(app: App, upstream: Upstream, request: Request) -> ConductSettings
         created=int(time.time()),
         shown_model=request.model,
         retries_per_leg=upstream.settings.retries.per_leg,
+        resume=upstream.settings.resume,
+        chat_continues=upstream.settings.chat_continues,
         ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
         partial=app.config.n_policy.on_leg_failure == "partial",
         headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,

@@ -81,6 +81,9 @@ class Observer:
     def retried(self, reason: str) -> None:
         self._metrics.retries(self._upstream, reason).inc()
 
+    def resumed(self, how: str, outcome: str) -> None:
+        self._metrics.resumes(self._upstream, how, outcome).inc()
+
     def ended(self, choices: int) -> None:
         """The request is over."""
         if choices > 1 and self._first_finish:

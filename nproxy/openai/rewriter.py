@@ -156,6 +156,45 @@ class Rewriter:
         return True
 
 
+class Overheard(Rewriter):
+    """A rewriter that tells what it passes on: each string as it stood in the upstream's JSON, without its quotes.
+
+    listen: gives, for an upstream index and the string's key, what takes the strings; asked again whenever a template
+    is made. Strings of chunks that take the full road are not told.
+    """
+
+    __slots__ = ("_listen", "_listeners")
+
+    def __init__(self, dialect: Dialect, listen: Callable[[int, str], Callable[[bytes], None]]) -> None:
+        super().__init__(dialect)
+        self._listen = listen
+        self._listeners: dict[tuple[bytes, bytes], Callable[[bytes], None]] = {}  # by the bytes around the string
+
+    def swap(self, data: bytes) -> tuple[int, bytes] | None:
+        hit = super().swap(data)
+        if hit is not None and (template := self._latest) is not None:
+            before, behind = template.before, template.behind
+            self._listeners[before, behind](data[len(before) : -len(behind)])
+        return hit
+
+    def learn(self, data: bytes, chunk: UpstreamChunk, render: Callable[[UpstreamChoice], bytes]) -> None:
+        if not any(isinstance(value, list) and value for choice in chunk.choices for value in choice.extra.values()):
+            super().learn(data, chunk, render)  # entries that stand beside a text are to be seen each time
+
+    def _make(
+        self,
+        place: tuple[int, str],
+        before: bytes,
+        behind: bytes,
+        chunk: UpstreamChunk,
+        render: Callable[[UpstreamChoice], bytes],
+    ) -> bool:
+        made = super()._make(place, before, behind, chunk, render)
+        if made:
+            self._listeners = {around: self._listen(*whose) for whose, around in self._made.items()}
+        return made
+
+
 def _the_string(chunk: UpstreamChunk) -> str | None:
     """Give the key of the one string that such a chunk carries, None if it carries anything else of weight."""
     if len(chunk.choices) != 1 or chunk.usage is not None:

@@ -15,7 +15,19 @@ from nproxy.choices.events import Failure, FailureKind, LegFailed
 from nproxy.choices.lessons import FieldRefused, NativeWidth
 from nproxy.choices.plan import Request
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, pause_seconds, retryable
-from tests.choices.tutil import NATIVE, UNTESTED, Play, answer, chat, completion, contents, delta, failure, status
+from tests.choices.tutil import (
+    NATIVE,
+    UNTESTED,
+    Play,
+    answer,
+    chat,
+    completion,
+    contents,
+    delta,
+    failure,
+    status,
+    usage_chunk,
+)
 
 
 def sent(play: Play) -> Any:
@@ -85,11 +97,33 @@ def test_K5_the_attempts_are_counted() -> None:
     assert play.respond.status == 502
 
 
-def test_K5_not_after_the_first_event() -> None:
+def test_K5_not_after_the_client_has_read_of_it() -> None:
     play = Play(chat(n=2, stream=True), retries=1)
-    play.says(0, delta("", role="assistant"))
+    play.says(0, delta("", role="assistant"), delta("x"))
     play.fails(0, FailureKind.CUT)
     assert play.of(Retried) == []
+
+
+@pytest.mark.parametrize("kind", ["cut", "timeout", "malformed"])
+def test_K5_but_after_a_role_as_the_client_has_it_anyway(kind: FailureKind) -> None:
+    play = Play(chat(n=2, stream=True), retries=1)
+    play.says(0, delta("", role="assistant"))
+    play.fails(0, kind)
+    assert play.of(Retried) == [Retried(0, kind)] and play.timers["retry:0"] == 0.125
+    play.fires("retry:0")
+    play.streams(0)
+    play.streams(1)
+    assert contents(play.frames) == {0: "ab", 1: "ab"} and play.finish == "ok"
+
+
+def test_K5_a_stream_that_is_folded_begins_anew_and_what_is_finished_stays() -> None:
+    play = Play(chat(n=2), Capability(native_width=2, json_usage=False), retries=1)
+    play.says(0, delta("lost"), delta("first", index=1), delta(finish="stop", index=1))
+    play.fails(0, FailureKind.CUT)
+    play.fires("retry:0")
+    play.streams(0, delta("new"), delta("late", index=1), delta(finish="stop"), usage_chunk(3, 4))
+    assert [choice["message"]["content"] for choice in play.reply["choices"]] == ["new", "first"]
+    assert play.reply["usage"]["completion_tokens"] == 4
 
 
 def test_K5_an_empty_answer_is_tried_again() -> None:

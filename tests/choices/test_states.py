@@ -22,7 +22,7 @@ def test_every_state_is_reached() -> None:
     assert set(TRANSITIONS.values()) | {LegState.WAITING} == set(LegState)
 
 
-def test_after_its_first_event_a_leg_is_called_again_only_where_it_was_interrupted() -> None:
+def test_after_its_first_event_a_leg_is_called_again_only_where_it_broke_off() -> None:
     kept = {key: after for key, after in TRANSITIONS.items() if key[1] is not Signal.RESTART}
     reached = {LegState.SPEAKING}
     while more := {kept[key] for key in kept if key[0] in reached} - reached:

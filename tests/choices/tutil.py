@@ -23,6 +23,7 @@ from nproxy.choices.commands import (
     SetTimer,
 )
 from nproxy.choices.conduct import Conduct
+from nproxy.choices.continuation import ChatContinues
 from nproxy.choices.events import (
     Event,
     Failure,
@@ -35,6 +36,7 @@ from nproxy.choices.events import (
     TimerFired,
 )
 from nproxy.choices.plan import Greedy, Plan, Request, make_plan
+from nproxy.choices.resume import Resume
 from nproxy.choices.settings import ConductSettings
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
@@ -156,6 +158,8 @@ class Play:
     greedy: Greedy = "accept"
     partial: bool = False
     fallback: bool = False
+    resume: Resume = "off"
+    chat_continues: ChatContinues = "no"
     timers: dict[str, float] = field(default_factory=dict)
     open: dict[int, OpenLeg] = field(default_factory=dict)
     opened: list[OpenLeg] = field(default_factory=list)
@@ -165,7 +169,14 @@ class Play:
         draw = drawing()
         self.plan = self.plan or make_plan(self.request, self.capability, draw, self.greedy)
         settings = ConductSettings(
-            ID, CREATED, MODEL, retries_per_leg=self.retries, partial=self.partial, fallback=self.fallback
+            ID,
+            CREATED,
+            MODEL,
+            retries_per_leg=self.retries,
+            partial=self.partial,
+            fallback=self.fallback,
+            resume=self.resume,
+            chat_continues=self.chat_continues,
         )
         self.conduct = Conduct(
             self.request, self.plan, self.capability, settings, budget=self.budget, jitter=lambda: 0.5, draw=draw

@@ -1,0 +1,180 @@
+"""Continuing: a choice that was cut goes on in another call, whose prompt ends in what it has said.
+
+Text can be gone on with, and nothing else: not reasoning, not tool calls, not a prompt of token ids, and not what is
+held to a form, which the server would begin anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from nproxy.choices.leg import Leg, Prefix
+from nproxy.choices.plan import Request, top_up
+from nproxy.choices.records import light
+from nproxy.choices.strands import Choice
+from nproxy.openai.chunks import UpstreamChoice
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.jsonvalue import JSON, dumps, loads
+from nproxy.openai.requests import CompletionRequest
+from nproxy.openai.usage import Usage
+
+ChatContinues = Literal["no", "flag", "trailing"]
+"""How a server goes on with the last assistant message: not; where `continue_final_message` says so; always."""
+
+_LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
+_FORMS = (
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "grammar",
+    "json_schema",
+    "regex",
+    "ebnf",
+)
+
+
+class Script:
+    """The record of one choice by its text: see Record. more: something else was sent, too."""
+
+    __slots__ = ("_key", "_raw", "more", "pieces")
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.more = False
+        self.pieces = 0  # log probabilities where they came, else chunks with text
+        self._key = "content" if dialect is Dialect.CHAT else "text"
+        self._raw = bytearray()  # as in JSON
+
+    def __bool__(self) -> bool:
+        return self.more or bool(self._raw)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        text: str = loads(b'"' + self._raw + b'"')
+        return text
+
+    def hear(self, key: str) -> Callable[[bytes], None]:
+        return self._hear if key == self._key else self._hear_more
+
+    def note(self, said: UpstreamChoice) -> None:
+        text = said.delta.get(self._key)
+        if isinstance(text, str) and text:
+            self._raw += dumps(text)[1:-1]
+            self.pieces += _entries(said.logprobs) or 1
+        self.more |= any(not light(value) for key, value in said.delta.items() if key != self._key)
+        self.more |= not isinstance(text, str) and not light(text)
+
+    def again(self) -> None:
+        return None
+
+    def _hear(self, escaped: bytes) -> None:
+        self._raw += escaped
+        self.pieces += 1
+
+    def _hear_more(self, escaped: bytes) -> None:
+        self.more = True
+
+
+def _entries(logprobs: JSON) -> int:
+    if not isinstance(logprobs, dict):
+        return 0
+    lists = [value for key in ("content", "tokens") if isinstance(value := logprobs.get(key), list)]
+    return max(map(len, lists), default=0)
+
+
+def continuing(
+    request: Request, leg: Leg, unfinished: Sequence[Choice], n: int, way: ChatContinues
+) -> list[Leg] | None:
+    """Legs that bring what a leg did not finish: one for each choice that has begun, and those that the others need.
+
+    None where some choice cannot go on. n: choices per prompt. Numbers and seeds are the caller's.
+    """
+    legs: list[Leg] = []
+    for choice in unfinished:
+        if not choice.sent:
+            continue
+        prefix = _prefix(leg, choice, way)
+        prompt = choice.index // n if request.prompts > 1 else None
+        one = replace(leg, offset=choice.index % n, width=1, prompt=prompt, prefix=prefix, warms=False)
+        if prefix is None or continued(request, one, prefix) is None:
+            return None
+        legs.append(one)
+    others = [choice.index for choice in unfinished if not choice.sent]
+    return legs + top_up(replace(leg, warms=False), others, n, request.prompts, leg.width)
+
+
+def _prefix(leg: Leg, choice: Choice, way: ChatContinues) -> Prefix | None:
+    script, strand = choice.sent, choice.strand
+    if not isinstance(script, Script) or script.more or strand is None:
+        return None
+    told = strand.told(choice)
+    before = 0 if leg.prefix is None else leg.prefix.tokens
+    return Prefix(script.text, script.pieces if told is None else before + told.completion, way == "flag")
+
+
+def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | None:
+    """The fields by which a leg's call goes on from a prefix; None where they cannot say that."""
+    own = {} if request.choice_params is None else request.choice_params[leg.offset]
+    asked = {**request.body.fields, **own}
+    if any(asked.get(name) is not None for name in _FORMS) or not _free(asked.get("response_format")):
+        return None
+    put: dict[str, JSON] = {}
+    for name in (*_LIMITS, "min_tokens"):
+        limit = asked.get(name)
+        if not isinstance(limit, int) or limit < 0:
+            continue
+        put[name] = left = limit - prefix.tokens
+        if name == "min_tokens":
+            put[name] = max(0, left)
+        elif left < 1:
+            return None  # it was at its end, and it is not known what that was
+    said = _prompt(request, leg, prefix) if isinstance(request, CompletionRequest) else _messages(asked, prefix)
+    return None if said is None else put | said
+
+
+def _free(form: JSON) -> bool:
+    return form is None or (isinstance(form, dict) and form.get("type") == "text")
+
+
+def _prompt(request: CompletionRequest, leg: Leg, prefix: Prefix) -> dict[str, JSON] | None:
+    prompt = request.prompt[leg.prompt or 0]
+    if not isinstance(prompt, str):
+        return None
+    if not request.echo:
+        return {"prompt": prompt + prefix.text}
+    return {"prompt": prefix.text, "echo": False} if prefix.text.startswith(prompt) else None
+
+
+def _messages(asked: Mapping[str, JSON], prefix: Prefix) -> dict[str, JSON] | None:
+    """The messages with what was said at their end: of a message of its own, or of the one that the client began."""
+    messages = asked.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return None
+    put: dict[str, JSON] = {"continue_final_message": True, "add_generation_prompt": False} if prefix.flag else {}
+    last = messages[-1]
+    begun = isinstance(last, dict) and last.get("role") == "assistant"
+    if begun and isinstance(last, dict) and (not prefix.flag or asked.get("continue_final_message") is True):
+        content = last.get("content")
+        if not isinstance(content, str):
+            return None
+        return put | {"messages": [*messages[:-1], {**last, "content": content + prefix.text}]}
+    return put | {"messages": [*messages, {"role": "assistant", "content": prefix.text}]}
+
+
+def whole(usage: Usage, prefix: Prefix, prompt: int | None) -> Usage:
+    """The usage of a choice whose last call went on from a prefix, as one call would have told it.
+
+    prompt: tokens of the original prompt; where no call told them, those of the prefix are taken as many as came.
+    """
+    original = max(0, usage.prompt - prefix.tokens) if prompt is None else min(prompt, usage.prompt)
+    details = usage.prompt_details
+    return replace(
+        usage,
+        prompt=original,
+        completion=usage.total - original,
+        prompt_details=None if details is None else {key: min(count, original) for key, count in details.items()},
+    )

@@ -1,0 +1,254 @@
+"""Replay: a leg that was cut is called again with its seed, and what the client has is compared and swallowed.
+
+A choice has channels: each text of its delta (content, reasoning, refusal, the arguments of one tool call ...), and
+each list. Of a channel only its length and a hash are kept. What comes again may be cut into other chunks, so the two
+are compared where the channel reaches the length that was sent. Nothing new goes out before all channels have.
+Log probabilities and token ids are lists beside the text; of them as many entries are swallowed as were sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Protocol
+
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.fold import SAID_ONCE
+from nproxy.choices.reading import LegFault
+from nproxy.choices.records import light
+from nproxy.openai.chunks import UpstreamChoice
+from nproxy.openai.jsonvalue import JSON, dumps, loads
+
+Path = tuple[str | int, ...]
+"""Where a channel stands in a delta: `("content",)`, `("tool_calls", 0, "function", "arguments")`."""
+
+_MOST_UNHASHED = 1024
+_DIFFERS = Failure(
+    FailureKind.DIFFERS,
+    "The upstream's answer broke off, and what came when it was asked again is not what had been sent.",
+)
+
+
+class Tape:
+    """What went over one channel: how much, and its hash, however it was cut and escaped.
+
+    Texts are measured and hashed as UTF-16, where half of a surrogate pair has a place of its own: servers split
+    characters over chunks, too.
+    """
+
+    __slots__ = ("_hash", "_length", "_raw")
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._hash = blake2b(digest_size=16)
+        self._raw = bytearray()  # text as it stood in JSON, which is not in the two yet
+
+    def hear(self, escaped: bytes) -> None:
+        """Take a text as it stands between the quotes of a JSON string."""
+        self._raw += escaped
+        if len(self._raw) > _MOST_UNHASHED:
+            self._settle()
+
+    def add(self, data: bytes) -> None:
+        """Take bytes: a text's UTF-16, or an item's JSON."""
+        self._settle()
+        self._length += len(data)
+        self._hash.update(data)
+
+    @property
+    def length(self) -> int:
+        """Bytes so far."""
+        self._settle()
+        return self._length
+
+    @property
+    def digest(self) -> bytes:
+        """The hash of them."""
+        self._settle()
+        return self._hash.digest()
+
+    def _settle(self) -> None:
+        if self._raw:
+            data = _units(loads(b'"' + self._raw + b'"'))
+            self._raw.clear()
+            self._length += len(data)
+            self._hash.update(data)
+
+
+def _units(text: str) -> bytes:
+    return text.encode("utf-16-le", "surrogatepass")
+
+
+def _item(value: JSON) -> bytes:
+    return dumps(value) + b","
+
+
+class _Leaf(Protocol):
+    """What is done with the parts of a delta; each gives what of the part is to stay, None for nothing."""
+
+    def text(self, path: Path, text: str) -> JSON: ...
+
+    def name(self, path: Path, name: str) -> JSON: ...
+
+    def items(self, path: Path, items: list[JSON]) -> JSON: ...
+
+
+def _through(value: JSON, path: Path, leaf: _Leaf) -> JSON:
+    """Give what stays of a value. Numbers and nulls stay with what stands beside them."""
+    if light(value):
+        return value
+    match value:
+        case str():
+            return leaf.name(path, value) if path[-1] in SAID_ONCE else leaf.text(path, value)
+        case list() if path == ("tool_calls",):
+            calls = (_through(call, (*path, _index(call, place)), leaf) for place, call in enumerate(value))
+            return [call for call in calls if not light(call)] or None
+        case list():
+            return leaf.items(path, value)
+        case dict():
+            parts = ((key, _through(member, (*path, key), leaf)) for key, member in value.items())
+            kept: dict[str, JSON] = {key: part for key, part in parts if part is not None}
+            return None if light(kept) else kept
+        case _:
+            return value
+
+
+def _index(call: JSON, place: int) -> int:
+    index = call.get("index") if isinstance(call, dict) else None
+    return index if isinstance(index, int) else place
+
+
+class Transcript:
+    """The record of one choice by channel: see Record."""
+
+    __slots__ = ("_counts", "_names", "_tapes")
+
+    def __init__(self) -> None:
+        self._tapes: dict[Path, Tape] = {}
+        self._names: set[Path] = set()  # ids and types that are out: a second call may have others
+        self._counts: dict[Path, int] = {}  # entries of lists beside the delta
+
+    def __bool__(self) -> bool:
+        return bool(self._tapes or self._names or self._counts)
+
+    def hear(self, key: str) -> Callable[[bytes], None]:
+        return self._tape((key,)).hear
+
+    def note(self, said: UpstreamChoice) -> None:
+        _through(dict(said.delta), (), self)
+        for where, beside in (("logprobs", said.logprobs), ("extra", said.extra)):
+            for key, value in beside.items() if isinstance(beside, Mapping) else ():
+                if isinstance(value, list) and value:
+                    self._counts[where, key] = self._counts.get((where, key), 0) + len(value)
+
+    def again(self) -> Replay:
+        channels = {path: _Channel(tape.length, tape.digest) for path, tape in self._tapes.items()}
+        return Replay(channels, frozenset(self._names), dict(self._counts))
+
+    def text(self, path: Path, text: str) -> JSON:
+        self._tape(path).add(_units(text))
+        return text
+
+    def name(self, path: Path, name: str) -> JSON:
+        self._names.add(path)
+        return name
+
+    def items(self, path: Path, items: list[JSON]) -> JSON:
+        tape = self._tape(path)
+        for item in items:
+            tape.add(_item(item))
+        return items
+
+    def _tape(self, path: Path) -> Tape:
+        return self._tapes.setdefault(path, Tape())
+
+
+@dataclass(slots=True)
+class _Channel:
+    """A channel that is heard again. length, digest: what was sent; behind that all is new."""
+
+    length: int
+    digest: bytes
+    tape: Tape = field(default_factory=Tape)
+
+    @property
+    def left(self) -> int:
+        """How much of what was sent is still to come again."""
+        return self.length - self.tape.length
+
+    def hear(self, data: bytes) -> None:
+        """Compare what comes again. Raises LegFault."""
+        self.tape.add(data)
+        if self.left < 0 or (self.left == 0 and self.tape.digest != self.digest):
+            raise LegFault(_DIFFERS)
+
+
+class Replay:
+    """One call of a choice that is heard again: see Repeat. Made of its transcript, which may go on meanwhile."""
+
+    __slots__ = ("_channels", "_counts", "_names", "_new")
+
+    def __init__(self, channels: Mapping[Path, _Channel], names: frozenset[Path], counts: dict[Path, int]) -> None:
+        self._channels = channels
+        self._names = names
+        self._counts = counts
+        self._new = False  # something of the chunk at hand is new
+
+    @property
+    def over(self) -> bool:
+        return not any(self._counts.values()) and self._caught_up
+
+    @property
+    def _caught_up(self) -> bool:
+        return not any(channel.left for channel in self._channels.values())
+
+    def rest(self, said: UpstreamChoice) -> UpstreamChoice | None:
+        self._new = said.finish_reason is not None
+        delta = _through(dict(said.delta), (), self)
+        if self._new and not self._caught_up:
+            raise LegFault(_DIFFERS)  # it has gone another way, or is shorter
+        logprobs, extra = self._behind(said.logprobs, "logprobs"), self._behind(said.extra, "extra")
+        if not self._new:
+            return None
+        kept = delta if isinstance(delta, dict) else {}
+        if "text" in said.delta:
+            kept.setdefault("text", "")
+        return replace(said, delta=kept, logprobs=None if light(logprobs) else logprobs, extra=extra)
+
+    def text(self, path: Path, text: str) -> JSON:
+        channel, data = self._channels.get(path), _units(text)
+        sent = 0 if channel is None else min(channel.left, len(data))
+        if channel is not None and sent:
+            channel.hear(data[:sent])
+        if sent == len(data):
+            return None
+        self._new = True
+        return data[sent:].decode("utf-16-le", "surrogatepass")
+
+    def name(self, path: Path, name: str) -> JSON:
+        if path in self._names:
+            return None
+        self._new = True
+        return name
+
+    def items(self, path: Path, items: list[JSON]) -> JSON:
+        channel = self._channels.get(path)
+        for place, item in enumerate(items):
+            if channel is None or not channel.left:
+                self._new = True
+                return items[place:]
+            channel.hear(_item(item))
+        return None
+
+    def _behind(self, beside: JSON | Mapping[str, JSON], where: str) -> dict[str, JSON]:
+        """What stands beside a delta, its lists without the entries that were sent."""
+        kept: dict[str, JSON] = {}
+        for key, value in beside.items() if isinstance(beside, Mapping) else ():
+            if isinstance(value, list):
+                sent = self._counts.get((where, key), 0)
+                self._counts[where, key] = max(0, sent - len(value))
+                value = value[sent:]
+                self._new |= bool(value)
+            kept[key] = value
+        return kept
