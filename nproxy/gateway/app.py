@@ -59,7 +59,8 @@ class App:
         self.draining = self.leaving = False
         self.drives: set[Drive] = set()
         self.inflight = 0
-        self._unanswered = 0
+        self._unanswered: dict[Exchange, asyncio.Timeout] = {}
+        self._ended_by: ApiError | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -106,6 +107,17 @@ class App:
         """Wait until no request of any kind is in flight."""
         await self._idle.wait()
 
+    def end(self, error: ApiError) -> None:
+        """End all that is in flight with an error, however far it is; a stream that has begun gets it as an event."""
+        self._ended_by = error
+        driven = {drive.exchange for drive in self.drives}
+        for drive in self.drives:
+            drive.end(error)
+        for exchange, limit in self._unanswered.items():
+            exchange.closing = True
+            if exchange not in driven:
+                limit.reschedule(asyncio.get_running_loop().time())
+
     async def handle(
         self, request: BaseRequest, serve: Callable[[App, Exchange], Awaitable[None]], *, introspection: bool = False
     ) -> StreamResponse:
@@ -118,11 +130,12 @@ class App:
             introspection=introspection,
             target=origin_form(request.raw_path),
         )
-        self._entered(exchange)
+        limit = asyncio.timeout(None)
+        self._entered(exchange, limit)
         try:
             with WriteGuard(request, self.config.limits.write_seconds):
                 try:
-                    await self._answer(exchange, serve)
+                    await self._answer(exchange, serve, limit)
                 except ClientLeft:
                     exchange.code = CLIENT_LEFT
                     exchange.abort()
@@ -135,27 +148,32 @@ class App:
             raise RuntimeError("a handler ended without an answer")
         return exchange.response
 
-    async def _answer(self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]]) -> None:
+    async def _answer(
+        self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]], limit: asyncio.Timeout
+    ) -> None:
         try:
-            await serve(self, exchange)
+            async with limit:
+                await serve(self, exchange)
         except ApiError as error:
             await exchange.respond_error(error)
         except ClientLeft:
             raise
         except Exception:
-            log.exception("a request failed", extra={"fields": {"request_id": exchange.id}})
+            ended_by = self._ended_by if limit.expired() else None
+            if ended_by is None:
+                log.exception("a request failed", extra={"fields": {"request_id": exchange.id}})
             if exchange.response is None:
-                await exchange.respond_error(internal_error())
+                await exchange.respond_error(ended_by or internal_error())
             else:
                 exchange.abort()  # a status was sent: all that can still be said is that this is not the whole answer
 
-    def _entered(self, exchange: Exchange) -> None:
-        self._unanswered += 1
+    def _entered(self, exchange: Exchange, limit: asyncio.Timeout) -> None:
+        self._unanswered[exchange] = limit
         self._idle.clear()
         self._count(exchange, 1)
 
     def _left(self, exchange: Exchange) -> None:
-        self._unanswered -= 1
+        del self._unanswered[exchange]
         if not self._unanswered:
             self._idle.set()
         self._count(exchange, -1)

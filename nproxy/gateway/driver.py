@@ -79,6 +79,11 @@ class Drive:
         """The request that is driven."""
         return self._exchange
 
+    @property
+    def exchange(self) -> Exchange:
+        """The request that is driven."""
+        return self._exchange
+
     async def run(self) -> None:
         """Drive the request to its end. Raises ClientLeft, and CancelledError when the client's connection is lost."""
         left: ClientLeft | None = None

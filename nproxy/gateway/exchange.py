@@ -24,7 +24,7 @@ class ClientLeft(Exception):
     """The client is gone; nobody reads what would be written. Never an upstream's fault."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Exchange:
     """A request and what became of it.
 

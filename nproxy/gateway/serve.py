@@ -193,9 +193,7 @@ async def _within(seconds: float, done: Coroutine[None, None, None], hurry: asyn
 
 
 async def _break_off(app: App) -> None:
-    error = ApiError(503, "The gateway is shutting down.", type="server_error", code="shutting_down")
-    for drive in tuple(app.drives):
-        drive.end(error)
+    app.end(ApiError(503, "The gateway is shutting down.", type="server_error", code="shutting_down"))
     try:
         async with asyncio.timeout(AFTER_DRAIN_SECONDS):
             await app.idle()

@@ -8,11 +8,13 @@ import signal
 from typing import Any
 
 import httpx
+import pytest
 
 from nproxy.config import Config
 from nproxy.gateway.serve import drain, serve
-from tests.fakes.upstream import Behaviour, FakeUpstream
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, body, envelope, upstream_settings
+from tests.gateway.raw import apart, post
 
 
 async def test_L5_ready_says_no_while_streams_end(gateway: Gateway, upstream: FakeUpstream) -> None:
@@ -51,6 +53,70 @@ async def test_L5_at_the_limit_streams_get_an_error_event(gateway: Gateway, upst
     assert envelope(refused)["code"] == "shutting_down"
     await upstream.until(lambda: not upstream.open_calls, 1.0)
     assert gateway.app.inflight == 0
+
+
+async def test_L5_at_the_limit_what_is_not_with_an_upstream_yet_gets_the_error(gateway: Gateway) -> None:
+    """A request whose body is still on its way: the client reads why it got no answer."""
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(post(b'{"model": ', "Content-Length: 1000"))
+    while not gateway.app.inflight:
+        await asyncio.sleep(0.01)
+    await drain(gateway.app, 0.05)
+    status, headers, content = apart(await reader.readuntil(b"shutting_down"))
+    assert (status, headers["connection"]) == (503, "close")
+    assert b"shutting_down" in content
+    writer.close()
+
+
+async def test_L5_at_the_limit_what_passes_through_is_ended(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """Before its answer began with the error, behind that by a cut: half an answer must not look whole."""
+    async with raw_server(_never_answers) as url:
+        silent = gateway.client.post("/v1/embeddings", json={"model": MODEL})
+        gateway.app.reconfigure(Config.model_validate({"upstreams": [upstream_settings(upstream, replicas=[url])]}))
+        asked = asyncio.create_task(silent)
+        while not gateway.app.inflight:
+            await asyncio.sleep(0.01)
+        await drain(gateway.app, 0.05)
+        refused = await asked
+        assert refused.status_code == 503
+        assert envelope(refused)["code"] == "shutting_down"
+    assert gateway.app.inflight == 0
+
+
+async def _never_answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    await reader.read()
+
+
+async def test_L5_half_an_answer_that_passes_through_is_cut(gateway: Gateway, upstream: FakeUpstream) -> None:
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+        await reader.read()
+
+    async with raw_server(half) as url:
+        gateway.app.reconfigure(Config.model_validate({"upstreams": [upstream_settings(upstream, replicas=[url])]}))
+        async with gateway.client.stream("POST", "/v1/embeddings", json={"model": MODEL}) as answer:
+            pieces = answer.aiter_raw()
+            assert await anext(pieces) == b"half"
+            ending = asyncio.create_task(drain(gateway.app, 0.05))
+            with pytest.raises(httpx.TransportError):
+                await anext(pieces)
+            await ending
+
+
+async def test_L5_a_kept_connection_is_answered_while_draining_and_then_closed(gateway: Gateway) -> None:
+    """It is not closed while idle: the client may just be sending on it."""
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    head = b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"
+    writer.write(head)
+    assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+    gateway.app.draining = True
+    await asyncio.sleep(0.05)
+    writer.write(head)
+    status, headers, _ = apart((await reader.read()).partition(b"}]}")[2])
+    assert (status, headers["connection"]) == (200, "close")
+    writer.close()
 
 
 async def test_L5_sigterm(start: Start, upstream: FakeUpstream) -> None:
