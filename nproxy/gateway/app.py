@@ -14,6 +14,7 @@ from aiohttp.web_response import StreamResponse
 from nproxy import __version__
 from nproxy.choices.lessons import Lesson
 from nproxy.config import Config
+from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge, origin_form
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
@@ -47,6 +48,7 @@ class App:
         edge = Edge.of(config)
         self.upstreams = Upstreams(config, engine_socket)
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
+        self.aside = Aside()
         self.permits = Permits(config.limits.inflight_choices)
         self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
         self._take(config, edge)
@@ -101,6 +103,7 @@ class App:
 
     async def close(self) -> None:
         """Close all upstream connections."""
+        self.aside.close()
         await self.upstreams.close()
 
     async def idle(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from math import inf
 
@@ -26,7 +26,7 @@ from nproxy.gateway.observe import Observer
 from nproxy.gateway.request_id import leg_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.requests import parse_chat, parse_completion
+from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.upstreams.client import Call
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
@@ -39,18 +39,20 @@ _WRITTEN_ANEW = ("content-type", "content-encoding", "accept-encoding", "x-reque
 
 async def chat(app: App, exchange: Exchange) -> None:
     """POST /v1/chat/completions."""
-    body = Body.parse(await read_body(exchange.request, app.body_limit))
-    await _generate(app, exchange, parse_chat(body, app.limits, await _default_model(app, body)))
+    await _generate(app, exchange, await _read(app, exchange, parse_chat))
 
 
 async def completions(app: App, exchange: Exchange) -> None:
     """POST /v1/completions."""
-    body = Body.parse(await read_body(exchange.request, app.body_limit))
-    await _generate(app, exchange, parse_completion(body, app.limits, await _default_model(app, body)))
+    await _generate(app, exchange, await _read(app, exchange, parse_completion))
 
 
-async def _default_model(app: App, body: Body) -> str | None:
-    return await app.upstreams.unnamed() if body.fields.get("model") is None else None
+async def _read(app: App, exchange: Exchange, parse: Callable[[Body, Limits, str | None], Request]) -> Request:
+    """Read the body and what it asks for. Raises ApiError for what is wrong with either."""
+    raw = await read_body(exchange.request, app.body_limit)
+    body = await app.aside.by_size(len(raw), Body.parse, raw)
+    default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
+    return await app.aside.by_size(len(raw), parse, body, app.limits, default_model)
 
 
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:

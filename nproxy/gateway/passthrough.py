@@ -41,11 +41,12 @@ _MULTIPART_MODEL = re.compile(
 class _Upload:
     """The body on its way up: what was read to find the model, and the rest as it comes.
 
-    error: what ended it, when it was the client's doing.
+    body: it whole and understood, where it had to be. error: what ended it, when it was the client's doing.
     """
 
     known: bytes
     rest: AsyncGenerator[bytes] | None
+    body: Body | None = None
     error: ApiError | None = None
 
     async def stream(self) -> AsyncGenerator[bytes]:
@@ -65,8 +66,8 @@ async def serve(app: App, exchange: Exchange) -> None:
     """Send the request on and the answer back. Raises ApiError where no answer has begun."""
     upload, model = await _open_upload(app, exchange)
     upstream, name = await _route(app, model)
-    if model is not None and name is not None and name.upstream is not None and upload.rest is None:
-        upload.known = bytes(Body.parse(upload.known).splice({"model": name.upstream}))
+    if name is not None and name.upstream is not None and upload.body is not None:
+        upload.known = bytes(upload.body.splice({"model": name.upstream}))
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
     exchange.headers["x-nproxy-upstream"] = upstream.name
     called = model if name is None else name.upstream or name.shown
@@ -125,7 +126,8 @@ async def _open_upload(app: App, exchange: Exchange) -> tuple[_Upload, str | Non
         return _Upload(b"", chunks(request, app.body_limit)), None
     if plain and request.content_type.endswith("json"):
         raw = await read_body(request, app.body_limit)
-        return _Upload(raw, None), _json_model(raw)
+        body = await _json_body(app, raw)
+        return _Upload(raw, None, body), _model_of(body)
     rest = chunks(request, app.body_limit)
     if plain and request.content_type == "multipart/form-data":
         known = b""
@@ -143,21 +145,27 @@ async def _for_a_model(app: App, exchange: Exchange) -> tuple[_Upload, str | Non
     request = exchange.request
     raw = await read_body(request, app.body_limit) if hdrs.CONTENT_ENCODING not in request.headers else b""
     named: list[str | None] = []
+    body: Body | None = None
     if request.content_type.endswith("json"):
-        named = [_json_model(raw)]
+        body = await _json_body(app, raw)
+        named = [_model_of(body)]
     elif request.content_type == "multipart/form-data":
         named = [found.decode("utf-8", "replace") for found in _MULTIPART_MODEL.findall(raw)]
     for model in named or [None]:
         exchange.demand_model(model or "")
-    return _Upload(raw, None), named[0]
+    return _Upload(raw if body is None else body.raw, None, body), named[0]  # a body names it once, whoever reads it
 
 
-def _json_model(raw: bytes) -> str | None:
-    """The model that a JSON body names; a body that cannot be read is the upstream's to refuse."""
+async def _json_body(app: App, raw: bytes) -> Body | None:
+    """The body as JSON; one that cannot be read is the upstream's to refuse."""
     try:
-        model = Body.parse(raw).fields.get("model")
+        return await app.aside.by_size(len(raw), Body.parse, raw)
     except ApiError:
         return None
+
+
+def _model_of(body: Body | None) -> str | None:
+    model = None if body is None else body.fields.get("model")
     return model if isinstance(model, str) else None
 
 

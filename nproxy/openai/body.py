@@ -7,13 +7,21 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import orjson
-
 from nproxy.openai.errors import ApiError, invalid_request
-from nproxy.openai.jsonvalue import EXACT, JSON, dumps, nested_deeper
+from nproxy.openai.jsonvalue import EXACT, JSON, PATIENT, dumps, nested_deeper
+
+LONG = 256 << 10
+"""Bytes from which on a body is read in a thread: what takes no time in a small one adds up."""
+
+MOST_CONTAINERS = 1 << 16
+MOST_STRINGS = 1 << 18
+MOST_VALUES = 1_500_000
+"""Arrays and objects, strings with those that are keys, and commas of one body. They cost a parser time and memory, 50
+times its size for empty arrays; a prompt of a million token ids and a chat of 15,000 messages stay below."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_LONE_SURROGATE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +62,15 @@ class Body:
         """Parse a UTF-8 JSON object.
 
         Raises ApiError 400 with param null for: not UTF-8, not JSON (NaN, Infinity and numbers beyond a
-        double included), not an object, nesting deeper than `max_depth`, lone surrogates, integers of
-        thousands of digits.
+        double included), not an object, nesting deeper than `max_depth`, more parts than MOST_..., lone surrogates,
+        integers of thousands of digits. Where it runs in a thread, no step holds the others up for long.
         """
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
             raise _refused("it is not UTF-8") from None
-        if nested_deeper(raw, max_depth):
-            raise _refused(f"it is nested deeper than {max_depth} levels")
+        unescaped = _without_escaped_quotes(raw)
+        _refuse_too_much(unescaped, max_depth)
         fields: dict[str, JSON] = {}
         members: dict[str, tuple[int, int]] = {}
         repeated = False
@@ -77,8 +85,8 @@ class Body:
             raise _refused(f"{error.msg} (character {error.pos})") from None
         except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
             raise _refused("it holds a number that is too large or not a number") from None
-        if _SURROGATE.search(raw) is not None:
-            _refuse_lone_surrogates(raw)
+        if b"\\ud" in unescaped or b"\\uD" in unescaped:
+            _refuse_lone_surrogates(unescaped)
         if not text.isascii():
             members = _byte_spans(text, members)
         if repeated:
@@ -107,11 +115,30 @@ def _refused(why: str) -> ApiError:
     return invalid_request(f"The request body cannot be read as a JSON object: {why}.")
 
 
+def _without_escaped_quotes(raw: bytes) -> bytes:
+    """The same text with all quotes and backslashes that are escaped made dots: every quote left bounds a string."""
+    return raw.replace(b"\\\\", b"..").replace(b'\\"', b"..") if b"\\" in raw else raw
+
+
+def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
+    """Raise for what would hold a parser up; cheap, and right for valid JSON (the parser stops where it is not)."""
+    if unescaped.count(b'"') > 2 * MOST_STRINGS:
+        raise _refused(f"it holds more than {MOST_STRINGS} strings")
+    outside = b"".join(unescaped.split(b'"')[::2])
+    if outside.count(b"[") + outside.count(b"{") > MOST_CONTAINERS:
+        raise _refused(f"it holds more than {MOST_CONTAINERS} arrays and objects")
+    if outside.count(b",") > MOST_VALUES:
+        raise _refused(f"it holds more than {MOST_VALUES} values")
+    if nested_deeper(outside, max_depth):
+        raise _refused(f"it is nested deeper than {max_depth} levels")
+
+
 def _scan(text: str) -> Iterator[tuple[str, JSON, int, int]]:
     """Walk an object's members: key, value, and where the member begins and ends in the text.
 
     Raises json.JSONDecodeError where the text is not one JSON object, ValueError for its numbers.
     """
+    decoder = EXACT if len(text) < LONG else PATIENT
     at = _skip(text, 0)
     if not text.startswith("{", at):
         raise json.JSONDecodeError("an object must begin here", text, at)
@@ -125,7 +152,7 @@ def _scan(text: str) -> Iterator[tuple[str, JSON, int, int]]:
         at = _skip(text, at)
         if not text.startswith(":", at):
             raise json.JSONDecodeError("a colon must stand here", text, at)
-        value, at = EXACT.raw_decode(text, _skip(text, at + 1))
+        value, at = decoder.raw_decode(text, _skip(text, at + 1))
         yield key, value, start, at
         at = _skip(text, at)
         more = text.startswith(",", at)
@@ -143,12 +170,13 @@ def _skip(text: str, at: int) -> int:
     return at if space is None else space.end()
 
 
-def _refuse_lone_surrogates(raw: bytes) -> None:
+def _refuse_lone_surrogates(unescaped: bytes, step: int = LONG) -> None:
     """Raise for an escaped surrogate without its other half: no UTF-8 can carry it to an upstream."""
-    try:
-        orjson.loads(raw)  # the body is known to be JSON: lone surrogates are all that it can refuse
-    except orjson.JSONDecodeError:
-        raise _refused("it holds half of a surrogate pair") from None
+    for start in range(0, len(unescaped), step):  # a search through all of a long text would hold other threads up
+        end = start + step
+        found = _LONE_SURROGATE.search(unescaped, start, end + 12)  # room for a pair that begins before the end
+        if found is not None and found.start() < end:
+            raise _refused("it holds half of a surrogate pair")
 
 
 def _byte_spans(text: str, members: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:

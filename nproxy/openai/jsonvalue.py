@@ -38,6 +38,10 @@ def _finite(text: str) -> float:
 EXACT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 """The standard library's decoder, told to refuse NaN, Infinity and numbers that overflow to infinity."""
 
+PATIENT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=lambda digits: int(digits))
+"""The same for long documents in a thread: it asks Python for every number, so that other threads get their turn. A
+million integers would hold them up for 60 ms else."""
+
 _CONSTANTS = {
     "NaN": None,
     "Infinity": None,
