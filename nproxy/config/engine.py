@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import os
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, model_validator
 
-from nproxy.config.values import AdapterName, Count, Part, Seconds, Settings, Whole
+from nproxy.config.values import AdapterName, Count, Part, Seconds, Settings, Whole, conflict
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 ENGINE_UPSTREAM = "engine"
@@ -17,6 +18,9 @@ ToolParser = Literal[
 ]
 ReasoningParser = Literal["auto", "none", "think", "mistral", "gpt-oss"]
 """The engine's families; a test compares them with its own list."""
+
+DEFAULT_SEQUENCES, DEFAULT_BLOCK = 256, 16
+"""The engine's own max_sequences and block_size; the same test compares them."""
 
 
 class Engine(Settings):
@@ -68,3 +72,29 @@ class Engine(Settings):
     """Base of the seeds of requests without one; null: another at each start."""
     stall_seconds: Seconds = 60
     """An engine that has work and gives no token for so long counts as hung and is started again."""
+
+    @model_validator(mode="after")
+    def _memory_agrees(self) -> Self:
+        if self.num_blocks is not None and self.kv_fraction is not None:
+            raise conflict("must not stand beside num_blocks", "engine", "kv_fraction")
+        if self.max_batch_tokens is not None:
+            sequences, block = self.max_sequences or DEFAULT_SEQUENCES, self.block_size or DEFAULT_BLOCK
+            if self.max_batch_tokens < sequences + block:
+                least = f"must be at least max_sequences ({sequences}) plus block_size ({block})"
+                raise conflict(least, "engine", "max_batch_tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _road_agrees(self, info: ValidationInfo) -> Self:
+        if (self.device, self.kernels) == ("cuda", "torch"):
+            raise conflict("must be triton on a CUDA device: those of torch are for a CPU", "engine", "kernels")
+        interpreted = (info.context or {}).get("environ", os.environ).get("TRITON_INTERPRET") == "1"
+        if (self.device, self.kernels) == ("cpu", "triton") and not interpreted:
+            raise conflict("must be torch on a CPU: Triton compiles none for it", "engine", "kernels")
+        return self
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Self:
+        if self.model in self.adapters:
+            raise conflict("is the name of the model itself", "engine", "adapters", self.model)
+        return self

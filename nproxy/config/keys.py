@@ -11,9 +11,8 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from nproxy.config.checking import checked
-from nproxy.config.settings import conflict
 from nproxy.config.tree import read_file
-from nproxy.config.values import Count, Name, Settings, Weight
+from nproxy.config.values import Count, Name, Settings, Weight, conflict
 
 _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
 

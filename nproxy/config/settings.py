@@ -10,7 +10,6 @@ from ipaddress import ip_address
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 
 from nproxy.config.engine import ENGINE_UPSTREAM, Engine
 from nproxy.config.upstream import Upstream
@@ -29,6 +28,7 @@ from nproxy.config.values import (
     WebOrigin,
     Whole,
     Width,
+    conflict,
 )
 
 
@@ -210,6 +210,8 @@ class Config(Settings):
                 raise conflict(
                     "must not be empty, unless servers register over the admin port", "upstreams", position, "replicas"
                 )
+            if upstream.parallel != "auto" and upstream.parallel < self.listen.workers:
+                raise conflict("must not be below listen.workers, which share it", "upstreams", position, "parallel")
             if self.auth is not None and upstream.api_key == "passthrough":
                 raise conflict("must not be passthrough beside auth", "upstreams", position, "api_key")
         if self.admin is not None and self.admin.token is None and not _loopback(self.admin.host):
@@ -222,8 +224,3 @@ def _loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def conflict(message: str, *path: str | int) -> PydanticCustomError:
-    """An error between several keys, told at the key of `path` (the loader reads it from the context)."""
-    return PydanticCustomError("conflict", "{message}", {"message": message, "path": path})

@@ -4,28 +4,81 @@ from __future__ import annotations
 
 from pydantic import SecretStr
 
-from nproxy.config.settings import Config
+from nproxy.config.engine import Engine
+from nproxy.config.keys import read_keys
+from nproxy.config.replicas import DnsName, Replica
+from nproxy.config.settings import Admin, Auth, Config, Limits, Listen
 from nproxy.config.upstream import Upstream
 from nproxy.config.values import NativeUpTo
 
 
 def summarise(config: Config) -> str:
-    """Describe a configuration in a few lines; keys and passwords are named, not shown."""
-    lines = [f"listen    http://{_bracketed(config.listen.host)}:{config.listen.port}"]
+    """Describe a configuration in a few lines; keys are named and counted, not shown.
+
+    Reads the file of keys; raises ConfigError where it cannot be used any more.
+    """
+    lines = [("listen", _listen(config.listen))]
     if config.engine is not None:
-        lines.append(f"engine    {config.engine.model} ({config.engine.dtype})")
-    lines += [_upstream(upstream) for upstream in config.upstreams]
-    lines.append(f"limits    n up to {config.n_policy.max_n}, {config.limits.inflight_choices} choices in flight")
-    return "\n".join(lines)
+        lines.append(("engine", _engine(config.engine)))
+    lines += [("upstream", _upstream(upstream)) for upstream in config.upstreams]
+    lines.append(("limits", f"n up to {config.n_policy.max_n}, {_limits(config.limits)}"))
+    lines.append(("auth", "open to anybody" if config.auth is None else _auth(config.auth)))
+    if config.admin is not None:
+        lines.append(("admin", _admin(config.admin)))
+    return "\n".join(f"{what:10}{text}" for what, text in lines)
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def _listen(listen: Listen) -> str:
+    scheme = "http" if listen.tls is None else "https"
+    return f"{scheme}://{_address(listen.host, listen.port)}, {_counted(listen.workers, 'worker')}"
+
+
+def _engine(engine: Engine) -> str:
+    device = "" if engine.device == "auto" else f" on {engine.device}"
+    adapters = f"; adapters {', '.join(engine.adapters)}" if engine.adapters else ""
+    return f"{engine.model} ({engine.dtype}){device}{adapters}"
 
 
 def _upstream(upstream: Upstream) -> str:
-    width = f"up to {upstream.n.native_up_to}" if isinstance(upstream.n, NativeUpTo) else upstream.n
-    models = "auto" if upstream.models == "auto" else ", ".join(upstream.models)
-    key = "own" if isinstance(upstream.api_key, SecretStr) else upstream.api_key
-    replicas = ", ".join(map(str, upstream.replicas))
-    return f"upstream  {upstream.name}: {replicas}; models {models}; n {width}; key {key}"
+    replicas = ", ".join(map(_replica, upstream.replicas)) or "servers that register"
+    parts = {
+        "models": "auto" if upstream.models == "auto" else ", ".join(upstream.models),
+        "n": f"up to {upstream.n.native_up_to}" if isinstance(upstream.n, NativeUpTo) else upstream.n,
+        "parallel": str(upstream.parallel),
+        "balance": upstream.balance,
+        "resume": upstream.resume,
+        "fallback": ", ".join(upstream.fallback),
+        "key": "own" if isinstance(upstream.api_key, SecretStr) else upstream.api_key,
+    }
+    told = "; ".join(f"{what} {value}" for what, value in parts.items() if value)
+    return f"{upstream.name}: {replicas}; {told}"
+
+
+def _replica(replica: Replica | DnsName) -> str:
+    return str(replica) if replica.weight == 1 else f"{replica} (weight {replica.weight:g})"
+
+
+def _limits(limits: Limits) -> str:
+    return (
+        f"{limits.inflight_choices} choices in flight, {limits.per_key_choices} of one key;"
+        f" {limits.queue_choices} wait up to {limits.queue_seconds:g} s"
+    )
+
+
+def _auth(auth: Auth) -> str:
+    if auth.api_keys_file is None:
+        return "one key"
+    names = [key.name + (" (disabled)" if key.disabled else "") for key in read_keys(auth.api_keys_file)]
+    return f"{_counted(len(names), 'key')}: {', '.join(names)}"
+
+
+def _admin(admin: Admin) -> str:
+    return f"http://{_address(admin.host, admin.port)}, {'open' if admin.token is None else 'with a token'}"
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

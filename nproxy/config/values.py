@@ -78,6 +78,11 @@ def _parse_host(value: str) -> str:
 Host = Annotated[str, Field(min_length=1), AfterValidator(_parse_host)]
 
 
+def conflict(message: str, *path: str | int) -> PydanticCustomError:
+    """An error between several keys, told at the key of `path`, from the top (the loader reads it from the context)."""
+    return PydanticCustomError("conflict", "{message}", {"message": message, "path": path})
+
+
 class Settings(BaseModel):
     """A frozen part of the configuration; an unknown key is an error, never ignored."""
 

@@ -45,10 +45,44 @@ def test_check_prints_a_summary_of_a_good_file(tmp_path: Path) -> None:
     done = run("check", str(file))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        "listen    http://[::1]:8000",
-        "upstream  fleet: http://a/v1; models m; n up to 4; key own",
-        "limits    n up to 128, 1024 choices in flight",
+        "listen    http://[::1]:8000, 1 worker",
+        "upstream  fleet: http://a/v1; models m; n up to 4; parallel auto; balance least_inflight; resume off; key own",
+        "limits    n up to 128, 1024 choices in flight, 512 of one key; 1024 wait up to 10 s",
+        "auth      open to anybody",
     ]
+
+
+def test_check_says_what_a_fleet_is_made_of(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    digest = "sha256:" + "0" * 63
+    (tmp_path / "keys.yaml").write_text(
+        f"keys: [{{name: ann, hash: '{digest}1'}}, {{name: bob, hash: '{digest}2', disabled: true}}]"
+    )
+    file.write_text(f"""
+listen: {{workers: 2}}
+engine: {{device: cpu, adapters: {{law: /x}}}}
+upstreams:
+- name: a
+  replicas: [{{url: 'http://a', weight: 3}}, 'dns:b:80']
+  balance: prefix_affinity
+  resume: replay
+  fallback: [c]
+- {{name: c, replicas: [], api_key: '{CANARY}', parallel: 4}}
+auth: {{api_keys_file: keys.yaml}}
+admin: {{token: '{CANARY}'}}
+""")
+    done = run("check", str(file))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert CANARY not in done.stdout
+    said = done.stdout.splitlines()
+    assert said[:2] == [
+        "listen    http://127.0.0.1:8000, 2 workers",
+        "engine    smollm2-135m-instruct (auto) on cpu; adapters law",
+    ]
+    assert "http://a/v1 (weight 3), dns:b:80;" in said[2]
+    assert "balance prefix_affinity; resume replay; fallback c; key none" in said[2]
+    assert said[3].startswith("upstream  c: servers that register;")
+    assert said[5:] == ["auth      2 keys: ann, bob (disabled)", "admin     http://127.0.0.1:9000, with a token"]
 
 
 def test_check_prints_each_error_with_its_line(tmp_path: Path) -> None:
@@ -122,12 +156,6 @@ def test_serve_refuses_an_unknown_model() -> None:
     done = run("serve", "--model", "gpt-9", "--port", "0")
     assert done.returncode == 2
     assert one_line(done).startswith("nproxy: model gpt-9: neither smollm2-135m-instruct, nor a file or folder here")
-
-
-def test_serve_refuses_an_option_that_is_not_built() -> None:
-    done = run("serve", "--workers", "2")
-    assert done.returncode == 2
-    assert "No such option" in done.stderr
 
 
 def test_serve_tells_that_the_port_is_in_use_before_anything_else() -> None:

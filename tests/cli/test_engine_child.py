@@ -16,6 +16,7 @@ from typing import get_args
 import aiohttp
 import psutil
 import pytest
+from pydantic import ValidationError
 
 from engine.config import EngineConfig
 from engine.options import engine_config
@@ -24,7 +25,7 @@ from engine.text.parsers.families import REASONING_FAMILIES, TOOL_FAMILIES
 from nproxy.cli import engine_child
 from nproxy.cli.engine_child import EngineFailed, command, private_socket, supervised
 from nproxy.config import Engine
-from nproxy.config.engine import ReasoningParser, ToolParser
+from nproxy.config.engine import DEFAULT_BLOCK, DEFAULT_SEQUENCES, ReasoningParser, ToolParser
 from nproxy.models import LocalModel
 
 FAKE = Path(__file__).parents[1] / "fakes" / "engine_process.py"
@@ -148,6 +149,19 @@ def understood_names() -> set[str]:
 def test_the_parsers_named_are_those_that_the_engine_has() -> None:
     assert get_args(ToolParser) == ("auto", "none", *TOOL_FAMILIES)
     assert get_args(ReasoningParser) == ("auto", "none", *REASONING_FAMILIES)
+
+
+def test_the_defaults_that_the_settings_are_checked_by_are_the_engines() -> None:
+    engine = EngineConfig(model="m")
+    assert (engine.max_sequences, engine.block_size) == (DEFAULT_SEQUENCES, DEFAULT_BLOCK)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"max_sequences": 240, "block_size": 32}, {"max_sequences": 1}])
+def test_steps_are_too_small_in_the_settings_where_they_are_for_the_engine(sizes: dict[str, int]) -> None:
+    least = EngineConfig(model="m", **sizes).least_batch_tokens  # type: ignore[arg-type]
+    assert Engine.model_validate({"max_batch_tokens": least, **sizes})
+    with pytest.raises(ValidationError):
+        Engine.model_validate({"max_batch_tokens": least - 1, **sizes})
 
 
 def test_a_missing_package_of_the_engine_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

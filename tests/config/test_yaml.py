@@ -274,6 +274,30 @@ AGREEMENTS = {
         "admin: {host: 0.0.0.0}",
         "admin.token: is required, as others than this machine can reach the port",
     ),
+    "two sizes of a pool": (
+        "engine: {num_blocks: 9, kv_fraction: 0.5}",
+        "engine.kv_fraction: must not stand beside num_blocks",
+    ),
+    "steps too small": (
+        "engine: {max_batch_tokens: 271}",
+        "engine.max_batch_tokens: must be at least max_sequences (256) plus block_size (16)",
+    ),
+    "steps too small for what is asked": (
+        "engine: {max_batch_tokens: 271, max_sequences: 240, block_size: 32}",
+        "engine.max_batch_tokens: must be at least max_sequences (240) plus block_size (32)",
+    ),
+    "kernels of a GPU on a CPU": (
+        "engine: {device: cpu, kernels: triton}",
+        "engine.kernels: must be torch on a CPU: Triton compiles none for it",
+    ),
+    "kernels of a CPU on a GPU": (
+        "engine: {device: cuda, kernels: torch}",
+        "engine.kernels: must be triton on a CUDA device: those of torch are for a CPU",
+    ),
+    "an adapter in the model's place": (
+        "engine: {model: a, adapters: {a: /x}}",
+        "engine.adapters.a: is the name of the model itself",
+    ),
     "a fallback to nothing": (
         "upstreams: [{name: a, replicas: ['http://a'], fallback: [a]}]",
         "upstreams[0].fallback[0]: names no other upstream",
@@ -304,3 +328,14 @@ def test_off_is_no_truth_value(tmp_path: Path) -> None:
         load(write(tmp_path, "upstreams: [{name: a, replicas: ['http://a'], resume: off}]"), {}).upstreams[0].resume
         == "off"
     )
+
+
+def test_parallel_is_shared_by_the_workers(tmp_path: Path) -> None:
+    file = tmp_path / "n.yaml"
+    settings = "listen: {workers: 3}\nupstreams:\n  - name: a\n    replicas: [http://h]\n    parallel: 2\n"
+    file.write_text(settings)
+    with pytest.raises(ConfigError) as raised:
+        load(file, {})
+    assert str(raised.value) == f"{file}:5: upstreams[0].parallel: must not be below listen.workers, which share it"
+    file.write_text(settings.replace("workers: 3", "workers: 2"))
+    assert load(file, {}).listen.workers == 2
