@@ -12,6 +12,7 @@ from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import dumps
+from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.upstream import Upstream
 
 ENGINE_METRICS_SECONDS = 2.0
@@ -86,10 +87,21 @@ def _describe(upstream: Upstream) -> dict[str, object]:
         "learned": upstream.capabilities.known(),
         "capabilities": upstream.capabilities.told(),
         "models_readable": upstream.models.readable,
-        "replicas": [
-            {"replica": replica.label, "up": replica.up, "legs": replica.legs, "choices": replica.choices}
-            for replica in upstream.gate.replicas
-        ],
+        "fallback": upstream.settings.fallback,
+        "replicas": [_describe_replica(replica) for replica in upstream.gate.replicas],
+    }
+
+
+def _describe_replica(replica: Replica) -> dict[str, object]:
+    return {
+        "replica": replica.label,
+        "source": replica.source,
+        "weight": replica.weight,
+        "models": None if replica.models is None else sorted(replica.models),
+        "draining": replica.draining,
+        "up": replica.up,
+        "legs": replica.legs,
+        "choices": replica.choices,
     }
 
 

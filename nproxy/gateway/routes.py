@@ -35,6 +35,9 @@ _INTROSPECTION = frozenset({"/health", "/ready", "/metrics", "/status"})
 _OPEN = frozenset({"/health", "/ready"})
 """Shown without a key: who looks after processes has none. Metrics and status tell models and callers, and need one."""
 
+_ADMINS = frozenset({"/metrics", "/status"})
+"""Not here where there is an admin port."""
+
 _MODEL = "/v1/models/"
 
 DEFAULT_PASSTHROUGH = (
@@ -81,6 +84,8 @@ async def _route(app: App, exchange: Exchange) -> None:
     if path not in _OPEN:
         exchange.caller = edge.caller(request, exchange.client)
     own = _OWN.get(path)
+    if path in _ADMINS and app.config.admin is not None:
+        raise _not_found()
     if own is not None:
         methods, serve = own
         exchange.endpoint = path.removeprefix("/v1").removeprefix("/")

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from nproxy.config import Config, Reading
+from nproxy.gateway.admin.fleet import Alone
+from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.app import App
 from nproxy.gateway.reload import POLL_SECONDS, Reloader
 from nproxy.gateway.routes import dispatch
@@ -20,6 +22,7 @@ from nproxy.gateway.server import HEADER_SECONDS, HttpServer
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry import logs
 from nproxy.telemetry.loop_lag import LagProbe
+from nproxy.upstreams.registrar import Registrar
 
 BACKLOG = 1024
 AFTER_DRAIN_SECONDS = 1.0
@@ -43,6 +46,7 @@ async def serve(
     *,
     engine_socket: Path | None = None,
     sock: socket.socket | None = None,
+    admin_sock: socket.socket | None = None,
     ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
     reading: Reading | None = None,
@@ -50,14 +54,18 @@ async def serve(
     """Serve until SIGTERM, SIGINT or `stop`; drain for `listen.drain_seconds` or until a second signal, and return.
 
     engine_socket: the Unix socket of the built-in engine, which becomes the first upstream (it may not answer yet).
-    sock: a bound socket to listen on instead of `listen.host` and `listen.port`.
+    sock, admin_sock: bound sockets to listen on instead of the addresses that `listen` and `admin` name.
     ready: called once with the base URL (`http://127.0.0.1:8000`) as soon as connections are accepted.
     reading: where `config` came from: it is read again at SIGHUP and when its files change.
     Raises OSError when the address cannot be bound.
     """
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
     with ending_signals(stop, hurry):
-        async with running(config, engine_socket=engine_socket, sock=sock) as gateway, asyncio.TaskGroup() as beside:
+        async with (
+            running(config, engine_socket=engine_socket, sock=sock) as gateway,
+            administered(gateway.app, admin_sock),
+            asyncio.TaskGroup() as beside,
+        ):
             if ready is not None:
                 ready(gateway.url)
             looking = [beside.create_task(look_for_upstreams(gateway.app))]
@@ -67,6 +75,17 @@ async def serve(
             await drain(gateway.app, gateway.app.config.listen.drain_seconds, hurry)
             for task in looking:
                 task.cancel()
+
+
+@asynccontextmanager
+async def administered(app: App, sock: socket.socket | None = None) -> AsyncIterator[None]:
+    """Serve the admin port of a gateway of one process while the block runs, where one is configured."""
+    if app.config.admin is None:
+        yield
+        return
+    async with admin_port(Alone(app), Registrar(app.upstreams.take_members), sock) as url:
+        log.info("the admin port listens", extra={"fields": {"url": url}})
+        yield
 
 
 async def follow(reading: Reading, app: App) -> None:

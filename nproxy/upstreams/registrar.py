@@ -42,13 +42,20 @@ class Registrar:
     def drain(self, upstream: str, address: str) -> None:
         """See Registry.drain."""
         self.registry.drain(upstream, address)
+        log.info("a replica is drained", extra={"fields": {"upstream": upstream, "replica": address}})
         self._changed()
 
     def undrain(self, upstream: str, address: str) -> bool:
         """See Registry.undrain."""
         marked = self.registry.undrain(upstream, address)
+        if marked:
+            log.info("a replica is drained no more", extra={"fields": {"upstream": upstream, "replica": address}})
         self._changed()
         return marked
+
+    def draining(self, upstream: str) -> frozenset[str]:
+        """See Registry.draining."""
+        return self.registry.draining(upstream)
 
     def leases(self, upstream: str) -> dict[str, float]:
         """See Registry.leases."""

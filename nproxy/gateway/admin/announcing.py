@@ -1,0 +1,69 @@
+"""What servers and operators may say of an upstream's replicas, read from the body of a request."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from nproxy.config.replicas import Replica, parse_address
+from nproxy.config.values import Settings, Weight
+from nproxy.openai.body import Body
+from nproxy.openai.errors import invalid_request, shorten
+
+LONGEST_URL = 512
+SHORTEST_LEASE, LONGEST_LEASE = 1.0, 3600.0
+
+Said = TypeVar("Said", bound=Settings)
+
+
+def _address(value: object) -> Replica:
+    if not isinstance(value, str):
+        raise PydanticCustomError("address", "must be a URL such as http://10.0.0.1:8000/v1")
+    if len(value) > LONGEST_URL:
+        raise PydanticCustomError("address", "must have at most {most} characters", {"most": LONGEST_URL})
+    return parse_address(value)
+
+
+def _reachable(replica: Replica) -> Replica:
+    """Refuse Unix sockets: who announces a server may be on another machine, and has no say over this one's files."""
+    if replica.socket is not None:
+        raise PydanticCustomError("address", "must begin with http:// or https://")
+    return replica
+
+
+Address = Annotated[Replica, BeforeValidator(_address)]
+
+
+class Announcement(Settings):
+    """A server says that it is there."""
+
+    url: Annotated[Replica, BeforeValidator(lambda value: _reachable(_address(value)))]
+    """Its base URL, as the gateway is to call it."""
+    models: (
+        Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(min_length=1, max_length=1024)]
+        | None
+    ) = None
+    """Those that it serves; absent: all of the upstream's."""
+    weight: Weight = 1
+    """Its share of the calls, measured against the other replicas'."""
+    lease_seconds: Annotated[float, Field(ge=SHORTEST_LEASE, le=LONGEST_LEASE)] = 30
+    """Unless it says so again within this time, it is gone."""
+
+
+class Drained(Settings):
+    """An operator wants a replica to get no new calls, or to get them again."""
+
+    url: Address
+
+
+def read(shape: type[Said], raw: bytes) -> Said:
+    """Read a body. Raises ApiError 400 with the first field that is wrong."""
+    fields = Body.parse(raw).fields
+    try:
+        return shape.model_validate(fields)
+    except ValidationError as invalid:
+        problem = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
+    param = shorten(".".join(map(str, problem["loc"])))
+    raise invalid_request(f"Invalid '{param}': {problem['msg']}.", param=param, code="invalid_value")

@@ -1,0 +1,51 @@
+"""What the admin port asks of the gateway behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from nproxy.config import Config
+from nproxy.gateway.app import App
+from nproxy.gateway.introspect import exposition, status_document, why_unready
+
+
+class Fleet(Protocol):
+    """A gateway: one process, or the parent of several, which speaks for all. Raises ApiError 503 where it cannot."""
+
+    @property
+    def config(self) -> Config:
+        """What is served now."""
+        ...
+
+    async def exposition(self) -> bytes:
+        """The metrics, in Prometheus' text format."""
+        ...
+
+    async def status(self) -> Mapping[str, object]:
+        """What /status tells."""
+        ...
+
+    async def why_unready(self) -> str | None:
+        """Why it should get no requests; None where it should."""
+        ...
+
+
+class Alone:
+    """A gateway of one process."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @property
+    def config(self) -> Config:
+        return self._app.config
+
+    async def exposition(self) -> bytes:
+        return await exposition(self._app)
+
+    async def status(self) -> Mapping[str, object]:
+        return status_document(self._app)
+
+    async def why_unready(self) -> str | None:
+        return await why_unready(self._app)

@@ -1,0 +1,171 @@
+"""The admin port: a server of its own, with the limits of the gateway's."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from urllib.parse import unquote
+
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from nproxy.config import Admin
+from nproxy.gateway.admin import replicas
+from nproxy.gateway.admin.door import demand_token, refuse_pages
+from nproxy.gateway.admin.fleet import Fleet
+from nproxy.gateway.admin.replicas import Desk, Serve
+from nproxy.gateway.edge import origin_form
+from nproxy.gateway.exchange import ClientLeft, Exchange, WriteGuard
+from nproxy.gateway.request_id import request_id
+from nproxy.gateway.server import HttpServer
+from nproxy.openai.errors import ApiError, internal_error, invalid_request
+from nproxy.openai.jsonvalue import dumps
+from nproxy.telemetry.logs import access
+from nproxy.upstreams.registrar import Registrar
+
+WRITE_SECONDS = 60.0
+CLOSE_SECONDS = 1.0
+
+log = logging.getLogger("nproxy.gateway")
+
+
+async def _health(desk: Desk, exchange: Exchange, _: str) -> None:
+    await exchange.respond(200, b'{"status":"ok"}')
+
+
+async def _ready(desk: Desk, exchange: Exchange, _: str) -> None:
+    if (reason := await desk.fleet.why_unready()) is not None:
+        raise ApiError(503, reason, type="server_error", code="not_ready")
+    await exchange.respond(200, b'{"status":"ready"}')
+
+
+async def _metrics(desk: Desk, exchange: Exchange, _: str) -> None:
+    if not desk.fleet.config.telemetry.metrics:
+        raise invalid_request("Metrics are switched off.", code="unknown_url", status=404)
+    await exchange.respond(200, await desk.fleet.exposition(), content_type=CONTENT_TYPE_LATEST)
+
+
+async def _status(desk: Desk, exchange: Exchange, _: str) -> None:
+    await exchange.respond(200, dumps(await replicas.status(desk)))
+
+
+_REPLICAS = re.compile(r"/admin/upstreams/(?P<upstream>[^/]+)/replicas(?P<act>/drain|/undrain)?")
+
+_SERVED: Mapping[str, Mapping[str, Serve]] = {
+    "/health": {"GET": _health},
+    "/ready": {"GET": _ready},
+    "/metrics": {"GET": _metrics},
+    "/status": {"GET": _status},
+}
+"""By path and method."""
+
+_OF_REPLICAS: Mapping[str | None, Mapping[str, Serve]] = {
+    None: {"GET": replicas.show, "POST": replicas.announce, "DELETE": replicas.leave},
+    "/drain": {"POST": replicas.drain},
+    "/undrain": {"POST": replicas.undrain},
+}
+"""By what is to be done, and method."""
+
+_OPEN = frozenset({"/health", "/ready"})
+"""Shown without the token, as on the gateway's own port."""
+
+
+@asynccontextmanager
+async def admin_port(fleet: Fleet, registrar: Registrar, sock: socket.socket | None = None) -> AsyncIterator[str]:
+    """Serve the admin port while the block runs, and let leases run out; gives its URL.
+
+    sock: a bound socket to listen on instead of `admin.host` and `admin.port`. Raises OSError where these cannot be
+    bound.
+    """
+    loop, settings = asyncio.get_running_loop(), _settings(fleet)
+    http = HttpServer(partial(_answer, Desk(fleet, registrar)))
+    if sock is not None:
+        server = await loop.create_server(http, sock=sock)
+    else:
+        server = await loop.create_server(http, settings.host, settings.port)
+    try:
+        async with asyncio.TaskGroup() as beside:
+            leases = beside.create_task(registrar.run())
+            try:
+                host, port = server.sockets[0].getsockname()[:2]
+                yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+            finally:
+                leases.cancel()
+    finally:
+        server.close()
+        http.pre_shutdown()
+        await http.shutdown(CLOSE_SECONDS)
+        await server.wait_closed()
+
+
+def _settings(fleet: Fleet) -> Admin:
+    if fleet.config.admin is None:
+        raise RuntimeError("an admin port is served that is not configured")
+    return fleet.config.admin
+
+
+async def _answer(desk: Desk, request: BaseRequest) -> StreamResponse:
+    """Answer one request: the handler that the server calls."""
+    id, now = request_id(request.headers.get("x-request-id")), asyncio.get_running_loop().time()
+    exchange = Exchange(request, id, now, introspection=True, target=origin_form(request.raw_path))
+    with WriteGuard(request, WRITE_SECONDS):
+        try:
+            await _answer_or_refuse(desk, exchange)
+        except ClientLeft:
+            exchange.abort()
+    fields = {"request_id": id, "method": request.method, "code": exchange.code}
+    access.debug("admin", extra={"fields": fields})
+    if exchange.response is None:
+        raise RuntimeError("a handler ended without an answer")
+    return exchange.response
+
+
+async def _answer_or_refuse(desk: Desk, exchange: Exchange) -> None:
+    try:
+        await _route(desk, exchange)
+    except ApiError as error:
+        await exchange.respond_error(error)
+    except ClientLeft:
+        raise
+    except Exception:
+        log.exception("a request to the admin port failed", extra={"fields": {"request_id": exchange.id}})
+        await exchange.respond_error(internal_error())
+
+
+async def _route(desk: Desk, exchange: Exchange) -> None:
+    request, settings = exchange.request, _settings(desk.fleet)
+    path, upstream = exchange.target.partition("?")[0], ""
+    refuse_pages(request.headers, settings)
+    if path not in _OPEN:
+        demand_token(request.headers, settings)
+    served = _SERVED.get(path)
+    if (found := _REPLICAS.fullmatch(path)) is not None:
+        served, upstream = _OF_REPLICAS[found["act"]], unquote(found["upstream"])
+        _demand_upstream(desk, upstream)
+    if served is None:
+        raise invalid_request("Unknown request path.", code="unknown_url", status=404)
+    serve = served.get("GET" if request.method == "HEAD" else request.method)
+    if serve is None:
+        raise ApiError(
+            405,
+            f"This endpoint takes {' or '.join(served)} only.",
+            type="invalid_request_error",
+            code="method_not_allowed",
+            headers={"Allow": ", ".join(served)},
+        )
+    await serve(desk, exchange, upstream)
+
+
+def _demand_upstream(desk: Desk, name: str) -> None:
+    """Raise ApiError 404 for an upstream that is not configured; the built-in engine's is its own."""
+    names = [upstream.name for upstream in desk.fleet.config.upstreams]
+    if name not in names:
+        there = ", ".join(names) or "none"
+        message = f"There is no such upstream in the configuration; there are: {there}."
+        raise invalid_request(message, code="upstream_not_found", status=404)

@@ -1,0 +1,124 @@
+"""`/admin/upstreams/{name}/replicas`: servers come, renew their lease and go; replicas are drained and listed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nproxy.gateway.admin.announcing import Announcement, Drained, read
+from nproxy.gateway.admin.fleet import Fleet
+from nproxy.gateway.bodies import read_body
+from nproxy.gateway.exchange import Exchange
+from nproxy.openai.errors import ApiError, invalid_request, shorten
+from nproxy.openai.jsonvalue import dumps
+from nproxy.upstreams.membership import Server
+from nproxy.upstreams.registrar import Registrar
+from nproxy.upstreams.registry import Full
+
+BODY_BYTES = 64 << 10
+RENEWALS = 3
+"""A lease is to be renewed so many times over its length: two may fail, or be late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the endpoints work on."""
+
+    fleet: Fleet
+    registrar: Registrar
+
+
+Serve = Callable[[Desk, Exchange, str], Awaitable[None]]
+
+
+async def announce(desk: Desk, exchange: Exchange, upstream: str) -> None:
+    """POST: take a server, or renew its lease; says when to do so again."""
+    said = read(Announcement, await read_body(exchange.request, BODY_BYTES))
+    models = None if said.models is None else tuple(dict.fromkeys(said.models))
+    server = Server(str(said.url), said.weight, models)
+    try:
+        new = desk.registrar.announce(upstream, server, said.lease_seconds)
+    except Full as full:
+        raise _conflict(str(full)) from None
+    told = {
+        "upstream": upstream,
+        "replica": server.url,
+        "weight": server.weight,
+        "models": server.models,
+        "draining": server.url in desk.registrar.draining(upstream),
+        "lease_seconds": said.lease_seconds,
+        "renew_seconds": round(said.lease_seconds / RENEWALS, 3),
+    }
+    await exchange.respond(201 if new else 200, dumps(told))
+
+
+async def leave(desk: Desk, exchange: Exchange, upstream: str) -> None:
+    """DELETE with `?url=`: let a server go before its lease runs out; its calls in flight go on."""
+    said = read(Drained, dumps({"url": exchange.request.query.get("url")}))
+    if not desk.registrar.leave(upstream, str(said.url)):
+        raise _not_there(upstream, str(said.url))
+    await exchange.respond(204, b"")
+
+
+async def drain(desk: Desk, exchange: Exchange, upstream: str) -> None:
+    """POST: a replica gets no new calls until it is undrained, whichever way it is known."""
+    address = await _address(exchange)
+    known = {replica["replica"] for replica in await replicas(desk, upstream)}
+    if address not in known | desk.registrar.draining(upstream):
+        raise _not_there(upstream, address)
+    try:
+        desk.registrar.drain(upstream, address)
+    except Full as full:
+        raise _conflict(str(full)) from None
+    await exchange.respond(200, dumps({"upstream": upstream, "replica": address, "draining": True}))
+
+
+async def undrain(desk: Desk, exchange: Exchange, upstream: str) -> None:
+    """POST: a replica gets calls again."""
+    address = await _address(exchange)
+    if not desk.registrar.undrain(upstream, address):
+        raise invalid_request(f"'{shorten(address)}' is not draining.", param="url", code="not_draining", status=404)
+    await exchange.respond(200, dumps({"upstream": upstream, "replica": address, "draining": False}))
+
+
+async def show(desk: Desk, exchange: Exchange, upstream: str) -> None:
+    """GET: the replicas as /status tells them, and all addresses that are marked as draining."""
+    told = {"upstream": upstream, "replicas": await replicas(desk, upstream)}
+    await exchange.respond(200, dumps({**told, "draining": sorted(desk.registrar.draining(upstream))}))
+
+
+async def status(desk: Desk) -> dict[str, Any]:
+    """What /status tells, and how long each server that announced itself may stay unless it renews."""
+    told = dict(await desk.fleet.status())
+    upstreams: Any = told.get("upstreams", ())
+    told["upstreams"] = [_with_leases(upstream, desk.registrar) for upstream in upstreams]
+    return told
+
+
+async def replicas(desk: Desk, upstream: str) -> list[dict[str, Any]]:
+    """The replicas of one upstream, as `status` tells them."""
+    told = await status(desk)
+    return next((one["replicas"] for one in told["upstreams"] if one["name"] == upstream), [])
+
+
+def _with_leases(upstream: Mapping[str, Any], registrar: Registrar) -> dict[str, Any]:
+    leases = registrar.leases(upstream["name"])
+    known = [
+        {**replica, "lease_seconds": round(leases[replica["replica"]], 3)} if replica["replica"] in leases else replica
+        for replica in upstream["replicas"]
+    ]
+    return {**upstream, "replicas": known}
+
+
+async def _address(exchange: Exchange) -> str:
+    return str(read(Drained, await read_body(exchange.request, BODY_BYTES)).url)
+
+
+def _conflict(message: str) -> ApiError:
+    return invalid_request(message, code="too_many", status=409)
+
+
+def _not_there(upstream: str, address: str) -> ApiError:
+    message = f"The upstream '{upstream}' has no such replica: {shorten(address)}."
+    return invalid_request(message, param="url", code="replica_not_found", status=404)
