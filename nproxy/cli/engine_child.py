@@ -25,15 +25,13 @@ import aiohttp
 
 from nproxy.config import Engine
 from nproxy.models import LocalModel
+from nproxy.workers.backoff import Backoff
+from nproxy.workers.tasks import beside
 
 log = logging.getLogger("nproxy.engine")
 
 STOP_SECONDS = 10.0
 """How long the child may take to end after SIGTERM before it is killed."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds before a restart: the first, and where doubling ends."""
-STEADY_SECONDS = 60.0
-"""A child that has lived so long starts the pauses anew when it dies."""
 HEALTH_SECONDS, HEALTH_LIMIT, HEALTH_FAILURES = 5.0, 10.0, 3
 """Seconds between two looks at the health of a child that was ready, seconds that an answer may take, and how many
 looks in a row must fail before it counts as hung. Counted and not timed: after a pause of the whole machine it has
@@ -105,27 +103,27 @@ def private_socket() -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def supervised(argv: Sequence[str], socket: Path, ready: Callable[[float], None]) -> AsyncIterator[None]:
+async def supervised(
+    argv: Sequence[str],
+    socket: Path,
+    ready: Callable[[float], None],
+    restarted: Callable[[], None] = lambda: None,
+) -> AsyncIterator[None]:
     """Keep the engine running while the body runs, and end it afterwards.
 
-    ready: called at each readiness with the seconds that the start took. Raises EngineFailed, and
-    cancels the body, when the engine ends before it was ready for the first time. Later it is started
-    again, with growing pauses, when it dies, and when its health fails for long.
+    ready: called at each readiness with the seconds that the start took. restarted: called whenever it is started
+    again. Raises EngineFailed, and cancels the body, when the engine ends before it was ready for the first time. Later
+    it is started again, with growing pauses, when it dies, and when its health fails for long.
     """
-    try:
-        async with asyncio.TaskGroup() as group:
-            supervisor = group.create_task(_supervise(argv, socket, ready))
-            yield
-            supervisor.cancel()
-    except BaseExceptionGroup as failures:
-        if len(failures.exceptions) > 1:
-            raise
-        raise failures.exceptions[0] from None  # the body's own error, or the engine's: no group around it
+    async with beside(_supervise(argv, socket, ready, restarted)):
+        yield
 
 
-async def _supervise(argv: Sequence[str], socket: Path, ready: Callable[[float], None]) -> None:
+async def _supervise(
+    argv: Sequence[str], socket: Path, ready: Callable[[float], None], restarted: Callable[[], None]
+) -> None:
     clock = asyncio.get_running_loop().time
-    pause, started_once = FIRST_PAUSE, False
+    backoff, started_once = Backoff(), False
     while True:
         socket.unlink(missing_ok=True)  # noqa: ASYNC240 - one name in a local folder
         began = clock()
@@ -138,11 +136,10 @@ async def _supervise(argv: Sequence[str], socket: Path, ready: Callable[[float],
         how = "hangs" if hung else _how_it_ended(child.returncode)
         if not started_once:
             raise EngineFailed(f"the engine {how} before it was ready")
-        if clock() - began > STEADY_SECONDS:
-            pause = FIRST_PAUSE
+        pause = backoff.after(clock() - began)
         log.error("engine %s; starting it again in %.1f s", how, pause)
         await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+        restarted()
 
 
 @contextlib.asynccontextmanager

@@ -35,7 +35,7 @@ _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-class _Registry:
+class CommonMetrics:
     """Metrics of one process, apart from all others; knows how its gauges add up with those of others.
 
     A metric with labels is called with their values and gives the one to count in. The lookups are cached: label values
@@ -60,6 +60,14 @@ class _Registry:
         )
         self._gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
 
+    def reloaded(self, outcome: str, at: float) -> None:
+        """Settings were read again, at this Unix time: applied, unchanged or refused."""
+        good = outcome != "refused"
+        if good:
+            self.reload_time.set(at)
+        self.reload_success.set(good)
+        self.reloads(outcome).inc()
+
     def report(self) -> Report:
         """What was counted so far, to be added up with what other processes have counted."""
         return report(self.registry, self._across)
@@ -78,7 +86,7 @@ class _Registry:
         return cache(Histogram(f"nproxy_{name}", text, labels, registry=self.registry, buckets=buckets).labels)
 
 
-class ParentMetrics(_Registry):
+class ParentMetrics(CommonMetrics):
     """What the parent of several workers counts itself. It stands in place of what workers tell under the same name."""
 
     def __init__(self, version: str) -> None:
@@ -89,7 +97,7 @@ class ParentMetrics(_Registry):
         self.workers = self._gauge("workers", "Gateway processes.", "state", across="sum")
 
 
-class Metrics(_Registry):
+class Metrics(CommonMetrics):
     """All metrics of one gateway process.
 
     upstreams, models: the names that the configuration gives.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a restart: the first, and where doubling ends."""
@@ -14,7 +14,7 @@ STEADY_SECONDS = 60.0
 class Backoff:
     """The pauses of one place where processes are started. pause: the next one, in seconds."""
 
-    pause: float = FIRST_PAUSE
+    pause: float = field(default_factory=lambda: FIRST_PAUSE)
 
     def after(self, lived: float) -> float:
         """Seconds to wait after a life of `lived` seconds; the next pause is twice as long."""

@@ -36,13 +36,14 @@ class Taught:
 class Start:
     """The first message to a worker: which one of how many it is, and what it is to serve.
 
-    settings: `Reading.message()`, secrets and all. members: the replicas that registration and DNS have brought, None
-    where there are none of that kind.
+    name: no other worker has or had it. settings: `Reading.message()`, secrets and all. members: the servers that have
+    announced themselves, None while none has.
     """
 
     protocol: int
     index: int
     workers: int
+    name: str
     settings: dict[str, Json] = field(repr=False)
     log_level: str
     engine_socket: str | None

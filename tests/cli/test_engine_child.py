@@ -27,6 +27,7 @@ from nproxy.cli.engine_child import EngineFailed, command, private_socket, super
 from nproxy.config import Engine
 from nproxy.config.engine import DEFAULT_BLOCK, DEFAULT_SEQUENCES, ReasoningParser, ToolParser
 from nproxy.models import LocalModel
+from nproxy.workers import backoff
 
 FAKE = Path(__file__).parents[1] / "fakes" / "engine_process.py"
 
@@ -191,12 +192,14 @@ async def test_the_child_leads_a_session_of_its_own(socket: Path, lives: Path) -
 async def test_a_child_that_dies_is_started_again(
     socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine_child, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
     ready: asyncio.Queue[float] = asyncio.Queue()
-    async with supervised(argv(socket, lives), socket, ready.put_nowait):
+    restarts: list[None] = []
+    async with supervised(argv(socket, lives), socket, ready.put_nowait, lambda: restarts.append(None)):
         for life in range(3):
             await ready.get()
             assert len(ids(lives)) == life + 1
+            assert len(restarts) == life
             os.kill(ids(lives)[-1], signal.SIGKILL)
         await ready.get()
     told = [record.getMessage() for record in caplog.records]
@@ -207,12 +210,12 @@ async def test_a_child_that_dies_is_started_again(
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor for which all times are short."""
     for name, seconds in {
-        "FIRST_PAUSE": 0.01,
         "STOP_SECONDS": 0.5,
         "HEALTH_SECONDS": 0.05,
         "HEALTH_LIMIT": 0.5,
     }.items():
         monkeypatch.setattr(engine_child, name, seconds)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -301,8 +304,8 @@ async def test_an_engine_whose_core_hangs_is_started_again(
 
 
 async def test_pauses_grow_to_a_limit(socket: Path, lives: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_child, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(engine_child, "LONGEST_PAUSE", 0.03)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(backoff, "LONGEST_PAUSE", 0.03)
     pauses: list[float] = []
     sleep = asyncio.sleep
 

@@ -32,6 +32,7 @@ NAMES = (
     "log_lines_dropped",
     "build_info",
     "engine_restarts",
+    "resumes",
     "queue_choices",
     "queue_wait_seconds",
     "requests_refused",

@@ -1,0 +1,160 @@
+"""A worker as its parent sees it: one process, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Literal
+
+from nproxy.telemetry.sums import Report, from_data
+from nproxy.workers.channel import Channel, ChannelClosed, connect
+from nproxy.workers.messages import Beat, Drain, Json, Message, Question, Ready, Start
+
+TICK_SECONDS, SILENT_TICKS = 2.0, 15
+"""A worker that says nothing for so many ticks hangs. Counted and not timed: after a pause of the whole machine it has
+as many chances as ever."""
+END_SECONDS = 5.0
+"""How long a process may live on when it has closed its channel, or when its time to drain is over."""
+
+_STANDARD_ERROR = 2
+
+log = logging.getLogger("nproxy.workers")
+
+
+class Worker:
+    """One worker. name: no other has or had it. index: its slot.
+
+    state: starting until it accepts connections, leaving once it was told to end. hear: called with every message but
+    beats. pid, version: None until known. began: loop time. ready: it accepts connections. ended: the process is gone,
+    and was waited for. how: how it ended.
+    """
+
+    def __init__(self, index: int, name: str, hear: Callable[[Worker, Message], None]) -> None:
+        self.index = index
+        self.name = name
+        self.pid: int | None = None
+        self.version: str | None = None
+        self.state: Literal["starting", "serving", "leaving"] = "starting"
+        self.began = asyncio.get_running_loop().time()
+        self.ready, self.ended = asyncio.Event(), asyncio.Event()
+        self.how = "could not be started"
+        self._hear = hear
+        self._channel: Channel | None = None
+        self._told: list[Any] = []
+        self._end_by: float | None = None
+
+    async def live(self, listener: socket.socket, start: Start) -> None:
+        """Run a process on a listening socket until it has ended, however that comes."""
+        try:
+            async with self._process(listener) as (process, channel):
+                if self._end_by is not None:  # told to end before there was anybody to tell
+                    return
+                channel.send(start)
+                async with asyncio.TaskGroup() as beside:
+                    listening = beside.create_task(self._listen(channel))
+                    self.how = await self._watch(process, channel)
+                    channel.abort()
+                    await listening
+        except OSError as error:
+            log.error("a worker cannot be started: %s", error)  # noqa: TRY400 - the system's reason is the whole story
+        finally:
+            self.state = "leaving"
+            self.ended.set()
+
+    def send(self, message: Message) -> None:
+        """Tell the worker; into the void where it is gone."""
+        if self._channel is not None:
+            self._channel.send(message)
+
+    async def ask(self, what: Question, seconds: float) -> Json:
+        """The worker's answer. Raises ChannelClosed, TimeoutError."""
+        if self._channel is None:
+            raise ChannelClosed
+        return await self._channel.ask(what, seconds)
+
+    def drain(self, how: Literal["end", "handover"], seconds: float) -> None:
+        """Have the worker end within so many seconds; it is killed soon after them."""
+        self.state = "leaving"
+        self._end_by = asyncio.get_running_loop().time() + seconds + END_SECONDS
+        self.send(Drain(how, seconds))
+
+    def report(self) -> Report:
+        """What it had counted when it said so last."""
+        return from_data(self._told)
+
+    @asynccontextmanager
+    async def _process(self, listener: socket.socket) -> AsyncIterator[tuple[asyncio.subprocess.Process, Channel]]:
+        """A fresh interpreter, and the channel to it; killed at the end of the block if it lives on."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                # a session of its own: Ctrl-C reaches the parent alone, which then ends it
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-P", "-m", "nproxy.workers", str(listener.fileno()), str(theirs.fileno())),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=_STANDARD_ERROR,
+                    pass_fds=(listener.fileno(), theirs.fileno()),
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        self.pid = process.pid
+        try:
+            self._channel = await connect(ours)
+            yield process, self._channel
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            if self._channel is not None:
+                self._channel.abort()
+
+    async def _listen(self, channel: Channel) -> None:
+        async for message in channel.messages():
+            match message:
+                case Ready(version=version):
+                    self.version = version
+                    if self.state == "starting":
+                        self.state = "serving"
+                    self.ready.set()
+                    self._hear(self, message)
+                case Beat(metrics=metrics):
+                    self._told = metrics
+                case _:
+                    self._hear(self, message)
+
+    async def _watch(self, process: asyncio.subprocess.Process, channel: Channel) -> str:
+        """Wait until the process has ended or must be killed; gives how it ended."""
+        silent, heard = 0, 0
+        while not await _within(TICK_SECONDS, channel.closed()):
+            silent = silent + 1 if channel.heard == heard else 0
+            heard = channel.heard
+            if silent >= SILENT_TICKS:
+                return "hangs"
+            if self._end_by is not None and asyncio.get_running_loop().time() > self._end_by:
+                return "does not end"
+        if not await _within(END_SECONDS, process.wait()):
+            return "closed its channel and lives on"
+        return _how_it_ended(process.returncode)
+
+
+async def _within(seconds: float, done: Coroutine[Any, Any, object]) -> bool:
+    """Whether it comes to its end in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await done
+            return True
+    return False
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with {code}"

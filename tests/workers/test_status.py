@@ -1,0 +1,47 @@
+"""What several workers tell as one document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nproxy.workers.status import together
+
+
+def told(up: bool | None, legs: int, *replicas: str, **more: Any) -> dict[str, Any]:
+    return {
+        "draining": False,
+        "inflight": {"requests": 1, "choices": legs},
+        "upstreams": [
+            {
+                "name": "u",
+                "legs_waiting": 2,
+                "learned": {},
+                "replicas": [
+                    {"replica": url, "weight": 2, "models": ["m"], "up": up, "legs": legs} for url in replicas
+                ],
+                **more,
+            }
+        ],
+    }
+
+
+def test_counts_add_up_and_the_same_replica_is_one() -> None:
+    whole = together([told(True, 3, "a", "b"), told(True, 4, "a", "c", learned={"m": {"n": 1}})])
+    assert whole["inflight"] == {"requests": 2, "choices": 7}
+    (upstream,) = whole["upstreams"]
+    assert upstream["legs_waiting"] == 4
+    assert upstream["learned"] == {"m": {"n": 1}}
+    assert {one["replica"]: one["legs"] for one in upstream["replicas"]} == {"a": 7, "b": 3, "c": 4}
+    assert all((one["weight"], one["models"]) == (2, ["m"]) for one in upstream["replicas"])
+
+
+def test_a_replica_is_down_where_anybody_finds_it_so() -> None:
+    def up(*told_up: bool | None) -> bool | None:
+        found: bool | None = together([told(one, 0, "a") for one in told_up])["upstreams"][0]["replicas"][0]["up"]
+        return found
+
+    assert (up(True, False), up(None, True), up(None, None), up(False, None)) == (False, True, None, False)
+
+
+def test_nobody_tells_nothing() -> None:
+    assert together([]) == {}
