@@ -1,0 +1,318 @@
+"""The ledger: all permits, who has them and who waits for them. Messages in, answers out; it knows no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Self, assert_never
+
+from nproxy.config import Config
+from nproxy.gateway.admission.drain_rate import DrainRate
+from nproxy.gateway.admission.messages import (
+    Admitted,
+    Answer,
+    Ask,
+    Kind,
+    Leave,
+    Message,
+    Move,
+    Reason,
+    Refused,
+    Room,
+)
+from nproxy.gateway.admission.queue import Account, Claim, FairQueue
+from nproxy.gateway.admission.rates import levels_of, limits_of
+
+MOST_KEYS = 65_536
+"""Keys that are remembered; without `auth` anybody can make up as many as he likes."""
+LEAST_SWEEP = 1024
+"""Fewer keys are not worth looking for those that can be forgotten."""
+LEAST_RETRY, MOST_RETRY = 1.0, 60.0
+"""Seconds that a client is told to wait where the queue is full or too slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What all keys share. inflight, queue: choices. seconds: the longest wait. upstreams: most choices on each."""
+
+    inflight: int
+    queue: int
+    seconds: float
+    upstreams: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """What the configuration says."""
+        limits = config.limits
+        each = {upstream.name: upstream.max_inflight for upstream in config.upstreams}
+        return cls(limits.inflight_choices, limits.queue_choices, limits.queue_seconds, each)
+
+
+class Ledger:
+    """Permits in choices: at most so many in all, for each key and on each upstream; a request has all of its or none.
+
+    Those that do not fit wait in a fair queue. Whoever is first there and does not fit keeps what becomes free for
+    himself: of the limit that he lacks room under, and of no other. One that waits for its own key's limit stops its
+    key only; one that waits for its upstream stops that upstream, and has its permits of its key spoken for, so that
+    it is not short of those when the upstream has room; one that waits for the limit of all stops all. So a wide
+    request is passed by no narrow one that wants the same, and nobody is kept waiting by what is none of his business.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.taken = 0
+        self._claims: dict[str, Claim] = {}
+        self._accounts: dict[str, Account] = {}
+        self._upstreams: Counter[str] = Counter()
+        self._queue = FairQueue()
+        self._waiting: dict[str, Claim] = {}  # in the queue, oldest first
+        self._moving: dict[str, Claim] = {}  # have all permits but an upstream's
+        self._reserved = False  # what is free of the whole is kept for the first in the queue
+        self._drained = DrainRate()
+        self._told_full = self._freed = False
+        self._number = 0
+        self._sweep_at = LEAST_SWEEP
+        self._answers: list[Answer] = []
+
+    @property
+    def waiting(self) -> int:
+        """Choices that wait."""
+        return self._queue.choices
+
+    @property
+    def keys(self) -> int:
+        """Keys of which something is remembered."""
+        return len(self._accounts)
+
+    # ---- what comes in. Each gives the answers that follow from it, to whomsoever.
+
+    def receive(self, message: Message, now: float) -> list[Answer]:
+        """Take a message."""
+        match message:
+            case Ask():
+                self._ask(message, now)
+            case Move():
+                self._move(message, now)
+            case Leave():
+                self._drop(message.ticket, message.tokens, now)
+                self._serve(now)
+            case _:
+                assert_never(message)
+        return self._said()
+
+    def lost(self, prefix: str, now: float) -> list[Answer]:
+        """All whose tickets begin so are gone: their worker is."""
+        for ticket in [ticket for ticket in self._claims if ticket.startswith(prefix)]:
+            self._drop(ticket, None, now)
+        self._serve(now)
+        return self._said()
+
+    def tick(self, now: float) -> list[Answer]:
+        """Refuse those who have waited too long."""
+        for waiting in (self._waiting, self._moving):
+            while waiting and (claim := next(iter(waiting.values()))).since + self.bounds.seconds <= now:
+                self._refuse(claim, "timeout", now)
+        self._serve(now)
+        return self._said()
+
+    def deadline(self) -> float | None:
+        """When to call `tick`; None while nobody waits."""
+        oldest = [next(iter(waiting.values())).since for waiting in (self._waiting, self._moving) if waiting]
+        return min(oldest) + self.bounds.seconds if oldest else None
+
+    def reconfigure(self, bounds: Bounds, now: float) -> list[Answer]:
+        """Other limits from now on. Nobody loses what he has; who waits and would never fit any more is refused."""
+        self.bounds = bounds
+        for claim in tuple(self._waiting.values()):
+            if (limit := self._too_wide(claim.ask)) is not None:
+                self._refuse(claim, "too_wide", now, limit=limit)
+        self._freed = True
+        self._serve(now)
+        return self._said()
+
+    # ---- requests
+
+    def _ask(self, ask: Ask, now: float) -> None:
+        if (limit := self._too_wide(ask)) is not None:
+            self._answers.append(Refused(ask.ticket, "too_wide", limit=limit))
+            return
+        account = self._account(ask, now)
+        meters = account.meters
+        for what, amount, limit in limits_of(ask):
+            if wait := meters.wait(what, amount, limit, now):
+                self._answers.append(Refused(ask.ticket, what, wait, levels=levels_of(meters, ask, now)))
+                return
+        self._number += 1
+        claim = self._claims[ask.ticket] = Claim(ask, account, ask.upstream, now, self._number)
+        claim.charges = tuple(meters.charge(what, amount, limit, now) for what, amount, limit in limits_of(ask))
+        self._waiting[ask.ticket] = claim
+        self._queue.add(claim)
+        self._serve(now)
+        if ask.ticket not in self._waiting:
+            return
+        if not ask.waits:
+            self._refuse(claim, "draining", now)
+        elif self.bounds.seconds == 0:
+            self._refuse(claim, "queue_full", now)
+        elif (over := self.waiting - self.bounds.queue) > 0:
+            for given_up in self._queue.longer_than(claim, over) or (claim,):
+                self._refuse(given_up, "queue_full", now)
+
+    def _move(self, move: Move, now: float) -> None:
+        claim = self._claims.get(move.ticket)
+        if claim is None:
+            return
+        self._leave_upstream(claim)
+        limit = self.bounds.upstreams.get(move.upstream, claim.choices)
+        if claim.choices > limit:
+            self._answers.append(Refused(move.ticket, "too_wide", limit=limit))
+        else:
+            claim.since, claim.goal = now, move.upstream
+            self._moving[move.ticket] = claim
+        self._serve(now)
+
+    def _drop(self, ticket: str, tokens: int | None, now: float) -> None:
+        """Forget a request, wherever it stood. What has become free is given away by `_serve`."""
+        claim = self._claims.pop(ticket, None)
+        if claim is None:
+            return  # it was refused while its leaving was under way
+        self._freed = True
+        if self._waiting.pop(ticket, None) is not None:
+            self._queue.remove(claim)
+            self._settle(claim, {"choices": 0, "tokens": 0}, now)  # it was asked for, and nothing was done
+        else:
+            self._moving.pop(ticket, None)
+            self._leave_upstream(claim)
+            self.taken -= claim.choices
+            claim.account.inflight -= claim.choices
+            self._drained.count(claim.choices, now)
+            if tokens is not None:
+                self._settle(claim, {"tokens": tokens}, now)
+        if not self.taken and not self._queue:
+            self._queue.rest()
+
+    def _leave_upstream(self, claim: Claim) -> None:
+        if claim.upstream is not None:
+            self._upstreams[claim.upstream] -= claim.choices
+            claim.upstream = None
+
+    def _settle(self, claim: Claim, amounts: Mapping[Kind, int], now: float) -> None:
+        for charge in claim.charges:
+            if (amount := amounts.get(charge.what)) is not None:
+                claim.account.meters.settle(charge, amount, now)
+
+    # ---- who is next
+
+    def _serve(self, now: float) -> None:
+        """Let in whoever fits, in the queue's order; first those who have been let in, and move."""
+        stopped: set[str] = set()  # upstreams that somebody waits for
+        for ticket, claim in tuple(self._moving.items()):
+            if claim.goal in stopped or not self._upstream_has(claim.goal, claim.choices):
+                stopped.add(claim.goal)
+            else:
+                del self._moving[ticket]
+                self._arrive(claim, now)
+        self._reserved = bool(self._queue) and self.taken >= self.bounds.inflight
+        if self._reserved:
+            return
+        keys_stopped: set[str] = set()
+        spoken_for: Counter[str] = Counter()
+        for claim in self._queue.in_order():
+            ask, choices = claim.ask, claim.choices
+            most = inf if ask.most is None else ask.most
+            if ask.key in keys_stopped or claim.account.inflight + spoken_for[ask.key] + choices > most:
+                keys_stopped.add(ask.key)
+            elif ask.upstream in stopped:
+                continue
+            elif not self._upstream_has(ask.upstream, choices):
+                stopped.add(ask.upstream)
+                spoken_for[ask.key] += choices
+            elif self.taken + choices > self.bounds.inflight:
+                self._reserved = True
+                return
+            else:
+                self._queue.let_in(claim)
+                del self._waiting[ask.ticket]
+                self.taken += choices
+                claim.account.inflight += choices
+                self._arrive(claim, now)
+
+    def _arrive(self, claim: Claim, now: float) -> None:
+        claim.upstream = claim.goal
+        self._upstreams[claim.goal] += claim.choices
+        self._answers.append(Admitted(claim.ask.ticket, levels_of(claim.account.meters, claim.ask, now)))
+
+    def _upstream_has(self, upstream: str, choices: int) -> bool:
+        return self._upstreams[upstream] + choices <= self.bounds.upstreams.get(upstream, inf)
+
+    def _too_wide(self, ask: Ask) -> int | None:
+        """The limit under which the request would never fit."""
+        limits = (self.bounds.inflight, ask.most, self.bounds.upstreams.get(ask.upstream), ask.rates.choices)
+        least = min(limit for limit in limits if limit is not None)
+        return least if ask.choices > least else None
+
+    # ---- who is refused
+
+    def _refuse(self, claim: Claim, reason: Reason, now: float, *, limit: int = 0) -> None:
+        """Refuse one that waits. What is turned away at the door is not counted by its key's rates."""
+        ask = claim.ask
+        if self._moving.pop(ask.ticket, None) is None:
+            del self._waiting[ask.ticket], self._claims[ask.ticket]
+            self._queue.remove(claim)
+            nothing: dict[Kind, int] = {"choices": 0, "tokens": 0}
+            if reason == "timeout":
+                self._freed = True
+            else:
+                nothing["requests"] = 0
+            self._settle(claim, nothing, now)
+        full = reason == "queue_full" and self._full_for(claim)
+        self._told_full |= full
+        levels = levels_of(claim.account.meters, ask, now)
+        retry_after = self._retry_after(claim.choices, now)
+        self._answers.append(Refused(ask.ticket, reason, retry_after, limit, full, levels))
+
+    def _full_for(self, claim: Claim) -> bool:
+        """Whether one choice more of that key would be turned away as well, at whatever upstream."""
+        account, most = claim.account, claim.ask.most
+        must_wait = self._reserved or (most is not None and account.inflight >= most)
+        none_longer = self._queue.longest() <= (account.waiting + 1) / account.weight
+        return must_wait and (self.bounds.seconds == 0 or (self.waiting >= self.bounds.queue and none_longer))
+
+    def _retry_after(self, choices: int, now: float) -> float:
+        """Seconds until all who wait and this one will have been let in, at the pace of late."""
+        pace = self._drained.per_second(now)
+        seconds = (self.waiting + choices) / pace if pace else self.bounds.seconds
+        return min(max(seconds, LEAST_RETRY), MOST_RETRY)
+
+    # ---- what is remembered
+
+    def _account(self, ask: Ask, now: float) -> Account:
+        account = self._accounts.get(ask.key)
+        if account is None:
+            if len(self._accounts) >= self._sweep_at:
+                self._forget(now)
+            account = self._accounts[ask.key] = Account()
+        account.weight = ask.weight
+        return account
+
+    def _forget(self, now: float) -> None:
+        """Drop the keys of which there is nothing to remember; where those are few, the oldest that are idle."""
+        idle = [key for key, account in self._accounts.items() if not account.inflight and not account.claims]
+        for key in idle:
+            account = self._accounts[key]
+            if self._queue.forgets(account) and account.meters.full(now):
+                del self._accounts[key]
+        if len(self._accounts) >= MOST_KEYS:
+            for key in [key for key in idle if key in self._accounts][: MOST_KEYS // 8]:
+                del self._accounts[key]
+        self._sweep_at = max(LEAST_SWEEP, min(2 * len(self._accounts), MOST_KEYS))
+
+    def _said(self) -> list[Answer]:
+        if self._told_full and self._freed:
+            self._told_full = False
+            self._answers.append(Room())
+        self._freed = False
+        said, self._answers = self._answers, []
+        return said

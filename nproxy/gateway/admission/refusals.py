@@ -1,0 +1,75 @@
+"""What a client reads of a refusal, and of its key's rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+from typing import assert_never
+
+from nproxy.gateway.admission.messages import Level, Refused
+from nproxy.gateway.admission.rates import MINUTE
+from nproxy.openai.errors import ApiError, invalid_request
+
+FULL = "Too many choices are waiting or in flight; try again later."
+LATE = "The request waited too long for others to end; try again later."
+
+
+def error_of(refused: Refused, choices: int) -> ApiError:
+    """The error of a request for so many choices."""
+    match refused.reason:
+        case "too_wide":
+            message = f"The request needs {choices} choices at once; at most {refused.limit} are served."
+            return invalid_request(message, param="n", code="integer_above_max_value")
+        case "requests" | "choices" | "tokens":
+            limit = next(level.limit for level in refused.levels if level.what == refused.reason)
+            when = duration(refused.retry_after)
+            message = f"The limit of {limit} {refused.reason} a minute is reached; try again in {when}."
+            return limited(message, "rate_limit_exceeded", refused.retry_after)
+        case "queue_full":
+            return limited(FULL, "overloaded", refused.retry_after)
+        case "timeout":
+            return limited(LATE, "overloaded", refused.retry_after)
+        case "draining":
+            return unavailable("The gateway is shutting down.", "shutting_down", 1.0)
+        case _:
+            assert_never(refused.reason)
+
+
+def limited(message: str, code: str, retry_after: float) -> ApiError:
+    """A 429; `retry_after` in seconds."""
+    return ApiError(429, message, type="rate_limit_error", code=code, headers=_later(retry_after))
+
+
+def unavailable(message: str, code: str, retry_after: float) -> ApiError:
+    """A 503; `retry_after` in seconds."""
+    return ApiError(503, message, type="server_error", code=code, headers=_later(retry_after))
+
+
+def _later(seconds: float) -> dict[str, str]:
+    """`retry-after` holds whole seconds; OpenAI's clients look for the other first."""
+    milliseconds = ceil(seconds * 1000)
+    return {"retry-after": str(max(1, -(-milliseconds // 1000))), "retry-after-ms": str(milliseconds)}
+
+
+def rate_headers(levels: Iterable[Level]) -> dict[str, str]:
+    """OpenAI's headers, and the same for choices."""
+    headers: dict[str, str] = {}
+    for level in levels:
+        remaining = int(level.limit * (MINUTE - level.behind) / MINUTE + 1e-6)  # what floats lose is no unit
+        headers[f"x-ratelimit-limit-{level.what}"] = str(level.limit)
+        headers[f"x-ratelimit-remaining-{level.what}"] = str(max(0, remaining))
+        headers[f"x-ratelimit-reset-{level.what}"] = duration(level.behind)
+    return headers
+
+
+def duration(seconds: float) -> str:
+    """A time as OpenAI's headers have it: `20ms`, `1s`, `1.5s`, `6m0s`; rounded up to milliseconds."""
+    milliseconds = ceil(round(seconds * 1000, 6))
+    if 0 < milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{rest / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    if minutes or hours:
+        text = f"{minutes}m{text}"
+    return f"{hours}h{text}" if hours else text

@@ -1,0 +1,190 @@
+"""The ledger under any sequence of messages: over no limit, nobody forgotten, nothing left behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import inf
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+
+from nproxy.gateway.admission.ledger import Bounds, Ledger
+from nproxy.gateway.admission.messages import (
+    Admitted,
+    Answer,
+    Ask,
+    Leave,
+    Move,
+    Refused,
+    Room,
+    answer_of,
+    message_of,
+    to_data,
+)
+
+KEYS = {"a": 12, "b": 12, "c": 5}
+UPSTREAMS = {"u": 10, "v": 6}
+BOUNDS = Bounds(inflight=16, queue=20, seconds=10.0, upstreams=UPSTREAMS)
+
+
+class Requests(RuleBasedStateMachine):
+    """What a ledger says of requests is kept in a second, simpler book, and the two are compared."""
+
+    tickets = Bundle("tickets")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bounds = BOUNDS
+        self.ledger = Ledger(BOUNDS)
+        self.now = 100.0
+        self.number = 0
+        self.waiting: dict[str, Ask] = {}
+        self.since: dict[str, float] = {}
+        self.inflight: dict[str, Ask] = {}
+        self.placed: dict[str, str | None] = {}
+        self.moving: dict[str, str] = {}
+
+    def take(self, answers: list[Answer]) -> None:
+        self.admitted = False
+        for answer in answers:
+            assert answer_of(to_data(answer)) == answer
+            match answer:
+                case Admitted(ticket=ticket) if ticket in self.moving:
+                    self.placed[ticket] = self.moving.pop(ticket)
+                case Admitted(ticket=ticket):
+                    self.inflight[ticket] = ask = self.waiting.pop(ticket)
+                    self.placed[ticket] = ask.upstream
+                    self.admitted = True
+                case Refused(ticket=ticket) if ticket in self.inflight:
+                    self.moving.pop(ticket, None)
+                    self.placed[ticket] = None
+                case Refused(ticket=ticket):
+                    del self.waiting[ticket]
+                    assert answer.reason == "too_wide" or 1 <= answer.retry_after <= 60
+                case Room():
+                    pass
+        assert not self.admitted or self.taken()[0] <= self.bounds.inflight
+
+    def send(self, message: Ask | Move | Leave) -> None:
+        assert message_of(to_data(message)) == message
+        self.take(self.ledger.receive(message, self.now))
+
+    @rule(
+        target=tickets,
+        key=st.sampled_from(sorted(KEYS)),
+        upstream=st.sampled_from(["u", "v", "unbounded"]),
+        choices=st.integers(1, 17),
+        weight=st.sampled_from([0.5, 1.0, 3.0]),
+        waits=st.sampled_from([True, True, True, False]),
+        worker=st.sampled_from(["x", "y"]),
+    )
+    def ask(self, key: str, upstream: str, choices: int, weight: float, waits: bool, worker: str) -> str:
+        self.number += 1
+        ticket = f"{worker}-{self.number}"
+        self.waiting[ticket] = ask = Ask(ticket, key, upstream, choices, weight=weight, most=KEYS[key], waits=waits)
+        self.since[ticket] = self.now
+        before = set(self.inflight)
+        self.send(ask)
+        limit = min(self.bounds.inflight, KEYS[key], UPSTREAMS.get(upstream, 99))
+        assert choices <= limit or ticket not in self.waiting, "what would never fit does not wait"
+        assert set(self.inflight) - before <= {ticket}, "somebody's coming makes room for nobody else"
+        return ticket
+
+    @rule(ticket=consumes(tickets), tokens=st.sampled_from([None, 0, 5]))
+    def leave(self, ticket: str, tokens: int | None) -> None:
+        self.forget(ticket)
+        self.send(Leave(ticket, tokens))
+
+    def forget(self, ticket: str) -> None:
+        for book in (self.waiting, self.inflight, self.placed, self.moving):
+            book.pop(ticket, None)
+
+    @rule(ticket=tickets, goal=st.sampled_from(["u", "v", "unbounded"]))
+    def move(self, ticket: str, goal: str) -> None:
+        if ticket in self.inflight and ticket not in self.moving:
+            self.placed[ticket] = None
+            self.moving[ticket] = goal
+            self.since[ticket] = self.now
+            self.send(Move(ticket, goal))
+
+    @rule(seconds=st.sampled_from([0.5, 4.0, 11.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.take(self.ledger.tick(self.now))
+        late = [ticket for ticket in (*self.waiting, *self.moving) if self.now - self.since[ticket] >= BOUNDS.seconds]
+        assert late == []
+
+    @rule(worker=st.sampled_from(["x", "y"]))
+    def a_worker_dies(self, worker: str) -> None:
+        for ticket in [ticket for ticket in (*self.waiting, *self.inflight) if ticket.startswith(worker)]:
+            self.forget(ticket)
+        self.take(self.ledger.lost(f"{worker}-", self.now))
+
+    @rule(inflight=st.integers(12, 16))
+    def other_limits(self, inflight: int) -> None:
+        self.bounds = replace(BOUNDS, inflight=inflight)
+        self.take(self.ledger.reconfigure(self.bounds, self.now))
+
+    def taken(self) -> tuple[int, Counter[str], Counter[str]]:
+        keys, upstreams = Counter[str](), Counter[str]()
+        for ticket, ask in self.inflight.items():
+            keys[ask.key] += ask.choices
+            upstreams[self.placed[ticket] or ""] += ask.choices
+        return keys.total(), keys, upstreams
+
+    @invariant()
+    def nothing_is_over_its_limit(self) -> None:
+        total, keys, upstreams = self.taken()
+        assert total == self.ledger.taken
+        assert all(count <= KEYS[key] for key, count in keys.items())
+        assert all(count <= UPSTREAMS.get(name, inf) for name, count in upstreams.items() if name)
+        assert sum(ask.choices for ask in self.waiting.values()) == self.ledger.waiting <= BOUNDS.queue
+
+    @invariant()
+    def somebody_is_let_in_where_nobody_is_in_the_way(self) -> None:
+        """Of those who wait, one with room in all its three limits is there only behind one that shares a limit."""
+        total, keys, upstreams = self.taken()
+        goals = set(self.moving.values())
+
+        def lacks(ask: Ask) -> set[str]:
+            room = {
+                "all": self.bounds.inflight - total,
+                f"key {ask.key}": KEYS[ask.key] - keys[ask.key],
+                f"upstream {ask.upstream}": UPSTREAMS.get(ask.upstream, 99) - upstreams[ask.upstream],
+            }
+            return {limit for limit, free in room.items() if ask.choices > free}
+
+        for ask in self.waiting.values():
+            if lacks(ask) or ask.upstream in goals:
+                continue
+            others = [other for other in self.waiting.values() if other is not ask]
+            blocked = [other for other in others if lacks(other)]
+            shared = [
+                other
+                for other in blocked
+                if "all" in lacks(other) or other.key == ask.key or other.upstream == ask.upstream
+            ]
+            assert shared, "it waits for no reason"
+
+    @precondition(lambda self: not self.inflight)
+    @invariant()
+    def nobody_waits_alone(self) -> None:
+        assert not self.waiting
+
+    def teardown(self) -> None:
+        for ticket in (*self.waiting, *self.inflight):
+            self.forget(ticket)
+            self.send(Leave(ticket))
+        assert (self.ledger.taken, self.ledger.waiting, self.ledger.deadline()) == (0, 0, None)
+        assert not self.waiting, "nobody was let in any more"
+        assert not self.inflight
+        assert not any(self.ledger._upstreams.values())
+        assert not any(account.inflight or account.waiting for account in self.ledger._accounts.values())
+
+
+Requests.TestCase.settings = settings(
+    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestRequests = Requests.TestCase

@@ -1,0 +1,122 @@
+"""Rates per minute: what goes through in any time, what comes back, how headers show it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nproxy.gateway.admission.messages import Ask, Level
+from nproxy.gateway.admission.rates import MINUTE, Charge, Meters, limits_of
+from nproxy.gateway.admission.refusals import duration, rate_headers
+from nproxy.gateway.callers import Rates
+
+steps = st.lists(
+    st.tuples(st.integers(0, 40).map(lambda half: half / 2), st.integers(1, 30), st.integers(0, 30)), max_size=60
+)
+"""Seconds to wait, an amount to ask for, what it is in truth."""
+
+
+@given(limit=st.integers(1, 30), steps=steps)
+def test_no_time_sees_more_than_its_share_and_a_minutes_worth(limit: int, steps: list[tuple[float, int, int]]) -> None:
+    meters, now, passed = Meters(), 1e6, list[tuple[float, int]]()
+    for pause, wanted, _ in steps:
+        now += pause
+        amount = min(wanted, limit)
+        wait = meters.wait("choices", amount, limit, now)
+        if not wait:
+            meters.charge("choices", amount, limit, now)
+            passed.append((now, amount))
+        else:
+            assert not meters.wait("choices", amount, limit, now + wait), "the wait that was told is long enough"
+            assert meters.wait("choices", amount, limit, now + wait - 0.01), "and no longer than needed"
+    holds(passed, limit)
+
+
+@given(limit=st.integers(1, 30), steps=steps, late=st.lists(st.integers(0, 5), min_size=60, max_size=60))
+def test_what_comes_back_opens_no_more_than_that(
+    limit: int, steps: list[tuple[float, int, int]], late: list[int]
+) -> None:
+    """Charges turn out to be less, some steps later: what was truly spent keeps to the rate."""
+    meters, now = Meters(), 0.0
+    open_charges: list[tuple[int, Charge, int]] = []
+    passed: list[list[float | int]] = []
+    for number, (pause, wanted, truth) in enumerate(steps):
+        now += pause
+        for due, charge, place in list(open_charges):
+            if due <= number:
+                open_charges.remove((due, charge, place))
+                passed[place][1] = spent = min(truth, charge.amount)
+                meters.settle(charge, spent, now)
+        amount = min(wanted, limit)
+        if not meters.wait("tokens", amount, limit, now):
+            open_charges.append((number + 1 + late[number], meters.charge("tokens", amount, limit, now), len(passed)))
+            passed.append([now, amount])
+    holds([(at, int(amount)) for at, amount in passed], limit)
+
+
+def holds(passed: list[tuple[float, int]], limit: int) -> None:
+    for first, (begin, _) in enumerate(passed):
+        total = 0
+        for end, amount in passed[first:]:
+            total += amount
+            assert total <= limit * (1 + (end - begin) / MINUTE) + 1e-6
+
+
+def test_a_minutes_worth_at_once_then_evenly() -> None:
+    meters = Meters()
+    for _ in range(7):
+        assert not meters.wait("requests", 1, 7, 5.0)
+        meters.charge("requests", 1, 7, 5.0)
+    assert meters.wait("requests", 1, 7, 5.0) == pytest.approx(60 / 7)
+    assert not meters.wait("requests", 1, 7, 5.0 + 60 / 7)
+    assert meters.behind("requests", 5.0) == pytest.approx(60)
+    assert meters.full(65.01)
+
+
+def test_what_was_not_spent_comes_back_and_what_was_spent_besides_is_owed() -> None:
+    meters = Meters()
+    meters.settle(meters.charge("tokens", 100, 100, 0.0), 10, 0.0)
+    assert meters.behind("tokens", 0.0) == pytest.approx(6)
+    meters.settle(meters.charge("tokens", 10, 100, 0.0), 400, 0.0)
+    assert meters.behind("tokens", 0.0) == pytest.approx(6 + 240)
+    assert meters.wait("tokens", 1, 100, 0.0) == pytest.approx(246 + 0.6 - 60)
+
+
+def test_what_time_has_worked_off_does_not_come_back() -> None:
+    meters = Meters()
+    old = meters.charge("tokens", 100, 100, 0.0)
+    meters.charge("tokens", 60, 100, 60.0)
+    meters.settle(old, 0, 60.0)
+    assert meters.behind("tokens", 60.0) == pytest.approx(36)
+
+
+def test_a_guess_beyond_the_limit_takes_all_of_it() -> None:
+    ask = Ask("a-1", "k", "u", 3, tokens=5000, rates=Rates(requests=None, choices=10, tokens=100))
+    assert limits_of(ask) == (("choices", 3, 10), ("tokens", 100, 100))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"), (0.0004, "1ms"), (0.02, "20ms"), (0.9999, "1s"), (1, "1s"), (8.64, "8.64s"),
+        (59.9999, "1m0s"), (60, "1m0s"), (360, "6m0s"), (361.5, "6m1.5s"), (3600, "1h0m0s"), (3723, "1h2m3s"),
+    ],
+)  # fmt: skip
+def test_times_in_headers(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_headers_are_openais_and_the_same_for_choices() -> None:
+    levels = [Level("requests", 60, 1.0), Level("choices", 100, 0.0), Level("tokens", 1000, 90.0)]
+    assert rate_headers(levels) == {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "59",
+        "x-ratelimit-reset-requests": "1s",
+        "x-ratelimit-limit-choices": "100",
+        "x-ratelimit-remaining-choices": "100",
+        "x-ratelimit-reset-choices": "0s",
+        "x-ratelimit-limit-tokens": "1000",
+        "x-ratelimit-remaining-tokens": "0",
+        "x-ratelimit-reset-tokens": "1m30s",
+    }
