@@ -34,6 +34,7 @@ def main() -> None:
 @click.option("--config", "file", metavar="FILE", type=click.Path(path_type=Path), help="Settings as YAML.")
 @click.option("--host", metavar="HOST", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", metavar="PORT", help="Port to listen on; 0 takes a free one.  [default: 8000]")
+@click.option("--workers", metavar="N", help="Gateway processes that share the port.  [default: 1]")
 @click.option(
     "--n",
     "n_mode",

@@ -27,6 +27,7 @@ class ServeOptions:
             "dtype": ("--dtype", ("engine", "dtype")),
             "host": ("--host", ("listen", "host")),
             "port": ("--port", ("listen", "port")),
+            "workers": ("--workers", ("listen", "workers")),
             "max_n": ("--max-n", ("n_policy", "max_n")),
         }
         keys = [

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
+import os
+import resource
 import shlex
+import signal
 import socket
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 
 import uvloop
 from rich.console import Console
@@ -16,8 +24,15 @@ from nproxy import models
 from nproxy.cli import engine_child
 from nproxy.cli.standard_streams import open_missing
 from nproxy.config import Config, Engine, Reading
+from nproxy.gateway.reload import Reload
 from nproxy.gateway.serve import BACKLOG, serve
 from nproxy.telemetry import logs
+from nproxy.telemetry.metrics import CommonMetrics
+from nproxy.workers.notify import READY, Notifier
+from nproxy.workers.serving import serve as serve_by_workers
+from nproxy.workers.supervisor import WorkersFailed
+
+_ONE_PROCESS = "SIGUSR2 replaces workers one after the other, and there is one process only: see listen.workers"
 
 log = logging.getLogger("nproxy")
 
@@ -33,18 +48,29 @@ class ServeFailed(Exception):
 def run(reading: Reading, log_level: str) -> None:
     """Serve the settings that were read until a signal ends it. Raises ServeFailed."""
     open_missing()
+    _take_all_files()
     config = reading.checked()
     logs.configure(log_level, config.telemetry.log_format)
-    with _listen(config.listen.host, config.listen.port) as sock:
+    listen, admin = config.listen, config.admin
+    with ExitStack() as stack:
+        sock = stack.enter_context(_listen(listen.host, listen.port, "--port"))
+        admin_sock = None if admin is None else stack.enter_context(_listen(admin.host, admin.port, "admin.port"))
         model = _model(config.engine) if config.engine is not None else None
         try:
-            uvloop.run(_serve(reading, sock, model, log_level))
-        except engine_child.EngineFailed as error:
+            uvloop.run(_serve(reading, sock, admin_sock, model, log_level))
+        except (engine_child.EngineFailed, WorkersFailed) as error:
             raise ServeFailed(str(error)) from error
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Take the port first: whether it is free is known before a model is fetched and loaded.
+def _take_all_files() -> None:
+    """Allow this process and its children as many open files as it may have: each stream is two of them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # some systems tell of more than they give
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _listen(host: str, port: int, key: str = "--port") -> socket.socket:
+    """Take the port first: whether it is free is known before a model is fetched and loaded. key: what chooses another.
 
     Bound is not enough: with SO_REUSEADDR several sockets may be bound to one port, and only one of them may listen.
     """
@@ -61,13 +87,13 @@ def _listen(host: str, port: int) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise ServeFailed(_why_not(error, host, port)) from error
+        raise ServeFailed(_why_not(error, host, port, key)) from error
     return sock
 
 
-def _why_not(error: OSError, host: str, port: int) -> str:
+def _why_not(error: OSError, host: str, port: int, key: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"{host}:{port} is in use; choose another with --port"
+        return f"{host}:{port} is in use; choose another with {key}"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 
@@ -82,16 +108,73 @@ def _model(engine: Engine) -> models.LocalModel:
         raise ServeFailed(str(error)) from error
 
 
-async def _serve(reading: Reading, sock: socket.socket, model: models.LocalModel | None, log_level: str) -> None:
-    config = reading.checked()
-    if model is None or config.engine is None:
-        await serve(
-            config, sock=sock, ready=lambda url: logs.say(_greeting(url, _named_model(config))), reading=reading
+async def _serve(
+    reading: Reading,
+    sock: socket.socket,
+    admin_sock: socket.socket | None,
+    model: models.LocalModel | None,
+    log_level: str,
+) -> None:
+    """Serve by one process or by several; where there is an engine, it is ready before anybody is told that we are."""
+    config, notifier, stop = reading.checked(), Notifier.of(os.environ), asyncio.Event()
+    listening: asyncio.Future[tuple[str, CommonMetrics]] = asyncio.get_running_loop().create_future()
+
+    def greet(name: str | None) -> None:
+        url, _ = listening.result()
+        logs.say(_greeting(url, name))
+        notifier.tell(READY)
+
+    def reloaded(_: Reload) -> None:
+        notifier.reloading()
+        notifier.tell(READY)
+
+    def by(engine_socket: Path | None) -> Coroutine[None, None, None]:
+        told = partial(_tell, listening)
+        if config.listen.workers > 1:
+            return serve_by_workers(
+                reading,
+                sock,
+                admin_sock=admin_sock,
+                log_level=log_level,
+                engine_socket=engine_socket,
+                ready=told,
+                stop=stop,
+                reloaded=reloaded,
+            )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, log.warning, _ONE_PROCESS)
+        return serve(
+            config,
+            engine_socket=engine_socket,
+            sock=sock,
+            admin_sock=admin_sock,
+            ready=told,
+            stop=stop,
+            reading=reading,
+            reloaded=reloaded,
         )
-        return
+
+    async with notifier.serving(stop):
+        if model is None or config.engine is None:
+            listening.add_done_callback(lambda _: greet(_named_model(config)))
+            await by(None)
+        else:
+            await _beside_engine(config.engine, model, log_level, listening, greet, by)
+
+
+def _tell(listening: asyncio.Future[tuple[str, CommonMetrics]], url: str, metrics: CommonMetrics) -> None:
+    listening.set_result((url, metrics))
+
+
+async def _beside_engine(
+    settings: Engine,
+    model: models.LocalModel,
+    log_level: str,
+    listening: asyncio.Future[tuple[str, CommonMetrics]],
+    greet: Callable[[str], None],
+    serve_by: Callable[[Path], Coroutine[None, None, None]],
+) -> None:
     log.info("loading %s", model.id)
     loading = Console(stderr=True, highlight=False).status(f"loading {model.id}")
-    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     to_greet = [model.id]
 
     def engine_ready(seconds: float) -> None:
@@ -99,12 +182,16 @@ async def _serve(reading: Reading, sock: socket.socket, model: models.LocalModel
         log.info("engine ready with %s after %.1f s", model.id, seconds)
         if to_greet:  # only at its first readiness, and when the gateway listens too
             name = to_greet.pop()
-            listening.add_done_callback(lambda done: logs.say(_greeting(done.result(), name)))
+            listening.add_done_callback(lambda _: greet(name))
+
+    def engine_restarted() -> None:
+        if listening.done():
+            listening.result()[1].engine_restarts.inc()
 
     with engine_child.private_socket() as engine_socket, loading:
-        argv = engine_child.command(config.engine, model, engine_socket, log_level)
-        async with engine_child.supervised(argv, engine_socket, engine_ready):
-            await serve(config, engine_socket=engine_socket, sock=sock, ready=listening.set_result, reading=reading)
+        argv = engine_child.command(settings, model, engine_socket, log_level)
+        async with engine_child.supervised(argv, engine_socket, engine_ready, engine_restarted):
+            await serve_by(engine_socket)
 
 
 def _named_model(config: Config) -> str | None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from nproxy.config.hints import suggest_key
-from nproxy.config.planned import is_planned_key, is_planned_value
+from nproxy.config.planned import is_planned_key
 from nproxy.config.tree import ConfigError, Path, Problem, Tree
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -81,7 +81,5 @@ def _message(model: type[BaseModel], path: Path, details: ErrorDetails) -> str:
             return "is not available yet"
         return f"unknown key{suggest_key(path, details['input'], model)}"
     if details["type"] == "literal_error":
-        if is_planned_value(path, details["input"]):
-            return f"{details['input']} is not available yet"
         return f"must be {details['ctx']['expected'].replace(chr(39), '')}"
     return _MESSAGES.get(details["type"]) or details["msg"].replace("Input should be", "must be")

@@ -1,4 +1,4 @@
-"""Keys and values that are promised but not there yet: refused with that word, never ignored.
+"""Keys that are promised but not there yet: refused with that word, never ignored.
 
 An entry leaves this file in the same change that gives its key a function.
 """
@@ -22,8 +22,3 @@ def _pattern(path: Path) -> str:
 def is_planned_key(path: Path) -> bool:
     """Whether a key is promised for later."""
     return _pattern(path) in PLANNED_KEYS
-
-
-def is_planned_value(path: Path, value: object) -> bool:
-    """Whether a value is promised for later, at a key that exists."""
-    return _pattern(path) == "listen.workers" and str(value).isdigit() and int(str(value)) > 1

@@ -16,12 +16,13 @@ from nproxy.config import Config, Reading
 from nproxy.gateway.admin.fleet import Alone
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.app import App
-from nproxy.gateway.reload import POLL_SECONDS, Reloader
+from nproxy.gateway.reload import POLL_SECONDS, Reload, Reloader
 from nproxy.gateway.routes import dispatch
 from nproxy.gateway.server import HEADER_SECONDS, HttpServer
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry import logs
 from nproxy.telemetry.loop_lag import LagProbe
+from nproxy.telemetry.metrics import CommonMetrics
 from nproxy.upstreams.registrar import Registrar
 
 BACKLOG = 1024
@@ -47,16 +48,17 @@ async def serve(
     engine_socket: Path | None = None,
     sock: socket.socket | None = None,
     admin_sock: socket.socket | None = None,
-    ready: Callable[[str], None] | None = None,
+    ready: Callable[[str, CommonMetrics], None] | None = None,
     stop: asyncio.Event | None = None,
     reading: Reading | None = None,
+    reloaded: Callable[[Reload], None] | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; drain for `listen.drain_seconds` or until a second signal, and return.
 
     engine_socket: the Unix socket of the built-in engine, which becomes the first upstream (it may not answer yet).
     sock, admin_sock: bound sockets to listen on instead of the addresses that `listen` and `admin` name.
-    ready: called once with the base URL (`http://127.0.0.1:8000`) as soon as connections are accepted.
-    reading: where `config` came from: it is read again at SIGHUP and when its files change.
+    ready: called once with the base URL (`http://127.0.0.1:8000`) and the metrics as soon as connections are accepted.
+    reading: where `config` came from: it is read again at SIGHUP and when its files change. reloaded: hears of that.
     Raises OSError when the address cannot be bound.
     """
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
@@ -67,10 +69,10 @@ async def serve(
             asyncio.TaskGroup() as beside,
         ):
             if ready is not None:
-                ready(gateway.url)
+                ready(gateway.url, gateway.app.metrics)
             looking = [beside.create_task(look_for_upstreams(gateway.app))]
             if reading is not None:
-                looking.append(beside.create_task(follow(reading, gateway.app)))
+                looking.append(beside.create_task(follow(reading, gateway.app, reloaded)))
             await stop.wait()
             await drain(gateway.app, gateway.app.config.listen.drain_seconds, hurry)
             for task in looking:
@@ -88,14 +90,22 @@ async def administered(app: App, sock: socket.socket | None = None) -> AsyncIter
         yield
 
 
-async def follow(reading: Reading, app: App) -> None:
-    """Have `app` serve what the source of `reading` says, at SIGHUP and when its files change, until cancelled."""
-    reloader = reloader_of(app, reading)
+async def follow(reading: Reading, app: App, reloaded: Callable[[Reload], None] | None = None) -> None:
+    """Have `app` serve what the source of `reading` says, at SIGHUP and when its files change, until cancelled.
+
+    reloaded: hears of every reload, behind `app`.
+    """
+    reloader = reloader_of(app, reading, reloaded=reloaded)
     with reloads_at(signal.SIGHUP, reloader):
         await reloader.run()
 
 
-def reloader_of(app: App, reading: Reading, poll_seconds: float = POLL_SECONDS) -> Reloader:
+def reloader_of(
+    app: App,
+    reading: Reading,
+    poll_seconds: float = POLL_SECONDS,
+    reloaded: Callable[[Reload], None] | None = None,
+) -> Reloader:
     """What keeps this process at what the source of `reading` says, which it serves now."""
 
     def apply(other: Reading) -> None:
@@ -103,7 +113,12 @@ def reloader_of(app: App, reading: Reading, poll_seconds: float = POLL_SECONDS) 
         app.reconfigure(config)
         logs.reformat(config.telemetry.log_format)
 
-    return Reloader(reading, apply, app.reloaded, poll_seconds)
+    def tell(reload: Reload) -> None:
+        app.reloaded(reload)
+        if reloaded is not None:
+            reloaded(reload)
+
+    return Reloader(reading, apply, tell, poll_seconds)
 
 
 @contextmanager
@@ -155,7 +170,7 @@ async def running(
         try:
             async with app.upstreams.kept():
                 with LagProbe(app.metrics.loop_lag.set):
-                    yield Running(app, http, server, _url(server))
+                    yield Running(app, http, server, url_of(server.sockets[0], config))
         finally:
             server.close()
             http.pre_shutdown()
@@ -180,7 +195,7 @@ async def drain(app: App, seconds: float, hurry: asyncio.Event | None = None) ->
 
     The port stays open meanwhile, so that /ready can say that no more work is welcome.
     """
-    app.draining = True
+    app.draining = app.desk.draining = True
     log.info("draining", extra={"fields": {"requests": app.inflight}})
     if not await _within(seconds, app.idle(), hurry):
         await _break_off(app)
@@ -220,6 +235,8 @@ async def _break_off(app: App) -> None:
         log.warning("requests were cut off", extra={"fields": {"requests": app.inflight}})
 
 
-def _url(server: asyncio.Server) -> str:
-    host, port = server.sockets[0].getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def url_of(sock: socket.socket, config: Config) -> str:
+    """The base URL of a gateway that listens on this socket."""
+    host, port = sock.getsockname()[:2]
+    scheme = "http" if config.listen.tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

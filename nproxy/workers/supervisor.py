@@ -54,7 +54,7 @@ class Supervisor:
         start: Callable[[Worker], Start],
         hear: Callable[[Worker, Message], None],
         restarted: Callable[[], None],
-        lost: Callable[[Worker], None],
+        lost: Callable[[Worker], None] = lambda _: None,
     ) -> None:
         self._listener = listener
         self._count = count

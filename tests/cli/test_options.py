@@ -13,8 +13,8 @@ FILE = "upstreams: [{name: upstream, replicas: ['http://a'], n: {native_up_to: 4
 
 
 def loaded(file: Path | None, environ: dict[str, str], **given: str | tuple[str, ...]) -> Config:
-    nothing = {"model": None, "dtype": None, "host": None, "port": None, "max_n": None, "n_mode": None, "upstreams": ()}
-    return load(file, environ, ServeOptions.of({**nothing, **given}).lay_over)
+    nothing = dict.fromkeys(("model", "dtype", "host", "port", "workers", "max_n", "n_mode"))
+    return load(file, environ, ServeOptions.of({**nothing, "upstreams": (), **given}).lay_over)
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def test_nothing_means_the_default_model() -> None:
 
 
 def test_options_go_over_the_environment_and_that_over_the_file(file: Path) -> None:
-    config = loaded(file, {"NPROXY_LISTEN__PORT": "2", "NPROXY_LISTEN__HOST": "e"}, port="3")
-    assert (config.listen.port, config.listen.host) == (3, "e")
+    config = loaded(file, {"NPROXY_LISTEN__PORT": "2", "NPROXY_LISTEN__HOST": "e"}, port="3", workers="4")
+    assert (config.listen.port, config.listen.host, config.listen.workers) == (3, "e", 4)
 
 
 def test_upstreams_alone_run_no_engine() -> None:

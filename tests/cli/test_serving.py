@@ -203,3 +203,36 @@ async def test_alone_it_serves_the_default_model(default_model: Path) -> None:
 def test_the_call_to_try_goes_to_an_address_that_can_be_called(listening: str, called: str) -> None:
     said = serving._greeting(listening, "m")
     assert said.startswith(f"nproxy listens on {listening}\ntry: curl -s {called}/v1/chat/completions ")
+
+
+def with_an_admin_port(tmp_path: Path, port: int) -> str:
+    """A settings file whose only upstream waits for servers that announce themselves."""
+    file = tmp_path / "nproxy.yaml"
+    upstreams = "[{name: fleet, replicas: [], n: fanout}]"
+    file.write_text(f"admin: {{port: {port}, token: '${{ADMIN}}'}}\nupstreams: {upstreams}\n")
+    return str(file)
+
+
+async def test_servers_announce_themselves_to_a_gateway_that_began_without_any(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    file = with_an_admin_port(tmp_path, port)
+    async with FakeUpstream() as upstream, serve("--config", file, ADMIN="x-41") as running:
+        token = {"authorization": "Bearer x-41"}
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=token) as admin:
+            answer = await admin.post("/admin/upstreams/fleet/replicas", json={"url": upstream.url})
+            assert answer.status_code == 201
+        async with httpx.AsyncClient(base_url=running.url) as client:
+            body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "n": 2}
+            assert len((await client.post("/v1/chat/completions", json=body)).json()["choices"]) == 2
+        assert await running.end() == 0
+
+
+async def test_an_admin_port_that_is_taken_is_told_before_anything_is_served(tmp_path: Path) -> None:
+    with serving._listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        process = await start("--config", with_an_admin_port(tmp_path, port), ADMIN="x-41")
+        _, said = await process.communicate()
+    assert process.returncode == 1
+    assert f"127.0.0.1:{port} is in use; choose another with admin.port" in said.decode()

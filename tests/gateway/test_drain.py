@@ -125,7 +125,7 @@ async def test_L5_sigterm(start: Start, upstream: FakeUpstream) -> None:
     upstream.behaviour = going
     parts: dict[str, Any] = {"listen": {"port": 0, "drain_seconds": 5}, "upstreams": [upstream_settings(upstream)]}
     urls: asyncio.Queue[str] = asyncio.Queue()
-    served = asyncio.create_task(serve(Config.model_validate(parts), ready=urls.put_nowait))
+    served = asyncio.create_task(serve(Config.model_validate(parts), ready=lambda url, _: urls.put_nowait(url)))
     url = await urls.get()
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=body(n=2, stream=True)))

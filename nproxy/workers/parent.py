@@ -1,0 +1,207 @@
+"""The parent of several workers: what it keeps for all of them, and what it tells of them as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import assert_never
+
+from nproxy.config import Config, Reading
+from nproxy.gateway import reload
+from nproxy.gateway.introspect import ENGINE_METRICS_SECONDS
+from nproxy.telemetry import logs
+from nproxy.telemetry.metrics import ParentMetrics, engine_lines
+from nproxy.telemetry.sums import exposition
+from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS
+from nproxy.upstreams.registrar import Registrar
+from nproxy.upstreams.registry import Snapshot
+from nproxy.upstreams.upstream import Upstreams
+from nproxy.workers.channel import ChannelClosed
+from nproxy.workers.messages import (
+    PROTOCOL,
+    Admission,
+    Answer,
+    Ask,
+    Beat,
+    Drain,
+    Json,
+    Members,
+    Message,
+    Ready,
+    Reload,
+    Start,
+    Taught,
+)
+from nproxy.workers.process import Worker
+from nproxy.workers.status import together
+from nproxy.workers.supervisor import Supervisor
+
+ASK_SECONDS = 3.0
+"""How long a worker may take to tell of itself."""
+
+log = logging.getLogger("nproxy.workers")
+
+
+class Parent:
+    """The gateway as a whole, to the admin port and to the workers.
+
+    reading: the settings that are served. registrar: servers that announced themselves. supervisor: the workers.
+    Made inside the event loop; `close` once.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        listener: socket.socket,
+        *,
+        log_level: str,
+        engine_socket: Path | None,
+        metrics: ParentMetrics,
+    ) -> None:
+        self.reading = reading
+        self.registrar = Registrar(self._publish)
+        self.supervisor = Supervisor(
+            listener,
+            self.config.listen.workers,
+            start=self._start,
+            hear=self._hear,
+            restarted=metrics.worker_restarts.inc,
+        )
+        self._log_level = log_level
+        self._engine_socket = engine_socket
+        self._metrics = metrics
+        self._members: Snapshot | None = None
+        self._lessons: deque[tuple[float, Taught]] = deque(maxlen=MOST_LESSONS)
+        self._engine = Upstreams(self.config.model_copy(update={"upstreams": ()}), engine_socket)
+        self._configured_at = time.time()
+        self._last_reload: reload.Reload | None = None
+        metrics.reload_success.set(1)
+        metrics.reload_time.set(self._configured_at)
+
+    @property
+    def config(self) -> Config:
+        return self.reading.checked()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    # ---- what all workers have in common
+
+    def _start(self, worker: Worker) -> Start:
+        now = time.monotonic()
+        return Start(
+            PROTOCOL,
+            worker.index,
+            self.config.listen.workers,
+            worker.name,
+            self.reading.message(),
+            self._log_level,
+            None if self._engine_socket is None else str(self._engine_socket),
+            self._members,
+            tuple(lesson for since, lesson in self._lessons if now - since < FORGET_SECONDS),
+        )
+
+    def serve(self, reading: Reading) -> None:
+        """Have all workers serve these settings."""
+        self.reading = reading
+        self._lessons.clear()  # which of them still hold, each worker knows for itself
+        logs.reformat(self.config.telemetry.log_format)
+        self.supervisor.tell(Reload(reading.message()))
+
+    def reloaded(self, last: reload.Reload) -> None:
+        """Tell of a reload."""
+        self._last_reload = last
+        if last.outcome == "applied":
+            self._configured_at = last.at
+        self._metrics.reloaded(last.outcome, last.at)
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        self._members = snapshot
+        self.supervisor.tell(Members(snapshot))
+
+    def _hear(self, worker: Worker, message: Message) -> None:
+        match message:
+            case Taught():
+                self._lessons.append((time.monotonic(), message))
+                self.supervisor.tell(message, but=worker)
+            case Ask():
+                self.supervisor.beside(self._answer(worker, message))
+            case Admission() | Start() | Reload() | Members() | Drain() | Ready() | Beat() | Answer():
+                log.error("no message for the parent", extra={"fields": {"kind": message.kind}})
+            case _:
+                assert_never(message)
+
+    async def _answer(self, worker: Worker, question: Ask) -> None:
+        answer: Json
+        match question.what:
+            case "metrics":
+                answer = (await self.exposition()).decode()
+            case "status":
+                answer = await self.status()
+            case "ready":
+                answer = await self.why_unready()
+            case _:
+                assert_never(question.what)
+        worker.send(Answer(question.number, answer))
+
+    # ---- what they are as a whole
+
+    async def exposition(self) -> bytes:
+        """All workers' metrics added up, the parent's own, and the engine's."""
+        engine, workers = await asyncio.gather(self._engine_metrics(), self.supervisor.report())
+        for state in ("starting", "serving", "leaving"):
+            self._metrics.workers(state).set(sum(worker.state == state for worker in self.supervisor.living))
+        return exposition({**workers, **self._metrics.report()}) + engine_lines(engine)
+
+    async def _engine_metrics(self) -> bytes:
+        return b"".join([await engine.document("/metrics", ENGINE_METRICS_SECONDS) for engine in self._engine.all])
+
+    async def status(self) -> Mapping[str, object]:
+        """What all workers tell as one, and each worker."""
+        workers = list(self.supervisor.living)
+        told = await asyncio.gather(*(_ask_status(worker) for worker in workers))
+        now = asyncio.get_running_loop().time()
+        return {
+            **together([document for document in told if document is not None]),
+            "draining": self.supervisor.ending,
+            "settings": reload.told(self._configured_at, self._last_reload),
+            "workers": [
+                {
+                    "slot": worker.index,
+                    "pid": worker.pid,
+                    "state": worker.state,
+                    "version": worker.version,
+                    "seconds": round(now - worker.began, 3),
+                    "inflight": None if document is None else document["inflight"],
+                }
+                for worker, document in zip(workers, told, strict=True)
+            ],
+        }
+
+    async def why_unready(self) -> str | None:
+        """Why none of the workers should get requests; None where one of them should."""
+        if self.supervisor.ending:
+            return "The gateway is shutting down."
+        reasons = await asyncio.gather(*(_ask_ready(worker) for worker in self.supervisor.serving))
+        return None if None in reasons else next(iter(reasons), "No worker is ready.")
+
+
+async def _ask_status(worker: Worker) -> Mapping[str, Json] | None:
+    with suppress(ChannelClosed, TimeoutError):
+        told: Mapping[str, Json] = await worker.ask("status", ASK_SECONDS)
+        return told
+    return None
+
+
+async def _ask_ready(worker: Worker) -> str | None:
+    try:
+        reason: str | None = await worker.ask("ready", ASK_SECONDS)
+    except (ChannelClosed, TimeoutError):
+        return "A worker does not answer."
+    return reason

@@ -1,0 +1,103 @@
+"""Run a gateway of several workers: signals, reloads, rolling restarts, the admin port, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from nproxy import __version__
+from nproxy.config import Reading
+from nproxy.gateway.admin.port import admin_port
+from nproxy.gateway.reload import Reload, Reloader
+from nproxy.gateway.serve import ending_signals, reloads_at, url_of
+from nproxy.telemetry.metrics import CommonMetrics, ParentMetrics
+from nproxy.workers.parent import Parent
+from nproxy.workers.supervisor import Supervisor
+from nproxy.workers.tasks import beside
+
+log = logging.getLogger("nproxy.workers")
+
+
+async def serve(
+    reading: Reading,
+    listener: socket.socket,
+    *,
+    log_level: str,
+    engine_socket: Path | None,
+    admin_sock: socket.socket | None,
+    ready: Callable[[str, CommonMetrics], None],
+    stop: asyncio.Event,
+    reloaded: Callable[[Reload], None],
+) -> None:
+    """Serve by `listen.workers` processes until SIGTERM, SIGINT or `stop`; drain as one process does, and return.
+
+    listener, admin_sock: listening sockets. engine_socket: the Unix socket of the built-in engine. ready: called once,
+    when every slot has had a worker that accepts connections, with the base URL and the metrics. reloaded: hears of
+    every reload. SIGHUP reloads, SIGUSR2 replaces the workers one after the other. Raises WorkersFailed.
+    """
+    hurry = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(ending_signals(stop, hurry))
+        metrics = ParentMetrics(__version__)
+        parent = Parent(reading, listener, log_level=log_level, engine_socket=engine_socket, metrics=metrics)
+        stack.push_async_callback(parent.close)
+        if parent.config.admin is not None:
+            await stack.enter_async_context(admin_port(parent, parent.registrar, admin_sock))
+        greeting = partial(ready, url_of(listener, parent.config), metrics)
+        async with beside(
+            _follow(parent, reloaded),
+            _roll_when_asked(parent.supervisor),
+            _greet(parent.supervisor, greeting),
+            _drain_when_told(parent, stop, hurry),
+        ):
+            await parent.supervisor.run()
+
+
+async def _drain_when_told(parent: Parent, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    await stop.wait()
+    log.info("draining")
+    parent.supervisor.drain(parent.config.listen.drain_seconds)
+    await hurry.wait()
+    parent.supervisor.drain(0.0)
+
+
+async def _follow(parent: Parent, reloaded: Callable[[Reload], None]) -> None:
+    def tell(reload: Reload) -> None:
+        parent.reloaded(reload)
+        reloaded(reload)
+
+    reloader = Reloader(parent.reading, parent.serve, tell)
+    with reloads_at(signal.SIGHUP, reloader):
+        await reloader.run()
+
+
+async def _roll_when_asked(supervisor: Supervisor) -> None:
+    """Replace the workers at every SIGUSR2; one that comes meanwhile has them replaced once more."""
+    asked = asyncio.Event()
+    with _signal_sets(signal.SIGUSR2, asked):
+        await supervisor.started.wait()
+        while True:
+            await asked.wait()
+            asked.clear()
+            await supervisor.roll()
+
+
+async def _greet(supervisor: Supervisor, ready: Callable[[], None]) -> None:
+    await supervisor.started.wait()
+    ready()
+
+
+@contextmanager
+def _signal_sets(number: signal.Signals, event: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(number, event.set)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(number)
