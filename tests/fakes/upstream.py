@@ -88,7 +88,8 @@ class FakeUpstream:
     @property
     def url(self) -> str:
         """What a gateway is configured with."""
-        return f"unix:{self.unix}" if self.unix else f"http://{self.host}:{self.port}/v1"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"unix:{self.unix}" if self.unix else f"http://{host}:{self.port}/v1"
 
     @property
     def calls(self) -> list[Seen]:
