@@ -88,7 +88,7 @@ class Merge:
         for choice in strand.choices:
             choice.strand = strand
         if (cut := self._strands.get(leg.number)) is not None:
-            strand.generated = cut.generated
+            strand.again, strand.generated = cut.again or cut.streamed, cut.generated
             self._cut.append(cut.usage())
         self._strands[leg.number] = strand
 
@@ -393,12 +393,12 @@ class Merge:
     def _without_choices(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
         """The client's frame for a chunk without choices; usage is written at the end.
 
-        Unknown keys are told once, by the leg that brings the first choice.
+        Unknown keys are told once, by the first call that brings the first choice.
         """
         if chunk.usage is not None:
             strand.beside_usage = chunk.extra
             return b""
-        speaks = self._request.stream and strand is self._choices[0].strand
+        speaks = self._request.stream and strand is self._choices[0].strand and not strand.again
         nothing = all(value is None for value in chunk.extra.values())
         return self._wire.beside(chunk.extra) if speaks and not nothing else b""
 

@@ -122,7 +122,7 @@ class Relay(Merge):
         return written + event(dumps(wanted) if patched is None else patched)
 
     def _without_choices(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
-        if not data or not self._request.stream or (self._resumed and chunk.usage is None):
+        if not data or not self._request.stream or (strand.again and chunk.usage is None):
             return super()._without_choices(strand, data, chunk)
         if chunk.usage is not None:
             self._tails.append(data)
