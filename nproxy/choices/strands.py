@@ -55,10 +55,11 @@ class Strand:
     """One leg's part of the merge. choices: by the upstream's index.
 
     again: an earlier call of this leg has streamed. spoke: something of an answer has come. streamed: as events.
-    generated: some of it, or of an earlier call's, was more than a role. tails: usage of chunks without choices. by_choice: the last usage that came with a choice. shared: the last usage of a
-    stream that tells it beside several choices at once, and so of all. top: unknown top-level keys, for a whole answer.
-    beside_usage: those of the last usage chunk. done: `[DONE]` or a whole body has come; nothing counts after it.
-    prompt: the one that it answers for, None where it is all.
+    generated: some of it, or of an earlier call's, was more than a role. tails: usage of chunks without choices.
+    by_choice: the last usage that came with a choice. shared: the last usage of a stream that tells it beside several
+    choices at once, and so of all. top: unknown top-level keys, for a whole answer. beside_usage: those of the last
+    usage chunk. done: `[DONE]` or a whole body has come; nothing counts after it. prompt: the one that it answers for,
+    None where it is all.
     """
 
     leg: Leg
