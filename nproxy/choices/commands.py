@@ -111,6 +111,17 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
+class CallEnded:
+    """What became of a leg's call, which the choice of replicas goes by. failure: None where it brought what it should.
+
+    Of a call that nproxy ended because nobody needs it, nothing is said.
+    """
+
+    leg: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceFinished:
     """One choice has its finish reason; counted in `choices_total{finish_reason}`."""
 
@@ -152,6 +163,7 @@ Command = (
     | Anomaly
     | Resumed
     | Retried
+    | CallEnded
     | ChoiceFinished
     | Spent
     | Finish

@@ -14,6 +14,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import (
     Anomaly,
     Begin,
+    CallEnded,
     CancelLeg,
     Command,
     Emit,
@@ -189,6 +190,7 @@ class Conduct:
             self._commands += lessons
             self._lost(run, failure)
             return
+        self._commands.append(CallEnded(run.leg.number))
         self._roster.move(run, Signal.END)
         self._note_width(run, missing)
         if not cut:
@@ -234,6 +236,7 @@ class Conduct:
 
     def _lost(self, run: Run, failure: Failure) -> None:
         """The leg's choices are not all there: find another way to them, or take the failure."""
+        self._commands.append(CallEnded(run.leg.number, failure))
         another_way = None if self._doomed else self._recovery.recover(run, failure)
         if another_way is None:
             self._roster.move(run, Signal.FAIL)

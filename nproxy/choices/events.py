@@ -17,6 +17,8 @@ class FailureKind(StrEnum):
     CONNECT = "connect"  # refused, unresolvable, TLS: nothing was sent
     STALE = "stale"  # a kept-alive socket was already closed: nothing was answered, retried freely
     RESET = "reset"  # the connection broke before the response head
+    DOWN = "down"  # the replica was found down while the leg waited for its first event, and the leg was called off
+    UNAVAILABLE = "unavailable"  # no replica may be asked now; nothing was sent
     TIMEOUT = "timeout"  # connect, first event, idle, response or total time ran out
     STATUS = "status"  # the upstream answered with a status other than 2xx
     CUT = "cut"  # the body ended in an error, or cleanly but without what was promised
@@ -34,7 +36,8 @@ class Failure:
     """What went wrong with one leg, in the upstream's own words where it had any.
 
     status, content_type, body: the upstream's answer (kind STATUS) or its in-band error object.
-    retry_after: seconds, read from the answer's `retry-after-ms` or `retry-after`.
+    retry_after: seconds, read from the answer's `retry-after-ms` or `retry-after`; of kind UNAVAILABLE, until a replica
+    may be asked. elsewhere: another replica can take it meanwhile.
     own_key: the upstream was called with nproxy's own key, so its 401 is not the client's fault.
     message: one sentence for the client; holds no URL, no credentials and no prompt.
     """
@@ -45,6 +48,7 @@ class Failure:
     content_type: str = ""
     body: bytes = b""
     retry_after: float | None = None
+    elsewhere: bool = False
     own_key: bool = False
 
 

@@ -135,6 +135,10 @@ def _worded(failure: Failure) -> ApiError:
             return wrap_foreign(502, failure.content_type, failure.body)
         case FailureKind.CONNECT | FailureKind.STALE | FailureKind.RESET:
             return upstream_unavailable(failure.message)
+        case FailureKind.DOWN:
+            return upstream_unavailable(failure.message)
+        case FailureKind.UNAVAILABLE:
+            return upstream_unavailable(failure.message, status=503)
         case FailureKind.TIMEOUT:
             return upstream_timeout(failure.message)
         case (

@@ -9,12 +9,12 @@ LONGEST_PAUSE_SECONDS = 4.0
 LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more has no room: the client is told, and waits itself
 
 _STATUSES = frozenset({429, 502, 503, 504, 529})  # "come again"; other answers would only be repeated
-_KINDS = frozenset({FailureKind.CONNECT, FailureKind.STALE, FailureKind.RESET, FailureKind.CUT})
+_KINDS = frozenset({FailureKind.CONNECT, FailureKind.STALE, FailureKind.RESET, FailureKind.DOWN, FailureKind.CUT})
 
 
 def retryable(failure: Failure) -> bool:
     """Whether another attempt may go better. Timeouts are not: the upstream may still be at work on the first."""
-    if failure.retry_after is not None and failure.retry_after > LONGEST_RETRY_AFTER_SECONDS:
+    if not failure.elsewhere and (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER_SECONDS:
         return False
     if failure.kind is FailureKind.STATUS:
         return failure.status in _STATUSES
@@ -24,7 +24,8 @@ def retryable(failure: Failure) -> bool:
 def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
     """How long to wait before attempt + 1: full jitter over a doubling span, and never less than `retry-after`.
 
+    That holds for the replica that said it, so it is not waited for where another one can take the leg.
     attempt: the one that failed, counted from 0. jitter: from 0 up to 1.
     """
     span: float = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
-    return max(span * jitter, failure.retry_after or 0.0)
+    return max(span * jitter, 0.0 if failure.elsewhere else failure.retry_after or 0.0)

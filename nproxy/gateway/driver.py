@@ -14,6 +14,7 @@ from typing import assert_never
 from nproxy.choices.commands import (
     Anomaly,
     Begin,
+    CallEnded,
     CancelLeg,
     ChoiceFinished,
     Command,
@@ -29,7 +30,7 @@ from nproxy.choices.commands import (
     Spent,
 )
 from nproxy.choices.conduct import Conduct
-from nproxy.choices.events import Event, TimerFired
+from nproxy.choices.events import Event, Failure, TimerFired
 from nproxy.choices.lessons import Lesson
 from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.gateway.inbox import Inbox
@@ -61,23 +62,20 @@ class Drive:
         *,
         open_call: OpenCall,
         learn: Callable[[Lesson], None],
+        judge: Callable[[int, Failure | None], None],
     ) -> None:
         self._exchange = exchange
         self._conduct = conduct
         self._observer = observer
         self._open_call = open_call
         self._learn = learn
+        self._judge = judge
         self._inbox = Inbox()
         self._legs: dict[int, asyncio.Task[None]] = {}
         self._timers: list[asyncio.TimerHandle] = []
         self.fell_back: FallBack | None = None
         self._finished = False
         self._ended_by: ApiError | None = None
-
-    @property
-    def exchange(self) -> Exchange:
-        """The request that is driven."""
-        return self._exchange
 
     @property
     def exchange(self) -> Exchange:
@@ -144,6 +142,8 @@ class Drive:
                     self._observer.resumed(how, outcome)
                 case Retried(reason=reason):
                     self._observer.retried(reason)
+                case CallEnded(leg=leg, failure=failure):
+                    self._judge(leg, failure)
                 case ChoiceFinished():
                     self._observer.choice_finished(command)
                 case Spent():

@@ -18,6 +18,8 @@ from nproxy.choices.conduct import Conduct
 from nproxy.choices.events import Event
 from nproxy.choices.plan import Plan, Request, make_plan
 from nproxy.choices.settings import ConductSettings
+from nproxy.gateway.admission.guess import guess
+from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import read_body
 from nproxy.gateway.driver import Drive
@@ -27,10 +29,13 @@ from nproxy.gateway.request_id import leg_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
+from nproxy.upstreams.affinity import prompt_hash
 from nproxy.upstreams.client import Call
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.upstream import Upstream
+
+Parse = Callable[[Body, Limits, str | None], Request]
 
 _PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
 _ID_PREFIXES = {Dialect.CHAT: "chatcmpl-", Dialect.COMPLETIONS: "cmpl-"}
@@ -39,17 +44,22 @@ _WRITTEN_ANEW = ("content-type", "content-encoding", "accept-encoding", "x-reque
 
 async def chat(app: App, exchange: Exchange) -> None:
     """POST /v1/chat/completions."""
-    await _generate(app, exchange, await _read(app, exchange, parse_chat))
+    await _answer(app, exchange, parse_chat)
 
 
 async def completions(app: App, exchange: Exchange) -> None:
     """POST /v1/completions."""
-    await _generate(app, exchange, await _read(app, exchange, parse_completion))
+    await _answer(app, exchange, parse_completion)
 
 
-async def _read(app: App, exchange: Exchange, parse: Callable[[Body, Limits, str | None], Request]) -> Request:
+async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:
+    with app.desk.door(exchange.caller) as hold:
+        await _generate(app, exchange, await _read(app, exchange, parse, hold))
+
+
+async def _read(app: App, exchange: Exchange, parse: Parse, hold: Hold) -> Request:
     """Read the body and what it asks for. Raises ApiError for what is wrong with either."""
-    raw = await read_body(exchange.request, app.body_limit)
+    raw = await read_body(exchange.request, app.body_limit, reach=hold.reach)
     body = await app.aside.by_size(len(raw), Body.parse, raw)
     default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
     return await app.aside.by_size(len(raw), parse, body, app.limits, default_model)
@@ -63,7 +73,9 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
     capability = upstream.capabilities.snapshot(name.shown, name.upstream)
     plan = make_plan(request, capability, _draw, app.config.n_policy.greedy)
-    with app.permits.take(request.prompts * plan.n):
+    choices = request.prompts * plan.n
+    async with app.desk.admitted(exchange.caller, upstream.name, choices, guess(request, choices)) as grant:
+        exchange.headers.update(app.desk.headers(exchange.caller))
         exchange.mode, exchange.choices = plan.mode, request.choices
         exchange.headers["x-nproxy-mode"] = plan.mode
         exchange.headers["x-nproxy-legs"] = str(len(plan.legs))
@@ -77,13 +89,15 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
             jitter=random.random,
             draw=_draw,
         )
-        observer = Observer(app.metrics, upstream.name, exchange.model, exchange.started)
+        observer = Observer(app.metrics, upstream.name, exchange.model, exchange.started, grant.spend)
+        legs = _Legs(exchange, upstream, request, plan, capability, name.upstream or name.shown)
         drive = Drive(
             exchange,
             conduct,
             observer,
-            open_call=_Legs(exchange, upstream, request, plan, capability, name.upstream or name.shown).open,
+            open_call=legs.open,
             learn=partial(app.learn, upstream, name.shown),
+            judge=partial(upstream.judge, legs.kin),
         )
         app.drives.add(drive)
         try:
@@ -91,6 +105,8 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
         finally:
             app.drives.discard(drive)
             observer.ended(request.choices)
+            if exchange.code >= 400:
+                grant.nothing_came()
 
 
 class _Legs:
@@ -112,7 +128,8 @@ class _Legs:
         self._request = request
         self._n = plan.n
         self._capability = capability
-        self._kin = Kin(model, together=capability.prefix_cache)
+        affine = upstream.settings.balance == "prefix_affinity"
+        self.kin = Kin(model, together=capability.prefix_cache, prompt=prompt_hash(request) if affine else None)
         caller = upstream.caller_shown(exchange.caller.name)
         self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW, caller=caller)
         self._shared["Content-Type"] = "application/json"
@@ -136,7 +153,7 @@ class _Legs:
             own_key=self._upstream.own_key,
             choices=leg.choices(self._request.prompts),
         )
-        return self._upstream.call(call, self._kin, alone=command.alone)
+        return self._upstream.call(call, self.kin, alone=command.alone)
 
 
 def _settings(app: App, upstream: Upstream, request: Request) -> ConductSettings:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from aiohttp import hdrs
 from multidict import CIMultiDict
 
-from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.events import FailureKind
+from nproxy.choices.failures import as_error
+from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, read_body
 from nproxy.gateway.exchange import Exchange
@@ -18,11 +20,8 @@ from nproxy.openai.errors import (
     ApiError,
     invalid_request,
     model_not_found,
-    upstream_error,
-    upstream_timeout,
-    upstream_unavailable,
 )
-from nproxy.upstreams.forward import Answer, ForwardError, forward
+from nproxy.upstreams.forward import Answer, ForwardError
 from nproxy.upstreams.headers import downward, upward
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.models import ModelName
@@ -64,8 +63,17 @@ class _Upload:
 
 async def serve(app: App, exchange: Exchange) -> None:
     """Send the request on and the answer back. Raises ApiError where no answer has begun."""
-    upload, model = await _open_upload(app, exchange)
-    upstream, name = await _route(app, model)
+    with app.desk.door(exchange.caller) as hold:
+        upload, model = await _open_upload(app, exchange, hold)
+        upstream, name = await _route(app, model)
+        async with app.desk.admitted(exchange.caller, upstream.name, 1):
+            exchange.headers.update(app.desk.headers(exchange.caller))
+            await _serve(exchange, upstream, name, upload, model)
+
+
+async def _serve(
+    exchange: Exchange, upstream: Upstream, name: ModelName | None, upload: _Upload, model: str | None
+) -> None:
     if name is not None and name.upstream is not None and upload.body is not None:
         upload.known = bytes(upload.body.splice({"model": name.upstream}))
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
@@ -85,7 +93,7 @@ async def serve(app: App, exchange: Exchange) -> None:
             await _pass(exchange, upstream, called, headers, upload.known or None)
     except ForwardError as error:
         if exchange.response is None:
-            raise upload.error or _api_error(error.failure) from None
+            raise upload.error or as_error([error.failure], retries_spent=False) from None
         exchange.abort()  # a cut answer must not look complete
 
 
@@ -96,11 +104,8 @@ async def _pass(
     headers: CIMultiDict[str],
     data: bytes | AsyncGenerator[bytes] | None,
 ) -> None:
-    request = exchange.request
-    async with upstream.gate.permit(1, Kin(model)) as replica:
-        url = replica.root_url(exchange.target)
-        async with forward(upstream.client, upstream.timeouts, replica, request.method, url, headers, data) as answer:
-            await _send_back(exchange, answer)
+    async with upstream.pass_on(Kin(model), exchange.request.method, exchange.target, headers, data) as answer:
+        await _send_back(exchange, answer)
 
 
 async def _send_back(exchange: Exchange, answer: Answer) -> None:
@@ -113,7 +118,7 @@ async def _send_back(exchange: Exchange, answer: Answer) -> None:
     await exchange.finish()
 
 
-async def _open_upload(app: App, exchange: Exchange) -> tuple[_Upload, str | None]:
+async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Upload, str | None]:
     """Begin to read the body, as far as is needed to know the model that it names."""
     request = exchange.request
     if not request.can_read_body:
@@ -125,7 +130,7 @@ async def _open_upload(app: App, exchange: Exchange) -> tuple[_Upload, str | Non
     if only is not None and not only.models.configured:
         return _Upload(b"", chunks(request, app.body_limit)), None
     if plain and request.content_type.endswith("json"):
-        raw = await read_body(request, app.body_limit)
+        raw = await read_body(request, app.body_limit, reach=hold.reach)
         body = await _json_body(app, raw)
         return _Upload(raw, None, body), _model_of(body)
     rest = chunks(request, app.body_limit)
@@ -196,13 +201,3 @@ def _headers_up(exchange: Exchange, upstream: Upstream, upload: _Upload) -> CIMu
     if upload.rest is not None and hdrs.CONTENT_LENGTH in request.headers:
         headers[hdrs.CONTENT_LENGTH] = request.headers[hdrs.CONTENT_LENGTH]
     return headers
-
-
-def _api_error(failure: Failure) -> ApiError:
-    match failure.kind:
-        case FailureKind.TIMEOUT:
-            return upstream_timeout(failure.message)
-        case FailureKind.CONNECT | FailureKind.STALE | FailureKind.RESET:
-            return upstream_unavailable(failure.message)
-        case _:
-            return upstream_error(failure.message)

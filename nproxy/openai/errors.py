@@ -73,9 +73,12 @@ def engine_unavailable(message: str, *, retry_after: int = 1) -> ApiError:
     return ApiError(503, message, type="server_error", code="engine_unavailable", headers=headers)
 
 
-def upstream_unavailable(message: str = "The upstream cannot be reached.") -> ApiError:
-    """Build the 502 for refused, unresolvable, broken or untrusted connections; the message holds no URL."""
-    return ApiError(502, message, type="server_error", code="upstream_unavailable")
+def upstream_unavailable(message: str = "The upstream cannot be reached.", *, status: int = 502) -> ApiError:
+    """Build the error for refused, unresolvable, broken or untrusted connections; the message holds no URL.
+
+    status: 503 where nothing was tried, because no replica may be asked now.
+    """
+    return ApiError(status, message, type="server_error", code="upstream_unavailable")
 
 
 def upstream_error(message: str = "The upstream failed.") -> ApiError:

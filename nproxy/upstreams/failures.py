@@ -78,6 +78,18 @@ def timed_out(which: str) -> Failure:
     return Failure(FailureKind.TIMEOUT, _WHAT_RAN_OUT[which])
 
 
+def unavailable(upstream: str, seconds: float) -> Failure:
+    """No replica may be asked now; one may in so many seconds."""
+    message = f"The upstream '{upstream}' has no server that can be asked now."
+    return Failure(FailureKind.UNAVAILABLE, message, retry_after=seconds)
+
+
+def given_up(upstream: str, *, spoken: bool) -> Failure:
+    """The replica was found down while a call was there. spoken: something of its answer had come."""
+    message = f"The upstream's server stopped answering, as others of '{upstream}' have not."
+    return Failure(FailureKind.CUT if spoken else FailureKind.DOWN, message)
+
+
 def malformed(message: str) -> Failure:
     """What came is not what the protocol says."""
     return Failure(FailureKind.MALFORMED, message)

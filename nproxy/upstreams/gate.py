@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from nproxy.upstreams.balancing import least_loaded
+from nproxy import config
+from nproxy.choices.events import Failure
+from nproxy.upstreams.balancing import Draw, choose, standing
+from nproxy.upstreams.breaker import Breaker
+from nproxy.upstreams.health import Looks
+from nproxy.upstreams.judging import serves
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.replicas import Replica
+
+NOBODY_SECONDS = 1.0
+"""When to come again where there is no replica at all."""
+
+
+class NobodyError(Exception):
+    """No replica may be asked. seconds: when one may."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the gate goes by. parallel: legs at once on each replica, None for any number."""
+
+    parallel: int | None = None
+    breaker: config.Breaker | None = None
+    health: config.Health = field(default_factory=lambda: config.Health(interval=None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,12 +45,9 @@ class _Wish:
     """What a leg needs: a permit for so many choices, where its kin is, alone on the replica or not."""
 
     choices: int
-    kin: Kin | None
+    kin: Kin
+    leg: int
     alone: bool
-
-    def place(self) -> Replica | None:
-        """The one replica that will do, None where any will."""
-        return None if self.kin is None else self.kin.place()
 
 
 _Waiter = tuple[asyncio.Future[Replica], _Wish]
@@ -33,17 +57,38 @@ class Gate:
     """Hands out replicas, at most `parallel` legs on each at once; first come, first served.
 
     Legs that belong on one replica wait for that one, and others may pass them by. A leg that is to be alone waits for
-    a replica without calls, and nobody passes it by, or there might never be one. A leg that waits has not been sent,
-    so none of its timers run. One gate serves all requests of an upstream.
+    a replica without calls, and nobody passes it by, or there might never be one. A leg waits only while a replica that
+    may be asked is full; where none may be asked, it is told at once. A leg that waits has not been sent, so none of
+    its timers run. One gate serves all requests of an upstream.
+
+    draw: a random number from 0 up to 1. clock: seconds that never go back.
     """
 
-    def __init__(self, replicas: Sequence[Replica], parallel: int | None) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        policy: Policy,
+        *,
+        draw: Draw = random.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.replicas: tuple[Replica, ...] = ()
-        self.parallel = parallel
+        self.policy = policy
+        self._draw = draw
+        self._clock = clock
         self._waiting: deque[_Waiter] = deque()
-        self._turn = 0
         self._divided = False  # not all replicas serve the same models
         self.replace(replicas)
+
+    def follow(self, policy: Policy) -> None:
+        """Go by another policy; what it changed of breakers and health is begun anew."""
+        before, self.policy = self.policy, policy
+        for replica in self.replicas:
+            if policy.breaker != before.breaker:
+                replica.breaker = Breaker(policy.breaker)
+            if policy.health != before.health:
+                replica.looks = Looks(policy.health)
+        self.serve()
 
     def replace(self, replicas: Sequence[Replica]) -> None:
         """Change which replicas there are; those that wait are served anew.
@@ -54,6 +99,8 @@ class Gate:
         known = {replica.label: replica for replica in self.replicas}
         kept: dict[str, Replica] = {}
         for replica in replicas:
+            if replica.label not in known:
+                replica.breaker, replica.looks = Breaker(self.policy.breaker), Looks(self.policy.health)
             kept[replica.label] = known.get(replica.label, replica)
             kept[replica.label].follow(replica)
         for label in known.keys() - kept.keys():
@@ -67,17 +114,73 @@ class Gate:
         """Legs that wait for a permit."""
         return len(self._waiting)
 
+    def usable(self, model: str | None = None) -> bool:
+        """Whether some replica is in order and may be asked now, be it that it has no room at the moment."""
+        now = self._clock()
+        return any(replica.serves(model) and replica.admits(self, now) for replica in self.replicas)
+
+    def other(self, replica: Replica, kin: Kin | None = None) -> bool:
+        """Whether another replica is in order, serves the model and has nothing that speaks against it."""
+        now = self._clock()
+        others = (other for other in self.replicas if other is not replica)
+        model = None if kin is None else kin.model
+        return any(one.serves(model) and one.admits(kin or self, now) and not one.flawed(now) for one in others)
+
+    def in_order(self) -> list[Replica]:
+        """All replicas, those that are to be preferred first."""
+        now = self._clock()
+        return sorted(self.replicas, key=lambda replica: (not replica.admits(self, now), replica.flawed(now)))
+
+    def judge(self, kin: Kin, leg: int, failure: Failure | None) -> bool:
+        """Take what became of a leg's last call; True where a breaker opened by it.
+
+        A request counts once at each replica, however many of its legs failed there, and the leg avoids it.
+        """
+        replica = kin.at.get(leg)
+        if replica is None:
+            return False  # it was never called
+        if failure is not None:
+            kin.failed.setdefault(leg, set()).add(replica)
+        verdict, now = serves(failure), self._clock()
+        if verdict is True and replica not in kin.praised:
+            kin.praised.add(replica)
+            replica.breaker.went_well(now)
+        elif verdict is False and replica not in kin.blamed:
+            kin.blamed.add(replica)
+            if replica.breaker.failed(kin, now):
+                asyncio.get_running_loop().call_later(replica.breaker.wait(now), self.serve)
+                self.serve()
+                return True
+        return False
+
+    def looked(self, replica: Replica, status: int | None) -> bool:
+        """Take what a look at a replica showed; True where it is down or up from now on.
+
+        status: of the answer, None where none came. A replica that comes up again is tried at once.
+        """
+        well = status is not None and status < 500
+        if not replica.looks.ended(well=well, answered=status is not None):
+            return False
+        replica.up = not replica.looks.down
+        if replica.up:
+            replica.breaker.relent()
+        self.serve()
+        return True
+
     @asynccontextmanager
-    async def permit(self, choices: int, kin: Kin | None = None, *, alone: bool = False) -> AsyncIterator[Replica]:
+    async def permit(
+        self, choices: int, kin: Kin | None = None, *, leg: int = 0, alone: bool = False
+    ) -> AsyncIterator[Replica]:
         """Wait for a replica with room, hold one of its permits, give it back however the block is left.
 
-        alone: hold all of them.
+        leg: its number in the request. alone: hold all permits. Raises NobodyError where no replica may be asked.
         """
-        replica = await self._acquire(_Wish(choices, kin, alone))
+        wish = _Wish(choices, Kin() if kin is None else kin, leg, alone)
+        replica = await self._acquire(wish)
         try:
             yield replica
         finally:
-            self._release(replica, choices)
+            self._release(replica, wish)
 
     async def _acquire(self, wish: _Wish) -> Replica:
         if not self._waiting and (replica := self._take(wish)) is not None:
@@ -89,50 +192,63 @@ class Gate:
         try:
             return await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self._release(future.result(), wish.choices)  # handed over in the very moment of the cancellation
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._release(future.result(), wish)  # handed over in the very moment of the cancellation
             elif entry in self._waiting:
                 self._waiting.remove(entry)
             raise
 
     def _take(self, wish: _Wish) -> Replica | None:
-        place, parallel = wish.place(), 1 if wish.alone else self.parallel
-        replica = least_loaded(self._serving(wish) if place is None else (place,), parallel, self._turn)
+        """Give a leg its replica; None where it has to wait. Raises NobodyError."""
+        now, kin = self._clock(), wish.kin
+        replica = choose(
+            self._standing(wish, now),
+            self._draw,
+            now,
+            parallel=1 if wish.alone else self.policy.parallel,
+            failed=kin.failed.get(wish.leg, ()),
+            prompt=kin.prompt,
+        )
         if replica is not None:
-            self._turn += place is None  # kin take one turn together
-            replica.begun += 1
-            replica.legs += 1
-            replica.choices += wish.choices
-            replica.reserved = wish.alone
-            if wish.kin is not None:
-                wish.kin.replica = replica
+            replica.take(kin, wish.choices, now, alone=wish.alone)
+            kin.replica = kin.at[wish.leg] = replica
         return replica
 
-    def _serving(self, wish: _Wish) -> Sequence[Replica]:
-        """The replicas that serve the model of a leg."""
-        if not self._divided or wish.kin is None:
-            return self.replicas
-        return [replica for replica in self.replicas if replica.serves(wish.kin.model)]
+    def _standing(self, wish: _Wish, now: float) -> Sequence[Replica]:
+        """The replicas that may take a leg, now or once they have room. Raises NobodyError where there are none."""
+        place = wish.kin.place(wish.leg, now)
+        if place is not None:
+            return (place,)
+        serving: Sequence[Replica] = self.replicas
+        if self._divided:
+            serving = [replica for replica in serving if replica.serves(wish.kin.model)]
+        able = standing(serving, wish.kin, now)
+        if not able:
+            waits = [replica.breaker.wait(now, last_resort=True) for replica in serving if not replica.draining]
+            raise NobodyError(max(NOBODY_SECONDS, min(waits, default=NOBODY_SECONDS)))
+        return able
 
-    def _release(self, replica: Replica, choices: int) -> None:
-        replica.legs -= 1
-        replica.choices -= choices
-        replica.reserved = False
+    def _release(self, replica: Replica, wish: _Wish) -> None:
+        replica.release(wish.kin, wish.choices)
         self.serve()
 
     def serve(self) -> None:
-        """Give what is free to those who wait, in their order: called when more may be free than was."""
+        """Give what is free to those who wait, in their order: called when more or fewer may be asked than before."""
         passed_by: list[_Waiter] = []
         while self._waiting:
             entry = self._waiting.popleft()
             future, wish = entry
-            if future.cancelled():
+            if future.done():
                 continue
-            free = self._take(wish)
+            try:
+                free = self._take(wish)
+            except NobodyError as nobody:
+                future.set_exception(nobody)
+                continue
             if free is not None:
                 future.set_result(free)
                 continue
             passed_by.append(entry)
-            if wish.alone or (wish.place() is None and not self._divided):
+            if wish.alone or (wish.kin.place(wish.leg, self._clock()) is None and not self._divided):
                 break  # nothing is free anywhere, or nobody may pass
         self._waiting.extendleft(reversed(passed_by))

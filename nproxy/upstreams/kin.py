@@ -13,20 +13,24 @@ class Kin:
 
     model: the upstream's name of the one that they ask for, None where that is not known; not every replica may serve
     it. together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first, by which
-    that one is chosen; None where any will do. replica: where the first of them went. failed: the replicas that each
-    leg has failed on, which it avoids while another one can take it. blamed: the replicas whose breaker has counted a
-    failure of this request, which counts once however many of its legs fail there.
+    that one is chosen; None where any will do. replica: where the last of them went. at: where each leg's last call
+    went. failed: the replicas that each leg has failed on, which it avoids while another one can take it. blamed,
+    praised: the replicas whose breakers have counted a failure, or a success, of this request; each counts once there,
+    however many of its legs there are.
     """
 
     model: str | None = None
     together: bool = False
     prompt: bytes | None = None
     replica: Replica | None = None
+    at: dict[int, Replica] = field(default_factory=dict)
     failed: dict[int, set[Replica]] = field(default_factory=dict)
     blamed: set[Replica] = field(default_factory=set)
+    praised: set[Replica] = field(default_factory=set)
 
-    def place(self) -> Replica | None:
-        """Where the next one belongs; None where that is open, or that replica cannot be reached."""
-        if not self.together or self.replica is None or self.replica.avoided() or self.replica.draining:
+    def place(self, leg: int, now: float) -> Replica | None:
+        """Where a leg belongs; None where that is open, or others are to be preferred to that replica."""
+        replica = self.replica
+        if not self.together or replica is None or replica in self.failed.get(leg, ()):
             return None
-        return self.replica
+        return replica if replica.admits(self, now) and not replica.flawed(now) else None

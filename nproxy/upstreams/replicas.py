@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -13,6 +14,9 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nproxy import config
+from nproxy.upstreams.breaker import Breaker
+from nproxy.upstreams.health import Looks
+from nproxy.upstreams.lifeline import Lifeline
 
 AVOID_SECONDS = 5.0
 """How long a replica that could not be reached is passed over while another one can be."""
@@ -32,7 +36,8 @@ class Replica:
     legs, choices: calls in flight and the choices they carry. begun: calls so far. reserved: one of them
     has the replica for itself. speaker: whose answer said something last. trusted_until: by then it is known to stream
     several calls at once, in monotonic seconds. up: whether the last attempt to reach it succeeded, None before the
-    first.
+    first. resting_until: it asked to be left alone till then. breaker, looks: how it fares, by calls and while nobody
+    calls it. lifelines: of the calls in flight.
     """
 
     base: str
@@ -51,6 +56,10 @@ class Replica:
     trusted_until: float = -inf
     up: bool | None = None
     avoid_until: float = 0.0
+    resting_until: float = 0.0
+    breaker: Breaker = field(default_factory=lambda: Breaker(None))
+    looks: Looks = field(default_factory=lambda: Looks(config.Health(interval=None)))
+    lifelines: set[Lifeline] = field(default_factory=set)
     _urls: dict[str, URL] = field(default_factory=dict)
 
     @classmethod
@@ -99,6 +108,66 @@ class Replica:
         """Whether one more call may be made, where so many at once are allowed; None for any number."""
         return not self.draining and not self.reserved and (parallel is None or self.legs < parallel)
 
+    def admits(self, who: object, now: float, *, last_resort: bool = False) -> bool:
+        """Whether a call of this request may be made at all. last_resort: no other replica is in order."""
+        if self.draining or (self.looks.down and not last_resort):
+            return False
+        return self.breaker.admits(who, now, last_resort=last_resort)
+
+    def flawed(self, now: float) -> bool:
+        """Whether others are preferred: it was not reached a moment ago, asked to be left alone, or gave no answer."""
+        return now < self.avoid_until or now < self.resting_until or self.looks.doubtful
+
+    def take(self, who: object, choices: int, now: float, *, alone: bool) -> None:
+        """Count a call that is made."""
+        self.begun += 1
+        self.legs += 1
+        self.choices += choices
+        self.reserved = alone
+        self.breaker.called(who)
+        self.looks.called(now)
+
+    def release(self, who: object, choices: int) -> None:
+        """Count a call that is over."""
+        self.legs -= 1
+        self.choices -= choices
+        self.reserved = False
+        self.breaker.left(who)
+        if not self.legs:
+            self.looks.idle()
+
+    def heard(self, who: object) -> None:
+        """Note that a call brought something."""
+        self.breaker.spoke(who)
+        self.looks.heard(time.monotonic())
+
+    def rest(self, seconds: float) -> None:
+        """Note that it asked to be left alone for so long."""
+        self.resting_until = max(self.resting_until, time.monotonic() + seconds)
+
+    @contextmanager
+    def lifeline(self) -> Iterator[Lifeline]:
+        """A lifeline of a call of the current task, kept while the block runs."""
+        line = Lifeline()
+        self.lifelines.add(line)
+        try:
+            yield line
+        finally:
+            self.lifelines.discard(line)
+
+    def describe(self, now: float) -> dict[str, object]:
+        """What the status page says of it."""
+        return {
+            "replica": self.label,
+            "source": self.source,
+            "up": self.up,
+            "draining": self.draining,
+            "breaker": self.breaker.state(now),
+            "weight": self.weight,
+            "legs": self.legs,
+            "choices": self.choices,
+        }
+
     def reached(self) -> None:
         """Note that the replica has answered."""
         self.up = True
@@ -108,6 +177,4 @@ class Replica:
         """Note that no connection came about."""
         self.up = False
         self.avoid_until = time.monotonic() + AVOID_SECONDS
-
-    def avoided(self) -> bool:
-        return self.avoid_until > 0.0 and self.avoid_until > time.monotonic()
+        self.looks.suspect()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 from pydantic import SecretStr
 
-from nproxy.choices.events import Event, LegEnded
+from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFailed
 from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
@@ -17,12 +19,15 @@ from nproxy.upstreams.capabilities import Capabilities
 from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.company import Company
 from nproxy.upstreams.dns import Names, resolve
-from nproxy.upstreams.forward import ForwardError, fetch
-from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.failures import given_up, unavailable
+from nproxy.upstreams.forward import Answer, ForwardError, fetch, forward
+from nproxy.upstreams.gate import Gate, NobodyError, Policy
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.lifeline import GivenUpError, Lifeline
 from nproxy.upstreams.membership import NOBODY, Guests, members
 from nproxy.upstreams.models import ModelList, ModelName
+from nproxy.upstreams.prober import watch
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
@@ -38,6 +43,9 @@ _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "p
 """Settings with which an upstream may be another server, or may be asked otherwise."""
 
 
+log = logging.getLogger("nproxy.upstreams")
+
+
 class Upstream:
     """One configured upstream. Its parts are public: the driver plans by `capabilities` and retries by `budget`."""
 
@@ -48,7 +56,7 @@ class Upstream:
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._guests = NOBODY
         self.client = Client(sessions, settings.timeouts, settings.name)
-        self.gate = Gate(members(settings.replicas, {}), _parallel(settings))
+        self.gate = Gate(members(settings.replicas, {}), _policy(settings))
         self.capabilities = self._capabilities()
         self.budget = RetryBudget(settings.retries.budget)
         self.models = self._models()
@@ -66,7 +74,7 @@ class Upstream:
             self.capabilities = self._capabilities()
         if "models" in changed:
             self.models = self._models()
-        self.gate.parallel = _parallel(settings)
+        self.gate.follow(_policy(settings))
         self._place()
 
     def take(self, addresses: Mapping[str, Sequence[str]], guests: Guests) -> None:
@@ -107,25 +115,120 @@ class Upstream:
         """Whether calls carry nproxy's own key, so that a 401 is not the client's fault."""
         return isinstance(self.settings.api_key, SecretStr)
 
-    async def call(self, call: Call, kin: Kin | None = None, *, alone: bool = False) -> AsyncGenerator[list[Event]]:
+    async def call(self, call: Call, kin: Kin, *, alone: bool = False) -> AsyncGenerator[list[Event]]:
         """Wait at the gate, then send one leg, where its kin is; see Client.call.
 
-        alone: with no other call at its replica.
+        alone: with no other call at its replica. The last event is LegFailed too where no replica may be asked, or
+        where the one that was asked is found down; `judge` is to be told of what else becomes of it.
         """
-        async with self.gate.permit(call.choices, kin, alone=alone) as replica:
-            self.budget.count_call()
-            company = Company(replica)
-            async with aclosing(self.client.call(replica, call)) as batches:
-                async for batch in batches:
+        try:
+            async with self.gate.permit(call.choices, kin, leg=call.leg, alone=alone) as replica:
+                self.budget.count_call()
+                async with aclosing(self._call(call, kin, replica)) as batches:
+                    async for batch in batches:
+                        yield batch
+        except NobodyError as nobody:
+            yield [LegFailed(call.leg, unavailable(self.name, nobody.seconds))]
+
+    async def _call(self, call: Call, kin: Kin, replica: Replica) -> AsyncGenerator[list[Event]]:
+        company = Company(replica)
+        async with aclosing(self.client.call(replica, call)) as batches:
+            with replica.lifeline() as line:
+                while (batch := await self._next(line, batches, call.leg)) is not None:
+                    last = batch[-1]
                     company.spoke()
-                    if isinstance(batch[-1], LegEnded) and company.may_have_interrupted:
-                        batch[-1] = LegEnded(call.leg, beside=True)
+                    if isinstance(last, LegFailed):
+                        batch[-1] = LegFailed(call.leg, self._failed(kin, replica, call.leg, last.failure))
+                    else:
+                        line.spoken = True
+                        replica.heard(kin)
+                        if isinstance(last, LegEnded) and company.may_have_interrupted:
+                            batch[-1] = LegEnded(call.leg, beside=True)
                     yield batch
+
+    async def _next(self, line: Lifeline, batches: AsyncGenerator[list[Event]], leg: int) -> list[Event] | None:
+        try:
+            return await line.wait(anext(batches, None))
+        except GivenUpError:
+            return [LegFailed(leg, given_up(self.name, spoken=line.spoken))]
+
+    @asynccontextmanager
+    async def pass_on(
+        self, kin: Kin, method: str, target: str, headers: Mapping[str, str], data: bytes | AsyncIterator[bytes] | None
+    ) -> AsyncIterator[Answer]:
+        """Wait at the gate, then send a request as it is; see `forward`. The replica is judged by its answer."""
+        try:
+            async with self.gate.permit(1, kin) as replica, AsyncExitStack() as stack:
+                sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
+                with replica.lifeline() as line:
+                    answer = await line.wait(stack.enter_async_context(sent))
+                replica.heard(kin)
+                yield answer
+                status = Failure(FailureKind.STATUS, "It answered.", status=answer.status)
+                self.judge(kin, 0, status if answer.status >= 400 else None)
+        except ForwardError as error:
+            self.judge(kin, 0, error.failure)
+            raise
+        except NobodyError as nobody:
+            raise ForwardError(unavailable(self.name, nobody.seconds)) from None
+        except GivenUpError:
+            failure = given_up(self.name, spoken=False)
+            self.judge(kin, 0, failure)
+            raise ForwardError(failure) from None
+
+    def _failed(self, kin: Kin, replica: Replica, leg: int, failure: Failure) -> Failure:
+        """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while."""
+        self.judge(kin, leg, failure)
+        if failure.retry_after is None or failure.status not in (429, 503):
+            return failure
+        replica.rest(failure.retry_after)
+        return dataclasses.replace(failure, elsewhere=self.gate.other(replica, kin))
+
+    def judge(self, kin: Kin, leg: int, failure: Failure | None) -> None:
+        """Take what became of a leg's last call; see `Gate.judge`."""
+        if self.gate.judge(kin, leg, failure):
+            log.warning("a replica's breaker is open", extra=self._fields(kin.at[leg]))
+
+    @property
+    def watched(self) -> bool:
+        """Whether its replicas are looked at: where there is another one, or another upstream, to go to instead.
+
+        The built-in engine is supervised by who started it.
+        """
+        return self.name != ENGINE_UPSTREAM and (len(self.gate.replicas) > 1 or bool(self.settings.fallback))
+
+    async def look(self, replica: Replica) -> None:
+        """Look at a replica, and go by it where that makes it go down or come up."""
+        health = self.settings.health
+        try:
+            status, _ = await self._get(replica, health.path, health.timeout)
+        except ForwardError:
+            status = None
+        if self.gate.looked(replica, status):
+            log.warning("a replica is %s", "up" if replica.up else "down", extra=self._fields(replica))
+            self._rescue()
+
+    def _rescue(self) -> None:
+        """Give up calls that wait at replicas which are down, where another one can take them.
+
+        A call that has brought something is left to its own time limits, unless it can be resumed elsewhere.
+        """
+        resumes = self.settings.resume != "off"
+        for replica in self.gate.replicas:
+            if replica.looks.down and self.gate.other(replica):
+                for line in tuple(replica.lifelines):
+                    if resumes or not line.spoken:
+                        line.cut()
+
+    def _fields(self, replica: Replica) -> dict[str, dict[str, str]]:
+        return {"fields": {"upstream": self.name, "replica": replica.label}}
 
     async def answers(self) -> bool:
         """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded."""
         if self.name == ENGINE_UPSTREAM:
             return bool(await self.document("/health", LIST_SECONDS))
+        if self.watched and all(replica.looks.seen for replica in self.gate.replicas):
+            return self.gate.usable()
         for replica in self.gate.replicas:
             try:
                 await self._get_models(replica)
@@ -147,7 +250,7 @@ class Upstream:
     async def _fetch_models(self) -> tuple[int, bytes] | None:
         """The list of the first replica that gives it, of those that have not said themselves what they serve."""
         last: tuple[int, bytes] | None = None
-        for replica in self.gate.replicas:
+        for replica in self.gate.in_order():
             if replica.models is not None:
                 continue
             try:
@@ -159,9 +262,12 @@ class Upstream:
         return last
 
     async def _get_models(self, replica: Replica) -> tuple[int, bytes]:
+        return await self._get(replica, "/v1/models", LIST_SECONDS)
+
+    async def _get(self, replica: Replica, path: str, seconds: float) -> tuple[int, bytes]:
         headers = upward(_NO_HEADERS, self.settings.api_key)
         headers["Accept-Encoding"] = "identity"
-        return await fetch(self.client, replica, "/v1/models", headers, seconds=LIST_SECONDS, limit=LIST_BYTES)
+        return await fetch(self.client, replica, path, headers, seconds=seconds, limit=LIST_BYTES)
 
 
 class Upstreams:
@@ -205,11 +311,12 @@ class Upstreams:
     async def kept(self) -> AsyncIterator[None]:
         """Resolve host names again and again while the block runs."""
         async with asyncio.TaskGroup() as beside:
-            watching = beside.create_task(self.names.run())
+            watching = [beside.create_task(self.names.run()), beside.create_task(watch(lambda: self.all))]
             try:
                 yield
             finally:
-                watching.cancel()
+                for task in watching:
+                    task.cancel()
 
     def take_members(self, snapshot: Snapshot) -> None:
         """Take what was said over the admin port of all upstreams; what was said before and is not in it is over."""
@@ -259,8 +366,12 @@ class Upstreams:
         await self._sessions.close()
 
 
-def _parallel(settings: Settings) -> int | None:
-    return None if settings.parallel == "auto" else settings.parallel
+def _policy(settings: Settings) -> Policy:
+    return Policy(
+        parallel=None if settings.parallel == "auto" else settings.parallel,
+        breaker=settings.breaker,
+        health=settings.health,
+    )
 
 
 def _engine(socket: Path, config: Config) -> Settings:

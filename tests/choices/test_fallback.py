@@ -8,7 +8,7 @@ from nproxy.choices.commands import Begin, FallBack, Finish, Respond
 from nproxy.choices.events import Failure, FailureKind
 from tests.choices.tutil import Play, answer, chat, delta, failure, status
 
-_OWN_KINDS = ("connect", "stale", "reset", "timeout", "cut", "malformed", "interrupted", "short")
+_OWN_KINDS = ("connect", "stale", "reset", "timeout", "cut", "malformed", "interrupted", "short", "down", "unavailable")
 OWN = [
     *(failure(kind) for kind in FailureKind if kind in _OWN_KINDS),
     *(status(code) for code in (502, 503, 504, 529)),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nproxy.config import Upstream as Settings
-from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.membership import Guests, Server, members
 from nproxy.upstreams.replicas import Replica
 
@@ -78,7 +78,7 @@ def test_an_address_drains_wherever_it_comes_from() -> None:
 
 
 def test_a_replica_keeps_its_object_while_its_address_stays() -> None:
-    gate = Gate(come_to("http://a/v1", guests=Guests((Server("http://b/v1"),))), None)
+    gate = Gate(come_to("http://a/v1", guests=Guests((Server("http://b/v1"),))), Policy())
     a, b = gate.replicas
     a.legs = b.legs = 1
     gate.replace(come_to("http://a/v1", guests=Guests((Server("http://b/v1", 4, ("m",)),), frozenset({"http://b/v1"}))))

@@ -44,7 +44,7 @@ async def test_the_same_object_takes_new_settings() -> None:
         assert a.timeouts.idle == 7 and a.budget.share == 0.5
         assert a.capabilities is capabilities, "nothing that it learned has changed"
         upstreams.reconfigure(config({**new, "parallel": 2, "replicas": ["http://127.0.0.1:9/v1", "http://b/v1"]}))
-        assert gate.parallel == 2 and gate.replicas[0] is replica and len(gate.replicas) == 2
+        assert gate.policy.parallel == 2 and gate.replicas[0] is replica and len(gate.replicas) == 2
         assert a.capabilities is not capabilities
         assert a.capabilities.snapshot("m", None).parallel == 4, "on both replicas together"
 

@@ -1,0 +1,78 @@
+"""Prefix affinity: requests that begin alike go to one replica, which has their beginning in its cache.
+
+A prompt's home is found by rendezvous hashing (Thaler and Ravishankar, 1998) with weights (Resch, 2015: the score of a
+replica is -weight / ln of its hash): every gateway finds the same one, and where a replica comes or goes only the
+prompts move whose home it is. A home that has 1.25 times its share of what is in flight gives way to the next in the
+prompt's order (Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads, 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from math import ceil, log
+
+from nproxy.choices.plan import Request
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.requests import CompletionRequest
+from nproxy.upstreams.replicas import Replica
+
+BOUND = 1.25
+LEADING = 4096
+"""Characters of a message or a prompt that count.
+
+What is shorter costs little to compute again. What is longer, say a document with another question behind it, is found
+again by its beginning.
+"""
+
+
+def home(replicas: Sequence[Replica], prompt: bytes) -> Replica:
+    """The replica for a prompt, by its hash: the first in its order that has not too much in flight already."""
+    load = sum(replica.choices for replica in replicas) + 1
+    weight = sum(replica.weight for replica in replicas)
+    order = sorted(replicas, key=lambda replica: _score(replica, prompt), reverse=True)
+    for replica in order:
+        if replica.choices < ceil(BOUND * load * replica.weight / weight):
+            return replica
+    return order[0]
+
+
+def prompt_hash(request: Request) -> bytes:
+    """A hash of what a server's prefix cache sees first, the same for all turns of one conversation.
+
+    Of a chat: the messages up to the first of the user; of a legacy completion: the first prompt; and the model.
+    """
+    seen = blake2b(request.model.encode("utf-8", "surrogatepass"), digest_size=16)
+    for text in _beginning(request):
+        seen.update(b"\0")
+        seen.update(text[:LEADING].encode("utf-8", "surrogatepass"))
+    return seen.digest()
+
+
+def _beginning(request: Request) -> Iterator[str]:
+    if isinstance(request, CompletionRequest):
+        first = request.prompt[0] if request.prompt else ""
+        yield first if isinstance(first, str) else " ".join(map(str, first[:LEADING]))
+        return
+    messages = request.body.fields.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        yield from _texts(message)
+        if isinstance(message, dict) and message.get("role") == "user":
+            return
+
+
+def _texts(value: JSON) -> Iterator[str]:
+    """All texts of a message, with those of its parts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+
+
+def _score(replica: Replica, prompt: bytes) -> float:
+    drawn = int.from_bytes(blake2b(replica.label.encode(), digest_size=8, key=prompt).digest())
+    return -replica.weight / log((drawn + 0.5) / 2**64)

@@ -1,0 +1,154 @@
+"""The breaker of one replica: after too many failed requests it gets none for a while, then one that tries it.
+
+    CLOSED     calls go through; requests that fail are counted, in a row and as a share
+    OPEN       no calls, until the wait is over
+    HALF_OPEN  one request may try it (with all of its calls): a failure opens it again for twice as long
+
+The first event of a trial lets the others through again, so that nobody waits for the end of a long answer; but until
+some answer has come whole, one failure is enough to open it again. Time is an argument: seconds that never go back.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import inf
+
+from nproxy.config import Breaker as Settings
+
+LONGEST_OPEN = 300.0
+LAST_RESORT_SECONDS = 1.0
+"""Where no other replica can be asked, one request in so many seconds tries this one, however long it is open for.
+
+With others to go to, an open breaker costs nothing; without, each second is one in which nobody is served, be it
+because the alarm was false (one client whose requests are poison can fail everywhere).
+"""
+SLOTS = 10
+"""The window is counted in so many parts."""
+
+
+class State(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Breaker:
+    """Counts requests that failed and that went well. settings: None never opens.
+
+    who: the request, any object that its calls share.
+    """
+
+    __slots__ = ("_calls", "_failed", "_open_for", "_opened_at", "_periods", "_row", "_settings", "_trial", "_well")
+
+    def __init__(self, settings: Settings | None) -> None:
+        self._settings = settings
+        self._opened_at: float | None = None
+        self._open_for = 0.0
+        self._trial: object | None = None  # the request that tries it, or has tried it last
+        self._calls = 0  # which it has here
+        self._row = 0
+        self._periods = [-1] * SLOTS  # which part of all time each slot counts
+        self._well = [0] * SLOTS
+        self._failed = [0] * SLOTS
+
+    def state(self, now: float) -> State:
+        if self._opened_at is None:
+            return State.CLOSED
+        return State.HALF_OPEN if self._calls or self.wait(now) == 0 else State.OPEN
+
+    def wait(self, now: float, *, last_resort: bool = False) -> float:
+        """Seconds until a request may try it; 0 where one may, or is about to."""
+        if self._opened_at is None:
+            return 0.0
+        open_for = min(self._open_for, LAST_RESORT_SECONDS) if last_resort else self._open_for
+        return max(0.0, self._opened_at + open_for - now)
+
+    def admits(self, who: object, now: float, *, last_resort: bool = False) -> bool:
+        """Whether a call of this request may be made. last_resort: there is no other replica to ask."""
+        if self._opened_at is None:
+            return True
+        if self._calls:
+            return self._trial is who
+        return self.wait(now, last_resort=last_resort) == 0
+
+    def called(self, who: object) -> None:
+        """Note that a call which was admitted is made: while it is not closed, its request is the trial."""
+        if self._opened_at is not None:
+            if self._trial is not who:
+                self._trial, self._calls = who, 0
+            self._calls += 1
+
+    def left(self, who: object) -> None:
+        """Note that a call is over: a trial that has none left and came to no verdict lets another request try."""
+        if self._calls and self._trial is who:
+            self._calls -= 1
+
+    def spoke(self, who: object) -> None:
+        """Note the first event of an answer."""
+        if self._opened_at is not None and self._trial is who:
+            self._close(row=self._patience - 1)
+
+    def relent(self) -> None:
+        """Let a request try it at once: something else says that it is back."""
+        if self._opened_at is not None:
+            self._open_for = 0.0
+
+    def went_well(self, now: float) -> None:
+        """Count a request whose answer came whole."""
+        self._row = 0
+        self._open_for = 0.0
+        if self._opened_at is not None:
+            self._close(row=0)
+        self._well[self._slot(now)] += 1
+
+    def failed(self, who: object, now: float) -> bool:
+        """Count a request that failed; True where it opened. While it is not closed, only the trial says anything."""
+        if self._settings is None:
+            return False
+        if self._opened_at is None:
+            self._row += 1
+            self._failed[self._slot(now)] += 1
+            if self._row < self._settings.in_a_row and not self._too_many(now):
+                return False
+        elif self._trial is not who:
+            return False
+        self._open(now)
+        return True
+
+    @property
+    def _patience(self) -> int:
+        return 1 if self._settings is None else self._settings.in_a_row
+
+    def _too_many(self, now: float) -> bool:
+        settings = self._settings
+        if settings is None:
+            return False
+        oldest = self._period(now) - SLOTS
+        live = [slot for slot, period in enumerate(self._periods) if period > oldest]
+        failed = sum(self._failed[slot] for slot in live)
+        requests = failed + sum(self._well[slot] for slot in live)
+        return requests >= settings.of and failed >= settings.ratio * requests
+
+    def _open(self, now: float) -> None:
+        first = 0.0 if self._settings is None else self._settings.open
+        self._open_for = min(max(first, 2 * self._open_for), max(first, LONGEST_OPEN))
+        self._opened_at = now
+        self._trial, self._calls = None, 0
+
+    def _close(self, row: int) -> None:
+        self._opened_at = None
+        self._trial, self._calls = None, 0
+        self._row = row
+        self._periods = [-1] * SLOTS
+
+    def _period(self, now: float) -> int:
+        window = inf if self._settings is None else self._settings.window
+        return int(now * SLOTS / window)
+
+    def _slot(self, now: float) -> int:
+        period = self._period(now)
+        slot = period % SLOTS
+        if self._periods[slot] != period:
+            self._periods[slot] = period
+            self._well[slot] = self._failed[slot] = 0
+        return slot

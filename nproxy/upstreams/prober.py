@@ -1,0 +1,51 @@
+"""Looks at the replicas of upstreams, as often as what is known of them demands."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol
+
+from nproxy.upstreams.balancing import Draw
+from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.replicas import Replica
+
+TICK_SECONDS = 0.25
+
+
+class Watched(Protocol):
+    """An upstream, as far as it is looked at."""
+
+    gate: Gate
+
+    @property
+    def watched(self) -> bool: ...
+
+    def look(self, replica: Replica) -> Coroutine[Any, Any, None]: ...
+
+
+async def watch(upstreams: Callable[[], Iterable[Watched]], jitter: Draw = random.random) -> None:
+    """Look at replicas until it is cancelled. upstreams: those that there are now; they and their replicas change.
+
+    No two looks at one replica are under way at once, and none waits for another's.
+    """
+    under_way: set[Replica] = set()
+
+    async def look(upstream: Watched, replica: Replica) -> None:
+        try:
+            await upstream.look(replica)
+        finally:
+            under_way.discard(replica)
+
+    async with asyncio.TaskGroup() as looks:
+        while True:
+            now = time.monotonic()
+            for upstream in upstreams():
+                for replica in upstream.gate.replicas if upstream.watched else ():
+                    if replica not in under_way and replica.looks.due() <= now:
+                        under_way.add(replica)
+                        replica.looks.began(now, jitter())
+                        looks.create_task(look(upstream, replica))
+            await asyncio.sleep(TICK_SECONDS)

@@ -1,0 +1,196 @@
+"""Which replica takes a call: least busy for its weight, the power of two choices, homes of prompts, last resorts."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nproxy.config import Breaker as BreakerSettings
+from nproxy.config import Health
+from nproxy.openai.body import Body
+from nproxy.openai.requests import Limits, parse_chat, parse_completion
+from nproxy.upstreams.affinity import BOUND, LEADING, home, prompt_hash
+from nproxy.upstreams.balancing import choose, drawn, least_busy, standing
+from nproxy.upstreams.breaker import Breaker
+from nproxy.upstreams.health import Looks
+from nproxy.upstreams.replicas import Replica
+
+SETTINGS = BreakerSettings(in_a_row=1, open=10)
+
+
+def replicas(*weights: float) -> list[Replica]:
+    return [
+        Replica(base=f"http://r{i}/v1", socket=None, label=f"r{i}", weight=weight) for i, weight in enumerate(weights)
+    ]
+
+
+def low() -> float:
+    return 0.0
+
+
+def broken(one: Replica, now: float = 0.0) -> Replica:
+    one.breaker = Breaker(SETTINGS)
+    assert one.breaker.failed(object(), now)
+    return one
+
+
+def down(one: Replica) -> Replica:
+    one.looks = Looks(Health(down_after=1))
+    one.looks.began(0.0, 0.5)
+    assert one.looks.ended(well=False)
+    return one
+
+
+def test_the_fewest_choices_for_its_weight() -> None:
+    a, b, c = replicas(1, 2, 1)
+    a.choices, b.choices, c.choices = 4, 6, 5
+    assert least_busy([a, b, c], low) is b, "3 for a weight of 1"
+    b.choices = 9
+    assert least_busy([a, b, c], low) is a
+
+
+def test_equals_are_drawn_by_weight() -> None:
+    a, b = replicas(1, 3)
+    assert [drawn([a, b], lambda at=at: at) for at in (0.0, 0.24, 0.25, 0.99)] == [a, a, b, b]  # type: ignore[misc]
+
+
+def test_of_many_only_two_are_compared() -> None:
+    five = replicas(1, 1, 1, 1, 1)
+    for number, one in enumerate(five):
+        one.choices = number
+    draws = iter([0.9, 0.5, 0.0])
+    assert least_busy(five, lambda: next(draws)) is five[2], "of the last and the third"
+    assert least_busy(five[2:], low) is five[2], "of three, all are"
+
+
+def test_two_choices_keep_many_replicas_even() -> None:
+    """Balls into bins: one random choice leaves the fullest of 50 with about 17 of 500 balls, two with about 12."""
+    rng = random.Random(5)
+    many = replicas(*[1] * 50)
+    for _ in range(500):
+        least_busy(many, rng.random).choices += 1
+    assert max(one.choices for one in many) <= 13
+
+
+@pytest.mark.parametrize("weights", [(1, 3), (1, 1, 2), (1, 2, 3, 4, 5, 6)])
+def test_calls_are_shared_by_weight(weights: tuple[float, ...]) -> None:
+    rng = random.Random(5)
+    some, taken, flying = replicas(*weights), Counter[str](), list[Replica]()
+    for _ in range(4000):
+        one = least_busy(some, rng.random)
+        taken[one.label] += 1
+        one.choices += 1
+        flying.append(one)
+        if len(flying) > 60:
+            flying.pop(rng.randrange(len(flying))).choices -= 1
+    for one in some:
+        share = one.weight / sum(weights)
+        assert abs(taken[one.label] / 4000 - share) < 0.25 * share
+
+
+def test_a_full_replica_is_passed_over_and_all_full_gives_none() -> None:
+    a, b = replicas(1, 1)
+    a.legs = 1
+    assert choose([a, b], low, 0.0, parallel=1) is b
+    b.reserved = True
+    assert choose([a, b], low, 0.0, parallel=1) is None
+
+
+def test_what_speaks_against_a_replica_puts_it_last_but_it_is_not_lost() -> None:
+    a, b = replicas(1, 1)
+    b.choices = 9
+    assert choose([a, b], low, 0.0) is a
+    assert choose([a, b], low, 0.0, failed={a}) is b, "the leg has failed there"
+    a.resting_until = 5.0
+    assert choose([a, b], low, 4.9) is b and choose([a, b], low, 5.0) is a
+    b.avoid_until = 7.0
+    assert choose([a, b], low, 6.0) is a
+    a.looks = Looks(Health())
+    a.looks.began(0.0, 0.5)
+    a.looks.ended(well=False)
+    assert choose([a, b], low, 8.0) is b, "its last look failed"
+    assert choose([a, b], low, 8.0, failed={a, b}) is b
+    assert choose([a], low, 8.0, failed={a}) is a
+
+
+def test_those_in_order_are_asked_the_others_only_where_there_are_none() -> None:
+    a, b, c = replicas(1, 1, 1)
+    assert standing([a, broken(b), down(c)], None, 0.5) == [a]
+    a.draining = True
+    assert standing([a, b, c], None, 0.5) == [c], "looks may have the wrong path, calls show it; the breaker stays open"
+    assert standing([a, b], None, 0.5) == [], "nobody, for a second"
+    assert standing([a, b], None, 1.0) == [b], "then one request may try"
+    assert standing([a, b, c], None, 1.0) == [b, c]
+    assert standing([a, b, c], None, 10.0) == [b], "half open: in order"
+    assert standing([a], None, 0.0) == [] and standing([], None, 0.0) == []
+
+
+prompts = st.binary(min_size=1, max_size=16)
+
+
+@given(st.lists(prompts, min_size=1, max_size=50), st.integers(0, 4), st.randoms())
+def test_only_those_move_whose_home_left(keys: list[bytes], gone: int, rng: random.Random) -> None:
+    five = replicas(1, 2, 1, 1, 1)
+    left = five[:gone] + five[gone + 1 :]
+    rng.shuffle(left)
+    for key in keys:
+        before = home(five, key)
+        assert home(left, key) is before or before is five[gone]
+
+
+def test_homes_are_shared_by_weight() -> None:
+    some = replicas(1, 2, 5)
+    homes = Counter(home(some, number.to_bytes(4)).label for number in range(4000))
+    for one in some:
+        assert abs(homes[one.label] / 4000 - one.weight / 8) < 0.03
+
+
+@given(st.lists(prompts, min_size=1, max_size=80), st.lists(st.sampled_from((1, 2, 4)), min_size=1, max_size=6))
+def test_no_home_has_much_more_than_its_share(keys: list[bytes], weights: list[float]) -> None:
+    some = replicas(*weights)
+    for count, key in enumerate(keys, 1):
+        one = home(some, key)
+        one.choices += 1
+        assert one.choices < BOUND * count * one.weight / sum(weights) + 1
+
+
+def test_a_home_that_is_too_busy_gives_way_to_the_same_next_one_and_is_home_again() -> None:
+    three = replicas(1, 1, 1)
+    first = home(three, b"p")
+    first.choices = 4
+    second = home(three, b"p")
+    assert second is not first and home([one for one in three if one is not first], b"p") is second
+    first.choices = 0
+    assert choose(three, low, 0.0, prompt=b"p") is first
+    assert choose(three, low, 0.0, prompt=b"p", failed={first}) is second
+
+
+def chat(*messages: tuple[str, object], model: str = "m") -> bytes:
+    told = [{"role": role, "content": content} for role, content in messages]
+    return prompt_hash(parse_chat(Body.parse(json.dumps({"model": model, "messages": told}).encode()), Limits()))
+
+
+def legacy(prompt: object) -> bytes:
+    return prompt_hash(parse_completion(Body.parse(json.dumps({"model": "m", "prompt": prompt}).encode()), Limits()))
+
+
+def test_all_turns_of_a_conversation_are_alike_and_others_are_not() -> None:
+    first = chat(("system", "be kind"), ("user", "hello"))
+    assert chat(("system", "be kind"), ("user", "hello"), ("assistant", "hi"), ("user", "and now?")) == first
+    assert chat(("system", "be kind"), ("user", "good morning")) != first
+    assert chat(("system", "be harsh"), ("user", "hello")) != first
+    assert chat(("system", "be kind"), ("user", "hello"), model="other") != first
+    assert chat(("system", "be kind"), ("user", [{"type": "text", "text": "hello"}])) != first
+
+
+def test_questions_about_one_document_are_alike() -> None:
+    document = "x" * LEADING
+    assert chat(("user", document + "who?")) == chat(("user", document + "when?"))
+    assert legacy(document + "who?") == legacy([document + "when?", "another"])
+    assert legacy("who?") != legacy("when?") and legacy([1, 2]) != legacy([1, 3])
+    assert legacy([1, 2]) == legacy([[1, 2], [3]])

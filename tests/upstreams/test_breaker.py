@@ -1,0 +1,179 @@
+"""The breaker, as transcripts: what is counted, when it opens, who may try it, what closes it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nproxy.config import Breaker as Settings
+from nproxy.upstreams.breaker import LONGEST_OPEN, Breaker, State
+
+DEFAULT = Settings()
+
+
+def opened(settings: Settings = DEFAULT, now: float = 0.0) -> Breaker:
+    breaker = Breaker(settings)
+    for _ in range(settings.in_a_row - 1):
+        assert not breaker.failed(object(), now)
+    assert breaker.failed(object(), now)
+    return breaker
+
+
+def trial(breaker: Breaker, now: float) -> object:
+    """A request that tries it."""
+    who = object()
+    assert breaker.admits(who, now)
+    breaker.called(who)
+    return who
+
+
+def test_five_in_a_row_open_it_and_one_that_went_well_begins_anew() -> None:
+    breaker = Breaker(DEFAULT)
+    for _ in range(4):
+        assert not breaker.failed(object(), 0.0)
+    breaker.went_well(0.0)
+    for _ in range(4):
+        assert not breaker.failed(object(), 0.0)
+    assert breaker.state(0.0) is State.CLOSED and breaker.admits(object(), 0.0)
+    assert breaker.failed(object(), 0.0)
+    assert breaker.state(0.0) is State.OPEN and not breaker.admits(object(), 9.9)
+    assert breaker.wait(4.0) == 6.0
+
+
+def test_half_of_the_last_twenty_open_it_and_nineteen_do_not() -> None:
+    breaker = Breaker(DEFAULT)
+    for number in range(19):
+        now = float(number)
+        if number % 2:
+            assert not breaker.failed(object(), now)
+        else:
+            breaker.went_well(now)
+    assert breaker.failed(object(), 19.0), "10 of 20"
+
+
+def test_what_is_older_than_the_window_is_forgotten() -> None:
+    breaker = Breaker(DEFAULT)
+    for _ in range(4):
+        breaker.failed(object(), 0.0)
+        breaker.went_well(0.0)
+    for number in range(16):
+        assert not breaker.failed(object(), 40.0) if number % 2 else breaker.went_well(40.0) is None
+    assert breaker.state(40.0) is State.CLOSED
+
+
+def test_one_request_with_all_its_calls_tries_it_and_closes_it() -> None:
+    breaker = opened()
+    who = trial(breaker, 10.0)
+    assert breaker.state(10.0) is State.HALF_OPEN
+    assert breaker.admits(who, 10.0) and not breaker.admits(object(), 10.0)
+    breaker.called(who)
+    breaker.went_well(11.0)
+    assert breaker.state(11.0) is State.CLOSED and breaker.admits(object(), 11.0)
+    for _ in range(4):
+        assert not breaker.failed(object(), 12.0), "nothing is left of what was counted"
+
+
+def test_a_trial_that_fails_opens_it_for_twice_as_long_up_to_five_minutes() -> None:
+    breaker, now, waits = opened(), 0.0, []
+    for _ in range(8):
+        waits.append(breaker.wait(now))
+        now += breaker.wait(now)
+        assert breaker.failed(trial(breaker, now), now)
+    assert waits == [10, 20, 40, 80, 160, LONGEST_OPEN, LONGEST_OPEN, LONGEST_OPEN]
+    trial(breaker, now + LONGEST_OPEN)
+    breaker.went_well(now)
+    for _ in range(5):
+        breaker.failed(object(), now)
+    assert breaker.wait(now) == 10, "begun anew"
+
+
+def test_a_trial_whose_answer_has_begun_lets_others_through_but_is_not_over() -> None:
+    breaker = opened()
+    who = trial(breaker, 10.0)
+    breaker.spoke(object())
+    assert not breaker.admits(object(), 10.0), "another call has said something"
+    breaker.spoke(who)
+    assert breaker.state(10.0) is State.CLOSED
+    assert breaker.failed(who, 11.0), "one failure is enough until an answer has come whole"
+    assert breaker.wait(11.0) == 20.0
+
+
+def test_a_trial_that_left_without_a_verdict_lets_another_one_try() -> None:
+    breaker = opened()
+    who = trial(breaker, 10.0)
+    breaker.called(who)
+    breaker.left(who)
+    assert not breaker.admits(object(), 10.0), "it has another call here"
+    breaker.left(who)
+    other = trial(breaker, 10.0)
+    assert not breaker.failed(who, 10.0) and breaker.failed(other, 10.0)
+
+
+def test_a_verdict_that_comes_after_the_call_is_over_counts() -> None:
+    breaker = opened()
+    who = trial(breaker, 10.0)
+    breaker.left(who)
+    assert breaker.failed(who, 10.0) and breaker.wait(10.0) == 20.0
+
+
+def test_requests_from_before_do_not_keep_it_open_and_close_it_where_they_went_well() -> None:
+    breaker = opened()
+    assert not breaker.failed(object(), 9.0)
+    assert breaker.wait(9.0) == 1.0
+    breaker.went_well(9.0)
+    assert breaker.state(9.0) is State.CLOSED
+
+
+def test_where_there_is_no_other_one_request_a_second_may_try() -> None:
+    breaker = opened()
+    assert not breaker.admits(object(), 0.9, last_resort=True)
+    assert breaker.admits(object(), 1.0, last_resort=True) and not breaker.admits(object(), 1.0)
+    who = object()
+    breaker.called(who)
+    assert not breaker.admits(object(), 5.0, last_resort=True)
+    assert breaker.failed(who, 5.0) and breaker.wait(5.0, last_resort=True) == 1.0
+
+
+def test_one_that_is_known_to_be_back_is_tried_at_once() -> None:
+    breaker = opened()
+    breaker.relent()
+    assert breaker.wait(0.0) == 0
+    who = trial(breaker, 0.0)
+    assert not breaker.admits(object(), 0.0)
+    assert breaker.failed(who, 0.0) and breaker.wait(0.0) == 10
+
+
+def test_without_settings_it_never_opens() -> None:
+    breaker = Breaker(None)
+    assert not any(breaker.failed(object(), 0.0) for _ in range(1000))
+    breaker.went_well(0.0)
+    assert breaker.state(0.0) is State.CLOSED
+
+
+Step = tuple[float, str]
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.sampled_from(("ok", "bad", "call", "speak", "leave"))), max_size=200))
+def test_whatever_happens_it_is_never_shut_for_good_and_lets_one_through_at_a_time(steps: list[Step]) -> None:
+    breaker, now, trying = Breaker(Settings(in_a_row=2, of=4, open=1)), 0.0, []
+    for seconds, what in steps:
+        now += seconds
+        if what == "call":
+            who = object()
+            if breaker.admits(who, now) and breaker.state(now) is not State.CLOSED:
+                assert not trying
+                breaker.called(who)
+                trying = [who]
+        elif what == "speak" and trying:
+            breaker.spoke(trying[0])
+        elif what == "leave" and trying:
+            breaker.left(trying[0])
+        elif what == "ok":
+            breaker.went_well(now)
+        elif what == "bad":
+            breaker.failed(trying[0] if trying else object(), now)
+        if breaker.state(now) is not State.HALF_OPEN or breaker.admits(object(), now):
+            trying = []
+    assert breaker.wait(now) <= LONGEST_OPEN
+    if not trying:
+        assert breaker.admits(object(), now + LONGEST_OPEN)
