@@ -2,7 +2,7 @@
 
 from nproxy.config.changes import needs_restart
 from nproxy.config.engine import DEFAULT_MODEL, ENGINE_UPSTREAM, Engine
-from nproxy.config.files import load_pair
+from nproxy.config.files import load_pair, why_unusable
 from nproxy.config.keys import Key, read_keys
 from nproxy.config.loading import Reading, Source, from_message, load
 from nproxy.config.replicas import DnsName, Replica
@@ -49,4 +49,5 @@ __all__ = [
     "needs_restart",
     "read_keys",
     "summarise",
+    "why_unusable",
 ]

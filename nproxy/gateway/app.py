@@ -21,6 +21,7 @@ from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuar
 from nproxy.gateway.permits import Permits
 from nproxy.gateway.reload import Reload
 from nproxy.gateway.request_id import request_id
+from nproxy.gateway.tls import Shown
 from nproxy.gateway.whole import Whole
 from nproxy.openai.errors import ApiError, internal_error
 from nproxy.openai.requests import Limits
@@ -46,6 +47,7 @@ class App:
 
     def __init__(self, config: Config, engine_socket: Path | None = None) -> None:
         edge = Edge.of(config)
+        self.shown = None if config.listen.tls is None else Shown(config.listen.tls)
         self.upstreams = Upstreams(config, engine_socket)
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
         self.aside = Aside()
@@ -69,10 +71,12 @@ class App:
     def reconfigure(self, config: Config) -> None:
         """Serve requests from now on under other settings; those in flight go on under what they began with.
 
-        What needs a restart must be as it was. Raises ConfigError, with nothing changed, for a keys file that cannot be
-        used.
+        What needs a restart must be as it was. Raises ConfigError, with nothing changed, for a keys file or a
+        certificate that cannot be used.
         """
         edge = Edge.of(config)
+        if self.shown is not None and config.listen.tls is not None:
+            self.shown.change(config.listen.tls)
         self.upstreams.reconfigure(config)
         self.metrics.name(self.upstreams.by_name, _configured_models(config))
         self._take(config, edge)

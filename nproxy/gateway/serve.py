@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nproxy.config import Config, Reading
 from nproxy.gateway.admin.fleet import Alone
@@ -163,10 +164,10 @@ async def running(
         await app.upstreams.begin()
         http = HttpServer(partial(dispatch, app), header_seconds=header_seconds)
         loop = asyncio.get_running_loop()
-        if sock is not None:
-            server = await loop.create_server(http, sock=sock, backlog=BACKLOG)
-        else:
-            server = await loop.create_server(http, config.listen.host, config.listen.port, backlog=BACKLOG)
+        where: dict[str, Any] = {"sock": sock} if sock else {"host": config.listen.host, "port": config.listen.port}
+        if app.shown is not None:
+            where |= app.shown.settings(header_seconds)
+        server = await loop.create_server(http, **where, backlog=BACKLOG)
         try:
             async with app.upstreams.kept():
                 with LagProbe(app.metrics.loop_lag.set):

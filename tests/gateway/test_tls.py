@@ -1,0 +1,195 @@
+"""HTTPS: what is shown, what is refused, and how certificates change while it is served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+
+from nproxy.config import Config, ConfigError, load
+from nproxy.gateway.serve import Running, running
+from tests.fakes.upstream import FakeUpstream
+from tests.gateway.conftest import CHAT, body, upstream_settings
+from tests.gateway.raw import apart
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def put(folder: Path, certificate: trustme.LeafCert, key: trustme.LeafCert | None = None) -> dict[str, str]:
+    """Write a pair of files; the key of another certificate where one is given."""
+    chain, private = folder / "chain.pem", folder / "key.pem"
+    chain.write_bytes(b"".join(part.bytes() for part in certificate.cert_chain_pems))
+    private.write_bytes((key or certificate).private_key_pem.bytes())
+    return {"certificate": str(chain), "key": str(private)}
+
+
+@pytest.fixture
+def config(authority: trustme.CA, upstream: FakeUpstream, tmp_path: Path) -> Config:
+    tls = put(tmp_path, authority.issue_cert("127.0.0.1"))
+    return Config.model_validate({"listen": {"port": 0, "tls": tls}, "upstreams": [upstream_settings(upstream)]})
+
+
+@pytest.fixture
+async def gateway(config: Config) -> AsyncIterator[Running]:
+    async with running(config, header_seconds=0.5) as started:
+        yield started
+
+
+@pytest.fixture
+def trusting(authority: trustme.CA) -> Iterator[ssl.SSLContext]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(context)
+    return context
+
+
+def address(gateway: Running) -> tuple[str, int]:
+    host, port = gateway.url.removeprefix("https://").rsplit(":", 1)
+    return host, int(port)
+
+
+async def shown(gateway: Running, context: ssl.SSLContext) -> tuple[bytes, ssl.SSLObject]:
+    """The certificate of a new connection."""
+    reader, writer = await asyncio.open_connection(*address(gateway), ssl=context)
+    found: ssl.SSLObject = writer.get_extra_info("ssl_object")
+    writer.close()
+    return found.getpeercert(binary_form=True) or b"", found
+
+
+async def test_it_is_served(gateway: Running, trusting: ssl.SSLContext) -> None:
+    assert gateway.url.startswith("https://")
+    async with httpx.AsyncClient(base_url=gateway.url, verify=trusting, trust_env=False) as client:
+        answer = await client.post(CHAT, json=body(n=3))
+        assert len(answer.json()["choices"]) == 3
+        streamed = await client.post(CHAT, json=body(n=3, stream=True))
+        assert streamed.text.endswith("data: [DONE]\n\n")
+
+
+async def test_the_protocols_are_modern(gateway: Running, trusting: ssl.SSLContext) -> None:
+    trusting.set_alpn_protocols(["h2", "http/1.1"])
+    _, connection = await shown(gateway, trusting)
+    assert (connection.version(), connection.selected_alpn_protocol()) == ("TLSv1.3", "http/1.1")
+    trusting.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert (await shown(gateway, trusting))[1].version() == "TLSv1.2"
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+async def test_old_protocols_are_refused(gateway: Running, trusting: ssl.SSLContext) -> None:
+    trusting.set_ciphers("ALL:@SECLEVEL=0")
+    trusting.minimum_version = trusting.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await shown(gateway, trusting)
+
+
+async def test_changed_files_are_shown_to_new_connections(
+    gateway: Running, config: Config, authority: trustme.CA, trusting: ssl.SSLContext, tmp_path: Path
+) -> None:
+    async with httpx.AsyncClient(base_url=gateway.url, verify=trusting, trust_env=False) as standing:
+        assert (await standing.get("/health")).status_code == 200
+        first, _ = await shown(gateway, trusting)
+        put(tmp_path, authority.issue_cert("127.0.0.1"))
+        gateway.app.reconfigure(config)
+        second, _ = await shown(gateway, trusting)
+        assert second != first
+        put(tmp_path, authority.issue_cert("127.0.0.1"), authority.issue_cert("127.0.0.1"))
+        with pytest.raises(ConfigError, match=r"key\.pem: belongs to another certificate"):
+            gateway.app.reconfigure(config)
+        assert (await shown(gateway, trusting))[0] == second
+        (tmp_path / "key.pem").unlink()
+        with pytest.raises(ConfigError, match="cannot read"):
+            gateway.app.reconfigure(config)
+        assert (await shown(gateway, trusting))[0] == second
+        assert (await standing.get("/health")).status_code == 200
+        assert len(gateway.http.connections) == 1, "that which stood is still the same"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        ("certificate: gone", "3: listen.tls.certificate: cannot read"),
+        ("key: gone", "4: listen.tls.key: cannot read"),
+        ("key: other", "4: listen.tls.key: belongs to another certificate"),
+        ("certificate: no PEM", "3: listen.tls.certificate: cannot be used with its key"),
+        ("key: encrypted", "3: listen.tls.certificate: cannot be used with its key"),
+    ],
+)
+def test_a_pair_that_cannot_be_used_is_told_at_its_line(
+    authority: trustme.CA, tmp_path: Path, spoil: str, problem: str
+) -> None:
+    put(tmp_path, authority.issue_cert("a"))
+    key, other = tmp_path / "key.pem", authority.issue_cert("b").private_key_pem.bytes()
+    match spoil:
+        case "certificate: gone":
+            (tmp_path / "chain.pem").unlink()
+        case "key: gone":
+            key.unlink()
+        case "key: other":
+            key.write_bytes(other)
+        case "certificate: no PEM":
+            (tmp_path / "chain.pem").write_text("text")
+        case "key: encrypted":
+            from cryptography.hazmat.primitives import serialization as form
+
+            parsed = form.load_pem_private_key(key.read_bytes(), None)
+            cipher = form.BestAvailableEncryption(b"password")
+            key.write_bytes(parsed.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, cipher))
+    file = tmp_path / "nproxy.yaml"
+    file.write_text("listen:\n  tls:\n    certificate: chain.pem\n    key: key.pem\n")
+    with pytest.raises(ConfigError) as raised:
+        load(file, {})
+    assert str(raised.value).startswith(f"{file}:{problem}")
+
+
+# What is not TLS, and what is TLS elsewhere
+
+
+async def closed(where: tuple[str, int], sent: bytes) -> bytes:
+    """What comes until the connection is closed, however."""
+    reader, writer = await asyncio.open_connection(*where)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n", b"\x00" * 100, b"\x16\x03\x01\x02\x00\x01"]
+)
+async def test_what_is_no_handshake_is_closed_without_a_word_in_the_log(
+    gateway: Running, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    assert b"HTTP" not in await closed(address(gateway), sent)
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+async def test_a_handshake_that_does_not_come_is_not_waited_for(
+    gateway: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await closed(address(gateway), b"") == b""
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+async def test_TLS_on_the_plain_port_is_400(upstream: FakeUpstream) -> None:
+    plain: dict[str, Any] = {"listen": {"port": 0}, "upstreams": [upstream_settings(upstream)]}
+    async with running(Config.model_validate(plain)) as gateway:
+        host, port = gateway.url.removeprefix("http://").rsplit(":", 1)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        hello = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(incoming, outgoing, server_hostname="h")
+        with pytest.raises(ssl.SSLWantReadError):
+            hello.do_handshake()
+        status, _, content = apart(await closed((host, int(port)), outgoing.read()))
+        assert status == 400
+        assert json.loads(content)["error"]["type"] == "invalid_request_error"
