@@ -33,7 +33,7 @@ class Shown:
         }
 
     def change(self, tls: Tls) -> None:
-        """Show another certificate to those who come next. Raises ConfigError, and the old one stays, if it cannot be."""
+        """Show another certificate from now on. Raises ConfigError, and the old one stays, where it cannot be used."""
         unusable = why_unusable(tls)  # tried elsewhere first: half a pair would be shown by nobody's wish
         if unusable is not None:
             name, reason = unusable

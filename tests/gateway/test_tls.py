@@ -59,7 +59,7 @@ def address(gateway: Running) -> tuple[str, int]:
 
 async def shown(gateway: Running, context: ssl.SSLContext) -> tuple[bytes, ssl.SSLObject]:
     """The certificate of a new connection."""
-    reader, writer = await asyncio.open_connection(*address(gateway), ssl=context)
+    _, writer = await asyncio.open_connection(*address(gateway), ssl=context)
     found: ssl.SSLObject = writer.get_extra_info("ssl_object")
     writer.close()
     return found.getpeercert(binary_form=True) or b"", found
