@@ -14,6 +14,10 @@ from typing import assert_never
 
 from nproxy.config import Config, Reading
 from nproxy.gateway import reload
+from nproxy.gateway.admission.clerk import Clerk, owner
+from nproxy.gateway.admission.ledger import Bounds
+from nproxy.gateway.admission.messages import Answer as Admitted
+from nproxy.gateway.admission.messages import Room, message_of, to_data
 from nproxy.gateway.introspect import ENGINE_METRICS_SECONDS
 from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import ParentMetrics, engine_lines
@@ -72,10 +76,12 @@ class Parent:
             start=self._start,
             hear=self._hear,
             restarted=metrics.worker_restarts.inc,
+            lost=lambda worker: self._clerk.lost(worker.name),
         )
         self._log_level = log_level
         self._engine_socket = engine_socket
         self._metrics = metrics
+        self._clerk = Clerk(Bounds.of(self.config), self._deliver)
         self._members: Snapshot | None = None
         self._lessons: deque[tuple[float, Taught]] = deque(maxlen=MOST_LESSONS)
         self._engine = Upstreams(self.config.model_copy(update={"upstreams": ()}), engine_socket)
@@ -89,6 +95,7 @@ class Parent:
         return self.reading.checked()
 
     async def close(self) -> None:
+        self._clerk.close()
         await self._engine.close()
 
     # ---- what all workers have in common
@@ -112,6 +119,7 @@ class Parent:
         self.reading = reading
         self._lessons.clear()  # which of them still hold, each worker knows for itself
         logs.reformat(self.config.telemetry.log_format)
+        self._clerk.reconfigure(Bounds.of(self.config))
         self.supervisor.tell(Reload(reading.message()))
 
     def reloaded(self, last: reload.Reload) -> None:
@@ -125,14 +133,23 @@ class Parent:
         self._members = snapshot
         self.supervisor.tell(Members(snapshot))
 
+    def _deliver(self, answer: Admitted) -> None:
+        message = Admission(to_data(answer))
+        if isinstance(answer, Room):
+            self.supervisor.tell(message)
+        elif (worker := self.supervisor.named(owner(answer.ticket))) is not None:
+            worker.send(message)
+
     def _hear(self, worker: Worker, message: Message) -> None:
         match message:
+            case Admission(message=data):
+                self._clerk.send(message_of(data))
             case Taught():
                 self._lessons.append((time.monotonic(), message))
                 self.supervisor.tell(message, but=worker)
             case Ask():
                 self.supervisor.beside(self._answer(worker, message))
-            case Admission() | Start() | Reload() | Members() | Drain() | Ready() | Beat() | Answer():
+            case Start() | Reload() | Members() | Drain() | Ready() | Beat() | Answer():
                 log.error("no message for the parent", extra={"fields": {"kind": message.kind}})
             case _:
                 assert_never(message)
