@@ -35,7 +35,8 @@ async def measure(name: str, options: dict[str, float], *, record: bool) -> bool
     for what, held in checks.items():
         print(f"  {'holds' if held else 'FAILS'}  {what}")
     if record:
-        page.write(name, {"conditions": conditions, "options": options, "figures": result.figures, "checks": checks})
+        told = {"line": result.line, "figures": result.figures, "checks": checks}
+        page.write(name, {"conditions": conditions, "options": options, **told})
     return all(checks.values())
 
 

@@ -11,11 +11,13 @@ from bench.load.stand import Stand
 
 @dataclass(slots=True)
 class Result:
-    """What a bar found. asked: the options it ran with. figures: what was measured, as JSON.
+    """What a bar found.
 
-    holds: what must be so on any machine, however busy. long: what only the long form on a quiet machine can tell.
+    line: the figures that matter, for the page. figures: all that was measured, as JSON. holds: what must be so on any
+    machine, however busy. long: what only the long form on a quiet machine can tell.
     """
 
+    line: str
     figures: dict[str, Any]
     holds: dict[str, bool]
     long: dict[str, bool] = field(default_factory=dict)

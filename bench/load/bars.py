@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.load import leave, overload, soak, wide
+from bench.load import chaos, leave, overload, reload, soak, wide
 from bench.load.bar import Bar
 
 BARS: Mapping[str, Bar] = {
@@ -26,10 +26,23 @@ BARS: Mapping[str, Bar] = {
         long={"requests": 100_000, "cycles": 10, "clients": 32},
         short={"requests": 160, "cycles": 4, "clients": 16},
     ),
+    "chaos": Bar(
+        "5 % resets, 5 % 503, 2 % stalls, 1 % malformed, 10 % leavers, a worker killed every 20 s, 15 minutes: "
+        "0 wrong bytes, 0 hangs, 99 % of the answers whole",
+        chaos.run,
+        long={"seconds": 900.0, "seconds_off": 300.0, "clients": 24, "workers": 2, "kill_every": 20.0, "tokens": 25},
+        short={"seconds": 3.0, "seconds_off": 0.0, "clients": 8, "workers": 1, "kill_every": 1.5, "tokens": 5},
+    ),
     "overload": Bar(
         "three times what fits: goodput stays at 90 % of the peak, refusals are answered in 20 ms",
         overload.run,
         long={"permits": 256, "n": 4, "seconds": 60.0, "pace": 10.0, "tokens": 20},
         short={"permits": 16, "n": 4, "seconds": 1.5, "pace": 20.0, "tokens": 4},
+    ),
+    "reload": Bar(
+        "100 reloads and 10 rolling restarts under 200 streams: 0 failed",
+        reload.run,
+        long={"streams": 200, "reloads": 100, "restarts": 10, "interval": 1.0, "workers": 2},
+        short={"streams": 20, "reloads": 5, "restarts": 0, "interval": 0.2, "workers": 1},
     ),
 }

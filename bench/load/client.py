@@ -28,7 +28,11 @@ How = Literal["close", "reset", "half-close"]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. leave: after so many seconds the client goes, in the way of `how`."""
+    """One request. leave: after so many seconds the client goes, in the way of `how`.
+
+    cuts: answers of the upstream are cut, and where that is behind the text, nobody knows what it cost: an answer may
+    lack its usage.
+    """
 
     seed: int
     n: int
@@ -36,6 +40,7 @@ class Ask:
     stream: bool = True
     leave: float | None = None
     how: How = "close"
+    cuts: bool = False
 
     def http(self, key: str) -> bytes:
         """The request's bytes."""
@@ -56,10 +61,11 @@ class Ask:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a request ended. ok: every byte of every choice was right, and nothing was missing.
+    """How a request ended.
 
-    refused: 429 or 503 before the stream began. error: another status, or an error event. cut: the connection ended
-    before the answer. seconds: to its end. first: to its first text.
+    ok: every byte of every choice was right, and nothing was missing. refused: 429 or 503 before the stream began.
+    error: another status, or an error event. cut: the connection ended before the answer. seconds: to its end. first:
+    to its first text. port: the client's.
     """
 
     kind: Kind
@@ -67,6 +73,7 @@ class Outcome:
     status: int = 0
     seconds: float = 0.0
     first: float | None = None
+    port: int = 0
 
 
 class Wrong(Exception):
@@ -132,8 +139,10 @@ class _Check:
         self._usage = True
 
     def _end(self) -> None:
-        if not all(self._finished) or not self._usage:
-            raise Wrong("an answer without all of its parts")
+        if not all(self._finished):
+            raise Wrong(f"the answer is over, and its choices are not: {self.said}")
+        if not self._usage and not self._ask.cuts:
+            raise Wrong("no usage")
         self.done = True
 
 
@@ -149,6 +158,7 @@ class _Reading(asyncio.Protocol):
     first: float | None = None
     last: float = 0.0
     reusable: bool = True
+    port: int = 0
     _buffer: bytes = b""
     _status: int = 0
     _length: int | None = None  # None: in chunks
@@ -159,6 +169,7 @@ class _Reading(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self._clock = asyncio.get_running_loop().time
+        self.port = transport.get_extra_info("sockname")[1]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -262,6 +273,7 @@ class _Reading(asyncio.Protocol):
         if self.ended is not None and not self.ended.done():
             outcome.seconds = self._clock() - self.asked_at
             outcome.first = self.first
+            outcome.port = self.port
             self.ended.set_result(outcome)
 
 

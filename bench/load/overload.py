@@ -55,7 +55,11 @@ async def run(stand: Stand, *, permits: int, n: int, seconds: float, pace: float
         f"goodput >= {LEAST_GOODPUT:.0%} of the peak": at_most >= LEAST_GOODPUT * at_peak,
         f"refused within {REFUSED_MS:.0f} ms (median)": (refused["p50"] or 0.0) <= REFUSED_MS,
     }
-    return Result(figures, holds, long)
+    line = (
+        f"{at_peak:,.0f} tokens/s at the peak, {at_most:,.0f} ({at_most / at_peak:.0%}) at three times the load; "
+        f"refusals p50 {refused['p50']} ms, p99 {refused['p99']} ms"
+    )
+    return Result(line, figures, holds, long)
 
 
 async def _closed(gateway: Gateway, tape: Tape, clients: int, seconds: float, *, n: int, tokens: int) -> float:

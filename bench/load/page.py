@@ -45,12 +45,12 @@ def write(name: str, result: dict[str, Any]) -> None:
 
 
 def table() -> str:
-    """What was found, a row for each check, from the files of the results."""
-    rows = ["| bar | what must hold | | commit, load average before |", "|---|---|---|---|"]
+    """What was found, a row for each bar, from the files of the results."""
+    rows = ["| bar | holds | figures | commit, load average before |", "|---|---|---|---|"]
     for file in sorted(RESULTS.glob("*.json")):
         result = json.loads(file.read_text())
         where = f"{result['conditions']['commit']}, {result['conditions']['load_average_before']}"
         link = f"[{file.stem}](../bench/results/load/{file.name})"
-        for what, held in result["checks"].items():
-            rows.append(f"| {link} | {what} | {'yes' if held else '**no**'} | {where} |")
+        broken = [what for what, held in result["checks"].items() if not held]
+        rows.append(f"| {link} | {'**no**: ' + '; '.join(broken) if broken else 'yes'} | {result['line']} | {where} |")
     return "\n".join(rows) + "\n"

@@ -46,7 +46,8 @@ async def run(stand: Stand, *, requests: int, cycles: int, clients: int) -> Resu
         "answered_ms": tape.answered_in("ok"),
     }
     name = f"RSS slope of the last {len(last)} cycles <= {MOST_SLOPE:.0f} MiB per 10,000 requests"
-    return Result(figures, {"every choice byte-exact": set(tape.outcomes) == {"ok"}}, {name: slope <= MOST_SLOPE})
+    line = f"{slope:+.2f} MiB per 10,000 requests, {held[-1]:.0f} MiB behind the last, {requests / busy:.0f} requests/s"
+    return Result(line, figures, {"every choice byte-exact": set(tape.outcomes) == {"ok"}}, {name: slope <= MOST_SLOPE})
 
 
 async def _cycle(gateway: Gateway, tape: Tape, first: int, requests: int, clients: int) -> None:

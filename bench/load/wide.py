@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 from bench.load.bar import Result
 from bench.load.client import Ask, Client
@@ -40,7 +41,7 @@ async def run(stand: Stand, *, clients: int, n: int, seconds: float, pace: float
     elapsed = time.monotonic() - begun
     looking.cancel()
     counts = await upstream.counts()
-    figures = {
+    figures: dict[str, Any] = {
         "outcomes": dict(tape.outcomes),
         "details": dict(tape.details.most_common(5)),
         "most_streams": counts["most_open"],
@@ -52,7 +53,12 @@ async def run(stand: Stand, *, clients: int, n: int, seconds: float, pace: float
         "every choice byte-exact, no errors": set(tape.outcomes) == {"ok"},
         f"RSS <= {MOST_MIB:.0f} MiB": watch.most <= MOST_MIB,
     }
-    return Result(figures, holds, {f"{clients * n} streams at once": counts["most_open"] == clients * n})
+    gap = figures["between_texts_ms"]
+    line = (
+        f"{counts['most_open']:,} streams of {pace} tokens/s, RSS {watch.most:.0f} MiB, CPU {watch.cpu:.0%} of a core, "
+        f"{tape.outcomes['ok']:,} requests, between texts p50 {gap['p50']:.0f} ms, p99 {gap['p99']:.0f} ms"
+    )
+    return Result(line, figures, holds, {f"{clients * n} streams at once": counts["most_open"] == clients * n})
 
 
 async def _client(client: Client, number: int, until: float, *, n: int, tokens: int) -> None:
