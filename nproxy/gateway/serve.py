@@ -157,10 +157,15 @@ async def running(
     engine_socket: Path | None = None,
     sock: socket.socket | None = None,
     header_seconds: float = HEADER_SECONDS,
+    prepare: Callable[[App], None] = lambda _: None,
 ) -> AsyncIterator[Running]:
-    """Accept connections while the block runs; on leaving it, what is still in flight is cancelled."""
+    """Accept connections while the block runs; on leaving it, what is still in flight is cancelled.
+
+    prepare: called with the app before anything reaches it.
+    """
     app = App(config, engine_socket)
     try:
+        prepare(app)
         await app.upstreams.begin()
         http = HttpServer(partial(dispatch, app), header_seconds=header_seconds)
         loop = asyncio.get_running_loop()

@@ -14,6 +14,11 @@ from typing import Any, assert_never
 from nproxy import __version__
 from nproxy.config import ConfigError
 from nproxy.config.loading import from_message
+from nproxy.gateway.admission.clerk import Deliver, Transport
+from nproxy.gateway.admission.ledger import Bounds
+from nproxy.gateway.admission.messages import Message as Sent
+from nproxy.gateway.admission.messages import answer_of, to_data
+from nproxy.gateway.app import App
 from nproxy.gateway.introspect import look, status_document, why_unready
 from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running
 from nproxy.openai.errors import ApiError
@@ -65,48 +70,49 @@ async def work(listener: socket.socket, line: socket.socket) -> None:
     config = from_message(start.settings)
     logs.configure(start.log_level, config.telemetry.log_format)
     engine_socket = None if start.engine_socket is None else Path(start.engine_socket)
-    async with running(
-        share(config, start.index, start.workers), engine_socket=engine_socket, sock=listener
-    ) as gateway:
-        await _Worker(gateway, channel, start).serve(messages)
+    ours = share(config, start.index, start.workers)
+    worker = _Worker(channel, start)
+    async with running(ours, engine_socket=engine_socket, sock=listener, prepare=worker.prepare) as gateway:
+        await worker.serve(gateway, messages)
     channel.send(Beat(as_data(gateway.app.metrics.report())))  # the last requests are counted too
     channel.close()
     await channel.closed()
 
 
 class _Worker:
-    """The gateway of this process, as the parent's messages move it."""
+    """The gateway of this process, as the parent's messages move it. `prepare` first, then `serve`."""
 
-    def __init__(self, gateway: Running, channel: Channel, start: Start) -> None:
-        self._gateway = gateway
-        self._app = gateway.app
+    def __init__(self, channel: Channel, start: Start) -> None:
         self._channel = channel
         self._start = start
         self._draining: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
 
-    async def serve(self, messages: AsyncIterator[Message]) -> None:
-        """Return when a drain has come to its end, or at once when the parent is gone."""
-        app, loop = self._app, asyncio.get_running_loop()
+    def prepare(self, app: App) -> None:
+        """Join the app to the parent, with what the parent knows already."""
+        self._app = app
+        self._ledger = _Ledger(self._channel, self._start.name)
+        app.desk.connect(self._ledger.connect)
         app.whole = _Parent(self._channel)
         app.tell_lesson = lambda upstream, model, lesson: self._channel.send(taught(upstream, model, lesson))
-        self._take_what_came_before()
+        for lesson in self._start.lessons:
+            self._learn(lesson)
+        if self._start.members is not None:
+            app.upstreams.take_members(self._start.members)
+
+    async def serve(self, gateway: Running, messages: AsyncIterator[Message]) -> None:
+        """Return when a drain has come to its end, or at once when the parent is gone."""
+        self._gateway, loop = gateway, asyncio.get_running_loop()
         async with asyncio.TaskGroup() as self._tasks:
             beside = [self._tasks.create_task(self._listen(messages)), self._tasks.create_task(self._beat())]
             if self._start.index == 0:
-                beside.append(self._tasks.create_task(look_for_upstreams(app)))
-            loop.add_signal_handler(signal.SIGTERM, self._drain, Drain("end", app.config.listen.drain_seconds))
+                beside.append(self._tasks.create_task(look_for_upstreams(self._app)))
+            loop.add_signal_handler(signal.SIGTERM, self._drain, Drain("end", self._app.config.listen.drain_seconds))
             self._channel.send(Ready(__version__))
             await self._over.wait()
             for task in (*beside, self._draining):
                 if task is not None:
                     task.cancel()
-
-    def _take_what_came_before(self) -> None:
-        for lesson in self._start.lessons:
-            self._learn(lesson)
-        if self._start.members is not None:
-            self._app.upstreams.take_members(self._start.members)
 
     async def _listen(self, messages: AsyncIterator[Message]) -> None:
         async for message in messages:
@@ -126,7 +132,9 @@ class _Worker:
                 self._learn(message)
             case Ask():
                 self._tasks.create_task(self._answer(message))
-            case Admission() | Start() | Ready() | Beat() | Answer():
+            case Admission(message=data):
+                self._ledger.hear(data)
+            case Start() | Ready() | Beat() | Answer():
                 log.error("no message for a worker", extra={"fields": {"kind": message.kind}})
             case _:
                 assert_never(message)
@@ -179,6 +187,32 @@ class _Worker:
             case _:
                 assert_never(question.what)
         self._channel.send(Answer(question.number, answer))
+
+
+class _Ledger:
+    """The way to the ledger in the parent, which alone knows of its bounds."""
+
+    def __init__(self, channel: Channel, prefix: str) -> None:
+        self.prefix = prefix
+        self._channel = channel
+        self._deliver: Deliver | None = None
+
+    def connect(self, deliver: Deliver) -> Transport:
+        self._deliver = deliver
+        return self
+
+    def send(self, message: Sent) -> None:
+        self._channel.send(Admission(to_data(message)))
+
+    def hear(self, data: Json) -> None:
+        if self._deliver is not None:
+            self._deliver(answer_of(data))
+
+    def reconfigure(self, bounds: Bounds) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class _Parent:
