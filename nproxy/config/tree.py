@@ -36,7 +36,7 @@ class Problem:
     """One thing that is wrong with the settings, where, and at which key."""
 
     origin: Origin
-    path: Path
+    path: Path = field(repr=False)  # a key may hold a value: see show_path
     message: str
 
     def __str__(self) -> str:
@@ -53,8 +53,18 @@ class ConfigError(Exception):
 
 
 def show_path(path: Path) -> str:
-    """Write a key's path as in `upstreams[0].timeouts.idle`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+    """Write a key's path as in `upstreams[0].timeouts.idle`; of a key with a colon what stands before it.
+
+    Without a space behind its colon, `{api_key:secret}` is a key.
+    """
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{_before_colon(part)}" for part in path).removeprefix(
+        "."
+    )
+
+
+def _before_colon(key: str) -> str:
+    name, colon, _ = key.partition(":")
+    return f"{name}:..." if colon else name
 
 
 @dataclass(slots=True)

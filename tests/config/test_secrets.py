@@ -77,6 +77,7 @@ def test_a_secret_is_in_no_repr_summary_or_dump(tmp_path: Path) -> None:
         "  n: 7\n",
         "- {name: a, replicas: ['http://b']}\n",  # an error that concerns the whole, with the whole as its input
         "listen: 3\n",
+        f"auth: {{api_key:{CANARY}}}\n",  # without the space it is a key
     ],
 )
 def test_a_secret_is_in_no_error(tmp_path: Path, more: str) -> None:
