@@ -74,7 +74,6 @@ class Relay(Merge):
         super().add(leg)
         if any(choice.sent for choice in self._choices):
             self._resumed, self._patch = True, None
-            self._tails.clear()
 
     def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
         if name != "error" and self._patch is not None and self._strands[number].rewriter.swap(data) is not None:
@@ -131,7 +130,7 @@ class Relay(Merge):
         return _as_it_came(data, came, self._renamed(came))
 
     def _usage_tail(self, usage: Usage) -> bytes:
-        if len(self._tails) != 1 or len(self._strands) != 1:
+        if self._resumed or len(self._tails) != 1 or len(self._strands) != 1:
             return super()._usage_tail(usage)
         came = loads(self._tails[0])
         return _as_it_came(self._tails[0], came, self._renamed(came) | {"usage": came["usage"]})

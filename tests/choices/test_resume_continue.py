@@ -1,0 +1,313 @@
+"""Continue: what a choice has said goes as a prefix, and another call goes on behind it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import Resumed, Retried, Spent
+from nproxy.choices.compose import compose
+from nproxy.choices.events import FailureKind
+from nproxy.choices.plan import Request
+from tests.choices.tutil import (
+    EXACT,
+    FANOUT,
+    NATIVE,
+    Play,
+    chat,
+    choices_in,
+    completion,
+    contents,
+    delta,
+    finishes,
+    status,
+    text,
+    usage,
+    usage_chunk,
+)
+
+ROLE = delta("", role="assistant")
+STOP = delta(finish="stop")
+USER = {"role": "user", "content": "hi"}
+
+
+def stage(request: Request, capability: Capability = FANOUT, **more: Any) -> Play:
+    return Play(request, capability, **{"retries": 1, "resume": "continue", "chat_continues": "flag", **more})
+
+
+def cut(play: Play, *events: bytes, leg: int = 0) -> None:
+    play.says(leg, *events)
+    play.fails(leg, FailureKind.CUT)
+
+
+def sent(play: Play, leg: int = 0) -> Any:
+    """The body of the call that is open."""
+    return json.loads(bytes(compose(play.request, play.capability, play.open[leg].leg)))
+
+
+def outcomes(play: Play) -> list[str]:
+    return [resumed.outcome for resumed in play.of(Resumed)]
+
+
+def test_chat_by_a_flag() -> None:
+    play = stage(chat(stream=True, seed=5, max_tokens=9, max_completion_tokens=8, min_tokens=4))
+    before = sent(play)
+    cut(play, ROLE, delta("Hel"), delta("lo "))
+    assert play.timers["retry:0"] == 0.125
+    play.fires("retry:0")
+    assert sent(play) == before | {
+        "messages": [USER, {"role": "assistant", "content": "Hello "}],
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+        "max_tokens": 7,
+        "max_completion_tokens": 6,
+        "min_tokens": 2,
+    }
+    assert play.open[0].attempt == 1
+    play.streams(0, ROLE, delta("you"), STOP)
+    assert contents(play.frames) == {0: "Hello you"} and finishes(play.frames) == [0]
+    assert outcomes(play) == ["ok"] and play.of(Retried) == []
+    assert sum(bool(choice["delta"].get("role")) for choice in choices_in(play.frames)) == 1
+
+
+def test_chat_by_its_place() -> None:
+    play = stage(chat(stream=True), chat_continues="trailing")
+    before = sent(play)
+    cut(play, ROLE, delta("a"))
+    play.fires("retry:0")
+    assert sent(play) == before | {"messages": [USER, {"role": "assistant", "content": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("way", "flag", "messages"),
+    [
+        ("trailing", {}, [USER, {"role": "assistant", "name": "x", "content": "begunmore"}]),
+        ("flag", {"continue_final_message": True}, [USER, {"role": "assistant", "name": "x", "content": "begunmore"}]),
+        (
+            "flag",
+            {},
+            [USER, {"role": "assistant", "name": "x", "content": "begun"}, {"role": "assistant", "content": "more"}],
+        ),
+    ],
+)
+def test_a_message_that_the_client_began(way: Any, flag: dict[str, bool], messages: list[Any]) -> None:
+    begun = [USER, {"role": "assistant", "name": "x", "content": "begun"}]
+    play = stage(chat(stream=True, messages=begun, **flag), chat_continues=way)
+    cut(play, ROLE, delta("more"))
+    play.fires("retry:0")
+    assert sent(play)["messages"] == messages
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [({}, "hiab"), ({"prompt": ["hi"]}, "hiab"), ({"prompt": ["hi", "ho"]}, "hiab"), ({"suffix": "z"}, "hiab")],
+)
+def test_legacy_prompts(fields: dict[str, Any], prompt: str) -> None:
+    play = stage(completion(stream=True, **fields), Capability(prompt_lists=False))
+    cut(play, text("a"), text("b"))
+    play.fires("retry:0")
+    assert sent(play)["prompt"] == prompt
+
+
+def test_a_prompt_that_was_to_be_echoed() -> None:
+    play = stage(completion(stream=True, echo=True))
+    cut(play, text("hi"), text(" you"))
+    play.fires("retry:0")
+    assert (sent(play)["prompt"], sent(play)["echo"]) == ("hi you", False)
+
+
+def test_offsets_run_on() -> None:
+    def event(said: str, at: int) -> bytes:
+        return text(said, logprobs={"tokens": [said], "token_logprobs": [-1.0], "text_offset": [at]})
+
+    play = stage(completion(stream=True, logprobs=1, max_tokens=9))
+    cut(play, event("ab", 0), event("c", 2))
+    play.fires("retry:0")
+    assert sent(play)["max_tokens"] == 7
+    play.streams(0, event("de", 0), event("f", 2), text("", finish="stop"))
+    offsets = [choice["logprobs"]["text_offset"] for choice in choices_in(play.frames) if choice["logprobs"]]
+    assert offsets == [[0], [2], [3], [5]]
+
+
+ANY: dict[str, Any] = {"stream": True}
+LIMITED = chat(stream=True, max_tokens=1)
+LISTED = [{"role": "assistant", "content": [{"type": "text", "text": "x"}]}]
+CANNOT: list[tuple[str, Request, tuple[bytes, ...], dict[str, Any]]] = [
+    ("the server does not", chat(**ANY), (delta("a"),), {"chat_continues": "no"}),
+    ("reasoning", chat(**ANY), (delta(reasoning="a"), delta("b")), {}),
+    ("reasoning, unparsed", chat(**ANY), (*(delta(reasoning=str(i)) for i in range(9)), delta("b")), {}),
+    ("a refusal", chat(**ANY), (delta(refusal="a"),), {}),
+    ("a call", chat(**ANY), (delta(tool_calls=[{"index": 0, "id": "a", "function": {"name": "f"}}]),), {}),
+    ("parts", chat(**ANY), (delta([{"type": "text", "text": "a"}]),), {}),  # type: ignore[arg-type]
+    ("nothing left", LIMITED, (delta("a"),), {}),
+    ("a schema", chat(**ANY, response_format={"type": "json_object"}), (delta("{"),), {}),
+    ("a grammar", chat(**ANY, guided_regex="a*"), (delta("a"),), {}),
+    ("token ids", completion(**ANY, prompt=[1, 2]), (text("a"),), {}),
+    ("half an echo", completion(**ANY, echo=True), (text("h"),), {}),
+    ("a message of parts", chat(**ANY, messages=LISTED), (delta("a"),), {"chat_continues": "trailing"}),
+]
+
+
+@pytest.mark.parametrize(("request_", "events", "more"), [row[1:] for row in CANNOT], ids=[row[0] for row in CANNOT])
+def test_what_cannot_be_gone_on_with_fails(request_: Request, events: tuple[bytes, ...], more: dict[str, Any]) -> None:
+    play = stage(request_, **more)
+    cut(play, *events)
+    assert play.finish == FailureKind.CUT and "error" in play.frames[-1] and outcomes(play) == ["impossible"]
+
+
+def test_text_in_any_form_is_free() -> None:
+    play = stage(chat(stream=True, response_format={"type": "text"}))
+    cut(play, delta("a"))
+    assert "retry:0" in play.timers
+
+
+@pytest.mark.parametrize(("retries", "budget"), [(0, True), (1, False)])
+def test_only_within_the_budget(retries: int, budget: bool) -> None:
+    play = stage(chat(stream=True), retries=retries, budget=lambda: budget)
+    cut(play, delta("a"))
+    assert play.over and outcomes(play) == ["spent"]
+
+
+def test_a_server_that_refuses() -> None:
+    play = stage(chat(stream=True), retries=3)
+    cut(play, delta("a"))
+    play.fires("retry:0")
+    play.fails(0, status(400))
+    assert play.over and outcomes(play) == ["failed"]
+
+
+def test_a_second_cut_goes_on_from_both() -> None:
+    play = stage(chat(stream=True, max_tokens=99, stream_options={"include_usage": True}), retries=3)
+    cut(play, ROLE, delta("a\n"), delta('"b'))
+    play.fires("retry:0")
+    cut(play, ROLE, delta("😀"))
+    play.fires("retry:0")
+    body = sent(play)
+    assert body["messages"][-1]["content"] == 'a\n"b😀' and body["max_tokens"] == 96
+    play.streams(0, delta("d"), STOP, usage_chunk(10, 1))
+    assert contents(play.frames) == {0: 'a\n"b😀d'} and outcomes(play) == ["failed", "ok"]
+    assert play.frames[-2]["usage"] == usage(7, 4), "3 pieces had come"
+
+
+def test_a_cut_before_anything_new_goes_on_from_the_same() -> None:
+    play = stage(chat(stream=True), retries=3)
+    cut(play, ROLE, delta("a"))
+    play.fires("retry:0")
+    cut(play, ROLE)
+    play.fires("retry:0")
+    assert sent(play)["messages"][-1]["content"] == "a"
+    play.streams(0, delta("b"), STOP)
+    assert contents(play.frames) == {0: "ab"}
+
+
+def test_long_texts_that_nobody_parsed_are_kept_too() -> None:
+    pieces = [f'{place}\n"é😀' for place in range(100)]
+    play = stage(chat(stream=True, max_tokens=200))
+    cut(play, ROLE, *map(delta, pieces))
+    play.fires("retry:0")
+    assert sent(play)["messages"][-1]["content"] == "".join(pieces) and sent(play)["max_tokens"] == 100
+
+
+# ---- usage: as one call would have told it
+
+
+def test_usage_where_a_sibling_tells_the_prompt() -> None:
+    play = stage(chat(n=2, stream=True, stream_options={"include_usage": True}))
+    cut(play, ROLE, delta("ab"), delta("c"))  # of five tokens
+    play.streams(1, delta("x"), STOP, usage_chunk(7, 1))
+    play.fires("retry:0")
+    play.streams(0, delta("d"), STOP, usage_chunk(12, 2, prompt_tokens_details={"cached_tokens": 11}))
+    assert play.frames[-2]["usage"] == usage(7, 8, prompt_tokens_details={"cached_tokens": 7})
+    (spent,) = play.of(Spent)
+    assert (spent.upstream_prompt, spent.upstream_completion) == (19, 3)
+
+
+def test_usage_where_the_first_call_told_it_all_the_time() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    play = stage(chat(stream=True, max_tokens=9, stream_options=options))
+    cut(play, delta("abc", top={"usage": usage(7, 3)}))
+    play.fires("retry:0")
+    assert sent(play)["max_tokens"] == 6
+    play.streams(0, delta("d", top={"usage": usage(11, 1)}), STOP, usage_chunk(11, 2))
+    told = [frame["usage"] for frame in play.frames[:-1] if frame.get("usage")]
+    assert told[-1] == usage(7, 6) and [one["completion_tokens"] for one in told] == [3, 5, 6]
+
+
+# ---- legs of several choices
+
+
+@pytest.mark.parametrize("capability", [NATIVE, EXACT], ids=["native", "exact"])
+def test_each_choice_of_a_leg_goes_on_by_itself(capability: Capability) -> None:
+    play = stage(chat(n=4, stream=True, seed=5, max_tokens=9), capability)
+    cut(
+        play,
+        *(delta("", index=index, role="assistant") for index in range(4)),
+        delta("done", index=0, finish="stop"),
+        delta("b", index=1),
+        delta("c", index=2),
+    )
+    assert outcomes(play) == []
+    for number in (1, 2, 3):
+        play.fires(f"retry:{number}")
+    bodies = {leg: sent(play, leg) for leg in play.open}
+    assert [bodies[leg].get("n", 1) for leg in (1, 2, 3)] == [1, 1, 1]
+    assert [bodies[leg]["seed"] for leg in (1, 2, 3)] == [6, 7, 8]
+    assert [bodies[leg]["messages"][1:] for leg in (1, 2, 3)] == [
+        [{"role": "assistant", "content": "b"}],
+        [{"role": "assistant", "content": "c"}],
+        [],
+    ]
+    assert [play.open[leg].attempt for leg in (1, 2, 3)] == [1, 1, 1]
+    for leg, said in ((3, "d"), (1, "b2"), (2, "c2")):
+        play.streams(leg, ROLE, delta(said), STOP)
+    assert contents(play.frames) == {0: "done", 1: "bb2", 2: "cc2", 3: "d"} and play.finish == "ok"
+    roles = [choice["index"] for choice in choices_in(play.frames) if choice["delta"].get("role")]
+    assert sorted(roles) == [0, 1, 2, 3] and outcomes(play) == ["ok"] * 3
+
+
+def test_a_leg_of_which_one_choice_cannot_fails_as_a_whole() -> None:
+    play = stage(chat(n=2, stream=True), NATIVE)
+    cut(play, delta("a", index=0), delta(reasoning="b", index=1))
+    assert play.finish == FailureKind.CUT and outcomes(play) == ["impossible"]
+
+
+def test_several_prompts_of_one_call() -> None:
+    play = stage(completion(prompt=["p", "q"], n=1, stream=True))
+    cut(play, text("a", index=0), text("b", index=1))
+    for number, prompt in ((1, "pa"), (2, "qb")):
+        play.fires(f"retry:{number}")
+        assert sent(play, number)["prompt"] == prompt
+        play.streams(number, text("c", finish="stop"))
+    assert contents(play.frames) == {0: "ac", 1: "bc"} and play.finish == "ok"
+
+
+def test_parameters_of_a_choice_s_own() -> None:
+    own = [{"max_tokens": 5}, {"max_tokens": 9}]
+    request = chat(n=2, stream=True, choice_params=own)
+    play = stage(request)
+    cut(play, delta("a"), leg=1)
+    play.fires("retry:1")
+    assert sent(play, 1)["max_tokens"] == 8
+    exact = stage(request, EXACT)
+    cut(exact, delta("a"))
+    assert outcomes(exact) == ["impossible"], "it reads them by the place of a choice"
+
+
+def test_equal_choices_that_are_computed_once() -> None:
+    play = stage(chat(n=3, stream=True, temperature=0), greedy="dedupe")
+    cut(play, ROLE, delta("a"))
+    play.fires("retry:0")
+    play.streams(0, delta("b"), STOP)
+    assert contents(play.frames) == dict.fromkeys(range(3), "ab")
+
+
+def test_a_relayed_stream_keeps_its_names() -> None:
+    play = stage(chat(stream=True, stream_options={"include_usage": True}))
+    cut(play, ROLE.replace(b"up-1", b"up-first"), *(delta(c).replace(b"up-1", b"up-first") for c in "abcd"))
+    play.fires("retry:0")
+    play.streams(0, ROLE, *map(delta, "efghij"), STOP, usage_chunk(14, 6))
+    assert contents(play.frames) == {0: "abcdefghij"} and {frame["id"] for frame in play.frames[:-1]} == {"up-first"}
+    assert play.frames[-2]["usage"] == usage(10, 10)
