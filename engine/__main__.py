@@ -15,12 +15,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from engine.channel import CoreClient
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreFailed, ModelError
 from engine.options import Options, engine_config, read_words
+from engine.server.announcing import Announcer, Registration
 from engine.server.http import listening
 from engine.server.metrics import Metrics
 from engine.server.preparing.pooling import Pooling, read_pooling
@@ -73,7 +75,7 @@ async def _serve(config: EngineConfig, options: Options, tokenizer: Tokenizer, p
     try:
         async with listening(serving, uds=options.uds, host=options.host, port=options.port) as address:
             log.info("listening on %s", address)
-            return await _until_told(config, serving, departure)
+            return await _until_told(config, serving, departure, options.registration)
     except OSError as error:
         log.error("cannot listen: %s", error)  # noqa: TRY400 (an address that is taken needs no traceback)
         return 2
@@ -81,12 +83,16 @@ async def _serve(config: EngineConfig, options: Options, tokenizer: Tokenizer, p
         serving.close()
 
 
-async def _until_told(config: EngineConfig, serving: Serving, departure: _Departure) -> int:
+async def _until_told(
+    config: EngineConfig, serving: Serving, departure: _Departure, registration: Registration | None
+) -> int:
     code = 0
     try:
         async with asyncio.TaskGroup() as group:
             core = group.create_task(_run_core(config, serving))
-            await departure.begun.wait()
+            async with _announced(serving, registration):  # a gateway sends no more before requests are refused
+                await departure.begun.wait()
+            serving.draining = True
             await serving.idle(_DRAIN_SECONDS)
             departure.at_once()  # whoever is not done by now gets an error event
             await serving.idle(_FAREWELL_SECONDS)
@@ -98,6 +104,12 @@ async def _until_told(config: EngineConfig, serving: Serving, departure: _Depart
         await serving.idle(_FAREWELL_SECONDS)
         code = 1
     return code
+
+
+def _announced(serving: Serving, registration: Registration | None) -> AbstractAsyncContextManager[None]:
+    if registration is None:
+        return contextlib.nullcontext()
+    return Announcer(registration, (serving.model, *serving.adapters), lambda: serving.works).announced()
 
 
 async def _run_core(config: EngineConfig, serving: Serving) -> None:
@@ -126,7 +138,6 @@ class _Departure:
         """SIGTERM or SIGINT has come."""
         if self.begun.is_set():
             self.at_once()
-        self._serving.draining = True
         self.begun.set()
 
     def at_once(self) -> None:

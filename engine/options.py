@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from engine.config import EngineConfig
 from engine.errors import ModelError
+from engine.server.announcing import Registration
 from engine.server.serving import STALL_SECONDS
 from engine.text.parsers.families import AUTO, NONE, REASONING_FAMILIES, TOOL_FAMILIES
 
@@ -17,19 +21,32 @@ _DEFAULT = {field.name: field.default for field in fields(EngineConfig)}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the server is reached and when it ends; the rest is the EngineConfig."""
+    """How the server is reached, who is told of it, and when it ends; the rest is the EngineConfig."""
 
     uds: Path | None
     host: str
     port: int
     exit_with_stdin: bool
     stall_seconds: float
+    register: str | None
+    advertise: str | None
+    register_token: str | None = field(repr=False)
     log_level: str
+
+    @property
+    def registration(self) -> Registration | None:
+        """Where the server is to make itself known, None for nowhere."""
+        if self.register is None or self.advertise is None:
+            return None
+        return Registration(self.register, self.advertise, self.register_token)
 
 
 def read_words(argv: Sequence[str] | None) -> tuple[Options, argparse.Namespace]:
     """Read the words; wrong ones end the process, as argparse does it. What is for the engine is checked later."""
-    given = parser().parse_args(argv)
+    words = parser()
+    given = words.parse_args(argv)
+    if (given.register is None) != (given.advertise is None) or (given.register_token and not given.register):
+        words.error("--register and --advertise go together, and --register-token with them")
     return Options(**{field.name: getattr(given, field.name) for field in fields(Options)}), given
 
 
@@ -57,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     )
     words.add_argument("model", metavar="MODEL", help="a Hugging Face folder or a .gguf file")
     _server(words)
+    _fleet(words)
     _model(words)
     _device(words)
     _form(words)
@@ -83,6 +101,25 @@ def _server(words: argparse.ArgumentParser) -> None:
         choices=("debug", "info", "warning", "error"),
         default="info",
         help="least that is logged (%(default)s)",
+    )
+
+
+def _fleet(words: argparse.ArgumentParser) -> None:
+    add = words.add_argument_group("a gateway's fleet").add_argument
+    add(
+        "--register",
+        type=_url,
+        default=None,
+        metavar="URL",
+        help="announce it to a gateway: http://GATEWAY:9000/admin/upstreams/NAME/replicas",
+    )
+    add("--advertise", type=_url, default=None, metavar="URL", help="where the gateway reaches it: http://HOST:8001/v1")
+    add(
+        "--register-token",
+        type=_secret,
+        default=None,
+        metavar="WHERE",
+        help="the token of the gateway's admin port: ${NAME} of the environment, in quotes, or file:PATH",
     )
 
 
@@ -206,6 +243,33 @@ def _seconds(text: str) -> float:
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text}")
     return seconds
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        good = False
+    if not good:
+        raise argparse.ArgumentTypeError("must be a URL that begins with http:// or https:// and holds no credentials")
+    return text
+
+
+def _secret(text: str) -> str:
+    """Find a secret where the word says: on the command line itself, everybody on the machine would see it."""
+    if (name := re.fullmatch(r"\$\{(\w+)\}", text)) is not None:
+        found = os.environ.get(name[1], "")
+    elif text.startswith("file:"):
+        try:
+            found = Path(text.removeprefix("file:")).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeError):
+            found = ""
+    else:
+        raise argparse.ArgumentTypeError("must be ${NAME} of the environment, in quotes, or file:PATH")
+    if not (found and found.isascii() and found.isprintable()):
+        raise argparse.ArgumentTypeError(f"finds no token in {text}")
+    return found
 
 
 def _adapter(text: str) -> tuple[str, str]:

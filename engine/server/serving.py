@@ -115,6 +115,15 @@ class Serving:
                 503, "The engine has work and makes no progress.", type="server_error", code="engine_stalled"
             )
 
+    @property
+    def works(self) -> bool:
+        """Whether `check` has nothing to say."""
+        try:
+            self.check()
+        except ApiError:
+            return False
+        return True
+
     @contextmanager
     def request(self) -> Iterator[None]:
         """Count a request while it is served; raises ApiError 503 when the engine is on its way out."""

@@ -42,6 +42,11 @@ from tests.real.processes import ROOT, ended
         (["{folder}", "--port", "http"], "must be a port from 0 to 65535, not http"),
         (["{folder}", "--lora", "name"], "must be NAME=PATH, not name"),
         (["{folder}", "--max-logprobs", "-1"], "max_logprobs must not be negative"),
+        (["{folder}", "--register", "http://a/"], "--register and --advertise go together"),
+        (["{folder}", "--register", "http://u:p@a/", "--advertise", "http://b/"], "holds no credentials"),
+        (["{folder}", "--register", "a:9000", "--advertise", "http://b/"], "begins with http:// or https://"),
+        (["{folder}", "--register-token", "plain"], "must be ${NAME} of the environment"),
+        (["{folder}", "--register-token", "file:/nowhere"], "finds no token in file:/nowhere"),
         ([], "required: MODEL"),
     ],
 )

@@ -1,0 +1,109 @@
+"""A server that makes itself known to a gateway, goes on saying that it is there, and says goodbye."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from nproxy.openai.errors import wrap_foreign
+from nproxy.openai.jsonvalue import loads
+
+LEASE_SECONDS = 30.0
+AGAIN_SECONDS = 2.0
+"""Between two looks at whether there is something to announce, and between two attempts that failed."""
+CALL_SECONDS = 5.0
+FAREWELL_SECONDS = 2.0
+_MOST_BYTES = 64 << 10
+
+log = logging.getLogger("engine.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Where to announce, under which URL, and what to show.
+
+    endpoint: `http://gateway:9000/admin/upstreams/NAME/replicas`. advertise: the base URL that the gateway is to call.
+    """
+
+    endpoint: str
+    advertise: str
+    token: str | None = field(default=None, repr=False)
+
+
+class Refused(Exception):
+    """The gateway did not take it; the message says why, in its words."""
+
+
+class Announcer:
+    """Announces one server. works: whether it serves requests now; while it does not, its lease is left to run out."""
+
+    def __init__(self, registration: Registration, models: Sequence[str], works: Callable[[], bool]) -> None:
+        self._registration = registration
+        self._models = list(models)
+        self._works = works
+        self._said: str | None = None  # what was logged last
+
+    @asynccontextmanager
+    async def announced(self) -> AsyncIterator[None]:
+        """Announce while the block runs, and say goodbye when it is left."""
+        token = self._registration.token
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        async with ClientSession(headers=headers, timeout=ClientTimeout(total=CALL_SECONDS)) as session:
+            try:
+                async with asyncio.TaskGroup() as beside:
+                    beating = beside.create_task(self._beat(session))
+                    try:
+                        yield
+                    finally:
+                        beating.cancel()
+            finally:
+                await self._leave(session)
+
+    async def _beat(self, session: ClientSession) -> None:
+        while True:
+            pause = await self._announce(session) if self._works() else AGAIN_SECONDS
+            await asyncio.sleep(pause)
+
+    async def _announce(self, session: ClientSession) -> float:
+        """Announce once; gives the seconds until the next time."""
+        there = {"url": self._registration.advertise, "models": self._models, "lease_seconds": LEASE_SECONDS}
+        try:
+            async with session.post(self._registration.endpoint, json=there, allow_redirects=False) as answer:
+                renew = _renew_seconds(answer.status, answer.content_type, await answer.content.read(_MOST_BYTES))
+        except (ClientError, OSError, TimeoutError, Refused, ValueError) as error:
+            self._say(logging.WARNING, f"the gateway does not know of this server: {error or type(error).__name__}")
+            return AGAIN_SECONDS
+        self._say(logging.INFO, f"announced as {self._registration.advertise}")
+        return renew
+
+    async def _leave(self, session: ClientSession) -> None:
+        """Say goodbye, so that no more calls come; a gateway that does not hear it sees the lease run out."""
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                where = {"url": self._registration.advertise}
+                async with session.delete(self._registration.endpoint, params=where, allow_redirects=False):
+                    pass
+        except (ClientError, OSError, TimeoutError, ValueError) as error:
+            self._say(logging.WARNING, f"the gateway did not hear the goodbye: {error or type(error).__name__}")
+
+    def _say(self, level: int, what: str) -> None:
+        """Log what is new."""
+        if what != self._said:
+            self._said = what
+            log.log(level, "%s", what)
+
+
+def _renew_seconds(status: int, content_type: str, body: bytes) -> float:
+    """After how many seconds a gateway that answered so wants to hear again. Raises Refused, ValueError."""
+    if status >= 300:
+        raise Refused(wrap_foreign(status, content_type, body).message)
+    match loads(body):
+        case {"renew_seconds": int() | float() as seconds}:
+            return max(seconds, 0.1)
+        case _:
+            raise Refused("what answers is no gateway")

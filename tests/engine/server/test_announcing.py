@@ -1,0 +1,146 @@
+"""A server that announces itself: to a gateway's real admin port, and to what is none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from engine.server import announcing
+from engine.server.announcing import Announcer, Registration
+from tests.fakes.upstream import MODEL, FakeUpstream
+from tests.gateway.test_admin import REPLICAS, TOKEN, Fleet, fleet_for
+
+
+def announcer(
+    endpoint: str, url: str, works: Callable[[], bool] = lambda: True, token: str | None = TOKEN
+) -> Announcer:
+    return Announcer(Registration(endpoint, url, token), [MODEL], works)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+async def known(fleet: Fleet) -> bool:
+    return bool(await fleet.replicas())
+
+
+async def test_it_is_called_while_it_is_there_and_not_after_its_goodbye() -> None:
+    async with fleet_for() as fleet, FakeUpstream() as server:
+        async with announcer(f"{fleet.admin.base_url}{REPLICAS}", server.url).announced():
+            await until(lambda: known(fleet))
+            (replica,) = (await fleet.replicas()).values()
+            assert (replica["models"], replica["source"]) == ([MODEL], "registered")
+            assert (await fleet.gateway.ask(n=2)).status_code == 200
+        assert await fleet.replicas() == {}
+        assert len(server.calls) == 2
+
+
+async def test_it_announces_itself_when_it_works_and_lets_go_when_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(announcing, "LEASE_SECONDS", 1.0)
+    works = False
+    async with fleet_for() as fleet:
+        working = announcer(f"{fleet.admin.base_url}{REPLICAS}", "http://10.0.0.1/v1", lambda: works)
+        async with working.announced():
+            await asyncio.sleep(0.05)
+            assert not await known(fleet)
+            works = True
+            await until(lambda: known(fleet))
+            last = 0.0
+
+            async def renewed() -> bool:
+                nonlocal last
+                before, (last,) = last, fleet.registrar.leases("fake").values()
+                return 0 < before < last
+
+            await until(renewed)
+            works = False
+
+            async def forgotten() -> bool:
+                return not await known(fleet)
+
+            await until(forgotten)
+
+
+async def test_the_goodbye_is_said_when_an_error_ends_it() -> None:
+    async with fleet_for() as fleet:
+        with pytest.raises(BaseExceptionGroup) as raised:
+            async with announcer(f"{fleet.admin.base_url}{REPLICAS}", "http://10.0.0.1/v1").announced():
+                await until(lambda: known(fleet))
+                raise OSError("the core is gone")
+        assert raised.group_contains(OSError, match="the core is gone")
+        assert not await known(fleet)
+
+
+@asynccontextmanager
+async def answering(**answer: Any) -> AsyncIterator[str]:
+    """A server that answers everything alike."""
+
+    async def handle(_: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response(**answer)
+
+    server = await asyncio.get_running_loop().create_server(web.Server(handle), "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    finally:
+        server.close()
+
+
+async def said_of(endpoint: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The log of a server that has tried a few times to announce itself there."""
+    tries = 0
+
+    def works() -> bool:
+        nonlocal tries
+        tries += 1
+        return True
+
+    async def tried() -> bool:
+        return tries > 3
+
+    async with announcer(endpoint, "http://10.0.0.1/v1", works).announced():
+        await until(tried)
+    assert TOKEN not in caplog.text
+    return [record.getMessage() for record in caplog.records if "does not know" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"data": {"error": {"message": "No such upstream."}}, "status": 404}, "No such upstream."),
+        ({"data": {"detail": "Not Found"}, "status": 404}, "Not Found"),
+        (
+            {"text": "", "status": 302, "headers": {"Location": "http://127.0.0.1:1/"}},
+            "The upstream answered 302 Found.",
+        ),
+        ({"data": []}, "what answers is no gateway"),
+        ({"text": "<html>"}, "not JSON"),
+    ],
+)
+async def test_what_the_gateway_does_not_take_is_logged_once(
+    answer: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcing, "AGAIN_SECONDS", 0.001)
+    caplog.set_level(logging.INFO)
+    async with answering(**answer) as endpoint:
+        (said,) = await said_of(endpoint, caplog)
+    assert said.startswith("the gateway does not know of this server: ") and (why in said or why == "not JSON")
+
+
+async def test_a_gateway_that_is_away_is_tried_again_until_it_is_there(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcing, "AGAIN_SECONDS", 0.001)
+    async with answering(data={}) as endpoint:
+        pass
+    (said,) = await said_of(endpoint, caplog)
+    assert "does not know of this server" in said
