@@ -14,11 +14,11 @@ from aiohttp.web_response import StreamResponse
 from nproxy import __version__
 from nproxy.choices.lessons import Lesson
 from nproxy.config import Config
+from nproxy.gateway.admission.desk import Desk
 from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge, origin_form
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
-from nproxy.gateway.permits import Permits
 from nproxy.gateway.reload import Reload
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.tls import Shown
@@ -51,8 +51,8 @@ class App:
         self.upstreams = Upstreams(config, engine_socket)
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
         self.aside = Aside()
-        self.permits = Permits(config.limits.inflight_choices)
         self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
+        self.desk = Desk(config, self.metrics)
         self._take(config, edge)
         self.configured_at = time.time()
         self.last_reload: Reload | None = None
@@ -79,6 +79,7 @@ class App:
             self.shown.change(config.listen.tls)
         self.upstreams.reconfigure(config)
         self.metrics.name(self.upstreams.by_name, _configured_models(config))
+        self.desk.reconfigure(config)
         self._take(config, edge)
 
     def reloaded(self, reload: Reload) -> None:
@@ -98,7 +99,6 @@ class App:
         self.edge = edge
         self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
         self.body_limit = int(config.limits.body_mib * 1024 * 1024)
-        self.permits.limit = config.limits.inflight_choices
 
     def learn(self, upstream: Upstream, model: str, lesson: Lesson) -> None:
         """Keep what an answer taught, and tell it to the others where it is new."""
@@ -108,6 +108,7 @@ class App:
     async def close(self) -> None:
         """Close all upstream connections."""
         self.aside.close()
+        self.desk.close()
         await self.upstreams.close()
 
     async def idle(self) -> None:
@@ -162,6 +163,7 @@ class App:
             async with limit:
                 await serve(self, exchange)
         except ApiError as error:
+            exchange.headers.update(self.desk.headers(exchange.caller))
             await exchange.respond_error(error)
         except ClientLeft:
             raise

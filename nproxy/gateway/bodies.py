@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from aiohttp import ClientPayloadError, hdrs
 from aiohttp.web_protocol import RequestPayloadError
@@ -15,16 +15,26 @@ from nproxy.openai.errors import ApiError, body_too_large, invalid_request
 BODY_SECONDS = 30.0
 
 
-async def read_body(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS) -> bytes:
+async def read_body(
+    request: BaseRequest, limit: int, seconds: float = BODY_SECONDS, *, reach: Callable[[int], None] = lambda size: None
+) -> bytes:
     """Read the whole body, decoded from gzip or deflate.
+
+    reach: told how large it is or will be, as soon as that is known; may raise what ends the reading.
 
     Raises ApiError: 413 above `limit` bytes (as sent or decoded), 408 when it is not here after `seconds`, 415 for
     another content-encoding, 400 for a body that breaks off or cannot be decoded.
     """
     decoder = Decoder(request.headers.get(hdrs.CONTENT_ENCODING), limit)
+    parts: list[bytes] = []
+    size = 0
+    reach(min(request.content_length or 0, limit))
     try:
         async with asyncio.timeout(seconds):
-            parts = [decoder.feed(data) async for data in chunks(request, limit, None)]
+            async for data in chunks(request, limit, None):
+                parts.append(decoder.feed(data))
+                size += len(parts[-1])
+                reach(size)
     except TimeoutError:
         raise _too_slow() from None
     decoder.end()

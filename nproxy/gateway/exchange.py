@@ -17,6 +17,8 @@ from nproxy.openai.errors import ApiError, model_not_found
 SERVER = "nproxy"
 CLIENT_LEFT = 499
 """The status in logs and metrics of a request whose client left before its answer was complete."""
+MOST_UNREAD = 64 << 10
+"""Bytes of a body for which a connection is kept, where the answer did not wait for them."""
 _NONE: Mapping[str, str] = {}
 
 
@@ -64,7 +66,13 @@ class Exchange:
         await self._finish(response, b"")
 
     async def respond_error(self, error: ApiError) -> None:
-        """Send an error in the envelope. Raises ClientLeft."""
+        """Send an error in the envelope. Raises ClientLeft.
+
+        What the client has still to send is read and forgotten; where that may be much, the connection ends with it.
+        """
+        length = self.request.content_length
+        if not self.request.content.is_eof() and (length is None or length > MOST_UNREAD):
+            self.closing = True
         await self.respond(error.status, error.envelope(), error.headers)
 
     async def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:

@@ -61,7 +61,8 @@ async def exposition(app: App) -> bytes:
 
 def look(app: App) -> None:
     """Set the gauges that say how something stands now."""
-    app.metrics.inflight_choices.set(app.permits.taken)
+    app.metrics.inflight_choices.set(app.desk.taken)
+    app.metrics.queue_choices.set(app.desk.waiting)
     app.metrics.tasks.set(len(asyncio.all_tasks()))
     for upstream in app.upstreams.all:
         for replica in upstream.gate.replicas:
@@ -75,7 +76,7 @@ def status_document(app: App) -> dict[str, object]:
     return {
         "draining": app.draining,
         "settings": reload.told(app.configured_at, app.last_reload),
-        "inflight": {"requests": app.inflight, "choices": app.permits.taken},
+        "inflight": {"requests": app.inflight, "choices": app.desk.taken, "waiting": app.desk.waiting},
         "upstreams": [_describe(upstream) for upstream in app.upstreams.all],
     }
 

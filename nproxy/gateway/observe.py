@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nproxy.choices.commands import ChoiceFinished, Spent
 from nproxy.choices.events import Event, LegChunk, LegFailed
@@ -12,7 +12,10 @@ from nproxy.telemetry.metrics import Metrics
 
 
 class Observer:
-    """Counts the legs, choices, tokens and times of one request under its labels."""
+    """Counts the legs, choices, tokens and times of one request under its labels.
+
+    spend: told of prompt and completion tokens, as the client is.
+    """
 
     __slots__ = (
         "_clock",
@@ -22,11 +25,15 @@ class Observer:
         "_last_finish",
         "_metrics",
         "_model",
+        "_spend",
         "_started",
         "_upstream",
     )
 
-    def __init__(self, metrics: Metrics, upstream: str, model: str, started: float) -> None:
+    def __init__(
+        self, metrics: Metrics, upstream: str, model: str, started: float, spend: Callable[[int, int], None]
+    ) -> None:
+        self._spend = spend
         self._metrics = metrics
         self._upstream = upstream
         self._model = model
@@ -72,6 +79,8 @@ class Observer:
         ):
             if count:
                 self._metrics.tokens(self._upstream, self._model, kind, side).inc(count)
+        if spent.client_prompt is not None and spent.client_completion is not None:
+            self._spend(spent.client_prompt, spent.client_completion)
         if spent.prompt_saved:
             self._metrics.prompt_saved(self._upstream, self._model).inc(spent.prompt_saved)
 

@@ -83,6 +83,7 @@ async def _route(app: App, exchange: Exchange) -> None:
         return
     if path not in _OPEN:
         exchange.caller = edge.caller(request, exchange.client)
+        exchange.headers.update(app.desk.headers(exchange.caller))
     own = _OWN.get(path)
     if path in _ADMINS and app.config.admin is not None:
         raise _not_found()

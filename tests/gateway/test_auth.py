@@ -34,7 +34,7 @@ def written(key: str) -> str:
 
 KEYS = f"""
 keys:
-- {{name: team-a, hash: [{written(KEY)}, {written(OLD)}], weight: 2, choices: 4, requests_per_minute: 9}}
+- {{name: team-a, hash: [{written(KEY)}, {written(OLD)}], weight: 2, choices: 4, requests_per_minute: 900}}
 - {{name: narrow, hash: {written(NARROW)}, models: [fake-model]}}
 - {{name: off, hash: {written(OFF)}, disabled: true}}
 - {{name: ended, hash: {written(ENDED)}, expires: 2026-01-01}}

@@ -159,12 +159,6 @@ class Desk:
         if isinstance(answer, Refused):
             raise self._refused(answer, ask.choices)
 
-    def end(self, error: ApiError) -> None:
-        """Refuse all who wait: the drain limit is reached."""
-        for waiter in self._waiters.values():
-            if not waiter.answer.done():
-                waiter.answer.set_exception(error)
-
     def _ask(self, caller: Caller, upstream: str, choices: int, tokens: int) -> Ask:
         self._number += 1
         return Ask(
