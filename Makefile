@@ -37,7 +37,7 @@ kernels: $(VENV)/.dev  ## Compile all kernels for a Hopper GPU, no GPU is needed
 conformance-mutations: $(VENV)/.dev  ## Switch off one rule after another and see its tests fail (minutes)
 	$(bin)/python -m tests.conformance.mutate $(ARGS)
 
-fuzz: $(VENV)/.dev  ## Decode and merge a million streams, everything about them drawn (many minutes)
+fuzz: $(VENV)/.dev  ## Decode and merge a million streams, parse as many requests, everything about them drawn (many minutes)
 	$(bin)/python -m tests.conformance.fuzz $(ARGS)
 
 soak: $(VENV)/.dev  ## All load bars in their long forms, one after the other; write bench/results/load/ and docs/load.md (an hour)

@@ -12,7 +12,7 @@ from tests.config.drawn_settings import CANARY, GOOD, play
 
 
 def test_drawn_settings_are_settings_or_problems(tmp_path: Path) -> None:
-    for seed in range(150):
+    for seed in range(80):
         play(Random(seed), tmp_path)
 
 

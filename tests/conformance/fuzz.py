@@ -1,8 +1,10 @@
-"""Whole streams for as long as you like: each execution decodes streams cut anywhere and merges one request.
+"""Whole streams, requests and settings for as long as you like, everything about them drawn.
 
-    python -m tests.conformance.fuzz [--executions 1000000] [--first 0]
+    python -m tests.conformance.fuzz [streams requests settings] [--executions 1000000] [--first 0]
 
-Execution i plays `Random(i)`, so that a failure is found again by `--first i --executions 1`. Exits 1 at the first.
+streams: decodes streams that are cut anywhere, and merges one request. requests: parses a body. settings: reads a file
+and an environment; a hundredth of the executions, as each takes as long as a hundred of the others. Execution i plays
+`Random(i)`, so that a failure is found again by `--first i --executions 1` and its target. Exits 1 at the first.
 """
 
 from __future__ import annotations
@@ -10,47 +12,77 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 from multiprocessing import Pool
+from pathlib import Path
 from random import Random
 
-from tests.conformance.whole_streams import play
+from tests.config import drawn_settings
+from tests.conformance import whole_streams
+from tests.openai import drawn_requests
 
 CHUNK = 2000
 
 
-def run(seeds: range) -> tuple[int, str]:
+def play_settings(rng: Random) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        drawn_settings.play(rng, Path(folder))
+
+
+TARGETS: dict[str, tuple[Callable[[Random], None], int]] = {
+    "streams": (whole_streams.play, 1),
+    "requests": (drawn_requests.play, 1),
+    "settings": (play_settings, 100),
+}
+"""What is played, and which part of the executions it gets."""
+
+
+def run(target: str, seeds: range) -> tuple[int, str]:
     """Play these; gives how many went well, and what was wrong with the next one."""
+    play, _ = TARGETS[target]
     for seed in seeds:
         try:
             play(Random(seed))
         except Exception:
-            return seed - seeds.start, f"execution {seed}:\n{traceback.format_exc()}"
+            return seed - seeds.start, f"execution {seed} of {target}:\n{traceback.format_exc()}"
     return len(seeds), ""
 
 
+def fuzz(pool: Pool, target: str, first: int, last: int, jobs: int) -> bool:
+    """Play a target over and over, and say so; false when something is found."""
+    chunks = [range(start, min(start + CHUNK, last)) for start in range(first, last, CHUNK)]
+    started, done, told = time.monotonic(), 0, 0.0
+    for went_well, wrong in pool.imap_unordered(partial(run, target), chunks):
+        done += went_well
+        seconds = time.monotonic() - started
+        if wrong:
+            print(wrong)
+            return False
+        if seconds - told > 60:
+            told = seconds
+            print(f"{done} executions of {target} in {seconds:.0f} s", flush=True)
+    seconds = time.monotonic() - started
+    print(f"{done} executions of {target} in {seconds:.0f} s ({jobs} processes); nothing found", flush=True)
+    return True
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Decode and merge whole streams, everything about them drawn.")
+    parser = argparse.ArgumentParser(description="Streams, requests and settings, everything about them drawn.")
+    parser.add_argument("targets", nargs="*", choices=[[], *TARGETS], help="what is played; without a word: all")
     parser.add_argument("--executions", type=int, default=1_000_000)
     parser.add_argument("--first", type=int, default=0, help="the number of the first execution")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()
-    last = asked.first + asked.executions
-    chunks = [range(start, min(start + CHUNK, last)) for start in range(asked.first, last, CHUNK)]
-    started, done, told = time.monotonic(), 0, 0.0
     with Pool(asked.jobs) as pool:
-        for went_well, wrong in pool.imap_unordered(run, chunks):
-            done += went_well
-            seconds = time.monotonic() - started
-            if wrong:
-                print(wrong)
+        for target in asked.targets or TARGETS:
+            _, part = TARGETS[target]
+            last = asked.first + max(1, asked.executions // part)
+            if not fuzz(pool, target, asked.first, last, asked.jobs):
                 return 1
-            if seconds - told > 60:
-                told = seconds
-                print(f"{done} executions in {seconds:.0f} s", flush=True)
-    seconds = time.monotonic() - started
-    print(f"{done} executions of decoder and merge in {seconds:.0f} s ({asked.jobs} processes); nothing found")
     return 0
 
 
