@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -67,12 +68,14 @@ class FakeUpstream:
         list_fails: bool = False,
         unix: str | None = None,
         host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.behaviour = behaviour or Behaviour()
         self.models = models or [MODEL]
         self.list_fails = list_fails
         self.unix = unix
         self.host = host
+        self.tls = tls
         self.choose: Callable[[Seen], Behaviour | None] | None = None
         self.requests: list[Seen] = []
         self.most_at_once = 0
@@ -121,7 +124,7 @@ class FakeUpstream:
         if self.unix:
             self._server = await loop.create_unix_server(connection, self.unix)
         else:
-            self._server = await loop.create_server(connection, self.host, self.port)
+            self._server = await loop.create_server(connection, self.host, self.port, ssl=self.tls)
             self.port = self._server.sockets[0].getsockname()[1]
         return self
 

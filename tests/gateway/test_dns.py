@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+import trustme
+from aiohttp import connector
 
 from nproxy.upstreams import dns, upstream
 from tests.fakes.upstream import Behaviour, FakeUpstream
@@ -127,3 +130,18 @@ async def test_localhost_is_resolved_for_real(upstream: FakeUpstream) -> None:
         assert "127.0.0.1" in shown(gateway)
         assert (await gateway.ask()).status_code == 200
         assert {seen.headers["host"] for seen in upstream.calls} == {f"localhost:{upstream.port}"}
+
+
+@pytest.mark.parametrize(("certified", "status"), [("fleet.test", 200), ("127.0.0.1", 502)])
+async def test_a_certificate_must_be_that_of_the_name(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch, certified: str, status: int
+) -> None:
+    resolver.addresses = HOSTS[:1]
+    authority, shown, trusting = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert(certified).configure_cert(shown)
+    authority.configure_trust(trusting)
+    monkeypatch.setattr(connector, "_SSL_CONTEXT_VERIFIED", trusting)  # what aiohttp made of the system's authorities
+    async with FakeUpstream(tls=shown) as server:
+        replicas = [{"dns": f"fleet.test:{server.port}", "scheme": "https"}]
+        async with gateway_for({"upstreams": [{"name": "fake", "replicas": replicas, "n": "fanout"}]}) as gateway:
+            assert (await gateway.ask()).status_code == status
