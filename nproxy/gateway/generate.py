@@ -5,41 +5,31 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import inf
 
-from multidict import CIMultiDict
-
-from nproxy.choices.capability import Capability
-from nproxy.choices.commands import OpenLeg
-from nproxy.choices.compose import asked_as_stream, compose
 from nproxy.choices.conduct import Conduct
-from nproxy.choices.events import Event
-from nproxy.choices.plan import Plan, Request, make_plan
+from nproxy.choices.plan import Request, make_plan
 from nproxy.choices.settings import ConductSettings
+from nproxy.gateway.admission.desk import Grant
 from nproxy.gateway.admission.guess import guess
 from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import read_body
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.legs import Attempt, Legs
 from nproxy.gateway.observe import Observer
-from nproxy.gateway.request_id import leg_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
-from nproxy.upstreams.affinity import prompt_hash
-from nproxy.upstreams.client import Call
-from nproxy.upstreams.headers import upward
-from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.upstream import Upstream
+from nproxy.upstreams.upstream import Route, Upstream
 
 Parse = Callable[[Body, Limits, str | None], Request]
 
-_PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
 _ID_PREFIXES = {Dialect.CHAT: "chatcmpl-", Dialect.COMPLETIONS: "cmpl-"}
-_WRITTEN_ANEW = ("content-type", "content-encoding", "accept-encoding", "x-request-id", "idempotency-key")
 
 
 async def chat(app: App, exchange: Exchange) -> None:
@@ -68,95 +58,72 @@ async def _read(app: App, exchange: Exchange, parse: Parse, hold: Hold) -> Reque
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Everything that is the request's fault is raised before any call."""
     exchange.demand_model(request.model)
-    upstream, name = await app.upstreams.route(request.model)
-    exchange.upstream = upstream.name
-    exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
-    capability = upstream.capabilities.snapshot(name.shown, name.upstream)
-    plan = make_plan(request, capability, _draw, app.config.n_policy.greedy)
-    choices = request.prompts * plan.n
-    async with app.desk.admitted(exchange.caller, upstream.name, choices, guess(request, choices)) as grant:
+    attempts = _attempts(app, request, await app.upstreams.routes(request.model))
+    attempt, following = next(attempts), next(attempts, None)
+    if attempt.route.instead_of:
+        app.metrics.fallbacks(attempt.route.instead_of, attempt.upstream.name).inc()
+    exchange.choices, choices = request.choices, request.prompts * attempt.plan.n
+    async with app.desk.admitted(exchange.caller, attempt.upstream.name, choices, guess(request, choices)) as grant:
         exchange.headers.update(app.desk.headers(exchange.caller))
-        exchange.mode, exchange.choices = plan.mode, request.choices
-        exchange.headers["x-nproxy-mode"] = plan.mode
-        exchange.headers["x-nproxy-legs"] = str(len(plan.legs))
-        exchange.headers["x-nproxy-upstream"] = upstream.name
-        conduct = Conduct(
-            request,
-            plan,
-            capability,
-            _settings(app, upstream, request),
-            budget=upstream.budget.take,
-            jitter=random.random,
-            draw=_draw,
-        )
-        observer = Observer(app.metrics, upstream.name, exchange.model, exchange.started, grant.spend)
-        legs = _Legs(exchange, upstream, request, plan, capability, name.upstream or name.shown)
-        drive = Drive(
-            exchange,
-            conduct,
-            observer,
-            open_call=legs.open,
-            learn=partial(app.learn, upstream, name.shown),
-            judge=partial(upstream.judge, legs.kin),
-        )
-        app.drives.add(drive)
+        drive = partial(_drive, app, exchange, request, grant)
         try:
-            await drive.run()
+            while await drive(attempt, last=following is None) and following is not None:
+                app.metrics.fallbacks(attempt.upstream.name, following.upstream.name).inc()
+                attempt, following = following, next(attempts, None)
+                await grant.move(attempt.upstream.name)
         finally:
-            app.drives.discard(drive)
-            observer.ended(request.choices)
             if exchange.code >= 400:
                 grant.nothing_came()
 
 
-class _Legs:
-    """The upstream calls of one request: what they share is made once."""
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        upstream: Upstream,
-        request: Request,
-        plan: Plan,
-        capability: Capability,
-        model: str,
-    ) -> None:
-        headers = exchange.request.headers
-        self._id = exchange.id
-        self._idempotency_key = headers.get("idempotency-key")
-        self._upstream = upstream
-        self._request = request
-        self._n = plan.n
-        self._capability = capability
-        affine = upstream.settings.balance == "prefix_affinity"
-        self.kin = Kin(model, together=capability.prefix_cache, prompt=prompt_hash(request) if affine else None)
-        caller = upstream.caller_shown(exchange.caller.name)
-        self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW, caller=caller)
-        self._shared["Content-Type"] = "application/json"
-        self._shared["Accept-Encoding"] = "identity"
-
-    def open(self, command: OpenLeg) -> AsyncGenerator[list[Event]]:
-        """Start the call of one leg; a retry has another request id and the same idempotency key."""
-        leg = command.leg
-        offset = leg.client_index(0, self._n)
-        headers = CIMultiDict(self._shared)
-        if self._capability.request_id and "request_id" not in leg.omit:
-            headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
-        if self._idempotency_key is not None:
-            headers["Idempotency-Key"] = f"{self._idempotency_key}-{offset}"
-        call = Call(
-            leg=leg.number,
-            path=_PATHS[self._request.dialect],
-            headers=headers,
-            body=compose(self._request, self._capability, leg),
-            streamed=asked_as_stream(self._request, self._capability, leg),
-            own_key=self._upstream.own_key,
-            choices=leg.choices(self._request.prompts),
-        )
-        return self._upstream.call(call, self.kin, alone=command.alone)
+def _attempts(app: App, request: Request, routes: Sequence[Route]) -> Iterator[Attempt]:
+    """Plan the request for one upstream after the other. Raises ApiError where the first cannot do what it asks for."""
+    for place, route in enumerate(routes):
+        capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
+        try:
+            yield Attempt(route, capability, make_plan(request, capability, _draw, app.config.n_policy.greedy))
+        except ApiError:
+            if place == 0:
+                raise
 
 
-def _settings(app: App, upstream: Upstream, request: Request) -> ConductSettings:
+async def _drive(app: App, exchange: Exchange, request: Request, grant: Grant, attempt: Attempt, *, last: bool) -> bool:
+    """Drive the request at one upstream; True where the client has nothing, and the next one is to be asked."""
+    upstream, name, plan = attempt.upstream, attempt.route.name, attempt.plan
+    exchange.upstream, exchange.mode = upstream.name, plan.mode
+    exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
+    exchange.headers["x-nproxy-mode"] = plan.mode
+    exchange.headers["x-nproxy-legs"] = str(len(plan.legs))
+    exchange.headers["x-nproxy-upstream"] = upstream.name
+    conduct = Conduct(
+        request,
+        plan,
+        attempt.capability,
+        _settings(app, upstream, request, last=last),
+        budget=upstream.budget.take,
+        jitter=random.random,
+        draw=_draw,
+    )
+    observer = Observer(app.metrics, upstream.name, exchange.model, exchange.started, grant.spend)
+    legs = Legs(exchange, request, attempt)
+    drive = Drive(
+        exchange,
+        conduct,
+        observer,
+        open_call=legs.open,
+        learn=partial(app.learn, upstream, name.shown),
+        judge=partial(upstream.judge, legs.kin),
+    )
+    app.drives.add(drive)
+    try:
+        await drive.run()
+    finally:
+        app.drives.discard(drive)
+        observer.ended(request.choices)
+    return drive.fell_back is not None
+
+
+def _settings(app: App, upstream: Upstream, request: Request, *, last: bool) -> ConductSettings:
     stream = app.config.stream
     return ConductSettings(
         id=_ID_PREFIXES[request.dialect] + uuid.uuid4().hex,
@@ -168,6 +135,7 @@ def _settings(app: App, upstream: Upstream, request: Request) -> ConductSettings
         ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
         partial=app.config.n_policy.on_leg_failure == "partial",
         headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
+        fallback=not last,
     )
 
 

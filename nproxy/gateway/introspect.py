@@ -12,6 +12,7 @@ from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import dumps
+from nproxy.upstreams.breaker import State
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.upstream import Upstream
 
@@ -64,10 +65,7 @@ def look(app: App) -> None:
     app.metrics.inflight_choices.set(app.desk.taken)
     app.metrics.queue_choices.set(app.desk.waiting)
     app.metrics.tasks.set(len(asyncio.all_tasks()))
-    for upstream in app.upstreams.all:
-        for replica in upstream.gate.replicas:
-            if replica.up is not None:
-                app.metrics.replica_up(upstream.name, replica.label).set(replica.up)
+    _show_replicas(app)
     _show_capabilities(app)
 
 
@@ -101,9 +99,22 @@ def _describe_replica(replica: Replica) -> dict[str, object]:
         "models": None if replica.models is None else sorted(replica.models),
         "draining": replica.draining,
         "up": replica.up,
+        "breaker": replica.breaker_state,
         "legs": replica.legs,
         "choices": replica.choices,
     }
+
+
+def _show_replicas(app: App) -> None:
+    """Set the gauges anew: replicas that left leave them too."""
+    app.metrics.replica_up.clear()
+    app.metrics.breaker_open.clear()
+    for upstream in app.upstreams.all:
+        for replica in upstream.gate.replicas:
+            labels = upstream.name, replica.label
+            if replica.up is not None:
+                app.metrics.replica_up.labels(*labels).set(replica.up)
+            app.metrics.breaker_open.labels(*labels).set(replica.breaker_state is not State.CLOSED)
 
 
 def _show_capabilities(app: App) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from aiohttp import hdrs
 from multidict import CIMultiDict
 
-from nproxy.choices.events import FailureKind
-from nproxy.choices.failures import as_error
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.failures import as_error, upstreams_own
 from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, read_body
@@ -40,15 +40,26 @@ _MULTIPART_MODEL = re.compile(
 class _Upload:
     """The body on its way up: what was read to find the model, and the rest as it comes.
 
-    body: it whole and understood, where it had to be. error: what ended it, when it was the client's doing.
+    body: it whole and understood, where it had to be. used: what cannot be sent again has begun to go up. error: what
+    ended it, when it was the client's doing.
     """
 
     known: bytes
     rest: AsyncGenerator[bytes] | None
     body: Body | None = None
     error: ApiError | None = None
+    used: bool = False
+
+    def data(self, name: ModelName | None) -> bytes | AsyncGenerator[bytes] | None:
+        """What is sent to an upstream, which knows the model by this name."""
+        if self.rest is not None:
+            return self.stream()
+        if self.body is not None and name is not None and name.upstream is not None:
+            return bytes(self.body.splice({"model": name.upstream}))
+        return self.known or None
 
     async def stream(self) -> AsyncGenerator[bytes]:
+        self.used = True
         if self.known:
             yield self.known
         if self.rest is None:
@@ -66,45 +77,94 @@ async def serve(app: App, exchange: Exchange) -> None:
     with app.desk.door(exchange.caller) as hold:
         upload, model = await _open_upload(app, exchange, hold)
         upstream, name = await _route(app, model)
-        async with app.desk.admitted(exchange.caller, upstream.name, 1):
+        first = _Place(upstream, name)
+        places = [first]
+        if model is not None and upstream.settings.fallback:
+            places += [_Place(route.upstream, route.name) for route in await app.upstreams.fallbacks(upstream, model)]
+        places = [place for place in places if place.usable(model)] or places
+        if places[0] is not first:
+            app.metrics.fallbacks(upstream.name, places[0].upstream.name).inc()
+        async with app.desk.admitted(exchange.caller, places[0].upstream.name, 1) as grant:
             exchange.headers.update(app.desk.headers(exchange.caller))
-            await _serve(exchange, upstream, name, upload, model)
+            for place, following in zip(places, (*places[1:], None), strict=True):
+                if not await _serve(exchange, place, upload, model, last=following is None) or following is None:
+                    return
+                app.metrics.fallbacks(place.upstream.name, following.upstream.name).inc()
+                await grant.move(following.upstream.name)
 
 
-async def _serve(
-    exchange: Exchange, upstream: Upstream, name: ModelName | None, upload: _Upload, model: str | None
-) -> None:
-    if name is not None and name.upstream is not None and upload.body is not None:
-        upload.known = bytes(upload.body.splice({"model": name.upstream}))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """Where a request may go. name: of its model there, None where it names none or any."""
+
+    upstream: Upstream
+    name: ModelName | None
+
+    def called(self, model: str | None) -> str | None:
+        """The upstream's name of the model."""
+        return model if self.name is None else self.name.upstream or self.name.shown
+
+    def usable(self, model: str | None) -> bool:
+        """Whether a replica that is in order serves it."""
+        return self.upstream.gate.usable(self.called(model))
+
+
+async def _serve(exchange: Exchange, place: _Place, upload: _Upload, model: str | None, *, last: bool) -> bool:
+    """Ask one upstream; True where it failed and nothing was begun, so that the next one may be asked."""
+    upstream, kin = place.upstream, Kin(place.called(model))
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
     exchange.headers["x-nproxy-upstream"] = upstream.name
-    called = model if name is None else name.upstream or name.shown
     headers = _headers_up(exchange, upstream, upload)
-    try:
-        if upload.rest is not None:
-            await _pass(exchange, upstream, called, headers, upload.stream())
-            return
+    attempts = _Attempts(upstream)
+    while True:
         try:
-            await _pass(exchange, upstream, called, headers, upload.known or None)
+            await _pass(exchange, upstream, kin, headers, upload.data(place.name), last=last)
+            return False
         except ForwardError as error:
-            if error.failure.kind is not FailureKind.STALE or exchange.response is not None:
-                raise
-            # Nothing was answered on a socket that was closing: the one free retry, as the body is still here.
-            await _pass(exchange, upstream, called, headers, upload.known or None)
-    except ForwardError as error:
-        if exchange.response is None:
-            raise upload.error or as_error([error.failure], retries_spent=False) from None
-        exchange.abort()  # a cut answer must not look complete
+            if exchange.response is not None:
+                exchange.abort()  # a cut answer must not look complete
+                return False
+            if upload.used or not attempts.another(error.failure):
+                if last or upload.used or not upstreams_own(error.failure):
+                    raise upload.error or as_error([error.failure], retries_spent=False) from None
+                return True
+
+
+class _Attempts:
+    """Attempts at one upstream, with the body still here: one is free where nothing was answered on a closing socket.
+
+    Others are where nothing can have been done with the request: no connection came about, or the server stood still.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._budget = upstream.budget
+        self._left = upstream.settings.retries.per_leg
+        self._free = True
+
+    def another(self, failure: Failure) -> bool:
+        """Take another attempt, where there is one."""
+        if failure.kind is FailureKind.STALE and self._free:
+            self._free = False
+            return True
+        if failure.kind not in (FailureKind.CONNECT, FailureKind.DOWN) or not self._left or not self._budget.take():
+            return False
+        self._left -= 1
+        return True
 
 
 async def _pass(
     exchange: Exchange,
     upstream: Upstream,
-    model: str | None,
+    kin: Kin,
     headers: CIMultiDict[str],
     data: bytes | AsyncGenerator[bytes] | None,
+    *,
+    last: bool,
 ) -> None:
-    async with upstream.pass_on(Kin(model), exchange.request.method, exchange.target, headers, data) as answer:
+    async with upstream.pass_on(kin, exchange.request.method, exchange.target, headers, data) as answer:
+        status = Failure(FailureKind.STATUS, "The upstream refused.", status=answer.status)
+        if not last and upstreams_own(status):
+            raise ForwardError(status)
         await _send_back(exchange, answer)
 
 

@@ -162,8 +162,12 @@ class Metrics(CommonMetrics):
             across="min",
         )
         self.anomalies = counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
-        self.replica_up = gauge(
+        self.fallbacks = counter("fallbacks", "Requests that went on to another upstream.", "upstream", "to")
+        self.replica_up = plain(
             "replica_up", "Whether the replica was reachable last.", "upstream", "replica", across="min"
+        )
+        self.breaker_open = plain(
+            "breaker_open", "Whether a breaker keeps calls from the replica.", "upstream", "replica", across="max"
         )
         self.loop_lag = plain(
             "event_loop_lag_seconds", "How late the event loop ran a timer, last measured.", across="max"

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nproxy import config
-from nproxy.upstreams.breaker import Breaker
+from nproxy.upstreams.breaker import Breaker, State
 from nproxy.upstreams.health import Looks
 from nproxy.upstreams.lifeline import Lifeline
 
@@ -155,18 +155,9 @@ class Replica:
         finally:
             self.lifelines.discard(line)
 
-    def describe(self, now: float) -> dict[str, object]:
-        """What the status page says of it."""
-        return {
-            "replica": self.label,
-            "source": self.source,
-            "up": self.up,
-            "draining": self.draining,
-            "breaker": self.breaker.state(now),
-            "weight": self.weight,
-            "legs": self.legs,
-            "choices": self.choices,
-        }
+    @property
+    def breaker_state(self) -> State:
+        return self.breaker.state(time.monotonic())
 
     def reached(self) -> None:
         """Note that the replica has answered."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -182,7 +182,7 @@ class Upstream:
         if failure.retry_after is None or failure.status not in (429, 503):
             return failure
         replica.rest(failure.retry_after)
-        return dataclasses.replace(failure, elsewhere=self.gate.other(replica, kin))
+        return replace(failure, elsewhere=self.gate.other(replica, kin))
 
     def judge(self, kin: Kin, leg: int, failure: Failure | None) -> None:
         """Take what became of a leg's last call; see `Gate.judge`."""
@@ -270,6 +270,28 @@ class Upstream:
         return await fetch(self.client, replica, path, headers, seconds=seconds, limit=LIST_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An upstream that a request may go to, and how the model is called there.
+
+    instead_of: the name of the upstream that was to be asked first, where that one is passed over.
+    """
+
+    upstream: Upstream
+    name: ModelName
+    instead_of: str = ""
+
+    @property
+    def called(self) -> str:
+        """The upstream's own name of the model."""
+        return self.name.upstream or self.name.shown
+
+    @property
+    def usable(self) -> bool:
+        """Whether a replica that is in order serves it."""
+        return self.upstream.gate.usable(self.called)
+
+
 class Upstreams:
     """All upstreams of a configuration, in the file's order; the built-in engine first."""
 
@@ -354,6 +376,34 @@ class Upstreams:
             if upstream.models.takes_any() or (upstream is only and upstream.may_serve(model)):
                 return upstream, ModelName(model)
         raise model_not_found(model)
+
+    async def routes(self, model: str) -> list[Route]:
+        """Where a request for a model may go, in order: the upstream for it, then those to fall back to.
+
+        Upstreams without a replica in order are left out, unless there are no others. Raises as `route` does.
+        """
+        first = Route(*await self.route(model))
+        if not first.upstream.settings.fallback:
+            return [first]
+        every = [first, *await self.fallbacks(first.upstream, model)]
+        usable = [route for route in every if route.usable] or every
+        if usable[0] is not first:
+            usable[0] = replace(usable[0], instead_of=first.upstream.name)
+        return usable
+
+    async def fallbacks(self, upstream: Upstream, model: str) -> list[Route]:
+        """The upstreams to fall back to that have the model: an upstream's own, then those of these; each once."""
+        found: list[Route] = []
+        names = [upstream.name]
+        for name in names:
+            other = self.by_name.get(name, upstream)
+            names += [behind for behind in other.settings.fallback if behind not in names]
+            if other is upstream:
+                continue
+            known = await other.models.find(model)
+            if known is not None or other.models.takes_any():
+                found.append(Route(other, known or ModelName(model)))
+        return found
 
     async def unnamed(self) -> str | None:
         """The model of a request that names none: the only one that the only upstream lists."""

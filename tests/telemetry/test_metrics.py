@@ -24,6 +24,8 @@ NAMES = (
     "capability",
     "anomalies",
     "replica_up",
+    "breaker_open",
+    "fallbacks",
     "event_loop_lag_seconds",
     "event_loop_tasks",
     "config_reload_success",

@@ -45,8 +45,8 @@ def test_counters_and_histograms_add_up_and_each_gauge_by_its_rule() -> None:
     two.inflight_requests.set(6)
     one.loop_lag.set(0.5)
     two.loop_lag.set(0.25)
-    one.replica_up("u", "r").set(1)
-    two.replica_up("u", "r").set(0)
+    one.replica_up.labels("u", "r").set(1)
+    two.replica_up.labels("u", "r").set(0)
     whole = add_up((one.report(), two.report()))
     labels = {"endpoint": "/v1", "upstream": "u", "model": "m", "mode": "native"}
     assert sample(whole, "nproxy_requests_total", **labels, code="200") == 7

@@ -1,0 +1,78 @@
+"""The upstream calls of a request, as it is planned for one upstream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from multidict import CIMultiDict
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import OpenLeg
+from nproxy.choices.compose import asked_as_stream, compose
+from nproxy.choices.events import Event
+from nproxy.choices.plan import Plan, Request
+from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.request_id import leg_id
+from nproxy.openai.dialect import Dialect
+from nproxy.upstreams.affinity import prompt_hash
+from nproxy.upstreams.client import Call
+from nproxy.upstreams.headers import upward
+from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.upstream import Route, Upstream
+
+_PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
+_WRITTEN_ANEW = ("content-type", "content-encoding", "accept-encoding", "x-request-id", "idempotency-key")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A request as it is planned for one upstream."""
+
+    route: Route
+    capability: Capability
+    plan: Plan
+
+    @property
+    def upstream(self) -> Upstream:
+        return self.route.upstream
+
+
+class Legs:
+    """The upstream calls of one request: what they share is made once."""
+
+    def __init__(self, exchange: Exchange, request: Request, attempt: Attempt) -> None:
+        headers = exchange.request.headers
+        upstream, capability = attempt.upstream, attempt.capability
+        self._id = exchange.id
+        self._idempotency_key = headers.get("idempotency-key")
+        self._upstream = upstream
+        self._request = request
+        self._n = attempt.plan.n
+        self._capability = capability
+        prompt = prompt_hash(request) if upstream.settings.balance == "prefix_affinity" else None
+        self.kin = Kin(attempt.route.called, together=capability.prefix_cache, prompt=prompt)
+        caller = upstream.caller_shown(exchange.caller.name)
+        self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW, caller=caller)
+        self._shared["Content-Type"] = "application/json"
+        self._shared["Accept-Encoding"] = "identity"
+
+    def open(self, command: OpenLeg) -> AsyncGenerator[list[Event]]:
+        """Start the call of one leg; a retry has another request id and the same idempotency key."""
+        leg = command.leg
+        offset = leg.client_index(0, self._n)
+        headers = CIMultiDict(self._shared)
+        if self._capability.request_id and "request_id" not in leg.omit:
+            headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
+        if self._idempotency_key is not None:
+            headers["Idempotency-Key"] = f"{self._idempotency_key}-{offset}"
+        call = Call(
+            leg=leg.number,
+            path=_PATHS[self._request.dialect],
+            headers=headers,
+            body=compose(self._request, self._capability, leg),
+            streamed=asked_as_stream(self._request, self._capability, leg),
+            own_key=self._upstream.own_key,
+            choices=leg.choices(self._request.prompts),
+        )
+        return self._upstream.call(call, self.kin, alone=command.alone)
