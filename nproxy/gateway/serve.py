@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -124,9 +125,20 @@ def reloader_of(
 
 @contextmanager
 def reloads_at(number: signal.Signals, reloader: Reloader) -> Iterator[None]:
-    """Take this signal while the block runs: settings are read again."""
+    """Take this signal while the block runs: settings are read again.
+
+    A terminal sends SIGHUP too, when it is closed: then it means the end, as SIGTERM does.
+    """
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(number, reloader.ask)
+    in_a_terminal = _in_a_terminal()
+
+    def told() -> None:
+        if in_a_terminal and not _in_a_terminal():
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            reloader.ask()
+
+    loop.add_signal_handler(number, told)
     try:
         yield
     finally:
@@ -148,6 +160,10 @@ def ending_signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+def _in_a_terminal() -> bool:
+    return os.isatty(0)
 
 
 @asynccontextmanager

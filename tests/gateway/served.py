@@ -1,4 +1,4 @@
-"""`nproxy serve` as a process of its own, with a standard error of the test's choice."""
+"""`nproxy serve` as a process of its own, with standard streams of the test's choice."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class Served:
 @asynccontextmanager
 async def served(
     *words: str,
+    stdin: int = asyncio.subprocess.DEVNULL,
     stderr: int | IO[bytes] = asyncio.subprocess.DEVNULL,
     host: str = "127.0.0.1",
     shell: str = 'exec "$@"',
@@ -42,7 +43,9 @@ async def served(
     port = free_port()
     argv = [sys.executable, "-m", "nproxy", "serve", "--host", host, "--port", str(port), *words]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NPROXY_")}
-    process = await asyncio.create_subprocess_exec("/bin/sh", "-c", shell, "sh", *argv, stderr=stderr, env=kept)
+    process = await asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", shell, "sh", *argv, stdin=stdin, stderr=stderr, env=kept
+    )
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     try:
         async with httpx.AsyncClient(base_url=base, timeout=60, trust_env=False, limits=httpx.Limits()) as client:

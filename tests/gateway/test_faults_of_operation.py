@@ -64,6 +64,19 @@ async def test_sigterm_with_200_streams(upstream: FakeUpstream, tmp_path: Path) 
     await upstream.until(lambda: not upstream.open_calls)
 
 
+async def test_sighup_reloads_unless_it_says_that_the_terminal_is_closed(upstream: FakeUpstream) -> None:
+    master, slave = os.openpty()
+    async with served("--upstream", upstream.url, stdin=slave) as process:
+        os.close(slave)
+        process.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(30):
+            while not await process.metric('nproxy_config_reloads_total{outcome="unchanged"}'):
+                await asyncio.sleep(0.01)
+        os.close(master)
+        process.process.send_signal(signal.SIGHUP)
+        assert await ended(process) == 0
+
+
 async def test_standard_error_is_closed(upstream: FakeUpstream) -> None:
     async with served("--upstream", upstream.url, shell='exec "$@" 2>&-') as process:
         await whole(process)
