@@ -1,0 +1,283 @@
+"""Several workers as real processes: they share a port, counts and lessons; they are replaced, and end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.real.processes import ROOT, ended
+
+PATIENCE = 60.0
+"""Seconds that anything may take before a test fails for it; nothing here is timed."""
+ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A started `nproxy serve --workers N`."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    log: Path
+
+    async def status(self) -> dict[str, Any]:
+        async with client(self.url) as asking:
+            told: dict[str, Any] = (await asking.get("/status")).json()
+        return told
+
+    async def workers(self) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = (await self.status())["workers"]
+        return told
+
+    async def pids(self) -> set[int]:
+        """The processes that serve."""
+        return {worker["pid"] for worker in await self.workers() if worker["state"] == "serving"}
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """The sum of all samples of this name that carry these labels."""
+        async with client(self.url) as asking:
+            text = (await asking.get("/metrics")).raise_for_status().text
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+
+def client(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, timeout=PATIENCE, trust_env=False)
+
+
+@contextlib.asynccontextmanager
+async def serve(folder: Path, *words: str, workers: int = 2) -> AsyncIterator[Running]:
+    """`nproxy serve` on a free port, once all workers accept connections; afterwards no process of it may be left."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = folder / "nproxy.log"
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "nproxy", "serve", "--port", str(port), "--workers", str(workers), *words),
+            stderr=out,
+            cwd=ROOT,
+        )
+    family: list[psutil.Process] = []
+    try:
+        await until(lambda: "nproxy listens on" in log.read_text() or process.returncode is not None)
+        assert process.returncode is None, log.read_text()
+        family = psutil.Process(process.pid).children(recursive=True)
+        yield Running(process, f"http://127.0.0.1:{port}", log)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family += psutil.Process(process.pid).children(recursive=True)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        left = [one for one in family if not ended(one)]
+        with contextlib.suppress(TimeoutError):
+            await until(lambda: all(map(ended, left)))
+        for one in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    """Ask again and again: what is asked may fail while processes come and go."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(httpx.HTTPError, json.JSONDecodeError, KeyError):
+                if await condition():
+                    return
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[FakeUpstream]:
+    async with FakeUpstream(Behaviour()) as server:
+        yield server
+
+
+async def ask(url: str, **fields: Any) -> httpx.Response:
+    async with client(url) as asking:
+        return await asking.post("/v1/chat/completions", json={**ASKED, **fields})
+
+
+async def test_workers_share_the_port_what_they_count_and_what_they_learn(
+    tmp_path: Path, upstream: FakeUpstream
+) -> None:
+    async with serve(tmp_path, "--upstream", upstream.url, workers=3) as running:
+        assert len(psutil.Process(running.process.pid).children()) == 3
+        assert len(await running.pids()) == 3
+        answers = await asyncio.gather(*(ask(running.url, n=2) for _ in range(30)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert await running.metric("nproxy_choices_total") == 60, "whichever worker is asked"
+        assert await running.metric("nproxy_requests_total", endpoint="chat/completions") == 30
+        assert await running.metric("nproxy_build_info") == 1
+        assert await running.metric("nproxy_workers", state="serving") == 3
+        assert await running.metric("nproxy_inflight_choices") == 0
+
+        async def all_know() -> bool:
+            upstream.requests.clear()
+            for _ in range(12):
+                await ask(running.url, n=2)
+            return all("n" not in seen.body for seen in upstream.calls)
+
+        await eventually(all_know)  # that this server ignores n
+        running.process.terminate()
+        assert await running.process.wait() == 0
+
+
+async def test_a_killed_worker_is_replaced_and_no_counter_goes_back(tmp_path: Path, upstream: FakeUpstream) -> None:
+    async with serve(tmp_path, "--upstream", upstream.url) as running:
+        for _ in range(10):
+            await ask(running.url)
+        assert await running.metric("nproxy_choices_total") == 10
+        killed = next(iter(await running.pids()))
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: not psutil.pid_exists(killed))
+        for _ in range(5):  # the other one answers
+            assert (await ask(running.url)).status_code == 200
+        assert await running.metric("nproxy_choices_total") == 15
+
+        async def back() -> bool:
+            return len(await running.pids() - {killed}) == 2
+
+        await eventually(back)
+        assert await running.metric("nproxy_worker_restarts_total") == 1
+        assert await running.metric("nproxy_choices_total") == 15
+        assert any("a worker was killed by SIGKILL; starting another in 0.5 s" in line for line in running.lines())
+
+
+async def test_workers_end_when_their_parent_is_killed(tmp_path: Path, upstream: FakeUpstream) -> None:
+    async with serve(tmp_path, "--upstream", upstream.url) as running:
+        family = psutil.Process(running.process.pid).children(recursive=True)
+        assert len(family) == 2
+        running.process.kill()
+        await running.process.wait()
+        await until(lambda: all(map(ended, family)))
+    with socket.socket() as again:  # nobody listens any more
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))
+        again.listen()
+
+
+async def test_workers_are_renewed_under_streams_without_one_failed_request(
+    tmp_path: Path, upstream: FakeUpstream
+) -> None:
+    going, streams = Behaviour(hold_after=1), 40
+    upstream.choose = lambda call: going if call.body.get("stream") else None
+    over, failures, answered = asyncio.Event(), list[str](), 0
+
+    async def keep_asking(running: Running, *, reconnect: bool) -> None:
+        nonlocal answered
+        async with client(running.url) as asking:
+            while not over.is_set():
+                headers = {"connection": "close"} if reconnect else {}
+                try:
+                    answer = await asking.post("/v1/chat/completions", json=ASKED, headers=headers)
+                except httpx.HTTPError as error:
+                    failures.append(repr(error))
+                else:
+                    answered += 1
+                    if answer.status_code != 200:
+                        failures.append(answer.text)
+
+    async with serve(tmp_path, "--upstream", upstream.url) as running:
+        old = await running.pids()
+        streaming = [asyncio.create_task(ask(running.url, stream=True)) for _ in range(streams)]
+        await upstream.until(lambda: len(upstream.open_calls) >= streams, PATIENCE)
+        asking = [asyncio.create_task(keep_asking(running, reconnect=number % 2 == 0)) for number in range(6)]
+        running.process.send_signal(signal.SIGUSR2)
+        await until(lambda: any("all workers are replaced" in line for line in running.lines()))
+        before = answered
+        await until(lambda: answered > before + 20)  # served by the new ones
+        assert len(await running.pids() - old) == 2
+        leaving = {worker["pid"] for worker in await running.workers() if worker["state"] == "leaving"}
+        assert leaving <= old and leaving, "they have streams"
+        assert await running.metric("nproxy_inflight_requests") >= streams
+        over.set()
+        await asyncio.gather(*asking)
+        assert failures == []
+        going.go_on.set()
+        for answer in await asyncio.gather(*streaming):
+            assert answer.text.endswith("data: [DONE]\n\n")
+        await until(lambda: not any(map(psutil.pid_exists, old)))
+        assert await running.metric("nproxy_requests_total", endpoint="chat/completions") == answered + streams
+        assert await running.metric("nproxy_worker_restarts_total") == 0, "nobody died"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_end_lets_streams_end(tmp_path: Path, upstream: FakeUpstream, number: signal.Signals) -> None:
+    going = Behaviour(hold_after=1)
+    upstream.behaviour = going
+    async with serve(tmp_path, "--upstream", upstream.url) as running:
+        streams = [asyncio.create_task(ask(running.url, stream=True, n=2)) for _ in range(6)]
+        await upstream.until(lambda: len(upstream.open_calls) >= 6, PATIENCE)
+        if number is signal.SIGINT:  # as Ctrl-C does: to everybody
+            for worker in psutil.Process(running.process.pid).children():
+                worker.send_signal(number)
+        running.process.send_signal(number)
+
+        async def says_no() -> bool:
+            async with client(running.url) as asking:
+                return (await asking.get("/ready")).status_code == 503
+
+        await eventually(says_no)
+        going.go_on.set()
+        for answer in await asyncio.gather(*streams):
+            assert answer.text.endswith("data: [DONE]\n\n")
+        async with asyncio.timeout(PATIENCE):
+            assert await running.process.wait() == 0
+
+
+async def test_a_second_signal_ends_at_once(tmp_path: Path, upstream: FakeUpstream) -> None:
+    upstream.behaviour = Behaviour(hold_after=1)
+    async with serve(tmp_path, "--upstream", upstream.url) as running:
+        stream = asyncio.create_task(ask(running.url, stream=True))
+        await upstream.until(lambda: len(upstream.open_calls) == 1, PATIENCE)
+        running.process.terminate()
+        await until(lambda: any("draining" in line for line in running.lines()))
+        running.process.terminate()
+        async with asyncio.timeout(25):  # less than the 30 s of a drain
+            assert await running.process.wait() == 0
+        assert "shutting_down" in (await stream).text
+
+
+async def test_workers_that_never_become_ready_are_given_up(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os, sys\nif 'nproxy.workers' in sys.orig_argv: os._exit(7)\n")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "nproxy", "serve", "--port", "0", "--workers", "2", "--upstream", "http://127.0.0.1:9"),
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    async with asyncio.timeout(PATIENCE):
+        _, said = await process.communicate()
+    assert process.returncode == 1
+    assert said.decode().splitlines()[-1] == ("nproxy: no worker becomes ready: 3 in a row; the last one ended with 7")
+    assert b"Traceback" not in said

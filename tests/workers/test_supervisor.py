@@ -1,0 +1,118 @@
+"""The supervisor over real workers: one that hangs, one that does not end, a new one that is no good."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+
+from nproxy.config import Source
+from nproxy.workers import process
+from nproxy.workers.messages import PROTOCOL, Start
+from nproxy.workers.process import Worker
+from nproxy.workers.supervisor import Supervisor
+from nproxy.workers.tasks import beside
+
+PATIENCE = 60.0
+
+
+class Scene:
+    """A supervisor of one worker. protocol: what the next workers are told to speak."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.protocol = PROTOCOL
+        self.restarts = 0
+        self.lost: list[Worker] = []
+        self.supervisor = Supervisor(
+            listener,
+            1,
+            start=self._start,
+            hear=lambda worker, message: None,
+            restarted=self._restarted,
+            lost=self.lost.append,
+        )
+
+    def _restarted(self) -> None:
+        self.restarts += 1
+
+    def _start(self, worker: Worker) -> Start:
+        settings = Source(None, {"NPROXY_UPSTREAMS": "[{name: u, replicas: [http://127.0.0.1:9]}]"}).read().message()
+        return Start(self.protocol, worker.index, 1, worker.name, settings, "warning", None)
+
+    @property
+    def serving(self) -> int | None:
+        """The process that serves."""
+        return next((worker.pid for worker in self.supervisor.serving), None)
+
+
+@asynccontextmanager
+async def kept() -> AsyncIterator[Scene]:
+    """One worker while the block runs; all have ended afterwards."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        scene = Scene(listener)
+        async with asyncio.timeout(PATIENCE), beside(scene.supervisor.run()):
+            await scene.supervisor.started.wait()
+            yield scene
+        assert not scene.supervisor.living
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+async def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "TICK_SECONDS", 0.5)
+    async with kept() as scene:
+        stopped = scene.serving
+        assert stopped is not None
+        os.kill(stopped, signal.SIGSTOP)
+        await until(lambda: scene.serving not in (stopped, None))
+        assert not psutil.pid_exists(stopped)
+        assert [worker.how for worker in scene.lost][:1] == ["hangs"]
+        assert scene.restarts >= 1
+
+
+async def test_a_worker_that_does_not_end_in_time_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "TICK_SECONDS", 0.1)
+    monkeypatch.setattr(process, "SILENT_TICKS", 1_000)
+    monkeypatch.setattr(process, "END_SECONDS", 0.5)
+    async with kept() as scene:
+        stopped = scene.serving
+        assert stopped is not None
+        os.kill(stopped, signal.SIGSTOP)
+        scene.supervisor.drain(0.0)
+        await until(lambda: not scene.supervisor.living)
+        assert [worker.how for worker in scene.lost] == ["does not end"]
+        assert scene.restarts == 0
+
+
+async def test_a_new_worker_that_is_no_good_leaves_the_old_one_where_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    async with kept() as scene:
+        old = scene.serving
+        scene.protocol = PROTOCOL + 1
+        assert not await scene.supervisor.roll()
+        assert scene.serving == old
+        assert [worker.how for worker in scene.lost] == ["ended with 1"]
+        assert "nproxy: the parent is of another version; restart it as a whole" in capfd.readouterr().err
+        scene.protocol = PROTOCOL
+        assert await scene.supervisor.roll()
+        assert scene.serving not in (old, None)
+        await until(lambda: len(scene.supervisor.living) == 1)
+        assert scene.restarts == 0
+
+
+async def test_told_to_end_before_anybody_was_ready() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        scene = Scene(listener)
+        async with asyncio.timeout(PATIENCE), beside(scene.supervisor.run()):
+            await until(lambda: bool(scene.supervisor.living))
+            scene.supervisor.drain(30.0)
+            await until(lambda: not scene.supervisor.living)
+        assert not scene.supervisor.started.is_set() or scene.lost
