@@ -17,8 +17,9 @@ from nproxy.config import Config
 from nproxy.gateway.admission.desk import Desk
 from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
-from nproxy.gateway.edge import Edge, origin_form
+from nproxy.gateway.edge import Edge
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
+from nproxy.gateway.heads import origin_form
 from nproxy.gateway.reload import Reload
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.tls import Shown

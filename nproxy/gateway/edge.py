@@ -42,16 +42,3 @@ class Edge:
         if self.keys is None:
             return unnamed(shown, neighbourhood(client))
         return self.keys.caller(shown, time.time())
-
-
-def origin_form(target: str) -> str:
-    """A request target as path and query. RFC 9112, section 3.2.2: servers take the absolute form too.
-
-    Its host is not looked at, as that of `Host` is not: the gateway is whatever it is called.
-    """
-    scheme, separator, rest = target.partition("://")
-    if not separator or scheme.lower() not in ("http", "https"):
-        return target
-    ends = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
-    path = rest[ends:]
-    return path if path.startswith("/") else f"/{path}"

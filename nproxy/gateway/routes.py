@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import unquote
 
-from aiohttp import HttpVersion11, hdrs
+from aiohttp import hdrs
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
 from nproxy.config import Passthrough
 from nproxy.gateway import generate, introspect, models, passthrough
 from nproxy.gateway.app import App
-from nproxy.gateway.edge import origin_form
 from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.heads import origin_form, refusal
 from nproxy.openai.errors import ApiError, invalid_request
 
 Serve = Callable[[App, Exchange], Awaitable[None]]
@@ -73,9 +73,9 @@ async def _route(app: App, exchange: Exchange) -> None:
     request, edge = exchange.request, app.edge
     exchange.client = edge.client(request)
     exchange.cors = edge.cors.answer(request.headers.get(hdrs.ORIGIN))
-    if request.version < HttpVersion11 and hdrs.TRANSFER_ENCODING in request.headers:
+    if (wrong := refusal(request)) is not None:
         exchange.closing = True
-        raise invalid_request("Transfer-Encoding has no meaning in HTTP/1.0.")
+        raise wrong
     path = _path_of(exchange.target)
     if (preflight := edge.cors.preflight(request.method, request.headers)) is not None:
         exchange.endpoint = "preflight"

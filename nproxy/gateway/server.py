@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiohttp import hdrs
+from aiohttp import HttpVersion11, hdrs
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 from aiohttp.web_server import Server
@@ -26,8 +26,12 @@ LINGER_SECONDS = 5.0
 MOST_HEADERS = 128
 LONGEST_HEADER = 8190
 
-PRIVATE = ("_request_count", "_waiter")
-"""Attributes of aiohttp's RequestHandler that Connection reads: requests parsed so far; the wait for the next one."""
+PRIVATE = ("_request_count", "_waiter", "_messages", "_current_request", "_lingering_time")
+"""Attributes of aiohttp's RequestHandler that Connection uses: requests parsed so far; the wait for the next one; those
+that wait, with their bodies; the one that is answered; how long the rest of a body is read that nobody wants."""
+
+_MOST_APART = 64
+_HEAD_END = b"\r\n\r\n"
 
 log = logging.getLogger("nproxy.gateway")
 
@@ -48,7 +52,10 @@ class Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         heads = self._request_count
-        super().data_received(data)
+        for part in _heads_apart(data):
+            super().data_received(part)
+        if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+            self._break_bodies()
         if self._request_count != heads:
             self._cancel_timer()
         elif self._header_timer is None and self._waiter is not None and not self._waiter.done():
@@ -66,11 +73,22 @@ class Connection(RequestHandler):
             raise ConnectionError("an answer was begun and cannot be replaced")
         if status >= 500:
             log.error("a request failed", exc_info=exc)
+        answer_as_http11(request)  # aiohttp answers what it cannot read as HTTP/1.0
         error = _parser_error(status, exc)
         response = Response(status=error.status, body=error.envelope(), content_type="application/json")
         response.headers[hdrs.SERVER] = SERVER
         response.force_close()
         return response
+
+    def _break_bodies(self) -> None:
+        """What came is no HTTP: nothing of a body that is not here yet will come, though the parser tells nobody."""
+        self._lingering_time = 0.0
+        unfinished = [payload for _, payload in self._messages]
+        if self._current_request is not None:
+            unfinished.append(self._current_request.content)
+        for payload in unfinished:
+            if not payload.is_eof():
+                payload.set_exception(RequestPayloadError("malformed"))
 
     def _await_head(self) -> None:
         self._header_timer = asyncio.get_running_loop().call_later(self._header_seconds, self.force_close)
@@ -143,6 +161,22 @@ class HttpServer(Server):
             transport.abort()
         self._closing = {transport for transport in self._transports.values() if transport.is_closing()}
         self._sweep_timer = self._running_loop.call_later(self._linger_seconds, self._sweep)
+
+
+def answer_as_http11(request: BaseRequest) -> None:
+    """Have the answer say HTTP/1.1, whatever the request said."""
+    request._cache["version"] = HttpVersion11
+
+
+def _heads_apart(data: bytes) -> list[bytes]:
+    """The same bytes, parted behind each head: of requests that come together, those before a bad one are answered.
+
+    The parser forgets them with the bad one. Only so many: it would take each part for itself.
+    """
+    if not 1 < data.count(_HEAD_END) <= _MOST_APART:
+        return [data]
+    *parts, rest = data.split(_HEAD_END)
+    return [*(part + _HEAD_END for part in parts), *([rest] if rest else [])]
 
 
 def _parser_error(status: int, exc: BaseException | None) -> ApiError:

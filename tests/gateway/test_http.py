@@ -8,7 +8,9 @@ import json
 import socket
 
 import pytest
+from aiohttp.helpers import reify
 from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
 
 from nproxy.gateway import server
 from nproxy.gateway.serve import running
@@ -137,5 +139,6 @@ def test_the_private_attributes_of_aiohttp_that_are_used_exist() -> None:
     """Connection reads them; a release of aiohttp that renames them must fail here first."""
     for name in server.PRIVATE:
         assert name in RequestHandler.__slots__
+    assert isinstance(BaseRequest.version, reify), "answers take their version from what is kept of the request's"
     for name in ("force_close", "connection_made", "connection_lost", "data_received", "handle_error"):
         assert callable(getattr(RequestHandler, name))

@@ -20,8 +20,8 @@ from nproxy.gateway.admin import replicas
 from nproxy.gateway.admin.door import demand_token, refuse_pages
 from nproxy.gateway.admin.fleet import Fleet
 from nproxy.gateway.admin.replicas import Desk, Serve
-from nproxy.gateway.edge import origin_form
 from nproxy.gateway.exchange import ClientLeft, Exchange, WriteGuard
+from nproxy.gateway.heads import origin_form
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.server import HttpServer
 from nproxy.openai.errors import ApiError, internal_error, invalid_request

@@ -1,0 +1,62 @@
+"""What a server has to refuse of a request's head, and the parser lets through (RFC 9110 and 9112)."""
+
+from __future__ import annotations
+
+import re
+
+from aiohttp import HttpVersion10, HttpVersion11, hdrs
+from aiohttp.web_request import BaseRequest
+
+from nproxy.gateway.server import answer_as_http11
+from nproxy.openai.errors import ApiError, invalid_request
+
+MOST_HEAD_BYTES = 64 << 10
+"""All header lines together; the parser limits each of them, and their number."""
+
+_FEW_HEADERS = 7  # so many of the longest are below the limit: nothing needs to be added up
+_AUTHORITY_ENDS = re.compile("[/?#]")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(:[0-9]*)?")
+
+
+def refusal(request: BaseRequest) -> ApiError | None:
+    """What is wrong with a head, or None. Nothing that comes behind it on its connection can be trusted."""
+    if request.version not in (HttpVersion10, HttpVersion11):
+        answer_as_http11(request)
+        return invalid_request("This version of HTTP is not spoken here.")
+    if request.version < HttpVersion11 and hdrs.TRANSFER_ENCODING in request.headers:
+        return invalid_request("Transfer-Encoding has no meaning in HTTP/1.0.")
+    if not _HOST.fullmatch(request.headers.get(hdrs.HOST, "")):
+        return invalid_request("The Host header names no host.")
+    if (named := authority(request.raw_path)) is not None and named != request.headers.get(hdrs.HOST, "").lower():
+        return invalid_request("The request is for another host.", code="unknown_url", status=404)
+    if request.method in ("CONNECT", "TRACE"):
+        message = f"{request.method} is not served: this is no proxy, and headers hold secrets."
+        return ApiError(
+            405,
+            message,
+            type="invalid_request_error",
+            code="method_not_allowed",
+            headers={"Allow": "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"},
+        )
+    if len(request.raw_headers) > _FEW_HEADERS and _size(request) > MOST_HEAD_BYTES:
+        return invalid_request(f"The headers are longer than {MOST_HEAD_BYTES} bytes.", status=431)
+    return None
+
+
+def origin_form(target: str) -> str:
+    """A request target as path and query: servers take the absolute form too (RFC 9112, section 3.2.2)."""
+    named = authority(target)
+    if named is None:
+        return target
+    path = target[target.index("://") + 3 + len(named) :]
+    return path if path.startswith("/") else f"/{path}"
+
+
+def authority(target: str) -> str | None:
+    """The host, in lower case, that a target in absolute form names; None for one in another form."""
+    scheme, separator, rest = target.partition("://")
+    return _AUTHORITY_ENDS.split(rest)[0].lower() if separator and scheme.lower() in ("http", "https") else None
+
+
+def _size(request: BaseRequest) -> int:
+    return sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
