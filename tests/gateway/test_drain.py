@@ -68,6 +68,22 @@ async def test_L5_at_the_limit_what_is_not_with_an_upstream_yet_gets_the_error(g
     writer.close()
 
 
+async def test_L5_at_the_limit_what_waits_for_permits_gets_the_error(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(config={"n_policy": {"max_n": 2}, "limits": {"inflight_choices": 2, "queue_seconds": 60}})
+    upstream.behaviour = Behaviour(hold_after=2)
+    streamed = asyncio.create_task(gateway.stream(n=2, seed=1))
+    await upstream.until(lambda: len(upstream.open_calls) == 2)
+    waiting = asyncio.create_task(gateway.ask(n=2))
+    while gateway.app.inflight < 2:
+        await asyncio.sleep(0.01)
+    await drain(gateway.app, 0.05)
+    refused = await waiting
+    assert refused.status_code == 503
+    assert envelope(refused)["code"] == "shutting_down"
+    assert (await streamed).chunks[-1]["error"]["code"] == "shutting_down"
+    assert len(upstream.calls) == 2, "it made no call"
+
+
 async def test_L5_at_the_limit_what_passes_through_is_ended(gateway: Gateway, upstream: FakeUpstream) -> None:
     """Before its answer began with the error, behind that by a cut: half an answer must not look whole."""
     async with raw_server(_never_answers) as url:

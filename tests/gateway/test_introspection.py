@@ -59,7 +59,7 @@ async def test_inflight_gauges_while_it_runs(gateway: Gateway, upstream: FakeUps
     assert await gateway.metric("nproxy_inflight_requests") == 1
     assert await gateway.metric('nproxy_inflight_legs{upstream="fake"}') == 3
     status = (await gateway.client.get("/status")).json()
-    assert status["inflight"] == {"requests": 1, "choices": 3}
+    assert status["inflight"] == {"requests": 1, "choices": 3, "waiting": 0}
     assert status["upstreams"][0]["replicas"][0]["legs"] == 3
     held.set()
     await asked
