@@ -213,19 +213,35 @@ def with_an_admin_port(tmp_path: Path, port: int) -> str:
     return str(file)
 
 
-async def test_servers_announce_themselves_to_a_gateway_that_began_without_any(tmp_path: Path) -> None:
+async def test_servers_announce_themselves_to_every_worker_of_a_gateway(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    file = with_an_admin_port(tmp_path, port)
-    async with FakeUpstream() as upstream, serve("--config", file, ADMIN="x-41") as running:
+    words = ("--config", with_an_admin_port(tmp_path, port), "--workers", "2")
+    replicas = "/admin/upstreams/fleet/replicas"
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+
+    async def all_say(running: Serving, status: int) -> None:
+        """Wait until as many new connections as reach all workers are answered so, one after the other."""
+        in_a_row = 0
+        async with asyncio.timeout(20):
+            while in_a_row < 12:
+                async with httpx.AsyncClient(base_url=running.url) as client:
+                    answer = await client.post("/v1/chat/completions", json=body)
+                in_a_row = in_a_row + 1 if answer.status_code == status else 0
+
+    async with FakeUpstream() as upstream, serve(*words, ADMIN="x-41") as running:
         token = {"authorization": "Bearer x-41"}
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=token) as admin:
-            answer = await admin.post("/admin/upstreams/fleet/replicas", json={"url": upstream.url})
-            assert answer.status_code == 201
-        async with httpx.AsyncClient(base_url=running.url) as client:
-            body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "n": 2}
-            assert len((await client.post("/v1/chat/completions", json=body)).json()["choices"]) == 2
+            await all_say(running, 503)
+            assert (await admin.post(replicas, json={"url": upstream.url})).status_code == 201
+            await all_say(running, 200)
+            (replica,) = (await admin.get(replicas)).json()["replicas"]
+            assert (replica["source"], replica["legs"]) == ("registered", 0) and replica["lease_seconds"] > 0
+            assert (await admin.post(f"{replicas}/drain", json={"url": upstream.url})).status_code == 200
+            await all_say(running, 503)
+            assert (await admin.post(f"{replicas}/undrain", json={"url": upstream.url})).status_code == 200
+            await all_say(running, 200)
         assert await running.end() == 0
 
 

@@ -275,7 +275,7 @@ async def test_without_a_token_names_that_lead_here_are_refused() -> None:
             ("[::1]:9000", 200),
             ("rebound.evil.example", 403),
             (f"localhost.evil.example:{port}", 403),
-            ("[", 403),
+            ("", 403),
         ]:
             assert (await fleet.admin.get("/status", headers={"host": host})).status_code == status, host
 

@@ -21,7 +21,7 @@ from nproxy.gateway.admin.door import demand_token, refuse_pages
 from nproxy.gateway.admin.fleet import Fleet
 from nproxy.gateway.admin.replicas import Desk, Serve
 from nproxy.gateway.exchange import ClientLeft, Exchange, WriteGuard
-from nproxy.gateway.heads import origin_form
+from nproxy.gateway.heads import origin_form, refusal
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.server import HttpServer
 from nproxy.openai.errors import ApiError, internal_error, invalid_request
@@ -140,6 +140,9 @@ async def _answer_or_refuse(desk: Desk, exchange: Exchange) -> None:
 
 async def _route(desk: Desk, exchange: Exchange) -> None:
     request, settings = exchange.request, _settings(desk.fleet)
+    if (wrong := refusal(request)) is not None:
+        exchange.closing = True
+        raise wrong
     path, upstream = exchange.target.partition("?")[0], ""
     refuse_pages(request.headers, settings)
     if path not in _OPEN:
