@@ -81,10 +81,14 @@ class Reloader:
 
     async def reload(self) -> Reload:
         """Read the settings, and serve them where they are good."""
-        reading = await asyncio.to_thread(self._served.again)
-        reload = self._judge(reading)
-        # of settings that are refused, any file may be what is to be mended
-        self._watch = Watch({**self._served.files, **reading.files})
+        try:
+            reading = await asyncio.to_thread(self._served.again)
+            # of settings that are refused, any file may be what is to be mended
+            self._watch = Watch({**self._served.files, **reading.files})
+            reload = self._judge(reading)
+        except Exception:
+            log.exception("a reload failed")  # a fault of our own, which is no reason to stop serving
+            reload = Reload(time.time(), "refused", ("a fault of nproxy's own; the log tells more",))
         _log(reload)
         self._tell(reload)
         return reload

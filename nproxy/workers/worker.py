@@ -107,7 +107,7 @@ class _Worker:
             beside = [self._tasks.create_task(self._listen(messages)), self._tasks.create_task(self._beat())]
             if self._start.index == 0:
                 beside.append(self._tasks.create_task(look_for_upstreams(self._app)))
-            loop.add_signal_handler(signal.SIGTERM, self._drain, Drain("end", self._app.config.listen.drain_seconds))
+            loop.add_signal_handler(signal.SIGTERM, self._drain_by_itself)
             self._channel.send(Ready(__version__))
             await self._over.wait()
             for task in (*beside, self._draining):
@@ -138,6 +138,9 @@ class _Worker:
                 log.error("no message for a worker", extra={"fields": {"kind": message.kind}})
             case _:
                 assert_never(message)
+
+    def _drain_by_itself(self) -> None:
+        self._drain(Drain("end", self._app.config.listen.drain_seconds))
 
     def _drain(self, order: Drain) -> None:
         """Begin to end; a second order takes the place of the first."""

@@ -227,6 +227,34 @@ async def test_a_keys_file_that_breaks_at_the_last_moment_changes_nothing(
     assert (gateway.app.config, gateway.app.upstreams.all) == (before, upstreams)
 
 
+async def test_a_fault_of_our_own_is_no_reason_to_stop(
+    gateway: Following, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(gateway.app, "reconfigure", broken)
+    assert (await gateway.reload({**settings, "n_policy": {"max_n": 2}})).outcome == "refused"
+    monkeypatch.undo()
+    assert (await gateway.reloader.reload()).outcome == "applied"
+
+
+async def test_a_file_that_was_missing_is_waited_for(
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    """The settings themselves do not change any more: what they asked for in vain does."""
+    keyed = {**settings, "upstreams": [upstream_settings(upstream, api_key="file:key")]}
+    assert (await gateway.reload(keyed)).outcome == "refused"
+    looking = asyncio.create_task(gateway.reloader.run())
+    gateway.file.with_name("key").write_text("came later")
+    async with asyncio.timeout(20):
+        while gateway.app.upstreams.all[0].settings.api_key == "passthrough":
+            await asyncio.sleep(0.01)
+    looking.cancel()
+    await gateway.ask()
+    assert upstream.calls[-1].headers["authorization"] == "Bearer came later"
+
+
 async def test_a_changed_file_is_taken_by_itself_and_a_signal_takes_it_at_once(
     gateway: Following, settings: dict[str, Any]
 ) -> None:
