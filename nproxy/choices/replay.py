@@ -214,7 +214,8 @@ class Replay:
         kept = delta if isinstance(delta, dict) else {}
         if "text" in said.delta:
             kept.setdefault("text", "")
-        return replace(said, delta=kept, logprobs=None if light(logprobs) else logprobs, extra=extra)
+        told = any(isinstance(value, list) and value for value in logprobs.values())
+        return replace(said, delta=kept, logprobs=logprobs if told else None, extra=extra)
 
     def text(self, path: Path, text: str) -> JSON:
         channel, data = self._channels.get(path), _units(text)

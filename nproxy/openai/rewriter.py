@@ -163,18 +163,22 @@ class Overheard(Rewriter):
     is made. Strings of chunks that take the full road are not told.
     """
 
-    __slots__ = ("_listen", "_listeners")
+    __slots__ = ("_heard", "_listen", "_listener", "_listeners")
 
     def __init__(self, dialect: Dialect, listen: Callable[[int, str], Callable[[bytes], None]]) -> None:
         super().__init__(dialect)
         self._listen = listen
         self._listeners: dict[tuple[bytes, bytes], Callable[[bytes], None]] = {}  # by the bytes around the string
+        self._heard: _Template | None = None  # the one that fitted last,
+        self._listener: Callable[[bytes], None] | None = None  # and what takes its strings
 
     def swap(self, data: bytes) -> tuple[int, bytes] | None:
-        hit = super().swap(data)
+        hit = Rewriter.swap(self, data)
         if hit is not None and (template := self._latest) is not None:
-            before, behind = template.before, template.behind
-            self._listeners[before, behind](data[len(before) : -len(behind)])
+            before, behind = template[:2]
+            if template is not self._heard or self._listener is None:
+                self._heard, self._listener = template, self._listeners[before, behind]
+            self._listener(data[len(before) : -len(behind)])
         return hit
 
     def learn(self, data: bytes, chunk: UpstreamChunk, render: Callable[[UpstreamChoice], bytes]) -> None:
@@ -192,6 +196,7 @@ class Overheard(Rewriter):
         made = super()._make(place, before, behind, chunk, render)
         if made:
             self._listeners = {around: self._listen(*whose) for whose, around in self._made.items()}
+            self._heard = None
         return made
 
 

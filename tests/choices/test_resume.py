@@ -368,6 +368,19 @@ def test_log_probabilities_stand_once_beside_their_text(stream: bool) -> None:
     assert behind == [("a", ["a"]), ("bc", ["b", "c"]), ("d", ["d"]), ("e", ["e"])]
 
 
+def test_log_probabilities_of_what_has_no_text_stand_once_too() -> None:
+    def event(said: str, *tokens: str) -> bytes:
+        return delta(said, logprobs={"content": [{"token": token, "logprob": -1.0} for token in tokens]})
+
+    play = stage(chat(stream=True, logprobs=True))
+    play.says(0, ROLE, event("a", "a"))
+    play.fails(0, FailureKind.CUT)
+    play.fires("retry:0")
+    play.streams(0, event("a", "a", ""), event("", ""), event("b", "b"), STOP)
+    entries = [choice["logprobs"]["content"] for choice in choices_in(play.frames) if choice["logprobs"]]
+    assert [[entry["token"] for entry in told] for told in entries] == [["a"], [""], [""], ["b"]]
+
+
 def test_what_stands_beside_a_delta_stands_once() -> None:
     def event(said: str, *ids: int) -> bytes:
         return chunk([{"index": 0, "delta": {"content": said}, "finish_reason": None, "token_ids": list(ids)}], p="x")
