@@ -4,6 +4,9 @@
     OPEN       no calls, until the wait is over
     HALF_OPEN  one request may try it (with all of its calls): a failure opens it again for twice as long
 
+Failures are known at once and what goes well only at its end, which with long answers is much later: a request that is
+being answered speaks for the replica until then. Else a few refusals would open it while it streams to a hundred.
+
 The first event of a trial lets the others through again, so that nobody waits for the end of a long answer; but until
 some answer has come whole, one failure is enough to open it again. Time is an argument: seconds that never go back.
 """
@@ -22,6 +25,8 @@ LAST_RESORT_SECONDS = 1.0
 With others to go to, an open breaker costs nothing; without, each second is one in which nobody is served, be it
 because the alarm was false (one client whose requests are poison can fail everywhere).
 """
+FRESH_SECONDS = 5.0
+"""A request is being answered while something has come for it within so many seconds."""
 SLOTS = 10
 """The window is counted in so many parts."""
 
@@ -38,7 +43,18 @@ class Breaker:
     who: the request, any object that its calls share.
     """
 
-    __slots__ = ("_calls", "_failed", "_open_for", "_opened_at", "_periods", "_row", "_settings", "_trial", "_well")
+    __slots__ = (
+        "_answered",
+        "_calls",
+        "_failed",
+        "_open_for",
+        "_opened_at",
+        "_periods",
+        "_row",
+        "_settings",
+        "_trial",
+        "_well",
+    )
 
     def __init__(self, settings: Settings | None) -> None:
         self._settings = settings
@@ -47,6 +63,7 @@ class Breaker:
         self._trial: object | None = None  # the request that tries it, or has tried it last
         self._calls = 0  # which it has here
         self._row = 0
+        self._answered: dict[object, float] = {}  # when something came last for requests that have calls here
         self._periods = [-1] * SLOTS  # which part of all time each slot counts
         self._well = [0] * SLOTS
         self._failed = [0] * SLOTS
@@ -80,11 +97,13 @@ class Breaker:
 
     def left(self, who: object) -> None:
         """Note that a call is over: a trial that has none left and came to no verdict lets another request try."""
+        self._answered.pop(who, None)  # its other calls will show themselves again
         if self._calls and self._trial is who:
             self._calls -= 1
 
-    def spoke(self, who: object) -> None:
-        """Note the first event of an answer."""
+    def spoke(self, who: object, now: float) -> None:
+        """Note an event of an answer."""
+        self._answered[who] = now
         if self._opened_at is not None and self._trial is who:
             self._close(row=self._patience - 1)
 
@@ -108,7 +127,9 @@ class Breaker:
         if self._opened_at is None:
             self._row += 1
             self._failed[self._slot(now)] += 1
-            if self._row < self._settings.in_a_row and not self._too_many(now):
+            self._answered.pop(who, None)
+            answered = sum(now - at < FRESH_SECONDS for at in self._answered.values())
+            if (self._row < self._settings.in_a_row or answered) and not self._too_many(now, answered):
                 return False
         elif self._trial is not who:
             return False
@@ -119,14 +140,14 @@ class Breaker:
     def _patience(self) -> int:
         return 1 if self._settings is None else self._settings.in_a_row
 
-    def _too_many(self, now: float) -> bool:
+    def _too_many(self, now: float, answered: int) -> bool:
         settings = self._settings
         if settings is None:
             return False
         oldest = self._period(now) - SLOTS
         live = [slot for slot, period in enumerate(self._periods) if period > oldest]
         failed = sum(self._failed[slot] for slot in live)
-        requests = failed + sum(self._well[slot] for slot in live)
+        requests = failed + sum(self._well[slot] for slot in live) + answered
         return requests >= settings.of and failed >= settings.ratio * requests
 
     def _open(self, now: float) -> None:

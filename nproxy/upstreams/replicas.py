@@ -138,8 +138,9 @@ class Replica:
 
     def heard(self, who: object) -> None:
         """Note that a call brought something."""
-        self.breaker.spoke(who)
-        self.looks.heard(time.monotonic())
+        now = time.monotonic()
+        self.breaker.spoke(who, now)
+        self.looks.heard(now)
 
     def rest(self, seconds: float) -> None:
         """Note that it asked to be left alone for so long."""

@@ -51,6 +51,28 @@ def test_half_of_the_last_twenty_open_it_and_nineteen_do_not() -> None:
     assert breaker.failed(object(), 19.0), "10 of 20"
 
 
+def test_requests_that_are_being_answered_speak_for_it() -> None:
+    """Long answers: what fails at once is known long before what goes well."""
+    breaker, answered = Breaker(DEFAULT), [object() for _ in range(30)]
+    for who in answered:
+        breaker.spoke(who, 0.0)
+    for _ in range(19):
+        assert not breaker.failed(object(), 1.0)
+    for who in answered[1:]:
+        breaker.left(who)
+    assert breaker.failed(object(), 1.0), "20 of 21"
+
+
+def test_those_that_are_cut_or_silent_do_not() -> None:
+    cut, silent = Breaker(DEFAULT), Breaker(DEFAULT)
+    requests = [object() for _ in range(5)]
+    for who in requests:
+        cut.spoke(who, 0.0)
+        silent.spoke(object(), 0.0)
+    assert [cut.failed(who, 1.0) for who in requests] == [False, False, False, False, True]
+    assert [silent.failed(object(), 9.0) for _ in range(5)] == [False, False, False, False, True]
+
+
 def test_what_is_older_than_the_window_is_forgotten() -> None:
     breaker = Breaker(DEFAULT)
     for _ in range(4):
@@ -90,9 +112,11 @@ def test_a_trial_that_fails_opens_it_for_twice_as_long_up_to_five_minutes() -> N
 def test_a_trial_whose_answer_has_begun_lets_others_through_but_is_not_over() -> None:
     breaker = opened()
     who = trial(breaker, 10.0)
-    breaker.spoke(object())
+    other = object()
+    breaker.spoke(other, 10.0)
     assert not breaker.admits(object(), 10.0), "another call has said something"
-    breaker.spoke(who)
+    breaker.left(other)
+    breaker.spoke(who, 10.0)
     assert breaker.state(10.0) is State.CLOSED
     assert breaker.failed(who, 11.0), "one failure is enough until an answer has come whole"
     assert breaker.wait(11.0) == 20.0
@@ -165,7 +189,7 @@ def test_whatever_happens_it_is_never_shut_for_good_and_lets_one_through_at_a_ti
                 breaker.called(who)
                 trying = [who]
         elif what == "speak" and trying:
-            breaker.spoke(trying[0])
+            breaker.spoke(trying[0], now)
         elif what == "leave" and trying:
             breaker.left(trying[0])
         elif what == "ok":
