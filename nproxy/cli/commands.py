@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ def main() -> None:
     help="Whether upstreams are sent n.  [default: auto]",
 )
 @click.option("--max-n", metavar="N", help="Widest n that a request may ask for.  [default: 128]")
+@click.option("--api-key", metavar="KEY", help="What clients must show: ${NAME}, file:PATH, or the key itself.")
 @click.option(
     "--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), help="What the engine computes in."
 )
@@ -139,3 +141,43 @@ def probe(
     except (command.WrongUse, ProbeFailed) as error:
         click.echo(f"nproxy: {error}", err=True)
         context.exit(WRONG_USE if isinstance(error, command.WrongUse) else FAILED)
+
+
+@main.group()
+def keys() -> None:
+    """Make API keys for the file that auth.api_keys_file names."""
+
+
+@keys.command("new")
+@click.argument("name")
+@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Add the hash to this file of keys.")
+@click.pass_context
+def keys_new(context: click.Context, /, name: str, file: Path | None) -> None:
+    """Make a key for NAME.
+
+    Prints the key, once, and what the file of keys is to know of it. With --file the file gets it: a name that it has
+    has two keys from then on, until the old hash is taken out.
+    """
+    from nproxy.cli.keys.command import WrongUse, new_key
+
+    try:
+        key, told = new_key(name, file)
+    except WrongUse as error:
+        click.echo(f"nproxy: {error}", err=True)
+        context.exit(WRONG_USE)
+    click.echo(key)
+    click.echo(told, err=file is not None)
+
+
+@keys.command("hash")
+@click.pass_context
+def keys_hash(context: click.Context, /) -> None:
+    """Print the hash of a key, which is read from standard input."""
+    from nproxy.cli.keys.command import WrongUse, hash_of
+
+    key = sys.stdin.readline()
+    try:
+        click.echo(hash_of(key.rstrip("\r\n")))
+    except WrongUse as error:
+        click.echo(f"nproxy: {error}", err=True)
+        context.exit(WRONG_USE)

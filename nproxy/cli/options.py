@@ -29,6 +29,7 @@ class ServeOptions:
             "port": ("--port", ("listen", "port")),
             "workers": ("--workers", ("listen", "workers")),
             "max_n": ("--max-n", ("n_policy", "max_n")),
+            "api_key": ("--api-key", ("auth", "api_key")),
         }
         keys = [
             (option, path, value) for name, (option, path) in places.items() if isinstance(value := given[name], str)

@@ -3,7 +3,7 @@
 from nproxy.config.changes import needs_restart
 from nproxy.config.engine import DEFAULT_MODEL, ENGINE_UPSTREAM, Engine
 from nproxy.config.files import load_pair, why_unusable
-from nproxy.config.keys import Key, read_keys
+from nproxy.config.keys import Key, digest_of, read_keys
 from nproxy.config.loading import Reading, Source, from_message, load
 from nproxy.config.replicas import DnsName, Replica
 from nproxy.config.settings import Admin, Auth, Config, Limits, Listen, NPolicy, Passthrough, Stream, Telemetry, Tls
@@ -43,6 +43,7 @@ __all__ = [
     "Tree",
     "Upstream",
     "Watch",
+    "digest_of",
     "from_message",
     "load",
     "load_pair",

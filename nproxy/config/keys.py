@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,12 @@ from pydantic_core import PydanticCustomError
 from nproxy.config.checking import checked
 from nproxy.config.tree import read_file
 from nproxy.config.values import Count, Name, Settings, Weight, conflict
+
+
+def digest_of(key: str) -> bytes:
+    """What a key is known by. Keys are random, so nothing could be guessed that a slow hash would protect."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
 
 _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
 

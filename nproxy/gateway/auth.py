@@ -6,13 +6,12 @@ one costs a microsecond per request, where bcrypt would cost each request its ti
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from nproxy.config import Auth, Key, read_keys
+from nproxy.config import Auth, Key, digest_of, read_keys
 from nproxy.gateway.callers import Caller, Rates
 from nproxy.openai.errors import ApiError
 
@@ -74,11 +73,6 @@ def shown_key(headers: Mapping[str, str]) -> str | None:
     if scheme.lower() == "bearer" and credential.strip():
         return credential.strip()
     return headers.get("api-key") or headers.get("x-api-key") or None
-
-
-def digest_of(key: str) -> bytes:
-    """What a key is known by."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def unnamed(shown: str | None, client: str) -> Caller:

@@ -13,7 +13,7 @@ FILE = "upstreams: [{name: upstream, replicas: ['http://a'], n: {native_up_to: 4
 
 
 def loaded(file: Path | None, environ: dict[str, str], **given: str | tuple[str, ...]) -> Config:
-    nothing = dict.fromkeys(("model", "dtype", "host", "port", "workers", "max_n", "n_mode"))
+    nothing = dict.fromkeys(("model", "dtype", "host", "port", "workers", "max_n", "n_mode", "api_key"))
     return load(file, environ, ServeOptions.of({**nothing, "upstreams": (), **given}).lay_over)
 
 
@@ -68,3 +68,18 @@ def test_an_error_names_the_option(file: Path) -> None:
         "--port: must be less than or equal to 65535",
         "--upstream: upstreams[1].replicas[0]: must begin with http://, https:// or unix:/",
     ]
+
+
+def test_a_key_is_read_as_keys_are(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-in-a-file\n")
+    for given, key in (("${KEY}", "sk-of-the-shell"), (f"file:{tmp_path}/key", "sk-in-a-file"), ("sk-bare", "sk-bare")):
+        auth = loaded(None, {"KEY": "sk-of-the-shell"}, api_key=given, upstreams=("http://a",)).auth
+        assert auth is not None and auth.api_key is not None
+        assert auth.api_key.get_secret_value() == key
+    with pytest.raises(ConfigError, match="--api-key: environment variable KEY is not set"):
+        loaded(None, {}, api_key="${KEY}")
+
+
+def test_beside_a_key_no_upstream_gets_the_clients(file: Path) -> None:
+    config = loaded(file, {}, api_key="sk-bare", upstreams=("http://b",))
+    assert [upstream.api_key for upstream in config.upstreams] == ["none", "none"]

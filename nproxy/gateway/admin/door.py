@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs
 
-from nproxy.config import Admin
-from nproxy.gateway.auth import digest_of, shown_key
+from nproxy.config import Admin, digest_of
+from nproxy.gateway.auth import shown_key
 from nproxy.openai.errors import ApiError
 
 _BY_HAND = frozenset({"none", "same-origin"})

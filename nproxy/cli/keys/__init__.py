@@ -1,0 +1,1 @@
+"""`nproxy keys`: API keys are made here, and kept nowhere but as hashes."""

@@ -1,0 +1,73 @@
+"""The commands: a new key, and the hash of one that there is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from nproxy.cli.keys.writing import with_hash
+from nproxy.config import ConfigError, Key, digest_of, read_keys
+
+RANDOM_BYTES = 32
+SHORTEST = 20
+"""Characters of a key that was made elsewhere. A plain hash protects what is random, not what can be guessed."""
+
+
+class WrongUse(Exception):
+    """What was asked for cannot be done; the message is one line for the user."""
+
+
+def new_key(name: str, file: Path | None) -> tuple[str, str]:
+    """Make a key for `name`, and put its hash into the file where one is given.
+
+    Gives the key, and its entry or what was done with it. Raises WrongUse for a name that no entry can have, and for a
+    file that is not as it should be; it stays untouched.
+    """
+    key = f"sk-nproxy-{secrets.token_urlsafe(RANDOM_BYTES)}"
+    digest = hash_of(key)
+    try:
+        Key.model_validate({"name": name, "hash": digest})
+    except ValidationError:
+        message = "a name is 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
+        raise WrongUse(message) from None
+    if file is None:
+        return key, f"- name: {name}\n  hash: {digest}"
+    try:
+        _put(file, name, digest)
+    except ConfigError as error:
+        raise WrongUse(str(error)) from error
+    except OSError as error:
+        raise WrongUse(f"{file}: {(error.strerror or str(error)).lower()}") from error
+    return key, f"its hash stands in {file}"
+
+
+def hash_of(key: str) -> str:
+    """What a key is known by, as it is written. Raises WrongUse for one that is too short to be random."""
+    if len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key:
+        raise WrongUse(f"a key has {SHORTEST} or more printable ASCII characters and no space; make one with: keys new")
+    return f"sha256:{digest_of(key).hex()}"
+
+
+def _put(file: Path, name: str, digest: str) -> None:
+    """Put the hash into the file, all at once: a gateway that reads it meanwhile finds the old one or the new one."""
+    there = file.exists()
+    if there:
+        read_keys(file)
+    text = with_hash(file.read_bytes().decode("utf-8-sig") if there else "", name, digest)
+    handle, written = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # its mode is 0600
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode())
+        read_keys(Path(written))
+        if there:
+            Path(written).chmod(file.stat().st_mode & 0o777)
+        Path(written).replace(file.resolve())
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(written).unlink()
+        raise

@@ -1,0 +1,77 @@
+"""`nproxy keys` as a user meets it."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from nproxy.cli.commands import main
+from nproxy.config import read_keys
+
+
+def run(*words: str, said: str = "") -> Result:
+    return CliRunner().invoke(main, ["keys", *words], input=said)
+
+
+def test_a_key_is_printed_once_with_its_entry(tmp_path: Path) -> None:
+    done = run("new", "team-a")
+    key, *entry = done.stdout.splitlines()
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert key.startswith("sk-nproxy-") and len(key) > 50
+    assert entry == ["- name: team-a", f"  hash: sha256:{hashlib.sha256(key.encode()).hexdigest()}"]
+    assert run("new", "team-a").stdout.splitlines()[0] != key
+    assert run("hash", said=f"{key}\n").stdout == f"{entry[1].removeprefix('  hash: ')}\n"
+
+
+def test_a_file_gets_the_hash_and_nobody_else_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    first = run("new", "team-a", "--file", str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.chmod(0o640)
+    second, other = run("new", "team-a", "--file", str(file)), run("new", "team-b", "--file", str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    printed = [done.stdout.strip() for done in (first, second, other)]
+    digests = [hashlib.sha256(key.encode()).digest() for key in printed]
+    assert [(key.name, key.hash) for key in read_keys(file)] == [
+        ("team-a", tuple(digests[:2])),
+        ("team-b", tuple(digests[2:])),
+    ]
+    assert not any(key in file.read_text() for key in printed)
+    assert first.stderr == f"its hash stands in {file}\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    file, link = tmp_path / "real.yaml", tmp_path / "keys.yaml"
+    run("new", "a", "--file", str(file))
+    link.symlink_to(file)
+    assert run("new", "b", "--file", str(link)).exit_code == 0
+    assert link.is_symlink() and len(read_keys(file)) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "problem"),
+    [
+        (("new", "team a"), "", "a name is 1 to 64 letters"),
+        (("new", "a", "--file", "bad.yaml"), "", "bad.yaml:2: keys[0].hash: is required"),
+        (("new", "a", "--file", "none/keys.yaml"), "", "none/keys.yaml: no such file or directory"),
+        (("hash",), "password\n", "a key has 20 or more printable ASCII characters and no space"),
+        (("hash",), "ein langer Satz, den man sich merkt\n", "no space"),
+        (("hash",), "", "a key has 20 or more"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("keys:\n- name: a\n")
+    done = run(*words, said=said)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert problem in done.stderr and done.stderr.count("\n") == 1
+    assert said.strip() not in done.stderr or not said
+    assert bad.read_text() == "keys:\n- name: a\n"
