@@ -205,8 +205,8 @@ class Desk:
     # ---- rates
 
     def headers(self, caller: Caller) -> dict[str, str]:
-        """How far a key is with its rates, as far as this process knows; nothing where it has none."""
-        return rate_headers(self._levels_of(caller))
+        """How far a key is with its rates, as far as this process knows; nothing where it has none or is not known."""
+        return rate_headers(self._levels_of(caller)) if caller.bucket else {}
 
     def _check_rates(self, caller: Caller) -> None:
         """Refuse a key that may not even ask for one choice now. What this process knows of is spent for sure."""
