@@ -63,7 +63,13 @@ class Client:
 def play(rng: Random) -> None:
     """Play one request; raises Misread."""
     drawn = draw_request(rng)
-    settings = ConductSettings("own", 1_700_000_000, "m", retries_per_leg=rng.randint(0, 1))
+    settings = ConductSettings(
+        "own",
+        1_700_000_000,
+        "m",
+        retries_per_leg=rng.randint(0, 3),
+        resume="replay" if rng.random() < 0.4 else "off",
+    )
     plan = make_plan(drawn.request, drawn.capability, lambda: 7)
     conduct = Conduct(
         drawn.request, plan, drawn.capability, settings, budget=lambda: True, jitter=lambda: 0.5, draw=lambda: 7
