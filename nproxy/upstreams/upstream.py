@@ -139,11 +139,12 @@ class Upstream:
                     company.spoke()
                     if isinstance(last, LegFailed):
                         batch[-1] = LegFailed(call.leg, self._failed(kin, replica, call.leg, last.failure))
-                    else:
-                        line.spoken = True
-                        replica.heard(kin)
-                        if isinstance(last, LegEnded) and company.may_have_interrupted:
-                            batch[-1] = LegEnded(call.leg, beside=True)
+                        yield batch
+                        return
+                    line.spoken = True
+                    replica.heard(kin)
+                    if isinstance(last, LegEnded) and company.may_have_interrupted:
+                        batch[-1] = LegEnded(call.leg, beside=True)
                     yield batch
 
     async def _next(self, line: Lifeline, batches: AsyncGenerator[list[Event]], leg: int) -> list[Event] | None:

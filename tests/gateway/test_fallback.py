@@ -1,0 +1,147 @@
+"""Upstreams to fall back to: who is asked, in which order, and what the client sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.gateway.conftest import Gateway, envelope, gateway_for
+from tests.gateway.test_replicas import until
+
+DOWN = Behaviour(status=503)
+
+
+@pytest.fixture
+async def spare() -> AsyncIterator[FakeUpstream]:
+    async with FakeUpstream(Behaviour(n="native")) as server:
+        yield server
+
+
+@asynccontextmanager
+async def behind(*upstreams: dict[str, Any], **config: Any) -> AsyncIterator[Gateway]:
+    settings = [{"n": "fanout", "health": {"interval": None}, "retries": {"per_leg": 0}, **one} for one in upstreams]
+    async with gateway_for({"upstreams": settings, **config}) as gateway:
+        yield gateway
+
+
+def main(upstream: FakeUpstream, *fallback: str, **settings: Any) -> dict[str, Any]:
+    return {"name": "main", "replicas": [upstream.url], "models": [MODEL], "fallback": list(fallback), **settings}
+
+
+@pytest.mark.parametrize("bad", [DOWN, Behaviour(before_head="reset"), Behaviour(status=529)])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_next_upstream_answers_by_its_own_plan(
+    upstream: FakeUpstream, spare: FakeUpstream, bad: Behaviour, stream: bool
+) -> None:
+    upstream.behaviour = bad
+    other = {"name": "spare", "replicas": [spare.url], "n": "native"}
+    async with behind(main(upstream, "spare"), other) as gateway:
+        answer = await gateway.ask(n=3, stream=stream)
+        assert answer.status_code == 200 and len(upstream.calls) == 3 and len(spare.calls) == 1
+        assert answer.headers["x-nproxy-upstream"] == "spare"
+        assert (answer.headers["x-nproxy-mode"], answer.headers["x-nproxy-legs"]) == ("native", "1")
+        if not stream:
+            assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2]
+        assert await gateway.metric('nproxy_fallbacks_total{to="spare",upstream="main"}') == 1
+        assert await gateway.metric("nproxy_inflight_choices") == 0
+
+
+@pytest.mark.parametrize("status", [400, 401, 422, 429, 500])
+async def test_an_answer_is_an_answer(upstream: FakeUpstream, spare: FakeUpstream, status: int) -> None:
+    upstream.behaviour = Behaviour(status=status)
+    async with behind(main(upstream, "spare"), {"name": "spare", "replicas": [spare.url]}) as gateway:
+        assert (await gateway.ask()).status_code == status and not spare.calls
+
+
+async def test_only_those_that_have_the_model(upstream: FakeUpstream, spare: FakeUpstream) -> None:
+    upstream.behaviour = DOWN
+    lacks = {"name": "lacks", "replicas": [spare.url], "models": ["another"]}
+    async with behind(main(upstream, "lacks"), lacks) as gateway:
+        refused = await gateway.ask()
+        assert refused.status_code == 503 and not spare.calls
+        assert refused.headers["x-nproxy-upstream"] == "main"
+
+
+async def test_the_model_goes_by_the_name_that_each_knows(upstream: FakeUpstream, spare: FakeUpstream) -> None:
+    upstream.behaviour = DOWN
+    one = main(upstream, "spare", models={"m": "theirs"})
+    async with behind(one, {"name": "spare", "replicas": [spare.url], "models": {"m": "ours"}}) as gateway:
+        assert (await gateway.ask(model="m")).json()["model"] == "m"
+        assert (upstream.calls[0].body["model"], spare.calls[0].body["model"]) == ("theirs", "ours")
+
+
+async def test_each_is_asked_once_in_the_order_of_the_lists(upstream: FakeUpstream, spare: FakeUpstream) -> None:
+    async with FakeUpstream(DOWN) as third:
+        upstream.behaviour = spare.behaviour = DOWN
+        circle = [
+            main(upstream, "spare"),
+            {"name": "third", "replicas": [third.url], "fallback": ["main", "spare"]},
+            {"name": "spare", "replicas": [spare.url], "fallback": ["main", "third"]},
+        ]
+        async with behind(*circle) as gateway:
+            refused = await gateway.ask()
+            assert refused.status_code == 503 and refused.headers["x-nproxy-upstream"] == "third"
+            assert [len(one.calls) for one in (upstream, spare, third)] == [1, 1, 1]
+            assert await gateway.metric('nproxy_fallbacks_total{to="third",upstream="spare"}') == 1
+
+
+async def test_one_without_a_replica_in_order_is_passed_over(upstream: FakeUpstream, spare: FakeUpstream) -> None:
+    upstream.behaviour = DOWN
+    one = main(upstream, "spare", breaker={"in_a_row": 2, "open": 3600})
+    async with behind(one, {"name": "spare", "replicas": [spare.url]}) as gateway:
+        for _ in range(5):
+            assert (await gateway.ask()).status_code == 200
+        assert len(upstream.calls) == 2 and len(spare.calls) == 5
+        assert await gateway.metric('nproxy_fallbacks_total{to="spare",upstream="main"}') == 5
+        spare.behaviour = DOWN
+        refused = await gateway.ask()
+        assert refused.status_code == 503 and refused.headers["x-nproxy-upstream"] == "spare"
+
+
+async def test_a_sole_replica_is_looked_at_where_there_is_a_fallback(
+    upstream: FakeUpstream, spare: FakeUpstream
+) -> None:
+    upstream.list_fails = True
+    one = main(upstream, "spare", health={"interval": 0.05, "down_after": 1})
+    async with behind(one, {"name": "spare", "replicas": [spare.url]}) as gateway:
+        await until(lambda: gateway.app.upstreams.all[0].gate.replicas[0].looks.down)
+        assert (await gateway.ask()).headers["x-nproxy-upstream"] == "spare"
+        spare_only = len(spare.calls)
+        await spare.stop()
+        assert (await gateway.ask()).headers["x-nproxy-upstream"] == "spare"
+        assert spare_only == 1
+        await spare.__aenter__()
+
+
+async def test_a_stream_that_has_begun_stays_where_it_is(upstream: FakeUpstream, spare: FakeUpstream) -> None:
+    upstream.behaviour = Behaviour(end_after=2, end="reset")
+    async with behind(main(upstream, "spare"), {"name": "spare", "replicas": [spare.url]}) as gateway:
+        stream = await gateway.stream()
+        assert stream.status == 200 and "error" in stream.chunks[-1] and not spare.calls
+
+
+async def test_what_passes_through_falls_back_while_its_body_is_here(
+    upstream: FakeUpstream, spare: FakeUpstream
+) -> None:
+    gone = {"name": "main", "replicas": ["http://127.0.0.1:9/v1"], "models": ["m"], "fallback": ["spare"]}
+    aliased = {"name": "spare", "replicas": [spare.url], "models": {"m": "ours"}}
+    async with behind(gone, aliased) as gateway:
+        answer = await gateway.post({"model": "m", "input": "x"}, "/v1/embeddings")
+        assert answer.status_code == 200 and answer.headers["x-nproxy-upstream"] == "spare"
+        assert '"ours"' in answer.json()["body"]
+        assert await gateway.metric('nproxy_fallbacks_total{to="spare",upstream="main"}') == 1
+
+
+async def test_with_the_fallback_gone_too_the_last_error_is_told(upstream: FakeUpstream) -> None:
+    upstream.behaviour = DOWN
+    async with behind(main(upstream, "spare"), {"name": "spare", "replicas": ["http://127.0.0.1:9/v1"]}) as gateway:
+        refused = await gateway.ask()
+        assert refused.status_code == 502 and envelope(refused)["code"] == "upstream_unavailable"
+        assert refused.headers["x-nproxy-upstream"] == "spare"
+        async with asyncio.timeout(5):
+            await gateway.app.idle()

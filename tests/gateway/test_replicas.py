@@ -1,0 +1,281 @@
+"""Replicas that fail, stand still, or want to be left alone: which of them take calls, seen over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
+from tests.gateway.conftest import Gateway, Start, envelope, gateway_for
+
+FAILS = Behaviour(status=500)
+NEVER = {"in_a_row": 3, "open": 3600}
+"""A breaker that stays open as long as there is another replica."""
+FAST = {"interval": 0.05, "timeout": 0.2, "down_after": 2}
+
+
+@asynccontextmanager
+async def pair(*urls: str, **settings: Any) -> AsyncIterator[Gateway]:
+    """A gateway in front of one upstream with these replicas."""
+    upstream = {"name": "pair", "replicas": list(urls), "n": "fanout", "models": [MODEL], **settings}
+    async with gateway_for({"upstreams": [upstream]}) as gateway:
+        yield gateway
+
+
+async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Wait until something comes true; it is asked again and again, and may be a coroutine function."""
+    async with asyncio.timeout(seconds):
+        while True:
+            held = condition()
+            if held if isinstance(held, bool) else await held:
+                return
+            await asyncio.sleep(0.02)
+
+
+def replica(gateway: Gateway, url: str) -> Any:
+    """One replica as the gateway sees it."""
+    return next(one for one in gateway.app.upstreams.all[0].gate.replicas if one.label == url)
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[FakeUpstream]:
+    async with FakeUpstream() as server:
+        yield server
+
+
+async def stand_still(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """What a stopped server looks like: its kernel takes connections and bytes, and nothing comes back."""
+    await reader.read(-1)
+
+
+# ---- the breaker
+
+
+async def test_a_replica_that_fails_gets_no_more_calls(upstream: FakeUpstream, other: FakeUpstream) -> None:
+    upstream.behaviour = FAILS
+    async with pair(upstream.url, other.url, breaker=NEVER, health={"interval": None}) as gateway:
+        codes = [(await gateway.ask()).status_code for _ in range(40)]
+        assert codes.count(500) == len(upstream.calls) == 3 and set(codes[-10:]) == {200}
+        labels = f'{{replica="{upstream.url}",upstream="pair"}}'
+        assert await gateway.metric("nproxy_breaker_open" + labels) == 1
+        (told, _) = (await gateway.client.get("/status")).json()["upstreams"][0]["replicas"]
+        assert told["breaker"] == "open"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Behaviour(end_after=2, end="close"),
+        Behaviour(end_after=2, end="malformed"),
+        Behaviour(end_after=0, end="error"),
+        Behaviour(before_head="close"),
+        Behaviour(status=503),
+        Behaviour(body=b"<html>", content_type="text/html"),
+    ],
+    ids=["cut", "malformed", "in band", "reset", "503", "html"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_whatever_way_it_fails(start: Start, upstream: FakeUpstream, bad: Behaviour, stream: bool) -> None:
+    gateway = await start(breaker=NEVER, retries={"per_leg": 0}, models=[MODEL])
+    upstream.behaviour = bad if stream or bad.end_after is None else Behaviour(body=b'{"choices": [{"ind')
+    for number in range(1, 4):
+        assert replica(gateway, upstream.url).breaker_state == "closed"
+        await gateway.ask(stream=stream)
+        assert len(upstream.calls) == number
+    assert replica(gateway, upstream.url).breaker_state == "open"
+
+
+async def test_a_request_counts_once_however_many_legs_fail(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(breaker=NEVER, retries={"per_leg": 0})
+    upstream.behaviour = Behaviour(status=503)
+    for _ in range(2):
+        assert (await gateway.ask(n=8)).status_code == 503
+    assert len(upstream.calls) > 6, "of two requests"
+    assert replica(gateway, upstream.url).breaker_state == "closed"
+    await gateway.ask(n=8)
+    assert replica(gateway, upstream.url).breaker_state == "open"
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 429])
+async def test_what_is_the_clients_doing_does_not_count(start: Start, upstream: FakeUpstream, status: int) -> None:
+    gateway = await start(breaker=NEVER, retries={"per_leg": 0})
+    upstream.behaviour = Behaviour(status=status)
+    for _ in range(8):
+        assert (await gateway.ask()).status_code == status
+    assert replica(gateway, upstream.url).breaker_state == "closed" and len(upstream.calls) == 8
+
+
+async def test_a_client_that_left_does_not_count(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(breaker=NEVER)
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    for number in range(1, 6):
+        asked = asyncio.create_task(gateway.ask())
+        await upstream.until(lambda number=number: len(upstream.calls) == number)  # type: ignore[misc]
+        asked.cancel()
+        await upstream.until(lambda: not upstream.open_calls)
+    await until(lambda: gateway.app.inflight == 0)
+    assert replica(gateway, upstream.url).breaker_state == "closed"
+
+
+async def test_all_open_fails_at_once_and_says_when_to_come_again(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(breaker={**NEVER, "open": 0.5})
+    upstream.behaviour = FAILS
+    for _ in range(3):
+        await gateway.ask()
+    refused = await gateway.ask(n=3)
+    assert refused.status_code == 503 and envelope(refused)["code"] == "upstream_unavailable"
+    assert refused.headers["retry-after"] == "1" and len(upstream.calls) == 3
+    passed_on = await gateway.post({}, "/v1/embeddings")
+    assert passed_on.status_code == 503 and envelope(passed_on)["code"] == "upstream_unavailable"
+
+    await until(lambda: replica(gateway, upstream.url).breaker_state == "half_open")
+    held = asyncio.Event()
+    upstream.behaviour = Behaviour(hold=held)
+    trial = asyncio.create_task(gateway.ask(n=2))
+    await upstream.until(lambda: len(upstream.open_calls) == 2)
+    assert (await gateway.ask()).status_code == 503, "one request tries it, with all its calls"
+    held.set()
+    assert (await trial).status_code == 200
+    assert replica(gateway, upstream.url).breaker_state == "closed"
+    assert (await gateway.ask()).status_code == 200
+
+
+async def test_a_breaker_of_null_never_opens(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(breaker=None)
+    upstream.behaviour = FAILS
+    assert [(await gateway.ask()).status_code for _ in range(30)] == [500] * 30
+
+
+# ---- another replica
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_retry_goes_to_another_replica(upstream: FakeUpstream, other: FakeUpstream, stream: bool) -> None:
+    upstream.behaviour = Behaviour(before_head="reset")
+    async with pair(upstream.url, other.url, breaker=None, health={"interval": None}) as gateway:
+        for _ in range(12):
+            assert (await gateway.ask(n=3, stream=stream)).status_code == 200
+    assert upstream.calls, "it was tried"
+    assert len(other.calls) == 36, "and no leg was tried there twice"
+
+
+async def test_a_retry_goes_where_there_is_one_replica_only(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start()
+    upstream.script(Behaviour(before_head="reset"))
+    assert (await gateway.ask()).status_code == 200 and len(upstream.calls) == 2
+
+
+async def test_a_replica_that_asks_to_be_left_alone_is_and_another_is_not_waited_for(
+    upstream: FakeUpstream, other: FakeUpstream
+) -> None:
+    upstream.behaviour = Behaviour(status=429, headers={"Retry-After": "3600"})
+    async with pair(upstream.url, other.url, health={"interval": None}) as gateway:
+        for _ in range(12):
+            assert (await gateway.ask()).status_code == 200
+        assert len(upstream.calls) == 1 and len(other.calls) == 12
+        other.behaviour = upstream.behaviour
+        refused = await gateway.ask()
+        assert refused.status_code == 429 and refused.headers["retry-after"] == "3600"
+
+
+async def test_one_conversation_stays_on_one_replica(upstream: FakeUpstream, other: FakeUpstream) -> None:
+    async with pair(upstream.url, other.url, balance="prefix_affinity", health={"interval": None}) as gateway:
+        for number in range(12):
+            messages = [{"role": "user", "content": f"question {number}"}]
+            for turn in range(3):
+                assert (await gateway.ask(messages=messages)).status_code == 200
+                messages += [{"role": "assistant", "content": "so"}, {"role": "user", "content": f"and {turn}?"}]
+    assert len(upstream.calls) % 3 == len(other.calls) % 3 == 0
+    assert upstream.calls and other.calls
+
+
+# ---- looks
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_calls_that_wait_at_a_server_that_stands_still_are_tried_elsewhere(
+    upstream: FakeUpstream, stream: bool
+) -> None:
+    async with raw_server(stand_still) as stopped, pair(stopped, upstream.url, health=FAST) as gateway:
+        async with asyncio.timeout(20):  # the calls' own limit is 120 s
+            answers = await asyncio.gather(*(gateway.ask(n=2, stream=stream) for _ in range(6)))
+            assert [answer.status_code for answer in answers] == [200] * 6
+            await until(lambda: replica(gateway, stopped).looks.down)
+            assert (await gateway.ask(n=4)).status_code == 200
+        assert replica(gateway, stopped).begun > 0 == replica(gateway, stopped).legs
+        assert replica(gateway, stopped).up is False
+        assert await gateway.metric('nproxy_retries_total{reason="down",upstream="pair"}') > 0
+
+
+async def test_what_passes_through_is_tried_elsewhere_too(upstream: FakeUpstream) -> None:
+    settings = {"health": FAST, "models": ["m"]}
+    async with raw_server(stand_still) as stopped, pair(stopped, upstream.url, **settings) as gateway:
+        async with asyncio.timeout(20):
+            asked = (gateway.post({"model": "m"}, "/v1/embeddings") for _ in range(4))
+            assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+
+
+async def test_looks_that_fail_everywhere_are_not_believed(upstream: FakeUpstream, other: FakeUpstream) -> None:
+    upstream.list_fails = other.list_fails = True
+    async with pair(upstream.url, other.url, health=FAST) as gateway:
+        await until(lambda: all(one.looks.down for one in gateway.app.upstreams.all[0].gate.replicas))
+        for _ in range(4):
+            assert (await gateway.ask(n=2)).status_code == 200
+        assert (await gateway.client.get("/ready")).status_code == 503
+
+
+async def test_a_replica_that_was_down_comes_back_with_its_looks(upstream: FakeUpstream, other: FakeUpstream) -> None:
+    upstream.list_fails = True
+    async with pair(upstream.url, other.url, health=FAST) as gateway:
+        await until(lambda: replica(gateway, upstream.url).looks.down)
+        for _ in range(8):
+            assert (await gateway.ask()).status_code == 200
+        assert not upstream.calls
+        upstream.list_fails = False
+        await until(lambda: not replica(gateway, upstream.url).looks.down)
+        await until(lambda: _reaches(gateway, upstream))
+
+
+async def _reaches(gateway: Gateway, upstream: FakeUpstream) -> bool:
+    assert (await gateway.ask()).status_code == 200
+    return bool(upstream.calls)
+
+
+async def test_nobody_looks_at_a_replica_that_has_no_substitute(start: Start, upstream: FakeUpstream) -> None:
+    gateway = await start(health=FAST)
+    assert not gateway.app.upstreams.all[0].watched
+    async with pair(upstream.url, "http://127.0.0.1:9/v1") as two:
+        assert two.app.upstreams.all[0].watched
+
+
+async def test_ready_goes_by_what_is_known(upstream: FakeUpstream, other: FakeUpstream) -> None:
+    async with pair(upstream.url, other.url, health={"interval": 3600}) as gateway:
+        await until(lambda: all(one.looks.seen and one.up for one in gateway.app.upstreams.all[0].gate.replicas))
+        seen = len(upstream.requests) + len(other.requests)
+        for _ in range(5):
+            assert (await gateway.client.get("/ready")).status_code == 200
+        assert len(upstream.requests) + len(other.requests) == seen
+
+
+async def test_without_any_replica_the_answer_is_503_at_once() -> None:
+    upstream = {"name": "guests", "replicas": [], "models": ["m"]}
+    async with gateway_for({"upstreams": [upstream], "admin": {"port": 0}}) as gateway:
+        refused = await gateway.ask(model="m")
+        assert refused.status_code == 503 and envelope(refused)["code"] == "upstream_unavailable"
+        assert int(refused.headers["retry-after"]) >= 1
+
+
+async def test_settings_change_while_it_runs(upstream: FakeUpstream, other: FakeUpstream) -> None:
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(pair(upstream.url, other.url, health=FAST, breaker=NEVER))
+        (one,) = gateway.app.upstreams.all
+        await until(lambda: all(each.looks.seen for each in one.gate.replicas))
+        kept = one.gate.replicas[0].breaker
+        one.reconfigure(one.settings.model_copy(update={"health": one.settings.health.model_copy()}))
+        assert one.gate.replicas[0].breaker is kept
+        one.reconfigure(one.settings.model_copy(update={"breaker": None}))
+        assert one.gate.replicas[0].breaker is not kept and one.gate.replicas[0].looks.seen
