@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nproxy.openai import body as bodies
 from nproxy.openai.body import Body
 from nproxy.openai.errors import ApiError
 
@@ -226,3 +227,60 @@ def test_parse_accepts_what_json_accepts_and_raises_nothing_else(raw: bytes) -> 
         assert Body.parse(raw).fields == expected
     else:
         refusal(raw)
+
+
+# Long bodies
+
+
+@pytest.mark.parametrize(
+    ("most", "unit", "name"),
+    [
+        ("MOST_CONTAINERS", b"[]", "arrays and objects"),
+        ("MOST_CONTAINERS", b"{}", "arrays and objects"),
+        ("MOST_STRINGS", b'""', "strings"),
+        ("MOST_VALUES", b"1", "values"),
+    ],
+)
+def test_more_parts_than_are_worth_parsing(monkeypatch: pytest.MonkeyPatch, most: str, unit: bytes, name: str) -> None:
+    monkeypatch.setattr(bodies, most, 9)
+    for count in (7, 8, 9):
+        raw = b'{"a":[%b],"b":"[[[,,,\\",{{"}' % b",".join([unit] * count)
+        size = {"MOST_CONTAINERS": count + 2, "MOST_STRINGS": count + 3, "MOST_VALUES": count}[most]
+        if size > 9:
+            assert refusal(raw).message.endswith(f"it holds more than 9 {name}.")
+        else:
+            assert Body.parse(raw).fields == json.loads(raw)
+
+
+def outcome(raw: bytes) -> object:
+    try:
+        parsed = Body.parse(raw)
+    except ApiError as error:
+        return error.envelope()
+    return parsed.raw, parsed.fields, parsed.splice({"n": 1})
+
+
+@given(st.text(alphabet='{}[]",:\\ u019tnaN-.eé', max_size=60), st.integers(0, 3))
+@PROPERTY
+def test_long_bodies_are_read_as_short_ones(text: str, nest: int) -> None:
+    raw = ('{"a":' * nest + text + "}" * nest).encode()
+    expected = outcome(raw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bodies, "LONG", 0)
+        assert repr(outcome(raw)) == repr(expected)
+
+
+@given(
+    st.lists(st.sampled_from([r"\ud800", r"\uDFFF", r"\\ud800", r"\n", "a", r"\ud83d\ude00"]), max_size=12),
+    st.integers(1, 20),
+)
+@PROPERTY
+def test_half_surrogates_are_found_wherever_a_long_text_is_parted(parts: list[str], step: int) -> None:
+    text = "".join(parts)
+    lone = any("\ud800" <= char <= "\udfff" for char in json.loads(f'"{text}"'))
+    unescaped = bodies._without_escaped_quotes(text.encode())
+    if lone:
+        with pytest.raises(ApiError):
+            bodies._refuse_lone_surrogates(unescaped, step)
+    else:
+        bodies._refuse_lone_surrogates(unescaped, step)

@@ -1,0 +1,223 @@
+"""What a client may send that is no request: refused in the envelope, before any call, whatever it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import zlib
+
+import pytest
+
+from nproxy.gateway.aside import Aside
+from nproxy.openai import body as bodies
+from nproxy.openai.body import Body
+from tests.fakes.upstream import FakeUpstream
+from tests.gateway.conftest import CHAT, Gateway, Start, body, envelope
+
+LEGACY = "/v1/completions"
+MIB = 1 << 20
+
+
+def with_value(key: str, value: str) -> bytes:
+    """A small chat request with one more member, as it is written."""
+    return json.dumps(body())[:-1].encode() + f', "{key}": {value}}}'.encode("utf-8", "surrogatepass")
+
+
+def chat(content: bytes) -> bytes:
+    return b'{"model":"fake-model","messages":[{"role":"user","content":' + content + b"}]}"
+
+
+def gzipped(content: bytes, times: int = 1) -> bytes:
+    """Zeros and the like, so many times over: made without ever being held."""
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join(packer.compress(content) for _ in range(times)) + packer.flush()
+
+
+async def refused(
+    gateway: Gateway, upstream: FakeUpstream, content: bytes, *statuses: int, path: str = CHAT, **headers: str
+) -> str | None:
+    """It is answered in the envelope, and nobody upstream hears of it; the field that is named."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = await gateway.post(content, path, headers=sent)
+    assert answer.status_code in (statuses or (400,)), answer.text
+    error = envelope(answer)
+    assert error["type"] == "invalid_request_error" and len(error["message"]) < 300
+    assert upstream.calls == []
+    param: str | None = error["param"]
+    return param
+
+
+BAD_N = ("0", "-1", "129", "true", "false", "2.0", "1e0", '"2"', "[2]", "{}", "5000000", "9" * 30, "-" + "9" * 30)
+
+
+@pytest.mark.parametrize("path", [CHAT, LEGACY])
+async def test_every_bad_n(gateway: Gateway, upstream: FakeUpstream, path: str) -> None:
+    for stream in (False, True):
+        sent = json.dumps(body(path, stream=stream))[:-1].encode()
+        for n in BAD_N:
+            assert await refused(gateway, upstream, sent + f', "n": {n}}}'.encode(), path=path) == "n"
+        assert await refused(gateway, upstream, sent + b', "n": 1e400}', path=path) is None
+
+
+@pytest.mark.parametrize("prompt", [["x"] * 65, [[1]] * 65, ["x"] * 100_000])
+async def test_prompts_times_n(gateway: Gateway, upstream: FakeUpstream, prompt: list[object]) -> None:
+    sent = json.dumps(body(LEGACY, prompt=prompt, n=8)).encode()
+    assert await refused(gateway, upstream, sent, path=LEGACY) in ("n", "prompt")
+
+
+NO_JSON = (
+    '"\\ud800"',
+    '"\\udc00\\ud800"',
+    '["x", {"y": "\\udfff"}]',
+    '"\ud800"',
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "[1, NaN]",
+    "1e999",
+    "9" * 5000,
+    "01",
+    "+1",
+    ".5",
+    "'x'",
+    "undefined",
+    '"\n"',
+    '"\\x41"',
+    "[1,]",
+    "{1: 2}",
+    "[" * 100_000,
+    "[" * 100_000 + "]" * 100_000,
+    '{"a":' * 100_000 + "1" + "}" * 100_000,
+    "1} {",
+)
+
+
+async def test_what_is_no_JSON(gateway: Gateway, upstream: FakeUpstream) -> None:
+    for value in NO_JSON:
+        assert await refused(gateway, upstream, with_value("user", value)) is None
+
+
+async def test_only_utf8_is_read(gateway: Gateway, upstream: FakeUpstream) -> None:
+    text = json.dumps(body(user="é"), ensure_ascii=False)
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-8-sig", "latin-1"):
+        await refused(gateway, upstream, text.encode(encoding))
+
+
+NO_REQUEST = (b"", b" ", b"null", b"[]", b'"x"', b"\x00", b"{}", b"model=x&n=2", b"--b\r\n\r\nx")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/x-www-form-urlencoded", ""])
+async def test_empty_bodies_and_other_content_types(gateway: Gateway, upstream: FakeUpstream, kind: str) -> None:
+    for content in NO_REQUEST:
+        await refused(gateway, upstream, content, content_type=kind)
+
+
+async def test_JSON_is_read_whatever_it_is_called(gateway: Gateway) -> None:
+    """OpenAI does so too, and browsers send text/plain to spare a question."""
+    for kind in ("text/plain", "application/json; charset=utf-16", "multipart/form-data; boundary=b", ""):
+        assert (await gateway.post(body(), headers={"content-type": kind})).status_code == 200
+
+
+# Too much of it
+
+
+@pytest.mark.parametrize("packed", ["gzip", "deflate"])
+async def test_bombs(gateway: Gateway, upstream: FakeUpstream, packed: str) -> None:
+    bomb = gzipped(b"0" * MIB, 64) if packed == "gzip" else zlib.compress(b" " * 64 * MIB, 9)
+    assert len(bomb) < MIB
+    await refused(gateway, upstream, bomb, 413, content_encoding=packed)
+
+
+@pytest.mark.parametrize(
+    ("packed", "content", "status"),
+    [
+        ("gzip", gzipped(gzipped(b"{}")), 400),
+        ("gzip", b"{}", 400),
+        ("gzip", gzipped(b'{"model"')[:-4], 400),
+        ("gzip", gzipped(b"{}") + b"more", 400),
+        ("deflate", b"\x00", 400),
+        ("br", b"{}", 415),
+        ("gzip, gzip", gzipped(b"{}"), 415),
+        ("canary\\", b"{}", 415),
+    ],
+)
+async def test_encodings_that_are_not_what_they_say(
+    gateway: Gateway, upstream: FakeUpstream, packed: str, content: bytes, status: int
+) -> None:
+    await refused(gateway, upstream, content, status, content_encoding=packed)
+
+
+async def test_a_body_over_the_limit(gateway: Gateway, upstream: FakeUpstream) -> None:
+    await refused(gateway, upstream, chat(b'"' + b"x" * 10 * MIB + b'"'), 413)
+
+
+@pytest.mark.parametrize("unit", [b"[]", b'{"a":{}}', b'""', b'{"a":1}', b"1", b"1.5", b"null"])
+async def test_ten_MiB_of_small_parts_are_refused_before_they_are_parsed(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, unit: bytes
+) -> None:
+    """Parsed they would take hundreds of megabytes, and hold all other requests up for half a second."""
+
+    def parsed(text: str) -> None:
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(bodies, "_scan", parsed)
+    content = b"[" + b",".join([unit] * ((10 * MIB - 200) // (len(unit) + 1))) + b"]"
+    await refused(gateway, upstream, chat(content))
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        (CHAT, chat(b'"' + b"Hello, [world] {it} is. " * ((10 * MIB - 200) // 24) + b'"')),
+        (CHAT, chat(b'"' + b'\\"[,' * ((10 * MIB - 200) // 4) + b'"')),
+        (CHAT, chat(b'"' + "😀".encode() * ((10 * MIB - 200) // 4) + b'"')),
+        (LEGACY, b'{"model":"fake-model","prompt":[' + b",".join([b"%d" % id for id in range(10**6)]) + b"]}"),
+        (LEGACY, b'{"model":"fake-model","prompt":[' + b",".join([b"[%s1]" % (b"1," * 9999)] * 100) + b"]}"),
+    ],
+    ids=["10 MiB of text", "10 MiB of escapes", "10 MiB of emoji", "a million token ids", "100 prompts of 10,000"],
+)
+async def test_what_is_large_and_right_is_served(
+    gateway: Gateway, upstream: FakeUpstream, path: str, content: bytes
+) -> None:
+    answer = await gateway.post(content, path)
+    assert answer.status_code == 200
+    assert upstream.calls[0].body["model"] == "fake-model"
+    if b"[[" not in content:
+        assert upstream.calls[0].raw == content
+
+
+async def test_long_bodies_are_read_beside_the_loop() -> None:
+    aside = Aside()
+    here = threading.get_ident()
+    try:
+        assert await aside.by_size(bodies.LONG - 1, threading.get_ident) == here
+        places = await asyncio.gather(*(aside.by_size(bodies.LONG, threading.get_ident) for _ in range(4)))
+    finally:
+        aside.close()
+    assert here not in places and len(set(places)) == 1, "one thread, so that they do not crowd the loop out"
+
+
+async def test_what_nobody_waits_for_is_not_begun() -> None:
+    aside, held, begun = Aside(), threading.Event(), []
+    try:
+        first = asyncio.create_task(aside.by_size(bodies.LONG, held.wait))
+        second = asyncio.create_task(aside.by_size(bodies.LONG, begun.append, 2))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        held.set()
+        await first
+        assert begun == []
+    finally:
+        aside.close()
+
+
+async def test_a_long_body_is_refused_as_a_short_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = await start()
+    sent = with_value("user", "NaN")
+    short = await gateway.post(sent)
+    monkeypatch.setattr(bodies, "LONG", 1)
+    assert (await gateway.post(sent)).json() == short.json()
+    with pytest.raises(Exception, match="not a number"):
+        Body.parse(sent)
