@@ -18,7 +18,7 @@ BARS: Mapping[str, Bar] = {
         "10,000 disconnects at random moments: 2 s later no upstream call is left; files, tasks and permits are back",
         leave.run,
         long={"leavers": 10_000, "clients": 100},
-        short={"leavers": 100, "clients": 40},
+        short={"leavers": 60, "clients": 40},
     ),
     "soak": Bar(
         "100,000 requests of n=4 in 10 equal cycles: RSS grows by at most 1 MiB per 10,000 requests in the last 8",
@@ -31,7 +31,7 @@ BARS: Mapping[str, Bar] = {
         "0 wrong bytes, 0 hangs, 99 % of the answers whole",
         chaos.run,
         long={"seconds": 900.0, "seconds_off": 300.0, "clients": 24, "workers": 2, "kill_every": 20.0, "tokens": 25},
-        short={"seconds": 3.0, "seconds_off": 0.0, "clients": 8, "workers": 1, "kill_every": 1.5, "tokens": 5},
+        short={"seconds": 3.0, "seconds_off": 0.0, "clients": 8, "workers": 2, "kill_every": 1.5, "tokens": 5},
     ),
     "overload": Bar(
         "three times what fits: goodput stays at 90 % of the peak, refusals are answered in 20 ms",
@@ -42,7 +42,7 @@ BARS: Mapping[str, Bar] = {
     "reload": Bar(
         "100 reloads and 10 rolling restarts under 200 streams: 0 failed",
         reload.run,
-        long={"streams": 200, "reloads": 100, "restarts": 10, "interval": 1.0, "workers": 2},
-        short={"streams": 20, "reloads": 5, "restarts": 0, "interval": 0.2, "workers": 1},
+        long={"streams": 200, "reloads": 100, "restarts": 10, "interval": 1.0, "workers": 2, "tokens": 25},
+        short={"streams": 20, "reloads": 5, "restarts": 1, "interval": 0.1, "workers": 2, "tokens": 4},
     ),
 }

@@ -142,8 +142,8 @@ async def _client(
         )
         if casualties.has(outcome):
             on_killed[outcome.kind] += 1
-        if outcome.kind == "cut":
-            await asyncio.sleep(0.1)  # as a client does that finds nobody there
+        if outcome.kind in ("cut", "refused"):
+            await asyncio.sleep(0.2)  # as a client does that finds nobody there
         turn += 1
     client.close()
 

@@ -8,15 +8,13 @@ from typing import get_args
 
 from bench.load.bar import Result
 from bench.load.client import Ask, Client, How
-from bench.load.stand import Gateway, Stand, Usage, Watch, settings
+from bench.load.stand import Gateway, Stand, Upstream, Usage, Watch, settings
 from bench.load.tape import Tape
 
 PACE, TOKENS = 20.0, 40
 WIDEST = 8
 GONE_SECONDS = 2.0
 BACK_SECONDS = 15.0
-KEPT_SECONDS = 6.0
-"""Connections to the upstream that are kept behind their last call are closed by then."""
 
 
 async def run(stand: Stand, *, leavers: int, clients: int) -> Result:
@@ -32,15 +30,14 @@ async def run(stand: Stand, *, leavers: int, clients: int) -> Result:
     tape, draw = Tape(), random.Random("leave")
     await _leave(gateway, tape, draw, leavers // 10, clients)  # what is made once is made before it is counted
     await gateway.wait_idle(BACK_SECONDS)
-    await asyncio.sleep(KEPT_SECONDS if leavers >= 1000 else 0.0)
-    files, tasks = Usage.of(gateway.family()).files, await _tasks(gateway)
+    files, tasks = await _held(gateway, upstream)
     watch = Watch(gateway)
     looking = asyncio.create_task(watch.look())
     await _leave(gateway, tape, draw, leavers, clients)
     looking.cancel()
     left = await gateway.wait_idle(GONE_SECONDS)
     open_calls = (await upstream.counts())["open"]
-    files_after, tasks_after = await _back(gateway, files, tasks)
+    files_after, tasks_after = await _back(gateway, upstream, files, tasks)
     counts = await upstream.counts()
     others = {kind: number for kind, number in tape.outcomes.items() if kind not in ("left", "ok")}
     figures = {
@@ -61,7 +58,7 @@ async def run(stand: Stand, *, leavers: int, clients: int) -> Result:
     }
     line = (
         f"{tape.outcomes['left']:,} left, {counts['begun']:,} upstream calls begun; open files {files} before and "
-        f"{files_after} after, tasks {tasks:.0f} and {tasks_after:.0f}"
+        f"{files_after} after, tasks {tasks} and {tasks_after}"
     )
     return Result(line, figures, holds)
 
@@ -83,15 +80,18 @@ async def _leave(gateway: Gateway, tape: Tape, draw: random.Random, leavers: int
             group.create_task(one())
 
 
-async def _tasks(gateway: Gateway) -> float:
-    return (await gateway.gauges())["nproxy_event_loop_tasks"]
+async def _held(gateway: Gateway, upstream: Upstream) -> tuple[int, int]:
+    """Open files, without the connections to the upstream that are kept for further calls, and tasks."""
+    tasks = int((await gateway.gauges())["nproxy_event_loop_tasks"])
+    kept = (await upstream.counts())["connections"] - 1  # this question has one, too
+    return Usage.of(gateway.family()).files - kept, tasks
 
 
-async def _back(gateway: Gateway, files: int, tasks: float) -> tuple[int, float]:
+async def _back(gateway: Gateway, upstream: Upstream, files: int, tasks: int) -> tuple[int, int]:
     """Files and tasks once they are at their baseline, or as they are when the time is over."""
     deadline = asyncio.get_running_loop().time() + BACK_SECONDS
     while True:
-        now = Usage.of(gateway.family()).files, await _tasks(gateway)
+        now = await _held(gateway, upstream)
         if (now[0] <= files and now[1] <= tasks) or asyncio.get_running_loop().time() > deadline:
             return now
         await asyncio.sleep(0.2)

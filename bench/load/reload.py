@@ -13,12 +13,13 @@ from bench.load.stand import Gateway, Stand, Watch, settings
 from bench.load.tape import Tape
 
 PACE = 5.0
-TOKENS = 25
 SETTLE_SECONDS = 30.0
 READINGS = "nproxy_config_reloads_total"
 
 
-async def run(stand: Stand, *, streams: int, reloads: int, restarts: int, interval: float, workers: int) -> Result:
+async def run(
+    stand: Stand, *, streams: int, reloads: int, restarts: int, interval: float, workers: int, tokens: int
+) -> Result:
     """Every `interval` seconds the settings change, every fifth time to something that must be refused; in between
     workers are replaced one after the other."""
     upstream = await stand.upstream(PACE)
@@ -30,7 +31,7 @@ async def run(stand: Stand, *, streams: int, reloads: int, restarts: int, interv
     async with asyncio.TaskGroup() as group:
         looking = group.create_task(watch.look())
         for number in range(streams):
-            group.create_task(_client(Client("127.0.0.1", gateway.port, tape), number, ended))
+            group.create_task(_client(Client("127.0.0.1", gateway.port, tape), number, tokens, ended))
         each = max(1, reloads // max(1, restarts)) if restarts else reloads + 1
         for turn in range(1, reloads + 1):
             await asyncio.sleep(interval)
@@ -38,7 +39,7 @@ async def run(stand: Stand, *, streams: int, reloads: int, restarts: int, interv
             await _reload(stand, gateway, {"upstreams": 5} if bad else good[turn % 2], refused=bad)
             done["refused" if bad else "reloads"] += 1
             if turn % each == 0 and done["restarts"] < restarts:
-                await _restart(gateway)
+                await _restart(gateway, tokens)
                 done["restarts"] += 1
         ended.set()
         looking.cancel()
@@ -61,11 +62,11 @@ def _settings(url: str, workers: int, limit: int) -> dict[str, Any]:
     return {**config, "listen": {"workers": workers, "drain_seconds": 60}}
 
 
-async def _client(client: Client, number: int, ended: asyncio.Event) -> None:
+async def _client(client: Client, number: int, tokens: int, ended: asyncio.Event) -> None:
     turn = 0
     await asyncio.sleep(number / 100)
     while not ended.is_set():
-        await client.ask(Ask((number << 12) + turn, 1, TOKENS))
+        await client.ask(Ask((number << 12) + turn, 1, tokens))
         turn += 1
     client.close()
 
@@ -85,11 +86,11 @@ async def _reload(stand: Stand, gateway: Gateway, config: dict[str, Any], *, ref
     raise RuntimeError(f"settings were not {'refused' if refused else 'taken'}: {config}")
 
 
-async def _restart(gateway: Gateway) -> None:
+async def _restart(gateway: Gateway, tokens: int) -> None:
     """Replace all workers, and wait until the last of the old ones has gone."""
     old = {process.pid for process in gateway.family()[1:]}
     gateway.child.send_signal(signal.SIGUSR2)
-    deadline = time.monotonic() + SETTLE_SECONDS + TOKENS / PACE
+    deadline = time.monotonic() + 2 * SETTLE_SECONDS + 4 * tokens / PACE
     while old & {process.pid for process in gateway.family()[1:]}:
         if time.monotonic() > deadline:
             raise RuntimeError("old workers are still there")

@@ -94,23 +94,33 @@ class Usage:
 
 @dataclass(slots=True)
 class Watch:
-    """What a process used, looked at every `interval` seconds. curve: (seconds, MiB)."""
+    """What a process and all below it used, looked at every `interval` seconds. curve: (seconds, MiB)."""
 
     process: Process
     interval: float = 1.0
     curve: list[tuple[float, float]] = field(default_factory=list)
-    cpu: float = 0.0
+    _spent: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _seconds: float = 0.0
 
     async def look(self) -> None:
         """Look until cancelled."""
         begun = time.monotonic()
-        first = Usage.of(self.process.family()).cpu
         while True:
-            usage = Usage.of(self.process.family())
-            elapsed = time.monotonic() - begun
-            self.curve.append((round(elapsed, 1), mebibytes(usage.rss)))
-            self.cpu = (usage.cpu - first) / elapsed if elapsed > 0.5 else 0.0
+            rss = 0
+            self._seconds = time.monotonic() - begun
+            for one in self.process.family():
+                usage = Usage.of([one])
+                rss += usage.rss
+                if usage.rss:  # it has not ended meanwhile
+                    first, _ = self._spent.get(one.pid, (usage.cpu if self._seconds < 0.5 else 0.0, 0.0))
+                    self._spent[one.pid] = first, usage.cpu
+            self.curve.append((round(self._seconds, 1), mebibytes(rss)))
             await asyncio.sleep(self.interval)
+
+    @property
+    def cpu(self) -> float:
+        """Share of a core, of processes that have ended meanwhile too."""
+        return sum(last - first for first, last in self._spent.values()) / max(0.5, self._seconds)
 
     @property
     def most(self) -> float:

@@ -129,8 +129,8 @@ class ChaosProxy:
             async with asyncio.TaskGroup() as ways:
                 up = ways.create_task(_copy(reader, server_writer))
                 ways.create_task(self._down(fault, server_reader, writer, up))
-        except* OSError:
-            pass  # a side was reset
+        except* (OSError, RuntimeError):
+            pass  # a side was reset; what uvloop raises of its closed transports is a RuntimeError
         finally:
             server_writer.transport.abort()
 
