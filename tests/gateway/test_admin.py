@@ -165,6 +165,14 @@ async def test_calls_go_to_the_servers_that_serve_their_model(fleet: Fleet, serv
     assert {entry["id"] for entry in listed} == {MODEL, "other", "common"}
 
 
+async def test_what_a_server_said_that_it_serves_is_believed_and_not_asked_for(fleet: Fleet) -> None:
+    async with FakeUpstream(models=["unsaid"]) as server:
+        await fleet.announce(server, models=["said"])
+        listed = (await fleet.gateway.client.get("/v1/models")).json()["data"]
+        assert [entry["id"] for entry in listed] == ["said"]
+        assert (await fleet.gateway.ask(model="unsaid")).status_code == 404
+
+
 async def test_an_upstreams_list_is_that_of_all_its_servers(servers: list[FakeUpstream]) -> None:
     listed, announced = servers
     async with fleet_for(listed.url) as fleet:

@@ -13,6 +13,7 @@ import pytest
 import trustme
 from aiohttp import connector
 
+from nproxy.config import Config
 from nproxy.upstreams import dns, upstream
 from tests.fakes.upstream import Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, gateway_for
@@ -104,6 +105,21 @@ async def test_a_set_that_changes_under_load_fails_no_request(fleet: list[FakeUp
             changed = True
     assert len(answers) >= 4
     assert all(answer.status == 200 and answer.done and len(answer.texts) == 3 for answer in answers)
+
+
+async def test_a_name_that_a_reload_brings_is_resolved_at_once(
+    fleet: list[FakeUpstream], resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns, "INTERVAL_SECONDS", 3600)
+    before = {"upstreams": [{"name": "fake", "replicas": [fleet[0].url], "n": "fanout"}]}
+    async with gateway_for(before) as gateway:
+        assert (await gateway.ask()).status_code == 200
+        assert resolver.looks == 0
+        gateway.app.reconfigure(Config.model_validate({"listen": {"port": 0}, **settings(fleet[0].port)}))
+        async with asyncio.timeout(5):
+            while shown(gateway) != set(HOSTS):
+                await asyncio.sleep(0)
+        assert (await gateway.ask(n=3)).status_code == 200
 
 
 async def test_calls_in_flight_outlive_the_address_that_they_went_to(
