@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -103,7 +104,8 @@ class HttpServer(Server):
     """Makes a Connection for each accepted socket. The handler's task is cancelled when its client leaves.
 
     A closed transport still waits until what was written is taken, and a client that reads nothing never takes it: such
-    connections are broken off after `linger_seconds`, and at once at the shutdown.
+    connections are broken off after `linger_seconds`, and at once at the shutdown. Clients may hold half of the files
+    that the process may open, the rest is for calls to upstreams; a connection beyond is closed as soon as it comes.
     """
 
     def __init__(
@@ -115,6 +117,8 @@ class HttpServer(Server):
         self._running_loop = asyncio.get_running_loop()
         self._transports: dict[RequestHandler, asyncio.Transport] = {}
         self._closing: set[asyncio.Transport] = set()
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        self._full = False
         self._vacant = asyncio.Event()
         self._vacant.set()
         self._sweep_timer = self._running_loop.call_later(linger_seconds, self._sweep)
@@ -137,6 +141,12 @@ class HttpServer(Server):
         super().connection_made(handler, transport)
         self._transports[handler] = transport
         self._vacant.clear()
+        full = len(self._transports) > self._most
+        if full:
+            transport.abort()
+            if not self._full:
+                log.warning("too many connections; new ones are closed", extra={"fields": {"most": self._most}})
+        self._full = full
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
