@@ -214,8 +214,7 @@ class Ledger:
             else:
                 del self._moving[ticket]
                 self._arrive(claim, now)
-        self._reserved = bool(self._queue) and self.taken >= self.bounds.inflight
-        if self._reserved:
+        if self._none_left():
             return
         keys_stopped: set[str] = set()
         spoken_for: Counter[str] = Counter()
@@ -238,6 +237,13 @@ class Ledger:
                 self.taken += choices
                 claim.account.inflight += choices
                 self._arrive(claim, now)
+                if self._none_left():
+                    return
+
+    def _none_left(self) -> bool:
+        """Whether there is not one permit for those who wait; what a walk along all of them would find as well."""
+        self._reserved = bool(self._queue) and self.taken >= self.bounds.inflight
+        return self._reserved
 
     def _arrive(self, claim: Claim, now: float) -> None:
         claim.upstream = claim.goal

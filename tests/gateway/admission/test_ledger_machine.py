@@ -185,6 +185,6 @@ class Requests(RuleBasedStateMachine):
 
 
 Requests.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestRequests = Requests.TestCase
