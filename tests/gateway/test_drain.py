@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from nproxy.config import Config
+from nproxy.config import Config, Source
+from nproxy.gateway.reload import Reload
 from nproxy.gateway.serve import drain, serve
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, body, envelope, upstream_settings
 from tests.gateway.raw import apart, post
+from tests.gateway.reloading import write
 
 
 async def test_L5_ready_says_no_while_streams_end(gateway: Gateway, upstream: FakeUpstream) -> None:
@@ -153,4 +156,30 @@ async def test_L5_sigterm(start: Start, upstream: FakeUpstream) -> None:
         going.go_on.set()
         assert (await asked).text.endswith("data: [DONE]\n\n")
     async with asyncio.timeout(3):
+        await served
+
+
+async def test_L5_the_limit_is_the_one_that_is_said_now(upstream: FakeUpstream, tmp_path: Path) -> None:
+    """The settings were reloaded since the start."""
+    upstream.behaviour = Behaviour(hold_after=2)
+    file = tmp_path / "nproxy.yaml"
+    parts: dict[str, Any] = {"listen": {"port": 0, "drain_seconds": 600}, "upstreams": [upstream_settings(upstream)]}
+    write(file, parts)
+    reading, urls, reloads = Source(file, {}).read(), asyncio.Queue[str](), asyncio.Queue[Reload]()
+    serving = serve(
+        reading.checked(),
+        ready=lambda url, _: urls.put_nowait(url),
+        reading=reading,
+        reloaded=reloads.put_nowait,
+    )
+    served = asyncio.create_task(serving)
+    async with httpx.AsyncClient(base_url=await urls.get(), trust_env=False) as client:
+        asked = asyncio.create_task(client.post("/v1/chat/completions", json=body(n=2, stream=True)))
+        await upstream.until(lambda: len(upstream.open_calls) == 2)
+        write(file, {**parts, "listen": {"port": 0, "drain_seconds": 0}})
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert (await reloads.get()).outcome == "applied"
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert "shutting_down" in (await asked).text
+    async with asyncio.timeout(60):
         await served

@@ -15,6 +15,7 @@ import pytest
 
 from nproxy.config import ConfigError
 from nproxy.gateway.serve import follow
+from nproxy.telemetry import logs
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import envelope, upstream_settings
 from tests.gateway.reloading import Following, following, under_streams, write
@@ -58,6 +59,41 @@ async def test_everything_that_a_request_reads_is_the_new(gateway: Following, se
     assert (await gateway.ask(user="x" * 2000)).status_code == 413
     shown = await gateway.client.get("/v1/models", headers={"origin": "https://page.example"})
     assert shown.headers["access-control-allow-origin"] == "https://page.example"
+
+
+async def test_admission_has_other_limits_at_once(
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    upstream.behaviour = Behaviour(hold_after=2)
+    asked = asyncio.create_task(gateway.stream(n=2, seed=1))
+    await upstream.until(lambda: len(upstream.open_calls) == 2)
+    narrow = {"limits": {"inflight_choices": 2, "queue_seconds": 0}, "n_policy": {"max_n": 2}}
+    await gateway.reload({**settings, **narrow})
+    assert (await gateway.ask(n=2)).status_code == 429
+    upstream.behaviour.go_on.set()
+    assert (await asked).done
+    assert (await gateway.ask(n=2)).status_code == 200
+
+
+async def test_log_lines_have_another_form_at_once(
+    gateway: Following, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    fd = os.open(tmp_path / "log", os.O_CREAT | os.O_WRONLY)
+    logger = logging.getLogger("nproxy")
+    before = (list(logger.handlers), logger.propagate, logger.level)
+    logs.configure("info", "json", fd)
+    try:
+        for form in ("json", "text"):
+            await gateway.reload({**settings, "telemetry": {"log_format": form}})
+            await gateway.ask()
+        logger.handlers[0].flush()
+    finally:
+        logger.handlers[:], logger.propagate = before[0], before[1]
+        logger.setLevel(before[2])
+        os.close(fd)
+    first, *_, last = (tmp_path / "log").read_text().splitlines()
+    assert first.startswith("{")
+    assert " info    chat/completions request_id=" in last
 
 
 async def test_keys_come_and_go(gateway: Following, settings: dict[str, Any]) -> None:
@@ -214,7 +250,7 @@ async def test_no_secret_is_told(gateway: Following, caplog: pytest.LogCaptureFi
 
 
 async def test_a_keys_file_that_breaks_at_the_last_moment_changes_nothing(
-    gateway: Following, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was good when the settings were checked."""
 
@@ -223,7 +259,8 @@ async def test_a_keys_file_that_breaks_at_the_last_moment_changes_nothing(
 
     monkeypatch.setattr("nproxy.gateway.edge.read_ring", broken)
     before, upstreams = gateway.app.config, gateway.app.upstreams.all
-    assert (await gateway.reload({**settings, "n_policy": {"max_n": 2}, "upstreams": []})).outcome == "refused"
+    others = [upstream_settings(upstream, name="other")]
+    assert (await gateway.reload({**settings, "n_policy": {"max_n": 2}, "upstreams": others})).outcome == "refused"
     assert (gateway.app.config, gateway.app.upstreams.all) == (before, upstreams)
 
 
@@ -246,6 +283,8 @@ async def test_a_file_that_was_missing_is_waited_for(
     keyed = {**settings, "upstreams": [upstream_settings(upstream, api_key="file:key")]}
     assert (await gateway.reload(keyed)).outcome == "refused"
     looking = asyncio.create_task(gateway.reloader.run())
+    await asyncio.sleep(0.2)
+    assert await gateway.metric('nproxy_config_reloads_total{outcome="refused"}') == 1, "nothing has changed"
     gateway.file.with_name("key").write_text("came later")
     async with asyncio.timeout(20):
         while gateway.app.upstreams.all[0].settings.api_key == "passthrough":
