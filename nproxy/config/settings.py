@@ -100,7 +100,8 @@ class Limits(Settings):
     tokens_per_minute: Count | None = None
     """Tokens of one key, prompts and answers together."""
     memory_mib: Count | None = None
-    """New requests are refused while the process holds more; null: 80 % of what the machine or its container has."""
+    """New requests are refused while the process holds more; null: 80 % of what the machine or its container has,
+    divided by the workers."""
     write_seconds: Seconds = 60
     """A client that reads nothing for so long has its request ended."""
 
