@@ -49,15 +49,8 @@ class Running:
         return {worker["pid"] for worker in await self.workers() if worker["state"] == "serving"}
 
     async def metric(self, name: str, **labels: str) -> float:
-        """The sum of all samples of this name that carry these labels."""
         async with client(self.url) as asking:
-            text = (await asking.get("/metrics")).raise_for_status().text
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+            return await metric_of(asking, name, **labels)
 
     def lines(self) -> list[str]:
         return self.log.read_text().splitlines()
@@ -65,6 +58,17 @@ class Running:
 
 def client(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, timeout=PATIENCE, trust_env=False)
+
+
+async def metric_of(asking: httpx.AsyncClient, name: str, **labels: str) -> float:
+    """The sum of all samples of this name that carry these labels."""
+    text = (await asking.get("/metrics")).raise_for_status().text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
 
 
 @contextlib.asynccontextmanager
@@ -171,6 +175,64 @@ async def test_a_killed_worker_is_replaced_and_no_counter_goes_back(tmp_path: Pa
         assert await running.metric("nproxy_worker_restarts_total") == 1
         assert await running.metric("nproxy_choices_total") == 15
         assert any("a worker was killed by SIGKILL; starting another in 0.5 s" in line for line in running.lines())
+
+
+async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Path, upstream: FakeUpstream) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        admin = f"http://127.0.0.1:{free.getsockname()[1]}"
+    file = tmp_path / "nproxy.yaml"
+
+    def write(max_n: int) -> None:
+        settings = {
+            "admin": {"port": int(admin.rsplit(":", 1)[1])},
+            "upstreams": [{"name": "u", "replicas": [], "models": [MODEL], "n": "fanout"}],
+            "limits": {"inflight_choices": 8, "queue_seconds": 0},
+            "n_policy": {"max_n": max_n},
+        }
+        file.write_text(json.dumps(settings))
+
+    write(8)
+    async with serve(tmp_path, "--config", str(file), workers=3) as running, client(admin) as operator:
+        assert {(await ask(running.url)).status_code for _ in range(9)} == {503}, "there is no server yet"
+        announced = await operator.post("/admin/upstreams/u/replicas", json={"url": upstream.url, "lease_seconds": 600})
+        assert announced.status_code < 300, announced.text
+
+        async def all_know() -> bool:
+            return {(await ask(running.url)).status_code for _ in range(9)} == {200}
+
+        await eventually(all_know)
+        assert len((await operator.get("/status")).json()["workers"]) == 3
+        assert await metric_of(operator, "nproxy_workers", state="serving") == 3
+
+        held = Behaviour(hold_after=1)
+        upstream.behaviour = held
+        streams = [asyncio.create_task(ask(running.url, stream=True, n=2)) for _ in range(4)]
+        await upstream.until(lambda: len(upstream.open_calls) == 8, PATIENCE)
+        refused = [await ask(running.url) for _ in range(9)]
+        assert {answer.status_code for answer in refused} == {429}, "eight choices in all, whichever worker is asked"
+        held.go_on.set()
+        await asyncio.gather(*streams)
+        upstream.behaviour = Behaviour()
+
+        write(2)
+        running.process.send_signal(signal.SIGHUP)
+
+        async def all_follow() -> bool:
+            return {(await ask(running.url, n=3)).status_code for _ in range(9)} == {400}
+
+        await eventually(all_follow)
+        assert await metric_of(operator, "nproxy_config_reloads_total", outcome="applied") == 1
+        file.write_text("upstreams: 1")
+        running.process.send_signal(signal.SIGHUP)
+        await until(lambda: any("settings are not reloaded" in line for line in running.lines()))
+        assert await metric_of(operator, "nproxy_config_reload_success") == 0
+        running.process.send_signal(signal.SIGUSR2)
+        await until(lambda: any("all workers are replaced" in line for line in running.lines()))
+        assert {(await ask(running.url, n=3)).status_code for _ in range(9)} == {400}, "the last good settings"
+        assert {(await ask(running.url, n=2)).status_code for _ in range(9)} == {200}, (
+            "and the server that came by itself"
+        )
 
 
 async def test_workers_end_when_their_parent_is_killed(tmp_path: Path, upstream: FakeUpstream) -> None:
