@@ -25,8 +25,8 @@ import aiohttp
 
 from nproxy.config import Engine
 from nproxy.models import LocalModel
+from nproxy.upstreams.tasks import beside
 from nproxy.workers.backoff import Backoff
-from nproxy.workers.tasks import beside
 
 log = logging.getLogger("nproxy.engine")
 

@@ -32,6 +32,7 @@ from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
 from nproxy.upstreams.sessions import Sessions
+from nproxy.upstreams.tasks import beside
 
 LIST_SECONDS = 3.0
 LIST_BYTES = 4 << 20
@@ -333,13 +334,8 @@ class Upstreams:
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Resolve host names again and again while the block runs."""
-        async with asyncio.TaskGroup() as beside:
-            watching = [beside.create_task(self.names.run()), beside.create_task(watch(lambda: self.all))]
-            try:
-                yield
-            finally:
-                for task in watching:
-                    task.cancel()
+        async with beside(self.names.run(), watch(lambda: self.all)):
+            yield
 
     def take_members(self, snapshot: Snapshot) -> None:
         """Take what was said over the admin port of all upstreams; what was said before and is not in it is over."""

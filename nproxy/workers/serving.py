@@ -17,9 +17,9 @@ from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.reload import Reload, Reloader
 from nproxy.gateway.serve import ending_signals, reloads_at, url_of
 from nproxy.telemetry.metrics import CommonMetrics, ParentMetrics
+from nproxy.upstreams.tasks import beside
 from nproxy.workers.parent import Parent
 from nproxy.workers.supervisor import Supervisor
-from nproxy.workers.tasks import beside
 
 log = logging.getLogger("nproxy.workers")
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from nproxy.config import Source
+from nproxy.upstreams.tasks import beside
 from nproxy.workers import process
 from nproxy.workers.messages import PROTOCOL, Start
 from nproxy.workers.process import Worker
 from nproxy.workers.supervisor import Supervisor
-from nproxy.workers.tasks import beside
 
 PATIENCE = 60.0
 

@@ -28,6 +28,7 @@ from nproxy.openai.errors import ApiError, internal_error, invalid_request
 from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry.logs import access
 from nproxy.upstreams.registrar import Registrar
+from nproxy.upstreams.tasks import beside
 
 WRITE_SECONDS = 60.0
 CLOSE_SECONDS = 1.0
@@ -90,13 +91,9 @@ async def admin_port(fleet: Fleet, registrar: Registrar, sock: socket.socket | N
     else:
         server = await loop.create_server(http, settings.host, settings.port)
     try:
-        async with asyncio.TaskGroup() as beside:
-            leases = beside.create_task(registrar.run())
-            try:
-                host, port = server.sockets[0].getsockname()[:2]
-                yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-            finally:
-                leases.cancel()
+        async with beside(registrar.run()):
+            host, port = server.sockets[0].getsockname()[:2]
+            yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     finally:
         server.close()
         http.pre_shutdown()
