@@ -22,6 +22,7 @@ CHOICES = "nproxy/choices/"
 OPENAI = "nproxy/openai/"
 UPSTREAMS = "nproxy/upstreams/"
 GATEWAY = "nproxy/gateway/"
+ADMISSION = "nproxy/gateway/admission/"
 
 _VALIDATION = [
     ("A1", CHOICES + "relay.py", "return self._body if self._shown is None else", "return"),
@@ -288,6 +289,23 @@ _LIMITS = [
         "output.append(data)",
         "output.append(data)\n                    self.__dict__.setdefault('kept', []).append(bytes(data))",
     ),
+    (
+        "L3",
+        ADMISSION + "desk.py",
+        "            self._transport.send(Leave(ask.ticket))\n            raise",
+        "            raise",
+    ),
+    ("N3", ADMISSION + "ledger.py", "elif self.taken + choices > self.bounds.inflight:", "elif False:"),
+    ("N3", ADMISSION + "ledger.py", "return least if ask.choices > least else None", "return None"),
+    (
+        "N4",
+        ADMISSION + "ledger.py",
+        "                self._reserved = True\n                return\n            else:",
+        "                pass\n            else:",
+    ),
+    ("N4", ADMISSION + "queue.py", "(lane[0].start, lane[0].number, place) for", "(0.0, lane[0].number, place) for"),
+    ("N5", ADMISSION + "ledger.py", "elif (over := self.waiting - self.bounds.queue) > 0:", "elif (over := 0):"),
+    ("N5", ADMISSION + "clerk.py", "self._timer = self._loop.call_at(deadline, self._tick)", "pass"),
     (
         "N7",
         UPSTREAMS + "balancing.py",
