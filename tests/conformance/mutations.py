@@ -46,7 +46,7 @@ _VALIDATION = [
 
 _SEEDS = [
     ("B1", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed"),
-    ("B2", CHOICES + "plan.py", "(request.seed is not None or len(legs) > 1)", "request.seed is not None"),
+    ("B2", CHOICES + "plan.py", "(request.seed is not None or len(legs) > 1 or again)", "request.seed is not None"),
     ("B4", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed + offset"),
     ("B5", CHOICES + "seeds.py", "if seed == _UNSEEDED:", "if False:"),
     (
@@ -68,9 +68,8 @@ _SEEDS = [
     (
         "B8",
         CHOICES + "recovery.py",
-        "        run.attempt += 1\n        self._roster.move(run, Signal.PAUSE)",
-        "        run.attempt += 1\n        object.__setattr__(run.leg, 'seed', 7)\n"
-        "        self._roster.move(run, Signal.PAUSE)",
+        "        self._roster.pause(run)\n",
+        "        self._roster.pause(run)\n        object.__setattr__(run.leg, 'seed', 7)\n",
     ),
 ]
 
@@ -163,8 +162,8 @@ _USAGE = [
     (
         "E10",
         CHOICES + "tally.py",
-        "if usage.usage is not None or not strand.lost]",
-        "if usage.usage is not None or not strand.lost][:1]",
+        "if usage.usage is not None or not strand.lost\n    ]",
+        "if usage.usage is not None or not strand.lost\n    ][:1]",
     ),
     ("E11", CHOICES + "merge.py", "strand.end()", "pass"),
     ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),
@@ -174,8 +173,8 @@ _USAGE = [
     (
         "E12",
         CHOICES + "merge.py",
-        "running(tally.counted(self._strands.values()))",
-        "running(tally.counted(self._strands.values())[:1])",
+        "running(tally.counted(self._strands.values(), self._cut))",
+        "running(tally.counted(self._strands.values(), self._cut)[:1])",
     ),
     (
         "E12",
@@ -238,7 +237,7 @@ _ERRORS = [
     ("K3", CHOICES + "conduct.py", "Losses(partial=settings.partial and", "Losses(partial=False and"),
     ("K3", CHOICES + "conduct.py", "Losses(partial=settings.partial and", "Losses(partial=True and"),
     ("K4", CHOICES + "failures.py", "return min(failures, key=rank)", "return failures[0]"),
-    ("K5", CHOICES + "recovery.py", "if run.retries >= self._retries_per_leg or", "if True or"),
+    ("K5", CHOICES + "recovery.py", "if run.retries >= per_leg or", "if True or"),
     (
         "K6",
         CHOICES + "conduct.py",
