@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from nproxy import models
+from tests.witness import witness
 
 # Read when torch is first imported: its threads sleep while they wait, because several torch processes run at once.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -32,6 +35,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shared = [name for name in _SHARED_SERVERS if name in getattr(item, "fixturenames", ())]
         group = ["real"] if item.path.parent.name == "real" else [*shared, item.path.as_posix()]
         item.add_marker(pytest.mark.xdist_group(group[0]))
+
+
+_handle = logging.Logger.handle
+
+
+def _heard_and_handled(logger: logging.Logger, record: logging.LogRecord) -> None:
+    witness.heard(record)
+    _handle(logger, record)
+
+
+logging.Logger.handle = _heard_and_handled  # type: ignore[method-assign]  # handlers come and go, this stays
+
+
+@pytest.fixture(autouse=True)
+def no_secret_is_told() -> Iterator[None]:
+    """Nothing that a test has logged or shown holds its secrets, prompts and answers."""
+    witness.listen()
+    yield
+    assert witness.told() == []
 
 
 @pytest.fixture(scope="session")

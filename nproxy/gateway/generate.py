@@ -80,10 +80,8 @@ def _attempts(app: App, request: Request, routes: Sequence[Route]) -> Iterator[A
     """Plan the request for one upstream after the other. Raises ApiError where the first cannot do what it asks for."""
     for place, route in enumerate(routes):
         capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
-        replayed = route.upstream.settings.resume == "replay"
-        greedy = app.config.n_policy.greedy
         try:
-            yield Attempt(route, capability, make_plan(request, capability, _draw, greedy, replayed=replayed))
+            yield Attempt(route, capability, make_plan(request, capability, _draw, app.config.n_policy.greedy))
         except ApiError:
             if place == 0:
                 raise

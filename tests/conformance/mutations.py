@@ -22,7 +22,6 @@ CHOICES = "nproxy/choices/"
 OPENAI = "nproxy/openai/"
 UPSTREAMS = "nproxy/upstreams/"
 GATEWAY = "nproxy/gateway/"
-ADMISSION = "nproxy/gateway/admission/"
 
 _VALIDATION = [
     ("A1", CHOICES + "relay.py", "return self._body if self._shown is None else", "return"),
@@ -46,7 +45,7 @@ _VALIDATION = [
 
 _SEEDS = [
     ("B1", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed"),
-    ("B2", CHOICES + "plan.py", "(request.seed is not None or len(legs) > 1 or again)", "request.seed is not None"),
+    ("B2", CHOICES + "plan.py", "(request.seed is not None or len(legs) > 1)", "request.seed is not None"),
     ("B4", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed + offset"),
     ("B5", CHOICES + "seeds.py", "if seed == _UNSEEDED:", "if False:"),
     (
@@ -68,8 +67,9 @@ _SEEDS = [
     (
         "B8",
         CHOICES + "recovery.py",
-        "        self._roster.pause(run)\n",
-        "        self._roster.pause(run)\n        object.__setattr__(run.leg, 'seed', 7)\n",
+        "        run.attempt += 1\n        self._roster.move(run, Signal.PAUSE)",
+        "        run.attempt += 1\n        object.__setattr__(run.leg, 'seed', 7)\n"
+        "        self._roster.move(run, Signal.PAUSE)",
     ),
 ]
 
@@ -162,8 +162,8 @@ _USAGE = [
     (
         "E10",
         CHOICES + "tally.py",
-        "if usage.usage is not None or not strand.lost\n    ]",
-        "if usage.usage is not None or not strand.lost\n    ][:1]",
+        "if usage.usage is not None or not strand.lost]",
+        "if usage.usage is not None or not strand.lost][:1]",
     ),
     ("E11", CHOICES + "merge.py", "strand.end()", "pass"),
     ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),
@@ -173,8 +173,8 @@ _USAGE = [
     (
         "E12",
         CHOICES + "merge.py",
-        "running(tally.counted(self._strands.values(), self._cut))",
-        "running(tally.counted(self._strands.values(), self._cut)[:1])",
+        "running(tally.counted(self._strands.values()))",
+        "running(tally.counted(self._strands.values())[:1])",
     ),
     (
         "E12",
@@ -237,7 +237,7 @@ _ERRORS = [
     ("K3", CHOICES + "conduct.py", "Losses(partial=settings.partial and", "Losses(partial=False and"),
     ("K3", CHOICES + "conduct.py", "Losses(partial=settings.partial and", "Losses(partial=True and"),
     ("K4", CHOICES + "failures.py", "return min(failures, key=rank)", "return failures[0]"),
-    ("K5", CHOICES + "recovery.py", "if run.retries >= per_leg or", "if True or"),
+    ("K5", CHOICES + "recovery.py", "if run.retries >= self._retries_per_leg or", "if True or"),
     (
         "K6",
         CHOICES + "conduct.py",
@@ -288,23 +288,6 @@ _LIMITS = [
         "output.append(data)",
         "output.append(data)\n                    self.__dict__.setdefault('kept', []).append(bytes(data))",
     ),
-    (
-        "L3",
-        ADMISSION + "desk.py",
-        "            self._transport.send(Leave(ask.ticket))\n            raise",
-        "            raise",
-    ),
-    ("N3", ADMISSION + "ledger.py", "elif self.taken + choices > self.bounds.inflight:", "elif False:"),
-    ("N3", ADMISSION + "ledger.py", "return least if ask.choices > least else None", "return None"),
-    (
-        "N4",
-        ADMISSION + "ledger.py",
-        "                self._reserved = True\n                return\n            else:",
-        "                pass\n            else:",
-    ),
-    ("N4", ADMISSION + "queue.py", "(lane[0].start, lane[0].number, place) for", "(0.0, lane[0].number, place) for"),
-    ("N5", ADMISSION + "ledger.py", "elif (over := self.waiting - self.bounds.queue) > 0:", "elif (over := 0):"),
-    ("N5", ADMISSION + "clerk.py", "self._timer = self._loop.call_at(deadline, self._tick)", "pass"),
     (
         "N7",
         UPSTREAMS + "balancing.py",

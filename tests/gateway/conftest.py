@@ -19,6 +19,8 @@ from nproxy.gateway.serve import Running, running
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 
 CHAT = "/v1/chat/completions"
+PROMPT = "canary: hi"
+"""What no log, metric or status page may hold (tests/witness.py)."""
 
 
 @dataclass
@@ -97,7 +99,7 @@ class Gateway:
 
 def body(path: str = CHAT, **fields: Any) -> dict[str, Any]:
     """A small request body for an endpoint."""
-    prompt: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]} if path == CHAT else {"prompt": "hi"}
+    prompt: dict[str, Any] = {"messages": [{"role": "user", "content": PROMPT}]} if path == CHAT else {"prompt": PROMPT}
     return {"model": MODEL, **prompt, **fields}
 
 

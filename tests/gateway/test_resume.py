@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.fakes.upstream import Behaviour, FakeUpstream, Seen
-from tests.gateway.conftest import CHAT, Gateway, Stream, gateway_for
+from tests.gateway.conftest import CHAT, PROMPT, Gateway, Stream, gateway_for
 
 COMPLETIONS = "/v1/completions"
 PIECES = 12
@@ -112,13 +112,6 @@ async def test_another_answer_ends_in_an_error_and_siblings_live() -> None:
         assert await gateway.metric('nproxy_resumes_total{how="replay",outcome="differs",upstream="fake"}') == 1
 
 
-async def test_a_stream_without_a_seed_is_drawn_once() -> None:
-    async with fleet(lambda seen: Behaviour(pieces=pieces, end_after=5) if first(seen) else None) as (gateway, servers):
-        stream = await gateway.stream()
-        seeds = {seen.body["seed"] for server in servers for seen in server.calls}
-        assert stream.done and len(seeds) == 1 and stream.texts == {0: text(seeds.pop())}
-
-
 async def test_off_is_what_it_was() -> None:
     async with fleet(lambda seen: Behaviour(pieces=pieces, end_after=5), resume="off") as (gateway, servers):
         stream = await ask(gateway, n=2)
@@ -152,7 +145,7 @@ async def test_continuing_from_what_was_said(way: str, path: str, n: int) -> Non
     def choose(seen: Seen) -> Behaviour:
         if first(seen):
             return Behaviour(pieces=pieces, end_after=6, end="cut")
-        spoken = seen.body["prompt"][2:] if path == COMPLETIONS else seen.body["messages"][-1]["content"]
+        spoken = seen.body["prompt"][len(PROMPT) :] if path == COMPLETIONS else seen.body["messages"][-1]["content"]
         return Behaviour(pieces=lambda seed: _behind(text(seed), spoken), usage=_counts(spoken))
 
     def _behind(all: str, spoken: str) -> list[str]:
