@@ -69,10 +69,12 @@ class Respond:
 class FallBack:
     """Have the request planned anew at another upstream; the client has been sent nothing of this one.
 
-    Comes in place of Respond, and only where the settings allow it. kinds: what went wrong here, in order, each once.
+    Only where the settings allow it. kinds: what went wrong here, in order, each once. instead: what the client is told
+    where no other upstream has the model.
     """
 
     kinds: tuple[FailureKind, ...]
+    instead: Respond
 
 
 @dataclass(frozen=True, slots=True)

@@ -360,13 +360,11 @@ class Conduct:
                 self._writes.append(error_event(self._losses.error(retries_spent=self._recovery.retries_spent)))
                 self._finish(self._losses.kind)
         elif self._roster.calls == 0 or self._losses.clear:
-            if self._settings.fallback and self._losses.upstreams_own:
-                self._commands.append(FallBack(self._losses.kinds))
-                self._finish("fallback")
-                return
             error = self._losses.error(retries_spent=self._recovery.retries_spent)
-            self._commands.append(Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items())))
-            self._finish(self._losses.kind)
+            told = Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items()))
+            falls_back = self._settings.fallback and self._losses.upstreams_own
+            self._commands.append(FallBack(self._losses.kinds, told) if falls_back else told)
+            self._finish("fallback" if falls_back else self._losses.kind)
         elif not self._gathering:
             self._gathering = True
             self._commands.append(SetTimer("gather", self._settings.gather_seconds))

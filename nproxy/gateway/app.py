@@ -28,7 +28,8 @@ from nproxy.openai.errors import ApiError, internal_error
 from nproxy.openai.requests import Limits
 from nproxy.telemetry.logs import access
 from nproxy.telemetry.metrics import Metrics
-from nproxy.upstreams.upstream import Upstream, Upstreams
+from nproxy.upstreams.upstream import Upstream
+from nproxy.upstreams.upstreams import Upstreams
 
 MOST_CHOICES = 512
 """Prompts x n of one request."""

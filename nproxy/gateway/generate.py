@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import inf
 
+from nproxy.choices.commands import FallBack
 from nproxy.choices.conduct import Conduct
 from nproxy.choices.plan import Request, make_plan
 from nproxy.choices.settings import ConductSettings
@@ -25,7 +27,8 @@ from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
-from nproxy.upstreams.upstream import Route, Upstream
+from nproxy.upstreams.routes import Route, Routes
+from nproxy.upstreams.upstream import Upstream
 
 Parse = Callable[[Body, Limits, str | None], Request]
 
@@ -58,37 +61,60 @@ async def _read(app: App, exchange: Exchange, parse: Parse, hold: Hold) -> Reque
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Everything that is the request's fault is raised before any call."""
     exchange.demand_model(request.model)
-    attempts = _attempts(app, request, await app.upstreams.routes(request.model))
-    attempt, following = next(attempts), next(attempts, None)
-    if attempt.route.instead_of:
-        app.metrics.fallbacks(attempt.route.instead_of, attempt.upstream.name).inc()
+    first = await app.upstreams.route(request.model)
+    routes = app.upstreams.routes(first, request.model)
+    attempt = _planned(app, request, await routes.next() or first)
+    if attempt.upstream is not first.upstream:
+        app.metrics.fallbacks(first.upstream.name, attempt.upstream.name).inc()
     exchange.choices, choices = request.choices, request.prompts * attempt.plan.n
     async with app.desk.admitted(exchange.caller, attempt.upstream.name, choices, guess(request, choices)) as grant:
         exchange.headers.update(app.desk.headers(exchange.caller))
-        drive = partial(_drive, app, exchange, request, grant)
+        chain = bool(first.upstream.settings.fallback)
         try:
-            while await drive(attempt, last=following is None) and following is not None:
+            while (fell_back := await _drive(app, exchange, request, attempt, grant, chain=chain)) is not None:
+                if (following := await _next(app, request, routes, grant)) is None:
+                    await _tell(exchange, fell_back)
+                    return
                 app.metrics.fallbacks(attempt.upstream.name, following.upstream.name).inc()
-                attempt, following = following, next(attempts, None)
+                attempt = following
                 await grant.move(attempt.upstream.name)
         finally:
             if exchange.code >= 400:
                 grant.nothing_came()
 
 
-def _attempts(app: App, request: Request, routes: Sequence[Route]) -> Iterator[Attempt]:
-    """Plan the request for one upstream after the other. Raises ApiError where the first cannot do what it asks for."""
-    for place, route in enumerate(routes):
-        capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
-        try:
-            yield Attempt(route, capability, make_plan(request, capability, _draw, app.config.n_policy.greedy))
-        except ApiError:
-            if place == 0:
-                raise
+async def _tell(exchange: Exchange, fell_back: FallBack) -> None:
+    """Tell what went wrong, as there is no other upstream to ask."""
+    told = fell_back.instead
+    exchange.outcome = fell_back.kinds[0]
+    exchange.headers.update(told.headers)
+    await exchange.respond(told.status, told.body)
 
 
-async def _drive(app: App, exchange: Exchange, request: Request, grant: Grant, attempt: Attempt, *, last: bool) -> bool:
-    """Drive the request at one upstream; True where the client has nothing, and the next one is to be asked."""
+def _planned(app: App, request: Request, route: Route) -> Attempt:
+    """Plan the request for one upstream. Raises ApiError where that one cannot do what it asks for."""
+    capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
+    greedy, replayed = app.config.n_policy.greedy, route.upstream.settings.resume == "replay"
+    return Attempt(route, capability, make_plan(request, capability, _draw, greedy, replayed=replayed))
+
+
+async def _next(app: App, request: Request, routes: Routes, grant: Grant) -> Attempt | None:
+    """Plan the request for the next upstream that can do what it asks for and has room; None where there is none."""
+    while (route := await routes.next()) is not None:
+        with suppress(ApiError):
+            attempt = _planned(app, request, route)
+            await grant.move(attempt.upstream.name)
+            return attempt
+    return None
+
+
+async def _drive(
+    app: App, exchange: Exchange, request: Request, attempt: Attempt, grant: Grant, *, chain: bool
+) -> FallBack | None:
+    """Drive the request at one upstream; gives why where the client has nothing, and another one is to be asked.
+
+    chain: there may be another one.
+    """
     upstream, name, plan = attempt.upstream, attempt.route.name, attempt.plan
     exchange.upstream, exchange.mode = upstream.name, plan.mode
     exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
@@ -99,7 +125,7 @@ async def _drive(app: App, exchange: Exchange, request: Request, grant: Grant, a
         request,
         plan,
         attempt.capability,
-        _settings(app, upstream, request, last=last),
+        _settings(app, upstream, request, chain=chain),
         budget=upstream.budget.take,
         jitter=random.random,
         draw=_draw,
@@ -120,10 +146,10 @@ async def _drive(app: App, exchange: Exchange, request: Request, grant: Grant, a
     finally:
         app.drives.discard(drive)
         observer.ended(request.choices)
-    return drive.fell_back is not None
+    return drive.fell_back
 
 
-def _settings(app: App, upstream: Upstream, request: Request, *, last: bool) -> ConductSettings:
+def _settings(app: App, upstream: Upstream, request: Request, *, chain: bool) -> ConductSettings:
     stream = app.config.stream
     return ConductSettings(
         id=_ID_PREFIXES[request.dialect] + uuid.uuid4().hex,
@@ -135,7 +161,7 @@ def _settings(app: App, upstream: Upstream, request: Request, *, last: bool) -> 
         ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
         partial=app.config.n_policy.on_leg_failure == "partial",
         headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
-        fallback=not last,
+        fallback=chain,
     )
 
 

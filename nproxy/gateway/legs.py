@@ -19,7 +19,8 @@ from nproxy.upstreams.affinity import prompt_hash
 from nproxy.upstreams.client import Call
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.upstream import Route, Upstream
+from nproxy.upstreams.routes import Route
+from nproxy.upstreams.upstream import Upstream
 
 _PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
 _WRITTEN_ANEW = ("content-type", "content-encoding", "accept-encoding", "x-request-id", "idempotency-key")

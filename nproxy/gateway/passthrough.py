@@ -25,6 +25,7 @@ from nproxy.upstreams.forward import Answer, ForwardError
 from nproxy.upstreams.headers import downward, upward
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.models import ModelName
+from nproxy.upstreams.routes import Route, Routes
 from nproxy.upstreams.upstream import Upstream
 
 PEEK_BYTES = 64 << 10
@@ -50,11 +51,11 @@ class _Upload:
     error: ApiError | None = None
     used: bool = False
 
-    def data(self, name: ModelName | None) -> bytes | AsyncGenerator[bytes] | None:
+    def data(self, name: ModelName) -> bytes | AsyncGenerator[bytes] | None:
         """What is sent to an upstream, which knows the model by this name."""
         if self.rest is not None:
             return self.stream()
-        if self.body is not None and name is not None and name.upstream is not None:
+        if self.body is not None and name.upstream is not None:
             return bytes(self.body.splice({"model": name.upstream}))
         return self.known or None
 
@@ -76,58 +77,47 @@ async def serve(app: App, exchange: Exchange) -> None:
     """Send the request on and the answer back. Raises ApiError where no answer has begun."""
     with app.desk.door(exchange.caller) as hold:
         upload, model = await _open_upload(app, exchange, hold)
-        upstream, name = await _route(app, model)
-        first = _Place(upstream, name)
-        places = [first]
-        if model is not None and upstream.settings.fallback:
-            places += [_Place(route.upstream, route.name) for route in await app.upstreams.fallbacks(upstream, model)]
-        places = [place for place in places if place.usable(model)] or places
-        if places[0] is not first:
-            app.metrics.fallbacks(upstream.name, places[0].upstream.name).inc()
-        async with app.desk.admitted(exchange.caller, places[0].upstream.name, 1) as grant:
+        first = await _route(app, model)
+        routes = app.upstreams.routes(first, model)
+        route = await routes.next() or first
+        if route.upstream is not first.upstream:
+            app.metrics.fallbacks(first.upstream.name, route.upstream.name).inc()
+        async with app.desk.admitted(exchange.caller, route.upstream.name, 1) as grant:
             exchange.headers.update(app.desk.headers(exchange.caller))
-            for place, following in zip(places, (*places[1:], None), strict=True):
-                if not await _serve(exchange, place, upload, model, last=following is None) or following is None:
-                    return
-                app.metrics.fallbacks(place.upstream.name, following.upstream.name).inc()
-                await grant.move(following.upstream.name)
+            while (following := await _serve(exchange, route, upload, routes)) is not None:
+                app.metrics.fallbacks(route.upstream.name, following.upstream.name).inc()
+                route = following
+                await grant.move(route.upstream.name)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Place:
-    """Where a request may go. name: of its model there, None where it names none or any."""
-
-    upstream: Upstream
-    name: ModelName | None
-
-    def called(self, model: str | None) -> str | None:
-        """The upstream's name of the model."""
-        return model if self.name is None else self.name.upstream or self.name.shown
-
-    def usable(self, model: str | None) -> bool:
-        """Whether a replica that is in order serves it."""
-        return self.upstream.gate.usable(self.called(model))
-
-
-async def _serve(exchange: Exchange, place: _Place, upload: _Upload, model: str | None, *, last: bool) -> bool:
-    """Ask one upstream; True where it failed and nothing was begun, so that the next one may be asked."""
-    upstream, kin = place.upstream, Kin(place.called(model))
+async def _serve(exchange: Exchange, route: Route, upload: _Upload, others: Routes) -> Route | None:
+    """Ask one upstream; gives the next one to ask where it failed and nothing was begun, None where all is done."""
+    upstream, kin, attempts = route.upstream, Kin(route.called), _Attempts(route.upstream)
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
     exchange.headers["x-nproxy-upstream"] = upstream.name
     headers = _headers_up(exchange, upstream, upload)
-    attempts = _Attempts(upstream)
+    method, target = exchange.request.method, exchange.target
     while True:
         try:
-            await _pass(exchange, upstream, kin, headers, upload.data(place.name), last=last)
-            return False
+            async with upstream.pass_on(kin, method, target, headers, upload.data(route.name)) as answer:
+                status = Failure(FailureKind.STATUS, "The upstream refused.", status=answer.status)
+                if (following := await _after(status, upload, others)) is None:
+                    await _send_back(exchange, answer)
+                return following
         except ForwardError as error:
             if exchange.response is not None:
                 exchange.abort()  # a cut answer must not look complete
-                return False
-            if upload.used or not attempts.another(error.failure):
-                if last or upload.used or not upstreams_own(error.failure):
-                    raise upload.error or as_error([error.failure], retries_spent=False) from None
-                return True
+                return None
+            if not upload.used and attempts.another(error.failure):
+                continue
+            if (following := await _after(error.failure, upload, others)) is None:
+                raise upload.error or as_error([error.failure], retries_spent=False) from None
+            return following
+
+
+async def _after(failure: Failure, upload: _Upload, others: Routes) -> Route | None:
+    """Where a request goes that failed so, if anywhere."""
+    return None if upload.used or not upstreams_own(failure) else await others.next()
 
 
 class _Attempts:
@@ -150,22 +140,6 @@ class _Attempts:
             return False
         self._left -= 1
         return True
-
-
-async def _pass(
-    exchange: Exchange,
-    upstream: Upstream,
-    kin: Kin,
-    headers: CIMultiDict[str],
-    data: bytes | AsyncGenerator[bytes] | None,
-    *,
-    last: bool,
-) -> None:
-    async with upstream.pass_on(kin, exchange.request.method, exchange.target, headers, data) as answer:
-        status = Failure(FailureKind.STATUS, "The upstream refused.", status=answer.status)
-        if not last and upstreams_own(status):
-            raise ForwardError(status)
-        await _send_back(exchange, answer)
 
 
 async def _send_back(exchange: Exchange, answer: Answer) -> None:
@@ -234,22 +208,22 @@ def _model_of(body: Body | None) -> str | None:
     return model if isinstance(model, str) else None
 
 
-async def _route(app: App, model: str | None) -> tuple[Upstream, ModelName | None]:
+async def _route(app: App, model: str | None) -> Route:
     """The upstream whose model the body names, else the configured one, else the only one."""
-    upstreams = app.upstreams
+    upstreams, unknown = app.upstreams, ModelName(model or "")
     if model is not None:
         for upstream in upstreams.all:
             if (name := await upstream.models.find(model)) is not None:
-                return upstream, name
+                return Route(upstream, name)
     if app.config.passthrough.upstream is not None:
-        return upstreams.by_name[app.config.passthrough.upstream], None
+        return Route(upstreams.by_name[app.config.passthrough.upstream], unknown)
     if len(upstreams.all) == 1:
-        return upstreams.all[0], None
+        return Route(upstreams.all[0], unknown)
     if model is None:
         raise invalid_request("The request names no model, and no upstream is configured for this path.", param="model")
     for upstream in upstreams.all:
         if upstream.models.takes_any():
-            return upstream, None
+            return Route(upstream, unknown)
     raise model_not_found(model)
 
 

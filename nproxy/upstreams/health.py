@@ -23,12 +23,24 @@ class Looks:
     """What looks at one replica have shown. The first look is due at once.
 
     down: so many failed in a row that it gets no calls. doubtful: the last one failed, so that others are preferred.
+    answered: the last one got an answer, be it a bad one; None before the first.
     """
 
-    __slots__ = ("_due", "_heard_at", "_in_a_row", "_last", "_patience", "_settings", "_silent_since", "down")
+    __slots__ = (
+        "_due",
+        "_heard_at",
+        "_in_a_row",
+        "_last",
+        "_patience",
+        "_settings",
+        "_silent_since",
+        "answered",
+        "down",
+    )
 
     def __init__(self, settings: Settings) -> None:
         self.down = False
+        self.answered: bool | None = None
         self._settings = settings
         self._in_a_row = 0  # looks that contradict `down`
         self._last = -inf  # when the last look began
@@ -36,11 +48,6 @@ class Looks:
         self._heard_at = -inf
         self._silent_since = inf
         self._patience = SILENT_SECONDS
-
-    @property
-    def seen(self) -> bool:
-        """Whether there was a look at all."""
-        return self._last > -inf
 
     @property
     def doubtful(self) -> bool:
@@ -66,6 +73,7 @@ class Looks:
         answered: an answer came, be it a bad one. Where none did and calls brought something meanwhile, the replica is
         busy, and the look says nothing.
         """
+        self.answered = answered
         if not answered and self._heard_at >= self._last:
             return False
         if well is not self.down:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
-
-T = TypeVar("T")
+from types import TracebackType
 
 
 class GivenUpError(Exception):
@@ -14,7 +11,11 @@ class GivenUpError(Exception):
 
 
 class Lifeline:
-    """Belongs to one call and to the task that reads it. spoken: something of its answer has come."""
+    """Belongs to one call and to the task that makes it. spoken: something of its answer has come.
+
+    A block `with line:` waits for what the upstream says next; it raises GivenUpError where the call is given up
+    meanwhile, or was before.
+    """
 
     __slots__ = ("_cut", "_task", "_waits", "spoken")
 
@@ -25,26 +26,21 @@ class Lifeline:
         self.spoken = False
 
     def cut(self) -> None:
-        """Give the call up. What waits for it raises GivenUpError at once; what reads it later, then."""
+        """Give the call up: at once where something waits for it, else when that is tried next."""
         if not self._cut:
             self._cut = True
             if self._waits and self._task is not None:
                 self._task.cancel()
 
-    async def wait(self, coming: Awaitable[T]) -> T:
-        """Wait for what the upstream says next. Raises GivenUpError; others may cancel the task all the same."""
+    def __enter__(self) -> None:
+        if self._cut:
+            raise GivenUpError
         self._waits = True
-        try:
-            if self._is_cut():
-                raise GivenUpError
-            return await coming
-        except asyncio.CancelledError:
-            # Counted by the task as in asyncio.timeout: whoever else cancelled it has the last word.
-            if self._is_cut() and self._task is not None and self._task.uncancel() == 0:
-                raise GivenUpError from None
-            raise
-        finally:
-            self._waits = False
 
-    def _is_cut(self) -> bool:
-        return self._cut  # read anew, as others change it
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._waits = False
+        # Counted by the task as in asyncio.timeout: whoever else cancelled it has the last word.
+        if self._cut and kind is asyncio.CancelledError and self._task is not None and self._task.uncancel() == 0:
+            raise GivenUpError from None

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 
 from pydantic import SecretStr
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFailed
-from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
+from nproxy.config import ENGINE_UPSTREAM, Timeouts
 from nproxy.config import Upstream as Settings
-from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.capabilities import Capabilities
 from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.company import Company
-from nproxy.upstreams.dns import Names, resolve
 from nproxy.upstreams.failures import given_up, unavailable
 from nproxy.upstreams.forward import Answer, ForwardError, fetch, forward
 from nproxy.upstreams.gate import Gate, NobodyError, Policy
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.lifeline import GivenUpError, Lifeline
+from nproxy.upstreams.lifeline import GivenUpError
 from nproxy.upstreams.membership import NOBODY, Guests, members
-from nproxy.upstreams.models import ModelList, ModelName
-from nproxy.upstreams.prober import watch
-from nproxy.upstreams.registry import Snapshot
+from nproxy.upstreams.models import ModelList
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
 from nproxy.upstreams.sessions import Sessions
-from nproxy.upstreams.tasks import beside
 
 LIST_SECONDS = 3.0
 LIST_BYTES = 4 << 20
-FIRST_LOOK_SECONDS = 5.0
-"""How long the start waits for host names to be resolved; those that take longer come later."""
 _NO_HEADERS: Mapping[str, str] = {}
 
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
@@ -132,12 +123,20 @@ class Upstream:
             yield [LegFailed(call.leg, unavailable(self.name, nobody.seconds))]
 
     async def _call(self, call: Call, kin: Kin, replica: Replica) -> AsyncGenerator[list[Event]]:
+        """Send one leg to this replica."""
         company = Company(replica)
-        async with aclosing(self.client.call(replica, call)) as batches:
-            with replica.lifeline() as line:
-                while (batch := await self._next(line, batches, call.leg)) is not None:
-                    last = batch[-1]
+        with replica.lifeline() as line:
+            async with aclosing(self.client.call(replica, call)) as batches:
+                while True:
+                    try:
+                        with line:
+                            batch = await anext(batches)
+                    except StopAsyncIteration:
+                        return
+                    except GivenUpError:
+                        batch = [LegFailed(call.leg, given_up(self.name, spoken=line.spoken))]
                     company.spoke()
+                    last = batch[-1]
                     if isinstance(last, LegFailed):
                         batch[-1] = LegFailed(call.leg, self._failed(kin, replica, call.leg, last.failure))
                         yield batch
@@ -148,12 +147,6 @@ class Upstream:
                         batch[-1] = LegEnded(call.leg, beside=True)
                     yield batch
 
-    async def _next(self, line: Lifeline, batches: AsyncGenerator[list[Event]], leg: int) -> list[Event] | None:
-        try:
-            return await line.wait(anext(batches, None))
-        except GivenUpError:
-            return [LegFailed(leg, given_up(self.name, spoken=line.spoken))]
-
     @asynccontextmanager
     async def pass_on(
         self, kin: Kin, method: str, target: str, headers: Mapping[str, str], data: bytes | AsyncIterator[bytes] | None
@@ -162,8 +155,8 @@ class Upstream:
         try:
             async with self.gate.permit(1, kin) as replica, AsyncExitStack() as stack:
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
-                with replica.lifeline() as line:
-                    answer = await line.wait(stack.enter_async_context(sent))
+                with replica.lifeline() as line, line:
+                    answer = await stack.enter_async_context(sent)
                 replica.heard(kin)
                 yield answer
                 status = Failure(FailureKind.STATUS, "It answered.", status=answer.status)
@@ -229,8 +222,9 @@ class Upstream:
         """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded."""
         if self.name == ENGINE_UPSTREAM:
             return bool(await self.document("/health", LIST_SECONDS))
-        if self.watched and all(replica.looks.seen for replica in self.gate.replicas):
-            return self.gate.usable()
+        looks = [replica.looks.answered for replica in self.gate.replicas] if self.watched else []
+        if looks and None not in looks:
+            return any(looks)
         for replica in self.gate.replicas:
             try:
                 await self._get_models(replica)
@@ -272,167 +266,9 @@ class Upstream:
         return await fetch(self.client, replica, path, headers, seconds=seconds, limit=LIST_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """An upstream that a request may go to, and how the model is called there.
-
-    instead_of: the name of the upstream that was to be asked first, where that one is passed over.
-    """
-
-    upstream: Upstream
-    name: ModelName
-    instead_of: str = ""
-
-    @property
-    def called(self) -> str:
-        """The upstream's own name of the model."""
-        return self.name.upstream or self.name.shown
-
-    @property
-    def usable(self) -> bool:
-        """Whether a replica that is in order serves it."""
-        return self.upstream.gate.usable(self.called)
-
-
-class Upstreams:
-    """All upstreams of a configuration, in the file's order; the built-in engine first."""
-
-    def __init__(self, config: Config, engine_socket: Path | None) -> None:
-        self._sessions = Sessions()
-        self._addresses: Mapping[str, Sequence[str]] = {}
-        self._guests: dict[str, Guests] = {}
-        self.names = Names(self._host_names, self._resolved, resolve)
-        self._engine_socket = engine_socket
-        self.by_name: dict[str, Upstream] = {}
-        self.reconfigure(config)
-
-    def reconfigure(self, config: Config) -> None:
-        """Take the upstreams of another configuration.
-
-        Those whose settings stay are left alone, new ones are made; those that are gone get no new requests, and end
-        when the calls that hold them have ended.
-        """
-        known, self.by_name = self.by_name, {}
-        engine = [] if self._engine_socket is None else [_engine(self._engine_socket, config)]
-        for settings in (*engine, *config.upstreams):
-            upstream = known.get(settings.name)
-            if upstream is None:
-                upstream = Upstream(settings, self._sessions)
-            elif upstream.settings != settings:
-                upstream.reconfigure(settings)
-            self.by_name[settings.name] = upstream
-        self.all = tuple(self.by_name.values())
-        self._take()
-        self.names.soon()
-
-    async def begin(self) -> None:
-        """Resolve host names for the first time."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LOOK_SECONDS):
-                await self.names.once()
-
-    @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """Resolve host names again and again while the block runs."""
-        async with beside(self.names.run(), watch(lambda: self.all)):
-            yield
-
-    def take_members(self, snapshot: Snapshot) -> None:
-        """Take what was said over the admin port of all upstreams; what was said before and is not in it is over."""
-        self._guests = {name: Guests.read(told) for name, told in snapshot.items()}
-        self._take()
-
-    def _resolved(self, addresses: Mapping[str, Sequence[str]]) -> None:
-        self._addresses = addresses
-        self._take()
-
-    def _take(self) -> None:
-        for upstream in self.all:
-            upstream.take(self._addresses, self._guests.get(upstream.name, NOBODY))
-
-    def _host_names(self) -> list[str]:
-        replicas = [replica for upstream in self.all for replica in upstream.settings.replicas]
-        return [replica.name for replica in replicas if isinstance(replica, DnsName)]
-
-    @property
-    def _only(self) -> Upstream | None:
-        """The one upstream that there is, where nobody configured its models."""
-        return self.all[0] if len(self.all) == 1 and not self.all[0].models.configured else None
-
-    async def route(self, model: str) -> tuple[Upstream, ModelName]:
-        """The upstream for a model: the first that has it, else the first whose list cannot be read.
-
-        An upstream that is the only one, and whose models nobody configured, is left to say what it does not have.
-        Raises ApiError 404 when there is none.
-        """
-        everyone, only = self.all, self._only
-        for upstream in everyone:
-            if (name := await upstream.models.find(model)) is not None:
-                return upstream, name
-        for upstream in everyone:
-            if upstream.models.takes_any() or (upstream is only and upstream.may_serve(model)):
-                return upstream, ModelName(model)
-        raise model_not_found(model)
-
-    async def routes(self, model: str) -> list[Route]:
-        """Where a request for a model may go, in order: the upstream for it, then those to fall back to.
-
-        Upstreams without a replica in order are left out, unless there are no others. Raises as `route` does.
-        """
-        first = Route(*await self.route(model))
-        if not first.upstream.settings.fallback:
-            return [first]
-        every = [first, *await self.fallbacks(first.upstream, model)]
-        usable = [route for route in every if route.usable] or every
-        if usable[0] is not first:
-            usable[0] = replace(usable[0], instead_of=first.upstream.name)
-        return usable
-
-    async def fallbacks(self, upstream: Upstream, model: str) -> list[Route]:
-        """The upstreams to fall back to that have the model: an upstream's own, then those of these; each once."""
-        found: list[Route] = []
-        names = [upstream.name]
-        for name in names:
-            other = self.by_name.get(name, upstream)
-            names += [behind for behind in other.settings.fallback if behind not in names]
-            if other is upstream:
-                continue
-            known = await other.models.find(model)
-            if known is not None or other.models.takes_any():
-                found.append(Route(other, known or ModelName(model)))
-        return found
-
-    async def unnamed(self) -> str | None:
-        """The model of a request that names none: the only one that the only upstream lists."""
-        only = self._only
-        listed = [] if only is None else [*await only.models.entries()]
-        return listed[0] if len(listed) == 1 else None
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._sessions.close()
-
-
 def _policy(settings: Settings) -> Policy:
     return Policy(
         parallel=None if settings.parallel == "auto" else settings.parallel,
         breaker=settings.breaker,
         health=settings.health,
-    )
-
-
-def _engine(socket: Path, config: Config) -> Settings:
-    """The built-in engine as an upstream: native `n`, an exact wire, and no hurry while it computes.
-
-    It shares computed prompts among the requests of one key: the client's own, or beside `auth` the caller's name.
-    """
-    return Settings.model_validate(
-        {
-            "name": ENGINE_UPSTREAM,
-            "replicas": [f"unix:{socket}"],
-            "n": "native",
-            "wire": "exact",
-            "api_key": "passthrough" if config.auth is None else "none",
-            "timeouts": Timeouts(first_event=600, idle=300, response=None),
-        }
     )

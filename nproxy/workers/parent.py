@@ -25,7 +25,7 @@ from nproxy.telemetry.sums import exposition
 from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.registry import Snapshot
-from nproxy.upstreams.upstream import Upstreams
+from nproxy.upstreams.upstreams import Upstreams
 from nproxy.workers.channel import ChannelClosed
 from nproxy.workers.messages import (
     PROTOCOL,
@@ -56,6 +56,7 @@ class Parent:
     """The gateway as a whole, to the admin port and to the workers.
 
     reading: the settings that are served. registrar: servers that announced themselves. supervisor: the workers.
+    to_restart: set when these are to be replaced.
     Made inside the event loop; `close` once.
     """
 
@@ -70,6 +71,7 @@ class Parent:
     ) -> None:
         self.reading = reading
         self.registrar = Registrar(self._publish)
+        self.to_restart = asyncio.Event()
         self.supervisor = Supervisor(
             listener,
             self.config.listen.workers,
@@ -207,6 +209,10 @@ class Parent:
             return "The gateway is shutting down."
         reasons = await asyncio.gather(*(_ask_ready(worker) for worker in self.supervisor.serving))
         return None if None in reasons else next(iter(reasons), "No worker is ready.")
+
+    def restart(self) -> None:
+        """Have all workers replaced, one after the other."""
+        self.to_restart.set()
 
 
 async def _ask_status(worker: Worker) -> Mapping[str, Json] | None:

@@ -37,6 +37,7 @@ def test_another_upstream_may_do_what_this_one_did_not(why: Failure, stream: boo
     if why.kind is FailureKind.STALE:  # its second attempt is free
         play.fails(0, why)
     assert fallen(play) == (why.kind,)
+    assert play.of(FallBack)[0].instead.status >= 429, "what is said where nobody else has the model"
 
 
 @pytest.mark.parametrize("why", NOT_OWN, ids=lambda f: f"{f.kind}-{f.status}")

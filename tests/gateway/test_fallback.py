@@ -58,6 +58,12 @@ async def test_an_answer_is_an_answer(upstream: FakeUpstream, spare: FakeUpstrea
         assert (await gateway.ask()).status_code == status and not spare.calls
 
 
+async def test_nobody_is_asked_for_models_before_it_is_needed(upstream: FakeUpstream, spare: FakeUpstream) -> None:
+    async with behind(main(upstream, "spare"), {"name": "spare", "replicas": [spare.url]}) as gateway:
+        assert (await gateway.ask()).status_code == 200
+        assert [seen.path for seen in spare.requests] == []
+
+
 async def test_only_those_that_have_the_model(upstream: FakeUpstream, spare: FakeUpstream) -> None:
     upstream.behaviour = DOWN
     lacks = {"name": "lacks", "replicas": [spare.url], "models": ["another"]}

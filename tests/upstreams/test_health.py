@@ -28,9 +28,9 @@ class Watch:
 
 def test_the_first_look_is_due_at_once_and_the_next_after_an_interval_or_so() -> None:
     watch = Watch()
-    assert not watch.looks.seen and watch.looks.due() == -inf
+    assert watch.looks.answered is None and watch.looks.due() == -inf
     watch.look(well=True)
-    assert watch.looks.seen and watch.looks.due() == 10.0
+    assert watch.looks.answered and watch.looks.due() == 10.0
     for jitter, due in ((0.0, 9.0), (1.0, 11.0)):
         watch.looks.began(0.0, jitter)
         assert watch.looks.due() == due

@@ -8,7 +8,7 @@ from typing import Any
 
 from nproxy.choices.lessons import NativeWidth
 from nproxy.config import Config
-from nproxy.upstreams.upstream import Upstreams
+from nproxy.upstreams.upstreams import Upstreams
 
 
 def config(*upstreams: dict[str, Any]) -> Config:
@@ -52,6 +52,6 @@ async def test_the_same_object_takes_new_settings() -> None:
 async def test_the_only_upstream_stands_for_any_model_while_it_is_the_only_one() -> None:
     one, two = config({"name": "a"}), config({"name": "a"}, {"name": "b", "models": ["m"]})
     async with running(one) as upstreams:
-        assert (await upstreams.route("made-up"))[0] is upstreams.by_name["a"]
+        assert (await upstreams.route("made-up")).upstream is upstreams.by_name["a"]
         upstreams.reconfigure(two)
-        assert (await upstreams.route("m"))[0] is upstreams.by_name["b"]
+        assert (await upstreams.route("m")).upstream is upstreams.by_name["b"]

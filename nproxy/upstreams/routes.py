@@ -1,0 +1,67 @@
+"""Where a request for a model may go: the upstream for it, and those to fall back to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nproxy.upstreams.models import ModelName
+from nproxy.upstreams.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An upstream that a request may go to, and how the model is called there."""
+
+    upstream: Upstream
+    name: ModelName
+
+    @property
+    def called(self) -> str | None:
+        """The upstream's own name of the model; None where it is known by none."""
+        return self.name.upstream or self.name.shown or None
+
+    @property
+    def usable(self) -> bool:
+        """Whether a replica that is in order serves it."""
+        return self.upstream.gate.usable(self.called)
+
+
+class Routes:
+    """The routes of one request, each found when it is asked for: lists of models may have to be read.
+
+    The first, then its upstream's fallbacks, then those of these; each upstream once. Those without a replica in order
+    are passed over, unless there are no others. model: None where the request names none; then there is only the first.
+    """
+
+    def __init__(self, upstreams: Mapping[str, Upstream], first: Route, model: str | None) -> None:
+        self._upstreams = upstreams
+        self._model = model
+        self._first = first
+        self._names = [first.upstream.name]
+        self._place = 0
+        self._passed_over: list[Route] = []
+        self._found = False
+
+    async def next(self) -> Route | None:
+        """The next route; None where there are no more. There is a first one."""
+        while self._place < len(self._names):
+            route = self._first if self._place == 0 else await self._to(self._names[self._place])
+            self._place += 1
+            if route is None:
+                continue
+            if self._model is not None:
+                self._names += [name for name in route.upstream.settings.fallback if name not in self._names]
+            if route.usable:
+                self._found = True
+                return route
+            self._passed_over.append(route)
+        return self._passed_over.pop(0) if self._passed_over and not self._found else None
+
+    async def _to(self, name: str) -> Route | None:
+        """The upstream of this name, if it has the model, or its list cannot be read."""
+        upstream, model = self._upstreams.get(name), self._model
+        if upstream is None or model is None:
+            return None
+        known = await upstream.models.find(model)
+        return None if known is None and not upstream.models.takes_any() else Route(upstream, known or ModelName(model))

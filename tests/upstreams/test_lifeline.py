@@ -1,0 +1,66 @@
+"""A call that is given up from outside: at once while it waits, and never what others do to its task."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nproxy.upstreams.lifeline import GivenUpError, Lifeline
+
+
+class Waiting:
+    """A task that waits on a lifeline."""
+
+    def __init__(self) -> None:
+        self.waits = asyncio.Event()
+        self.cleaned = False
+        self.task = asyncio.create_task(self._wait())
+
+    async def _wait(self) -> str:
+        self.line = line = Lifeline()
+        try:
+            with line:
+                self.waits.set()
+                await asyncio.sleep(3600)
+        except GivenUpError:
+            await asyncio.sleep(0)  # the task is as good as new
+            return "given up"
+        finally:
+            self.cleaned = True
+        return "ended"
+
+
+async def test_what_waits_is_given_up_at_once() -> None:
+    waiting = Waiting()
+    await waiting.waits.wait()
+    waiting.line.cut()
+    waiting.line.cut()
+    assert await waiting.task == "given up" and waiting.cleaned
+
+
+async def test_a_cancellation_by_others_stays_one() -> None:
+    for cut in (False, True):
+        waiting = Waiting()
+        await waiting.waits.wait()
+        if cut:
+            waiting.line.cut()
+        waiting.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting.task
+
+
+async def test_what_does_not_wait_is_given_up_when_it_does_next() -> None:
+    line = Lifeline()
+    with line:
+        pass
+    line.cut()
+    await asyncio.sleep(0)
+    with pytest.raises(GivenUpError), line:
+        raise AssertionError("not waited for")
+
+
+async def test_other_errors_pass() -> None:
+    line = Lifeline()
+    with pytest.raises(ValueError, match="x"), line:
+        raise ValueError("x")
