@@ -251,3 +251,27 @@ async def test_limits_change_while_it_runs(upstream: FakeUpstream) -> None:
         await upstream.until(lambda: len(upstream.open_calls) == 8)
         held.set()
         assert [(await first).status_code, (await waits).status_code] == [200, 200]
+
+
+# ---- another upstream
+
+
+async def test_an_upstream_without_room_is_no_way_out(upstream: FakeUpstream) -> None:
+    """What the client reads is what befell its request, and not that somebody else is busy or smaller."""
+    async with FakeUpstream(Behaviour(status=503)) as ill:
+        upstreams = [
+            upstream_settings(ill, name="ill", fallback=["well"], models=["fake-model"], retries={"per_leg": 0}),
+            upstream_settings(upstream, name="well", models=["fake-model"], max_inflight=2),
+        ]
+        async with gateway_for({"upstreams": upstreams, "limits": {"queue_seconds": 0.05}}) as gateway:
+            narrow = await gateway.ask(n=2)
+            assert (narrow.status_code, narrow.headers["x-nproxy-upstream"]) == (200, "well")
+            assert (await gateway.ask(n=3)).status_code == 503
+            held = asyncio.Event()
+            upstream.behaviour = Behaviour(hold=held)
+            holds = asyncio.create_task(gateway.ask(n=2))
+            await upstream.until(lambda: len(upstream.open_calls) == 2)
+            assert (await gateway.ask(n=1)).status_code == 503
+            held.set()
+            assert (await holds).status_code == 200
+            assert (gateway.app.desk.taken, gateway.app.desk.waiting) == (0, 0)
