@@ -66,19 +66,20 @@ class Known:
 class Names:
     """Keeps the addresses of some names.
 
-    names: those that are wanted now. changed: called with the addresses of all of them when any have changed.
+    names: those that are wanted now. changed: called with the addresses of all of them when any have changed. look_up:
+    None for the system's resolver.
     """
 
     def __init__(
         self,
         names: Callable[[], Iterable[str]],
         changed: Callable[[Mapping[str, tuple[str, ...]]], None],
-        resolve: Resolve = resolve,
+        look_up: Resolve | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._names = names
         self._changed = changed
-        self._resolve = resolve
+        self._look_up = look_up or resolve
         self._clock = clock
         self._known: dict[str, Known] = {}
         self._looking: set[str] = set()
@@ -117,7 +118,7 @@ class Names:
         found: Sequence[str] | None = None
         why = ""
         try:
-            found = await self._resolve(name)
+            found = await self._look_up(name)
         except OSError as error:
             why = error.strerror or str(error)
         finally:

@@ -14,7 +14,7 @@ import trustme
 from aiohttp import connector
 
 from nproxy.config import Config
-from nproxy.upstreams import dns, upstream
+from nproxy.upstreams import dns
 from tests.fakes.upstream import Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, gateway_for
 
@@ -49,7 +49,7 @@ class Resolver:
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     resolver = Resolver()
-    monkeypatch.setattr(upstream, "resolve", resolver)
+    monkeypatch.setattr(dns, "resolve", resolver)
     monkeypatch.setattr(dns, "INTERVAL_SECONDS", 0.005)
     return resolver
 
