@@ -22,6 +22,7 @@ CHOICES = "nproxy/choices/"
 OPENAI = "nproxy/openai/"
 UPSTREAMS = "nproxy/upstreams/"
 GATEWAY = "nproxy/gateway/"
+ADMISSION = "nproxy/gateway/admission/"
 
 _VALIDATION = [
     ("A1", CHOICES + "relay.py", "return self._body if self._shown is None else", "return"),
@@ -45,7 +46,7 @@ _VALIDATION = [
 
 _SEEDS = [
     ("B1", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed"),
-    ("B2", CHOICES + "plan.py", "(request.seed is not None or len(legs) > 1)", "request.seed is not None"),
+    ("B2", CHOICES + "plan.py", "(request.seed is not None or len(legs) > 1 or again)", "request.seed is not None"),
     ("B4", CHOICES + "seeds.py", "return (seed + offset + 2**63) % 2**64 - 2**63", "return seed + offset"),
     ("B5", CHOICES + "seeds.py", "if seed == _UNSEEDED:", "if False:"),
     (
@@ -67,9 +68,8 @@ _SEEDS = [
     (
         "B8",
         CHOICES + "recovery.py",
-        "        run.attempt += 1\n        self._roster.move(run, Signal.PAUSE)",
-        "        run.attempt += 1\n        object.__setattr__(run.leg, 'seed', 7)\n"
-        "        self._roster.move(run, Signal.PAUSE)",
+        "        self._roster.pause(run)\n",
+        "        self._roster.pause(run)\n        object.__setattr__(run.leg, 'seed', 7)\n",
     ),
 ]
 
@@ -162,8 +162,8 @@ _USAGE = [
     (
         "E10",
         CHOICES + "tally.py",
-        "if usage.usage is not None or not strand.lost]",
-        "if usage.usage is not None or not strand.lost][:1]",
+        "if usage.usage is not None or not strand.lost\n    ]",
+        "if usage.usage is not None or not strand.lost\n    ][:1]",
     ),
     ("E11", CHOICES + "merge.py", "strand.end()", "pass"),
     ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),
@@ -173,8 +173,8 @@ _USAGE = [
     (
         "E12",
         CHOICES + "merge.py",
-        "running(tally.counted(self._strands.values()))",
-        "running(tally.counted(self._strands.values())[:1])",
+        "running(tally.counted(self._strands.values(), self._cut))",
+        "running(tally.counted(self._strands.values(), self._cut)[:1])",
     ),
     (
         "E12",
@@ -237,7 +237,7 @@ _ERRORS = [
     ("K3", CHOICES + "conduct.py", "Losses(partial=settings.partial and", "Losses(partial=False and"),
     ("K3", CHOICES + "conduct.py", "Losses(partial=settings.partial and", "Losses(partial=True and"),
     ("K4", CHOICES + "failures.py", "return min(failures, key=rank)", "return failures[0]"),
-    ("K5", CHOICES + "recovery.py", "if run.retries >= self._retries_per_leg or", "if True or"),
+    ("K5", CHOICES + "recovery.py", "if run.retries >= per_leg or", "if True or"),
     (
         "K6",
         CHOICES + "conduct.py",
@@ -289,10 +289,27 @@ _LIMITS = [
         "output.append(data)\n                    self.__dict__.setdefault('kept', []).append(bytes(data))",
     ),
     (
+        "L3",
+        ADMISSION + "desk.py",
+        "            self._transport.send(Leave(ask.ticket))\n            raise",
+        "            raise",
+    ),
+    ("N3", ADMISSION + "ledger.py", "elif self.taken + choices > self.bounds.inflight:", "elif False:"),
+    ("N3", ADMISSION + "ledger.py", "return least if ask.choices > least else None", "return None"),
+    (
+        "N4",
+        ADMISSION + "ledger.py",
+        "                self._reserved = True\n                return\n            else:",
+        "                pass\n            else:",
+    ),
+    ("N4", ADMISSION + "queue.py", "(lane[0].start, lane[0].number, place) for", "(0.0, lane[0].number, place) for"),
+    ("N5", ADMISSION + "ledger.py", "elif (over := self.waiting - self.bounds.queue) > 0:", "elif (over := 0):"),
+    ("N5", ADMISSION + "clerk.py", "self._timer = self._loop.call_at(deadline, self._tick)", "pass"),
+    (
         "N7",
         UPSTREAMS + "balancing.py",
-        "return only if only.has_room(parallel) else None",
-        "return only",
+        "[replica for replica in replicas if replica.has_room(parallel)]",
+        "[*replicas]",
     ),
 ]
 
@@ -303,8 +320,8 @@ _HEADERS = [
     ("O3", UPSTREAMS + "headers.py", "_NEVER_UP | _named_in_connection(headers) | set(drop)", "_NEVER_UP | set(drop)"),
     ("O4", UPSTREAMS + "headers.py", '{"host", "content-length", "expect", "cookie"}', '{"content-length", "cookie"}'),
     ("O5", OPENAI + "encoding.py", "self._inflate = zlib.decompressobj(window)", "return"),
-    ("O8", GATEWAY + "generate.py", 'f"{self._idempotency_key}-{offset}"', "self._idempotency_key"),
-    ("O9", GATEWAY + "generate.py", '"idempotency-key")\n\n\n', '"idempotency-key", "traceparent")\n\n\n'),
+    ("O8", GATEWAY + "legs.py", 'f"{self._idempotency_key}-{offset}"', "self._idempotency_key"),
+    ("O9", GATEWAY + "legs.py", '"idempotency-key")\n\n\n', '"idempotency-key", "traceparent")\n\n\n'),
 ]
 
 _BYTES = [
@@ -337,14 +354,14 @@ _BYTES = [
 
 _ROUTING = [
     ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return True"),
-    ("Q1", UPSTREAMS + "upstream.py", " or upstream is self._only:", ":"),
+    ("Q1", UPSTREAMS + "upstreams.py", " or (upstream is only and upstream.may_serve(model)):", ":"),
     (
         "Q1",
-        UPSTREAMS + "upstream.py",
+        UPSTREAMS + "upstreams.py",
         "self.all[0] if len(self.all) == 1 and not self.all[0].models.configured",
         "self.all[0] if True",
     ),
-    ("Q1", UPSTREAMS + "upstream.py", "listed[0] if len(listed) == 1 else None", "listed[0] if listed else None"),
+    ("Q1", UPSTREAMS + "upstreams.py", "listed[0] if len(listed) == 1 else None", "listed[0] if listed else None"),
     ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return False"),
     (
         "Q2",
@@ -353,7 +370,7 @@ _ROUTING = [
         "if False:",
     ),
     ("Q2", CHOICES + "merging.py", "shown=settings.shown_model if aliased else None", "shown=None"),
-    ("Q3", GATEWAY + "generate.py", "Kin() if capability.prefix_cache else None", "None"),
+    ("Q3", GATEWAY + "legs.py", "together=capability.prefix_cache", "together=False"),
     ("N6", CHOICES + "compose.py", 'if request.stream or "stream" in leg.omit:', "if request.stream:"),
     ("N6", CHOICES + "plan.py", "warm = capability.prefix_cache and", "warm = False and"),
     ("J2", CHOICES + "plan.py", "(unsure or not capability.prompt_lists)", "(not capability.prompt_lists)"),
@@ -405,11 +422,11 @@ _NATIVE = [
     ("R4", CHOICES + "compose.py", "leg.choices(request.prompts) > 1", "leg.width > 1"),
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
-    ("R9", UPSTREAMS + "upstream.py", "isinstance(batch[-1], LegEnded) and company.may_have_interrupted", "False"),
+    ("R9", UPSTREAMS + "upstream.py", "isinstance(last, LegEnded) and company.may_have_interrupted", "False"),
     ("R9", CHOICES + "recovery.py", "if failure.kind is FailureKind.INTERRUPTED:", "if False:"),
     ("R9", CHOICES + "merge.py", "return self._request.stream and self._strands[number].generated", "return False"),
     ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
-    ("R9", UPSTREAMS + "upstream.py", "(call.choices, kin, alone=alone)", "(call.choices, kin)"),
+    ("R9", UPSTREAMS + "upstream.py", "leg=call.leg, alone=alone)", "leg=call.leg)"),
     ("R10", CHOICES + "remedies.py", "if not failure.body and failure.status in _AT_FAULT:", "if False:"),
     (
         "R10",
