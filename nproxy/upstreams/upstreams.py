@@ -10,7 +10,7 @@ from pathlib import Path
 from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
-from nproxy.upstreams.dns import Names, resolve
+from nproxy.upstreams.dns import Names
 from nproxy.upstreams.membership import NOBODY, Guests
 from nproxy.upstreams.models import ModelName
 from nproxy.upstreams.prober import watch
@@ -31,7 +31,7 @@ class Upstreams:
         self._sessions = Sessions()
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._guests: dict[str, Guests] = {}
-        self.names = Names(self._host_names, self._resolved, resolve)
+        self.names = Names(self._host_names, self._resolved)
         self._engine_socket = engine_socket
         self.by_name: dict[str, Upstream] = {}
         self.reconfigure(config)
