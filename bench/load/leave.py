@@ -20,13 +20,13 @@ BACK_SECONDS = 15.0
 async def run(stand: Stand, *, leavers: int, clients: int) -> Result:
     """leavers: requests whose client goes. clients: how many are there at once.
 
-    Half of the choices that they ask for find room upstream, so that some leave while they wait.
+    Three quarters of the choices that they ask for are let in, and half find room upstream, so that some leave while
+    their requests wait, and some while their calls do.
     """
     upstream = await stand.upstream(PACE)
-    room = max(8, clients * (1 + WIDEST) // 4)
-    gateway = await stand.gateway(
-        settings(f"{upstream.url}/v1", parallel=room, limits={"inflight_choices": clients * WIDEST})
-    )
+    asked = clients * (1 + WIDEST) // 2
+    room = {"inflight_choices": max(128, 3 * asked // 4), "per_key_choices": max(128, 3 * asked // 4)}
+    gateway = await stand.gateway(settings(f"{upstream.url}/v1", parallel=max(8, asked // 2), limits=room))
     tape, draw = Tape(), random.Random("leave")
     await _leave(gateway, tape, draw, leavers // 10, clients)  # what is made once is made before it is counted
     await gateway.wait_idle(BACK_SECONDS)
@@ -51,7 +51,7 @@ async def run(stand: Stand, *, leavers: int, clients: int) -> Result:
     }
     holds = {
         f"0 upstream calls {GONE_SECONDS:.0f} s later": open_calls == 0,
-        "requests, choices and legs in flight are 0": not any(left.values()),
+        "requests, choices and legs in flight, and choices that wait, are 0": not any(left.values()),
         "open files are at their baseline": files_after <= files,
         "tasks are at their baseline": tasks_after <= tasks,
         "nobody who stayed was failed": not others,

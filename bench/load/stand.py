@@ -164,7 +164,7 @@ class Gateway(Process):
             await asyncio.sleep(0.1)
 
 
-INFLIGHT = ("nproxy_inflight_requests", "nproxy_inflight_choices", "nproxy_inflight_legs")
+INFLIGHT = ("nproxy_inflight_requests", "nproxy_inflight_choices", "nproxy_inflight_legs", "nproxy_queue_choices")
 
 
 class Upstream(Process):

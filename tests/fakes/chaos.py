@@ -84,10 +84,11 @@ class ChaosProxy:
 
     async def __aexit__(self, *_: object) -> None:
         await self.refuse()
-        tasks = tuple(self._open)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what was just accepted begins
+        while tasks := tuple(self._open):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def listen(self) -> None:
         """Take connections; the first time on a free port, then on the same one."""
