@@ -31,7 +31,7 @@ async def run(stand: Stand, *, permits: int, n: int, seconds: float, pace: float
     )
     gateway = await stand.gateway({**config, "n_policy": {"max_n": min(128, permits)}})
     peak, over = Tape(), Tape()
-    at_peak = await _closed(gateway, peak, permits // n, seconds, n=n, tokens=tokens)
+    at_peak = max(1.0, await _closed(gateway, peak, permits // n, seconds, n=n, tokens=tokens))
     watch = Watch(gateway)
     looking = asyncio.create_task(watch.look())
     service = (tokens + 1) / pace
