@@ -128,7 +128,7 @@ def as_data(one: Report) -> list[Any]:
 
 
 def from_data(data: Sequence[Any]) -> Report:
-    """The report that `as_data` wrote. Raises ValueError, TypeError, KeyError for what it did not write."""
+    """The report that `as_data` wrote. Raises ValueError or TypeError for what it did not write."""
     return {
         name: Family(
             kind,

@@ -84,8 +84,12 @@ class Worker:
         self.send(Drain(how, seconds))
 
     def report(self) -> Report:
-        """What it had counted when it said so last."""
-        return from_data(self._told)
+        """What it had counted when it said so last; nothing where that has no meaning."""
+        try:
+            return from_data(self._told)
+        except (ValueError, TypeError):
+            log.error("a worker's report has no meaning")  # noqa: TRY400 - what it said is not shown
+            return {}
 
     @asynccontextmanager
     async def _process(self, listener: socket.socket) -> AsyncIterator[tuple[asyncio.subprocess.Process, Channel]]:
@@ -127,7 +131,14 @@ class Worker:
                 case Beat(metrics=metrics):
                     self._told = metrics
                 case _:
-                    self._hear(self, message)
+                    self._pass_on(message, channel)
+
+    def _pass_on(self, message: Message, channel: Channel) -> None:
+        try:
+            self._hear(self, message)
+        except ValueError:
+            log.error("what a worker says has no meaning; it is replaced")  # noqa: TRY400 - what it said is not shown
+            channel.abort()
 
     async def _watch(self, process: asyncio.subprocess.Process, channel: Channel) -> str:
         """Wait until the process has ended or must be killed; gives how it ended."""

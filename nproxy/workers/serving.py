@@ -52,7 +52,7 @@ async def serve(
         greeting = partial(ready, url_of(listener, parent.config), metrics)
         async with beside(
             _follow(parent, reloaded),
-            _roll_when_asked(parent.supervisor),
+            _restart_when_asked(parent),
             _greet(parent.supervisor, greeting),
             _drain_when_told(parent, stop, hurry),
         ):
@@ -77,15 +77,14 @@ async def _follow(parent: Parent, reloaded: Callable[[Reload], None]) -> None:
         await reloader.run()
 
 
-async def _roll_when_asked(supervisor: Supervisor) -> None:
+async def _restart_when_asked(parent: Parent) -> None:
     """Replace the workers at every SIGUSR2; one that comes meanwhile has them replaced once more."""
-    asked = asyncio.Event()
-    with _signal_sets(signal.SIGUSR2, asked):
-        await supervisor.started.wait()
+    with _calls(signal.SIGUSR2, parent.restart):
+        await parent.supervisor.started.wait()
         while True:
-            await asked.wait()
-            asked.clear()
-            await supervisor.roll()
+            await parent.to_restart.wait()
+            parent.to_restart.clear()
+            await parent.supervisor.roll()
 
 
 async def _greet(supervisor: Supervisor, ready: Callable[[], None]) -> None:
@@ -94,9 +93,9 @@ async def _greet(supervisor: Supervisor, ready: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _signal_sets(number: signal.Signals, event: asyncio.Event) -> Iterator[None]:
+def _calls(number: signal.Signals, told: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(number, event.set)
+    loop.add_signal_handler(number, told)
     try:
         yield
     finally:

@@ -75,6 +75,12 @@ async def servers() -> AsyncIterator[list[FakeUpstream]]:
         yield [await stack.enter_async_context(FakeUpstream(Behaviour())) for _ in range(2)]
 
 
+async def test_one_process_cannot_be_replaced(fleet: Fleet) -> None:
+    answer = await fleet.admin.post("/admin/restart")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "one_process")
+    assert (await fleet.admin.get("/admin/restart")).status_code == 405
+
+
 async def test_a_server_announces_itself_serves_renews_and_leaves(fleet: Fleet, servers: list[FakeUpstream]) -> None:
     server = servers[0]
     answer = await fleet.announce(server, lease_seconds=30)

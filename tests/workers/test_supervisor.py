@@ -9,13 +9,14 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import httpx
 import psutil
 import pytest
 
 from nproxy.config import Source
 from nproxy.upstreams.tasks import beside
 from nproxy.workers import process
-from nproxy.workers.messages import PROTOCOL, Start
+from nproxy.workers.messages import PROTOCOL, Admission, Message, Start
 from nproxy.workers.process import Worker
 from nproxy.workers.supervisor import Supervisor
 
@@ -27,16 +28,20 @@ class Scene:
 
     def __init__(self, listener: socket.socket) -> None:
         self.protocol = PROTOCOL
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/chat/completions"
         self.restarts = 0
         self.lost: list[Worker] = []
         self.supervisor = Supervisor(
             listener,
             1,
             start=self._start,
-            hear=lambda worker, message: None,
+            hear=lambda worker, message: self.hear(message),
             restarted=self._restarted,
             lost=self.lost.append,
         )
+
+    def hear(self, message: Message) -> None:
+        """What a worker says; tests put something else here."""
 
     def _restarted(self) -> None:
         self.restarts += 1
@@ -116,3 +121,19 @@ async def test_told_to_end_before_anybody_was_ready() -> None:
             scene.supervisor.drain(30.0)
             await until(lambda: not scene.supervisor.living)
         assert not scene.supervisor.started.is_set() or scene.lost
+
+
+async def test_a_worker_that_says_what_has_no_meaning_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with kept() as scene:
+
+        def nonsense(message: Message) -> None:
+            assert isinstance(message, Admission)
+            raise ValueError
+
+        monkeypatch.setattr(scene, "hear", nonsense)
+        speaking = scene.serving
+        async with httpx.AsyncClient(trust_env=False) as client:
+            with pytest.raises(httpx.TransportError):  # it asks for permits, and is gone
+                await client.post(scene.url, json={"model": "m", "messages": [{"role": "user", "content": "x"}]})
+        await until(lambda: scene.serving not in (speaking, None))
+        assert scene.restarts == 1

@@ -8,6 +8,7 @@ from typing import Protocol
 from nproxy.config import Config
 from nproxy.gateway.app import App
 from nproxy.gateway.introspect import exposition, status_document, why_unready
+from nproxy.openai.errors import ApiError
 
 
 class Fleet(Protocol):
@@ -30,6 +31,10 @@ class Fleet(Protocol):
         """Why it should get no requests; None where it should."""
         ...
 
+    def restart(self) -> None:
+        """Replace all processes, one after the other. Raises ApiError 409 where there is one only."""
+        ...
+
 
 class Alone:
     """A gateway of one process."""
@@ -49,3 +54,7 @@ class Alone:
 
     async def why_unready(self) -> str | None:
         return await why_unready(self._app)
+
+    def restart(self) -> None:
+        message = "There is one process only, which nobody could stand in for; see listen.workers."
+        raise ApiError(409, message, type="invalid_request_error", code="one_process")

@@ -56,6 +56,11 @@ async def _status(desk: Desk, exchange: Exchange, _: str) -> None:
     await exchange.respond(200, dumps(await replicas.status(desk)))
 
 
+async def _restart(desk: Desk, exchange: Exchange, _: str) -> None:
+    desk.fleet.restart()
+    await exchange.respond(202, b'{"status":"restarting"}')
+
+
 _REPLICAS = re.compile(r"/admin/upstreams/(?P<upstream>[^/]+)/replicas(?P<act>/drain|/undrain)?")
 
 _SERVED: Mapping[str, Mapping[str, Serve]] = {
@@ -63,6 +68,7 @@ _SERVED: Mapping[str, Mapping[str, Serve]] = {
     "/ready": {"GET": _ready},
     "/metrics": {"GET": _metrics},
     "/status": {"GET": _status},
+    "/admin/restart": {"POST": _restart},
 }
 """By path and method."""
 
