@@ -21,7 +21,7 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
     """Write the JSON body of one leg; legs of one request share all bytes but their last few.
 
     A request for one choice goes through as sent, but for the upstream's own name of the model and, in a stream,
-    `stream_options.include_usage`.
+    `stream_options.include_usage`, and a seed where it is replayed when it is cut.
     """
     put: dict[str, JSON] = {}
     drop = set(leg.omit)

@@ -70,6 +70,7 @@ class Merge:
         self._strands: dict[int, Strand] = {}
         self._record = record
         self._cut: list[LegUsage] = []  # what calls told that others have taken the place of
+        self._total: Usage | None = None  # what the client was told last, where it is told all the time
         self._opened = False  # the prelude is out
         self._teaches = self._chat or not request.logprobs_asked  # text offsets need to see every text
 
@@ -325,11 +326,13 @@ class Merge:
         return None if merged.usage is None else self._told(merged.usage)
 
     def _running(self) -> Usage | None:
-        """The total so far, where the client asked to be told all the time."""
+        """The total so far, where the client asked to be told all the time; it stands still while calls come again."""
         if not self._request.continuous_usage:
             return None
         total = running(tally.counted(self._strands.values(), self._cut))
-        return None if total is None else self._told(total)
+        if total is not None and (self._total is None or total.completion >= self._total.completion):
+            self._total = total
+        return None if self._total is None else self._told(self._total)
 
     # ---- what the client sees of what was brought; here, all of it
 

@@ -33,18 +33,27 @@ class Plan:
     n: int
 
 
-def make_plan(request: Request, capability: Capability, draw: Callable[[], int], greedy: Greedy = "accept") -> Plan:
+def make_plan(
+    request: Request,
+    capability: Capability,
+    draw: Callable[[], int],
+    greedy: Greedy = "accept",
+    *,
+    replayed: bool = False,
+) -> Plan:
     """Plan the upstream calls of one request.
 
-    draw: returns a random seed from 0 to 2**31 - 1; called only where the client sent no seed and there are several
-    legs. greedy: the policy for several choices that will all be equal.
+    draw: returns a random seed from 0 to 2**31 - 1; called only where the client sent no seed, and there are several
+    legs or a stream that is replayed. greedy: the policy for several choices that will all be equal. replayed: a stream
+    that is cut is asked for again, and is to come out the same.
     Raises ApiError (status 400) where the request asks for what this upstream cannot do and several legs cannot
     imitate.
     """
     n = _choices_to_bring(request, greedy)
     legs = _legs(request, capability, n)
     _refuse_the_impossible(request, capability, n, several_legs=len(legs) > 1)
-    if seed_sent(request, capability) and (request.seed is not None or len(legs) > 1):
+    again = replayed and request.stream and not request.greedy
+    if seed_sent(request, capability) and (request.seed is not None or len(legs) > 1 or again):
         legs = seeded(legs, request.seed, draw, set())
     if request.choice_params is not None and not capability.exact:
         legs = _with_own_seeds(legs, request.choice_params)

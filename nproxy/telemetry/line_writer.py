@@ -26,7 +26,8 @@ class LineWriter(logging.Handler):
         self._dropped = 0
         self._counting = threading.Lock()
         self._torn = False
-        self._waiting: queue.Queue[str | threading.Event] = queue.Queue(most_lines)
+        self._most_lines = most_lines
+        self._waiting: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
         # a daemon, as a thread that waits for a full pipe would keep the process from ending
         threading.Thread(target=self._write_all, name="nproxy-log", daemon=True).start()
 
@@ -40,18 +41,15 @@ class LineWriter(logging.Handler):
 
     def say(self, text: str) -> None:
         """Write a text of whole lines behind what waits."""
-        try:
-            self._waiting.put_nowait(text)
-        except queue.Full:
+        if self._waiting.qsize() < self._most_lines:
+            self._waiting.put(text)
+        else:
             self._drop()
 
     def flush(self) -> None:
         """Wait until what was logged up to now is written, or cannot be in time."""
         written = threading.Event()
-        try:
-            self._waiting.put(written, timeout=FLUSH_SECONDS)
-        except queue.Full:
-            return
+        self._waiting.put(written)
         written.wait(FLUSH_SECONDS)
 
     def _write_all(self) -> None:

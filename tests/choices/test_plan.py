@@ -130,6 +130,22 @@ def test_one_leg_gets_no_seed_of_ours() -> None:
     assert seeds(chat(n=4), NATIVE) == [None]
 
 
+@pytest.mark.parametrize(
+    ("fields", "seed"),
+    [
+        ({"stream": True}, 1000),
+        ({"stream": True, "n": 4}, 1000),
+        ({"stream": True, "seed": 5}, 5),
+        ({"stream": True, "temperature": 0}, None),
+        ({}, None),
+    ],
+)
+def test_unless_a_stream_is_to_come_again_as_it_was(fields: dict[str, Any], seed: int | None) -> None:
+    (leg,) = make_plan(chat(**fields), NATIVE, drawing(), replayed=True).legs
+    assert leg.seed == seed
+    assert make_plan(chat(stream=True), Capability(seed=False), drawing(), replayed=True).legs[0].seed is None
+
+
 def test_B4_the_offset_wraps_to_int64() -> None:
     assert seeds(chat(n=2, seed=2**63 - 1)) == [2**63 - 1, -(2**63)]
 

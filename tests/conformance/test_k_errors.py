@@ -147,8 +147,9 @@ ENDS = ["reset", "cut", "close", "malformed", "error"]
     "end", [pytest.param(end, id=f"{'K12' if end == 'malformed' else 'K6'}-{end}") for end in ENDS]
 )
 async def test_K6_K12_after_its_first_event_a_call_fails(scene: Scene, end: Any, asked: dict[str, Any]) -> None:
-    """The reader takes nothing behind the error event."""
-    scene.choice_does(1, end_after=2, end=end)
+    """The reader takes nothing behind the error event. A call that has said roles only is made again instead."""
+    roles = 1 if scene.legs > 1 else len(scene.said)
+    scene.choice_does(1, end_after=roles + 1, end=end)
     answer = await scene.stream(**asked)
     assert answer.error is not None
     siblings = {index: text for index, text in scene.said.items() if index != 1} if scene.legs > 1 else {}

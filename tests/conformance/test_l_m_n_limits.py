@@ -75,7 +75,7 @@ async def waits_for(condition: Callable[[], bool]) -> None:
 
 
 @everywhere
-async def test_L3_a_client_that_leaves_the_queue_made_no_call(scene: Scene) -> None:
+async def test_L3_a_client_that_leaves_while_its_calls_wait_made_none(scene: Scene) -> None:
     gateway = await scene.start(parallel=1)
     scene.does(hold_after=2)
     _, first = await open_request(gateway, scene.fields(stream=True))

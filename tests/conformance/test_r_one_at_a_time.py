@@ -88,7 +88,7 @@ async def test_R9_what_the_client_has_read_is_not_said_twice(scene: Scene) -> No
 @of_legs
 @pytest.mark.parametrize("end", ["cut", "reset", "close"])
 async def test_R9_an_answer_that_was_cut_teaches_nothing(scene: Scene, end: Any) -> None:
-    scene.choice_does(1, end_after=1, end=end)
+    scene.choice_does(1, end_after=2, end=end)
     assert (await scene.stream()).error is not None
     assert "parallel" not in await learned(scene) and len(scene.calls) == 3
     scene.upstream.choose = None
