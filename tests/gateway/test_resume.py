@@ -112,6 +112,13 @@ async def test_another_answer_ends_in_an_error_and_siblings_live() -> None:
         assert await gateway.metric('nproxy_resumes_total{how="replay",outcome="differs",upstream="fake"}') == 1
 
 
+async def test_a_stream_without_a_seed_is_drawn_once() -> None:
+    async with fleet(lambda seen: Behaviour(pieces=pieces, end_after=5) if first(seen) else None) as (gateway, servers):
+        stream = await gateway.stream()
+        seeds = {seen.body["seed"] for server in servers for seen in server.calls}
+        assert stream.done and len(seeds) == 1 and stream.texts == {0: text(seeds.pop())}
+
+
 async def test_off_is_what_it_was() -> None:
     async with fleet(lambda seen: Behaviour(pieces=pieces, end_after=5), resume="off") as (gateway, servers):
         stream = await ask(gateway, n=2)
