@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what the tests under tests/system need, all of it below the repository: Python's clients and `transformers serve`,
 # each in a folder of its own, Node.js and npm as a wheel, the npm packages of tests/system/node/package-lock.json, and
-# Debian's prometheus package, unpacked and not set up, so that no service starts and no root is needed. What is already
-# there is left alone.
+# Debian's prometheus and slowhttptest packages, unpacked and not set up, so that no service starts and no root is needed.
+# What is already there is left alone.
 #
 # PYTHON is the interpreter that runs the tests; its pip is used.
 set -eu
@@ -29,11 +29,15 @@ if ! cmp -s $packages/package-lock.json $packages/node_modules/.installed-lock.j
     cp $packages/package-lock.json $packages/node_modules/.installed-lock.json
 fi
 
-if ! [ -x "$tools/prometheus/usr/bin/promtool" ]; then
-    echo "Installing Prometheus"
-    fetch() { apt-get -qq -o APT::Sandbox::User=root download prometheus; }
+debian() {  # PACKAGE FILE: unpacked, where the file that it is wanted for is not there yet
+    if [ -x "$tools/$1/$2" ]; then return; fi
+    echo "Installing $1"
+    fetch() { apt-get -qq -o APT::Sandbox::User=root download "$1"; }
     downloads=$(mktemp -d)
-    trap 'rm -rf "$downloads"' EXIT
-    (cd "$downloads" && { fetch || { apt-get update -qq && fetch; }; })
-    dpkg-deb -x "$downloads"/prometheus_*.deb "$tools/prometheus"
-fi
+    (cd "$downloads" && { fetch "$1" || { apt-get update -qq && fetch "$1"; }; })
+    dpkg-deb -x "$downloads"/"$1"_*.deb "$tools/$1"
+    rm -rf "$downloads"
+}
+
+debian prometheus usr/bin/promtool
+debian slowhttptest usr/bin/slowhttptest
