@@ -71,7 +71,7 @@ INTROSPECTION = ("/health", "/ready", "/metrics", "/status")
 
 async def test_asking_about_the_gateway_is_no_work_in_flight(gateway: Gateway) -> None:
     assert await gateway.metric("nproxy_inflight_requests") == 0
-    assert (await gateway.client.get("/status")).json()["inflight"] == {"requests": 0, "choices": 0}
+    assert (await gateway.client.get("/status")).json()["inflight"] == {"requests": 0, "choices": 0, "waiting": 0}
 
 
 @pytest.fixture
