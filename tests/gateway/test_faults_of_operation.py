@@ -27,7 +27,7 @@ async def whole(process: Served, count: int = 10) -> None:
         assert await wrong_with_a_stream(process.client, seed=number, n=2) is None
 
 
-async def ended(process: Served, seconds: float = 30.0) -> int:
+async def ended(process: Served, seconds: float = 60.0) -> int:
     async with asyncio.timeout(seconds):
         return await process.process.wait()
 
@@ -48,7 +48,7 @@ async def test_sigterm_with_200_streams(upstream: FakeUpstream, tmp_path: Path) 
         held = [asyncio.create_task(read(1000 + number * 2)) for number in range(100)]
         await upstream.until(lambda: len(upstream.open_calls) == 400, 60)
         process.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (ready := await process.client.get("/ready")).status_code != 503:
                 await asyncio.sleep(0.01)
         assert ready.json()["error"]["code"] == "not_ready"
@@ -69,7 +69,7 @@ async def test_sighup_reloads_unless_it_says_that_the_terminal_is_closed(upstrea
     async with served("--upstream", upstream.url, stdin=slave) as process:
         os.close(slave)
         process.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await process.metric('nproxy_config_reloads_total{outcome="unchanged"}'):
                 await asyncio.sleep(0.01)
         os.close(master)
@@ -102,7 +102,7 @@ async def test_nobody_reads_the_log_pipe_and_it_is_full(upstream: FakeUpstream) 
             assert await process.metric("nproxy_log_lines_dropped_total") == 0
             os.set_blocking(reader, False)
             said = b""
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while said.count(b'"endpoint"') + said.count(b'"code":200') < 10 or b"nproxy listens" not in said:
                     try:
                         said += os.read(reader, 1 << 16)
