@@ -48,13 +48,16 @@ class Worker:
         self._told: list[Any] = []
         self._end_by: float | None = None
 
-    async def live(self, listener: socket.socket, start: Start) -> None:
-        """Run a process on a listening socket until it has ended, however that comes."""
+    async def live(self, listener: socket.socket, start: Callable[[], Start]) -> None:
+        """Run a process on a listening socket until it has ended, however that comes.
+
+        start: asked when there is somebody to tell, so that nothing is missed that was said meanwhile.
+        """
         try:
             async with self._process(listener) as (process, channel):
                 if self._end_by is not None:  # told to end before there was anybody to tell
                     return
-                channel.send(start)
+                channel.send(start())
                 async with asyncio.TaskGroup() as beside:
                     listening = beside.create_task(self._listen(channel))
                     self.how = await self._watch(process, channel)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from nproxy.telemetry.sums import Report, Totals
@@ -149,7 +150,7 @@ class Supervisor:
 
     async def _live(self, worker: Worker) -> None:
         try:
-            await worker.live(self._listener, self._start(worker))
+            await worker.live(self._listener, partial(self._start, worker))
         finally:
             self.living.remove(worker)
             self._totals.retire(worker.report())

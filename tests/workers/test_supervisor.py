@@ -137,3 +137,13 @@ async def test_a_worker_that_says_what_has_no_meaning_is_replaced(monkeypatch: p
                 await client.post(scene.url, json={"model": "m", "messages": [{"role": "user", "content": "x"}]})
         await until(lambda: scene.serving not in (speaking, None))
         assert scene.restarts == 1
+
+
+async def test_a_worker_is_told_what_holds_when_it_listens_not_when_it_was_wanted() -> None:
+    async with kept() as scene:
+        rolling = asyncio.ensure_future(scene.supervisor.roll())
+        while len(scene.supervisor.living) < 2:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # its process is being started
+        scene.protocol = PROTOCOL + 1
+        assert not await rolling
