@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import logging
 import uuid
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -44,25 +44,27 @@ async def test_O1_no_key_at_all(scene: Scene) -> None:
 
 
 @everywhere
-async def test_O1_no_key_and_no_prompt_is_logged(scene: Scene) -> None:
-    stream = io.StringIO()
-    logs.configure("debug", "json", stream)
-    try:
-        gateway = await scene.start(api_key="sk-canary-own")
-        prompt = [{"role": "user", "content": "canary-prompt"}]
-        await scene.send(messages=prompt, headers={"authorization": "Bearer sk-canary-client"})
-        scene.does(status=500)
-        await scene.send(messages=prompt)
-        told = (await gateway.client.get("/status")).text + (await gateway.client.get("/metrics")).text
-    finally:
-        for name in ("nproxy", "aiohttp"):
-            logging.getLogger(name).handlers.clear()
-            logging.getLogger(name).propagate = True
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+async def test_O1_no_key_and_no_prompt_is_logged(scene: Scene, tmp_path: Path) -> None:
+    written = tmp_path / "log"
+    with written.open("wb") as file:
+        logs.configure("debug", "json", file.fileno())
+        try:
+            gateway = await scene.start(api_key="sk-canary-own")
+            prompt = [{"role": "user", "content": "canary-prompt"}]
+            await scene.send(messages=prompt, headers={"authorization": "Bearer sk-canary-client"})
+            scene.does(status=500)
+            await scene.send(messages=prompt)
+            told = (await gateway.client.get("/status")).text + (await gateway.client.get("/metrics")).text
+            logging.getLogger("nproxy").handlers[0].flush()
+        finally:
+            for name in ("nproxy", "aiohttp"):
+                logging.getLogger(name).handlers.clear()
+                logging.getLogger(name).propagate = True
+    lines = [json.loads(line) for line in written.read_text().splitlines()]
     generated = [line for line in lines if line["message"] == "chat/completions"]
     assert [line["code"] for line in generated] == [200, 500]
     assert generated[0]["legs"] == scene.legs
-    assert "canary" not in stream.getvalue() + told
+    assert "canary" not in written.read_text() + told
 
 
 @everywhere
