@@ -541,3 +541,30 @@ def test_the_body_is_the_same() -> None:
     play.fails(0, FailureKind.CUT)
     play.fires("retry:0")
     assert sent() == bodies[0]
+
+
+def test_choices_that_take_turns_are_kept_apart_without_being_parsed() -> None:
+    play = stage(chat(n=2, stream=True), NATIVE)
+    play.says(0, *(delta(f"{index}{place}", index=index) for place in range(40) for index in (0, 1)))
+    play.fails(0, FailureKind.CUT)
+    play.fires("retry:0")
+    again = [delta(f"{index}{place}", index=index) for index in (1, 0) for place in range(50)]
+    play.streams(0, *again, STOP, delta(index=1, finish="stop"))
+    assert contents(play.frames) == {index: "".join(f"{index}{place}" for place in range(50)) for index in (0, 1)}
+
+
+def test_a_relay_tells_what_stands_beside_choices_once_too() -> None:
+    beside = chunk([], prompt_filter_results=[1])
+    play = stage()
+    play.says(0, beside, ROLE, delta("a"))
+    play.fails(0, FailureKind.CUT)
+    play.fires("retry:0")
+    play.streams(0, beside, delta("ab"), STOP)
+    assert sum("prompt_filter_results" in frame for frame in play.frames[:-1]) == 1
+
+
+def test_what_the_request_is_at_fault_for_does_not_begin_anew() -> None:
+    play = stage()
+    play.says(0, ROLE)
+    play.fails(0, FailureKind.OVERSIZE)
+    assert play.over and play.of(Retried) == []
