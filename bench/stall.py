@@ -97,18 +97,17 @@ async def measure(url: str, clients: ProcessPoolExecutor, name: str) -> tuple[li
 async def answer_anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """An upstream in another process: reads what comes, says one word."""
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        while head := await reader.readuntil(b"\r\n\r\n"):
+        while asked := await reader.readuntil(b"\r\n\r\n"):
             length = next(
-                (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+                (int(line[15:]) for line in asked.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
             )
             left = length
             while left:
                 left -= len(await reader.read(min(left, 1 << 20)))
-            said = {"message": {"role": "assistant", "content": "ok"}} if b"/chat/" in head else {"text": "ok"}
+            said = {"message": {"role": "assistant", "content": "ok"}} if b"/chat/" in asked else {"text": "ok"}
             body = json.dumps({"id": "x", "choices": [{"index": 0, "finish_reason": "stop", **said}]})
-            writer.write(
-                f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-            )
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write((head + body).encode())
 
 
 def upstream(port: multiprocessing.Queue[int]) -> None:
