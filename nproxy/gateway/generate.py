@@ -77,7 +77,6 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
                     return
                 app.metrics.fallbacks(attempt.upstream.name, following.upstream.name).inc()
                 attempt = following
-                await grant.move(attempt.upstream.name)
         finally:
             if exchange.code >= 400:
                 grant.nothing_came()
