@@ -18,8 +18,8 @@ from tests.fakes import tiny_chat
 STREAMED = pytest.mark.parametrize("stream", [False, True])
 BOTH = pytest.mark.parametrize("thinks", [False, True])
 
-THOUGHTFUL = 10
-"""A seed by which neither of two choices ends its reasoning before it began."""
+THOUGHTFUL: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "seed": 10, "n": 2}
+"""A prompt and a seed by which neither of two choices ends its reasoning before it began."""
 
 FUNCTION = {
     "name": "f",
@@ -179,7 +179,7 @@ async def test_G8_the_old_form_is_refused(stage: EngineStage) -> None:
 async def test_H1_H2_reasoning_is_told_and_counted(stage: EngineStage, stream: bool) -> None:
     options = {"stream_options": {"include_usage": True}} if stream else {}
     words = {"allowed_token_ids": [*LETTERS, tiny_chat.THOUGHT, tiny_chat.END]}
-    asked = {"chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 400, "seed": THOUGHTFUL, "n": 2}
+    asked = {"chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 400, **THOUGHTFUL}
     answer = await stage.either(stream, **words, **asked, **options)
     assert all(reasoning(answer)) and any(answer.texts.values())
     assert "</think>" not in "".join(reasoning(answer))
