@@ -34,7 +34,10 @@ class WorkersFailed(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    worker: Worker
+    """worker: the last one that was given the slot. failures: how many in a row ended before they were ready."""
+
+    index: int
+    worker: Worker | None = None
     backoff: Backoff = field(default_factory=Backoff)
     failures: int = 0
 
@@ -58,13 +61,12 @@ class Supervisor:
         lost: Callable[[Worker], None] = lambda _: None,
     ) -> None:
         self._listener = listener
-        self._count = count
         self._start = start
         self._hear = hear
         self._restarted = restarted
         self._lost = lost
         self._numbers = itertools.count()
-        self._slots: list[_Slot] = []
+        self._slots = [_Slot(index) for index in range(count)]
         self._totals = Totals()
         self._ending = asyncio.Event()
         self._were_ready: set[int] = set()
@@ -89,9 +91,8 @@ class Supervisor:
         """Keep the workers until `drain`, and until all have ended then. Raises WorkersFailed; leaves no process."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                self._slots += [_Slot(self._launch(index)) for index in range(self._count)]
                 for slot in self._slots:
-                    self._tasks.create_task(self._keep(slot))
+                    slot.worker = self._launch(slot)
         except BaseExceptionGroup as failures:
             failed = failures.subgroup(WorkersFailed)
             if failed is None:
@@ -120,7 +121,9 @@ class Supervisor:
         Gives whether all were replaced; after one that does not become ready, the rest stay as they are.
         """
         for slot in self._slots:
-            young = self._launch(slot.worker.index)
+            if self._ending.is_set():
+                return False
+            young = self._launch(slot)
             await _first(young.ready.wait(), young.ended.wait(), self._ending.wait())
             if self._ending.is_set():
                 return False
@@ -128,7 +131,8 @@ class Supervisor:
                 log.error("a new worker %s before it was ready; the others stay", young.how)
                 return False
             old, slot.worker = slot.worker, young
-            old.drain("handover", HANDOVER_SECONDS)
+            if old is not None:
+                old.drain("handover", HANDOVER_SECONDS)
         log.info("all workers are replaced")
         return True
 
@@ -142,44 +146,40 @@ class Supervisor:
         await asyncio.gather(*map(refresh, self.living))
         return self._totals.over([worker.report() for worker in self.living])
 
-    def _launch(self, index: int) -> Worker:
-        worker = Worker(index, f"w{next(self._numbers)}", self._heard)
+    def _launch(self, slot: _Slot) -> Worker:
+        worker = Worker(slot.index, f"w{next(self._numbers)}", self._heard)
         self.living.append(worker)
-        self._tasks.create_task(self._live(worker))
+        self._tasks.create_task(self._live(slot, worker))
         return worker
 
-    async def _live(self, worker: Worker) -> None:
+    async def _live(self, slot: _Slot, worker: Worker) -> None:
         try:
             await worker.live(self._listener, partial(self._start, worker))
         finally:
             self.living.remove(worker)
             self._totals.retire(worker.report())
             self._lost(worker)
+        if slot.worker is worker and not self._ending.is_set():
+            await self._start_another(slot, worker)
 
-    async def _keep(self, slot: _Slot) -> None:
-        """Have a worker in the slot until the end."""
-        loop = asyncio.get_running_loop()
-        while not self._ending.is_set():
-            worker = slot.worker
-            await worker.ended.wait()
-            if slot.worker is not worker or self._ending.is_set():
-                continue  # it was replaced, or told to end
-            slot.failures = 0 if worker.ready.is_set() else slot.failures + 1
-            if slot.failures >= START_ATTEMPTS and not self.started.is_set():
-                raise WorkersFailed(f"no worker becomes ready: {slot.failures} in a row; the last one {worker.how}")
-            pause = slot.backoff.after(loop.time() - worker.began)
-            log.error("a worker %s; starting another in %.1f s", worker.how, pause)
-            self._restarted()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._ending.wait()
-            if slot.worker is worker and not self._ending.is_set():
-                slot.worker = self._launch(worker.index)
+    async def _start_another(self, slot: _Slot, dead: Worker) -> None:
+        """Have a worker in the slot again, unless a rolling restart has brought one meanwhile."""
+        slot.failures = 0 if dead.ready.is_set() else slot.failures + 1
+        if slot.failures >= START_ATTEMPTS and not self.started.is_set():
+            raise WorkersFailed(f"no worker becomes ready: {slot.failures} in a row; the last one {dead.how}")
+        pause = slot.backoff.after(asyncio.get_running_loop().time() - dead.began)
+        log.error("a worker %s; starting another in %.1f s", dead.how, pause)
+        self._restarted()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._ending.wait()
+        if slot.worker is dead and not self._ending.is_set():
+            slot.worker = self._launch(slot)
 
     def _heard(self, worker: Worker, message: Message) -> None:
         if isinstance(message, Ready):
             self._were_ready.add(worker.index)
-            if len(self._were_ready) == self._count:
+            if len(self._were_ready) == len(self._slots):
                 self.started.set()
         else:
             self._hear(worker, message)

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import psutil
@@ -147,3 +147,41 @@ async def test_a_worker_is_told_what_holds_when_it_listens_not_when_it_was_wante
         await asyncio.sleep(0)  # its process is being started
         scene.protocol = PROTOCOL + 1
         assert not await rolling
+
+
+@asynccontextmanager
+async def standing_still(pid: int | None) -> AsyncIterator[None]:
+    """A process that does nothing, and so does not end, while the block runs."""
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_worker_that_dies_is_replaced_though_the_one_before_it_is_still_leaving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "SILENT_TICKS", 1_000)
+    async with kept() as scene:
+        old = scene.serving
+        async with standing_still(old):
+            assert await scene.supervisor.roll()
+            young = scene.serving
+            assert young not in (old, None)
+            os.kill(young, signal.SIGKILL)
+            await until(lambda: scene.serving not in (young, None))
+            assert [worker.pid for worker in scene.supervisor.living if worker.state == "leaving"] == [old]
+            assert scene.restarts == 1
+
+
+async def test_no_worker_is_started_once_all_were_told_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "SILENT_TICKS", 1_000)
+    async with kept() as scene:
+        async with standing_still(scene.serving):
+            scene.supervisor.drain(30.0)
+            assert not await scene.supervisor.roll()
+            assert len(scene.supervisor.living) == 1
+        await until(lambda: not scene.supervisor.living)
