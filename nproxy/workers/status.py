@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_ADDED = frozenset({"requests", "choices", "legs", "legs_waiting"})
+_ADDED = frozenset({"requests", "choices", "waiting", "legs", "legs_waiting"})
 """Keys whose numbers add up."""
-_WORST = frozenset({"up"})
-"""Keys that are false where they are false for anybody, and null only where nobody knows."""
+_WORST: Mapping[str, Sequence[Any]] = {"up": (False, True, None), "breaker": ("open", "half_open", "closed")}
+"""Keys of which anybody's worst word counts, and their words from the worst on; who does not know says least."""
 _NAMES = ("name", "replica")
 """Keys by which the entries of a list are told apart."""
 
@@ -30,8 +30,7 @@ def _value(key: str, one: Any, other: Any) -> Any:
     if key in _ADDED:
         return one + other
     if key in _WORST:
-        known = [told for told in (one, other) if told is not None]
-        return all(known) if known else None
+        return min(one, other, key=_WORST[key].index)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return _mapping(one, other)
     if isinstance(one, list) and isinstance(other, list):

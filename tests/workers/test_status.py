@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from nproxy.upstreams.breaker import State
 from nproxy.workers.status import together
 
 
 def told(up: bool | None, legs: int, *replicas: str, **more: Any) -> dict[str, Any]:
     return {
         "draining": False,
-        "inflight": {"requests": 1, "choices": legs},
+        "inflight": {"requests": 1, "choices": legs, "waiting": 5},
         "upstreams": [
             {
                 "name": "u",
@@ -27,7 +28,7 @@ def told(up: bool | None, legs: int, *replicas: str, **more: Any) -> dict[str, A
 
 def test_counts_add_up_and_the_same_replica_is_one() -> None:
     whole = together([told(True, 3, "a", "b"), told(True, 4, "a", "c", learned={"m": {"n": 1}})])
-    assert whole["inflight"] == {"requests": 2, "choices": 7}
+    assert whole["inflight"] == {"requests": 2, "choices": 7, "waiting": 10}
     (upstream,) = whole["upstreams"]
     assert upstream["legs_waiting"] == 4
     assert upstream["learned"] == {"m": {"n": 1}}
@@ -41,6 +42,20 @@ def test_a_replica_is_down_where_anybody_finds_it_so() -> None:
         return found
 
     assert (up(True, False), up(None, True), up(None, None), up(False, None)) == (False, True, None, False)
+
+
+def test_a_breaker_is_open_where_anybody_has_it_open() -> None:
+    def breaker(*told_states: State) -> str:
+        entries = [{"name": "u", "replicas": [{"replica": "a", "breaker": state}]} for state in told_states]
+        found: str = together([{"upstreams": [entry]} for entry in entries])["upstreams"][0]["replicas"][0]["breaker"]
+        return found
+
+    closed, half_open, opened = State.CLOSED, State.HALF_OPEN, State.OPEN
+    assert (breaker(closed, opened), breaker(opened, half_open), breaker(half_open, closed)) == (
+        "open",
+        "open",
+        "half_open",
+    )
 
 
 def test_nobody_tells_nothing() -> None:
