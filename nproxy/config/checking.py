@@ -39,7 +39,7 @@ def _problem(model: type[BaseModel], tree: Tree, details: ErrorDetails) -> Probl
         path: Path = tuple(context["path"])
         return Problem(tree.origin(path), path, details["msg"])
     path = _path_in(tree.data, details["loc"], keep_last=details["type"] == "missing")
-    return Problem(tree.origin(path), path, _message(model, path, details))
+    return Problem(tree.origin(path), path, message_of(model, path, details))
 
 
 def _path_in(data: Any, loc: Path, *, keep_last: bool) -> Path:
@@ -75,7 +75,8 @@ _MESSAGES = {
 }
 
 
-def _message(model: type[BaseModel], path: Path, details: ErrorDetails) -> str:
+def message_of(model: type[BaseModel], path: Path, details: ErrorDetails) -> str:
+    """What is wrong at `path` of a `model`, in our words; names no value."""
     if details["type"] == "extra_forbidden":
         if is_planned_key(path):
             return "is not available yet"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nproxy.config import Config, Reading
-from nproxy.gateway.admin.fleet import Alone
+from nproxy.gateway.admin.gateway import Alone
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.app import App
 from nproxy.gateway.reload import POLL_SECONDS, Reload, Reloader

@@ -1,4 +1,4 @@
-"""Who speaks for a gateway of several processes."""
+"""Who speaks for a gateway, be it of several processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Whole(Protocol):
-    """What all processes together tell. Raises ApiError 503 where nobody knows."""
+    """What all its processes together tell. Raises ApiError 503 where nobody knows."""
 
     async def exposition(self) -> bytes:
         """All metrics, added up, in the Prometheus text format."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from nproxy.gateway.admin.fleet import Alone
+from nproxy.gateway.admin.gateway import Alone
 from nproxy.gateway.admin.port import admin_port
 from nproxy.upstreams import registry
 from nproxy.upstreams.registrar import Registrar
@@ -222,6 +222,16 @@ async def test_wrong_input_is_refused_by_name(fleet: Fleet, sent: str, status: i
     assert envelope(answer)["param"] == param
     assert "secret-91" not in answer.text
     assert await fleet.replicas() == {}
+
+
+async def test_wrong_input_is_told_in_the_words_of_the_settings(fleet: Fleet) -> None:
+    async def told(**more: Any) -> str:
+        answer = await fleet.admin.post(REPLICAS, json={"url": "http://a/v1", **more})
+        return str(envelope(answer)["message"])
+
+    assert await told(lease_second=3) == "Invalid 'lease_second': unknown key; did you mean lease_seconds?"
+    assert await told(weight=0) == "Invalid 'weight': must be greater than 0."
+    assert await told(models="m") == "Invalid 'models': must be a list."
 
 
 async def test_what_is_not_there_is_a_404(fleet: Fleet) -> None:

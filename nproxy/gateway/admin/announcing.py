@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from nproxy.config.checking import message_of
 from nproxy.config.replicas import Replica, parse_address
 from nproxy.config.values import Settings, Weight
 from nproxy.openai.body import Body
@@ -64,6 +65,8 @@ def read(shape: type[Said], raw: bytes) -> Said:
     try:
         return shape.model_validate(fields)
     except ValidationError as invalid:
-        problem = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
+        problem = invalid.errors(include_url=False)[0]
     param = shorten(".".join(map(str, problem["loc"])))
-    raise invalid_request(f"Invalid '{param}': {problem['msg']}.", param=param, code="invalid_value")
+    wrong = message_of(shape, problem["loc"], problem)
+    message = f"Invalid '{param}': {wrong}{'' if wrong.endswith('?') else '.'}"
+    raise invalid_request(message, param=param, code="invalid_value")

@@ -18,8 +18,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from nproxy.config import Admin
 from nproxy.gateway.admin import replicas
 from nproxy.gateway.admin.door import demand_token, refuse_pages
-from nproxy.gateway.admin.fleet import Fleet
-from nproxy.gateway.admin.replicas import Desk, Serve
+from nproxy.gateway.admin.gateway import Gateway
+from nproxy.gateway.admin.replicas import Behind, Serve
 from nproxy.gateway.exchange import ClientLeft, Exchange, WriteGuard
 from nproxy.gateway.heads import origin_form, refusal
 from nproxy.gateway.request_id import request_id
@@ -36,28 +36,28 @@ CLOSE_SECONDS = 1.0
 log = logging.getLogger("nproxy.gateway")
 
 
-async def _health(desk: Desk, exchange: Exchange, _: str) -> None:
+async def _health(behind: Behind, exchange: Exchange, _: str) -> None:
     await exchange.respond(200, b'{"status":"ok"}')
 
 
-async def _ready(desk: Desk, exchange: Exchange, _: str) -> None:
-    if (reason := await desk.fleet.why_unready()) is not None:
+async def _ready(behind: Behind, exchange: Exchange, _: str) -> None:
+    if (reason := await behind.gateway.why_unready()) is not None:
         raise ApiError(503, reason, type="server_error", code="not_ready")
     await exchange.respond(200, b'{"status":"ready"}')
 
 
-async def _metrics(desk: Desk, exchange: Exchange, _: str) -> None:
-    if not desk.fleet.config.telemetry.metrics:
+async def _metrics(behind: Behind, exchange: Exchange, _: str) -> None:
+    if not behind.gateway.config.telemetry.metrics:
         raise invalid_request("Metrics are switched off.", code="unknown_url", status=404)
-    await exchange.respond(200, await desk.fleet.exposition(), content_type=CONTENT_TYPE_LATEST)
+    await exchange.respond(200, await behind.gateway.exposition(), content_type=CONTENT_TYPE_LATEST)
 
 
-async def _status(desk: Desk, exchange: Exchange, _: str) -> None:
-    await exchange.respond(200, dumps(await replicas.status(desk)))
+async def _status(behind: Behind, exchange: Exchange, _: str) -> None:
+    await exchange.respond(200, dumps(await replicas.status(behind)))
 
 
-async def _restart(desk: Desk, exchange: Exchange, _: str) -> None:
-    desk.fleet.restart()
+async def _restart(behind: Behind, exchange: Exchange, _: str) -> None:
+    behind.gateway.restart()
     await exchange.respond(202, b'{"status":"restarting"}')
 
 
@@ -84,14 +84,14 @@ _OPEN = frozenset({"/health", "/ready"})
 
 
 @asynccontextmanager
-async def admin_port(fleet: Fleet, registrar: Registrar, sock: socket.socket | None = None) -> AsyncIterator[str]:
+async def admin_port(gateway: Gateway, registrar: Registrar, sock: socket.socket | None = None) -> AsyncIterator[str]:
     """Serve the admin port while the block runs, and let leases run out; gives its URL.
 
     sock: a bound socket to listen on instead of `admin.host` and `admin.port`. Raises OSError where these cannot be
     bound.
     """
-    loop, settings = asyncio.get_running_loop(), _settings(fleet)
-    http = HttpServer(partial(_answer, Desk(fleet, registrar)))
+    loop, settings = asyncio.get_running_loop(), _settings(gateway)
+    http = HttpServer(partial(_answer, Behind(gateway, registrar)))
     if sock is not None:
         server = await loop.create_server(http, sock=sock)
     else:
@@ -107,19 +107,19 @@ async def admin_port(fleet: Fleet, registrar: Registrar, sock: socket.socket | N
         await server.wait_closed()
 
 
-def _settings(fleet: Fleet) -> Admin:
-    if fleet.config.admin is None:
+def _settings(gateway: Gateway) -> Admin:
+    if gateway.config.admin is None:
         raise RuntimeError("an admin port is served that is not configured")
-    return fleet.config.admin
+    return gateway.config.admin
 
 
-async def _answer(desk: Desk, request: BaseRequest) -> StreamResponse:
+async def _answer(behind: Behind, request: BaseRequest) -> StreamResponse:
     """Answer one request: the handler that the server calls."""
     id, now = request_id(request.headers.get("x-request-id")), asyncio.get_running_loop().time()
     exchange = Exchange(request, id, now, introspection=True, target=origin_form(request.raw_path))
     with WriteGuard(request, WRITE_SECONDS):
         try:
-            await _answer_or_refuse(desk, exchange)
+            await _answer_or_refuse(behind, exchange)
         except ClientLeft:
             exchange.abort()
     fields = {"request_id": id, "method": request.method, "code": exchange.code}
@@ -129,9 +129,9 @@ async def _answer(desk: Desk, request: BaseRequest) -> StreamResponse:
     return exchange.response
 
 
-async def _answer_or_refuse(desk: Desk, exchange: Exchange) -> None:
+async def _answer_or_refuse(behind: Behind, exchange: Exchange) -> None:
     try:
-        await _route(desk, exchange)
+        await _route(behind, exchange)
     except ApiError as error:
         await exchange.respond_error(error)
     except ClientLeft:
@@ -141,8 +141,8 @@ async def _answer_or_refuse(desk: Desk, exchange: Exchange) -> None:
         await exchange.respond_error(internal_error())
 
 
-async def _route(desk: Desk, exchange: Exchange) -> None:
-    request, settings = exchange.request, _settings(desk.fleet)
+async def _route(behind: Behind, exchange: Exchange) -> None:
+    request, settings = exchange.request, _settings(behind.gateway)
     if (wrong := refusal(request)) is not None:
         exchange.closing = True
         raise wrong
@@ -153,24 +153,24 @@ async def _route(desk: Desk, exchange: Exchange) -> None:
     served = _SERVED.get(path)
     if (found := _REPLICAS.fullmatch(path)) is not None:
         served, upstream = _OF_REPLICAS[found["act"]], unquote(found["upstream"])
-        _demand_upstream(desk, upstream)
+        _demand_upstream(behind, upstream)
     if served is None:
         raise invalid_request("Unknown request path.", code="unknown_url", status=404)
     serve = served.get("GET" if request.method == "HEAD" else request.method)
     if serve is None:
         raise ApiError(
             405,
-            f"This endpoint takes {' or '.join(served)} only.",
+            f"This endpoint takes {', '.join(served)} only.",
             type="invalid_request_error",
             code="method_not_allowed",
             headers={"Allow": ", ".join(served)},
         )
-    await serve(desk, exchange, upstream)
+    await serve(behind, exchange, upstream)
 
 
-def _demand_upstream(desk: Desk, name: str) -> None:
+def _demand_upstream(behind: Behind, name: str) -> None:
     """Raise ApiError 404 for an upstream that is not configured; the built-in engine's is its own."""
-    names = [upstream.name for upstream in desk.fleet.config.upstreams]
+    names = [upstream.name for upstream in behind.gateway.config.upstreams]
     if name not in names:
         there = ", ".join(names) or "none"
         message = f"There is no such upstream in the configuration; there are: {there}."

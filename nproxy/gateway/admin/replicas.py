@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nproxy.gateway.admin.announcing import Announcement, Drained, read
-from nproxy.gateway.admin.fleet import Fleet
+from nproxy.gateway.admin.gateway import Gateway
 from nproxy.gateway.bodies import read_body
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.errors import ApiError, invalid_request, shorten
@@ -22,23 +22,23 @@ RENEWALS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """What the endpoints work on."""
+class Behind:
+    """What stands behind the endpoints."""
 
-    fleet: Fleet
+    gateway: Gateway
     registrar: Registrar
 
 
-Serve = Callable[[Desk, Exchange, str], Awaitable[None]]
+Serve = Callable[[Behind, Exchange, str], Awaitable[None]]
 
 
-async def announce(desk: Desk, exchange: Exchange, upstream: str) -> None:
+async def announce(behind: Behind, exchange: Exchange, upstream: str) -> None:
     """POST: take a server, or renew its lease; says when to do so again."""
     said = read(Announcement, await read_body(exchange.request, BODY_BYTES))
     models = None if said.models is None else tuple(dict.fromkeys(said.models))
     server = Server(str(said.url), said.weight, models)
     try:
-        new = desk.registrar.announce(upstream, server, said.lease_seconds)
+        new = behind.registrar.announce(upstream, server, said.lease_seconds)
     except Full as full:
         raise _conflict(str(full)) from None
     told = {
@@ -46,59 +46,59 @@ async def announce(desk: Desk, exchange: Exchange, upstream: str) -> None:
         "replica": server.url,
         "weight": server.weight,
         "models": server.models,
-        "draining": server.url in desk.registrar.draining(upstream),
+        "draining": server.url in behind.registrar.draining(upstream),
         "lease_seconds": said.lease_seconds,
         "renew_seconds": round(said.lease_seconds / RENEWALS, 3),
     }
     await exchange.respond(201 if new else 200, dumps(told))
 
 
-async def leave(desk: Desk, exchange: Exchange, upstream: str) -> None:
+async def leave(behind: Behind, exchange: Exchange, upstream: str) -> None:
     """DELETE with `?url=`: let a server go before its lease runs out; its calls in flight go on."""
     said = read(Drained, dumps({"url": exchange.request.query.get("url")}))
-    if not desk.registrar.leave(upstream, str(said.url)):
+    if not behind.registrar.leave(upstream, str(said.url)):
         raise _not_there(upstream, str(said.url))
     await exchange.respond(204, b"")
 
 
-async def drain(desk: Desk, exchange: Exchange, upstream: str) -> None:
+async def drain(behind: Behind, exchange: Exchange, upstream: str) -> None:
     """POST: a replica gets no new calls until it is undrained, whichever way it is known."""
     address = await _address(exchange)
-    known = {replica["replica"] for replica in await replicas(desk, upstream)}
-    if address not in known | desk.registrar.draining(upstream):
+    known = {replica["replica"] for replica in await replicas(behind, upstream)}
+    if address not in known | behind.registrar.draining(upstream):
         raise _not_there(upstream, address)
     try:
-        desk.registrar.drain(upstream, address)
+        behind.registrar.drain(upstream, address)
     except Full as full:
         raise _conflict(str(full)) from None
     await exchange.respond(200, dumps({"upstream": upstream, "replica": address, "draining": True}))
 
 
-async def undrain(desk: Desk, exchange: Exchange, upstream: str) -> None:
+async def undrain(behind: Behind, exchange: Exchange, upstream: str) -> None:
     """POST: a replica gets calls again."""
     address = await _address(exchange)
-    if not desk.registrar.undrain(upstream, address):
+    if not behind.registrar.undrain(upstream, address):
         raise invalid_request(f"'{shorten(address)}' is not draining.", param="url", code="not_draining", status=404)
     await exchange.respond(200, dumps({"upstream": upstream, "replica": address, "draining": False}))
 
 
-async def show(desk: Desk, exchange: Exchange, upstream: str) -> None:
+async def show(behind: Behind, exchange: Exchange, upstream: str) -> None:
     """GET: the replicas as /status tells them, and all addresses that are marked as draining."""
-    told = {"upstream": upstream, "replicas": await replicas(desk, upstream)}
-    await exchange.respond(200, dumps({**told, "draining": sorted(desk.registrar.draining(upstream))}))
+    told = {"upstream": upstream, "replicas": await replicas(behind, upstream)}
+    await exchange.respond(200, dumps({**told, "draining": sorted(behind.registrar.draining(upstream))}))
 
 
-async def status(desk: Desk) -> dict[str, Any]:
+async def status(behind: Behind) -> dict[str, Any]:
     """What /status tells, and how long each server that announced itself may stay unless it renews."""
-    told = dict(await desk.fleet.status())
+    told = dict(await behind.gateway.status())
     upstreams: Any = told.get("upstreams", ())
-    told["upstreams"] = [_with_leases(upstream, desk.registrar) for upstream in upstreams]
+    told["upstreams"] = [_with_leases(upstream, behind.registrar) for upstream in upstreams]
     return told
 
 
-async def replicas(desk: Desk, upstream: str) -> list[dict[str, Any]]:
+async def replicas(behind: Behind, upstream: str) -> list[dict[str, Any]]:
     """The replicas of one upstream, as `status` tells them."""
-    told = await status(desk)
+    told = await status(behind)
     return next((one["replicas"] for one in told["upstreams"] if one["name"] == upstream), [])
 
 

@@ -8,23 +8,16 @@ from typing import Protocol
 from nproxy.config import Config
 from nproxy.gateway.app import App
 from nproxy.gateway.introspect import exposition, status_document, why_unready
+from nproxy.gateway.whole import Whole
 from nproxy.openai.errors import ApiError
 
 
-class Fleet(Protocol):
+class Gateway(Whole, Protocol):
     """A gateway: one process, or the parent of several, which speaks for all. Raises ApiError 503 where it cannot."""
 
     @property
     def config(self) -> Config:
         """What is served now."""
-        ...
-
-    async def exposition(self) -> bytes:
-        """The metrics, in Prometheus' text format."""
-        ...
-
-    async def status(self) -> Mapping[str, object]:
-        """What /status tells."""
         ...
 
     async def why_unready(self) -> str | None:
