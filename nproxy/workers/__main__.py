@@ -12,7 +12,8 @@ from nproxy.workers.worker import NotForUs, work
 
 
 def main(listener: int, channel: int) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which then tells us
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):  # the parent's, which then tells us
+        signal.signal(number, signal.SIG_IGN)
     try:
         with socket.socket(fileno=listener) as sock:
             uvloop.run(work(sock, socket.socket(fileno=channel)))

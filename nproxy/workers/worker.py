@@ -118,7 +118,7 @@ class _Worker:
         async for message in messages:
             self._hear(message)
         log.warning("the parent is gone")
-        self._over.set()
+        self._drain(Drain("handover", 0.0))  # the port is free for another parent; streams learn why they end
 
     def _hear(self, message: Message) -> None:
         match message:

@@ -163,6 +163,9 @@ async def test_a_killed_worker_is_replaced_and_no_counter_goes_back(tmp_path: Pa
             await ask(running.url)
         assert await running.metric("nproxy_choices_total") == 10
         killed = next(iter(await running.pids()))
+        os.kill(killed, signal.SIGHUP)  # the parent's signals are nothing to a worker
+        os.kill(killed, signal.SIGUSR2)
+        assert killed in await running.pids()
         os.kill(killed, signal.SIGKILL)
         await until(lambda: not psutil.pid_exists(killed))
         for _ in range(5):  # the other one answers
@@ -243,11 +246,15 @@ async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Pa
 
 async def test_workers_end_when_their_parent_is_killed(tmp_path: Path, upstream: FakeUpstream) -> None:
     async with serve(tmp_path, "--upstream", upstream.url) as running:
+        upstream.behaviour = Behaviour(hold_after=1)
+        stream = asyncio.create_task(ask(running.url, stream=True))
+        await upstream.until(lambda: len(upstream.open_calls) == 1, PATIENCE)
         family = psutil.Process(running.process.pid).children(recursive=True)
         assert len(family) == 2
         running.process.kill()
         await running.process.wait()
         await until(lambda: all(map(ended, family)))
+        assert "shutting_down" in (await stream).text, "it is not just cut"
     with socket.socket() as again:  # nobody listens any more
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.bind(("127.0.0.1", int(running.url.rsplit(":", 1)[1])))

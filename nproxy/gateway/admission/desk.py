@@ -14,13 +14,15 @@ from nproxy.gateway.admission.ledger import Bounds
 from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Full, Hold, Memory, limit_of
 from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Kind, Leave, Level, Move, Refused, Room
 from nproxy.gateway.admission.rates import MINUTE
-from nproxy.gateway.admission.refusals import FULL, error_of, limited, rate_headers, unavailable
+from nproxy.gateway.admission.refusals import FULL, UNANSWERED, error_of, limited, rate_headers, unavailable
 from nproxy.gateway.callers import Caller, Rates
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry.metrics import OTHER, Metrics
 
 MOST_LEVELS = 4096
 """Keys whose rates this process remembers, for answers that come without asking the ledger."""
+ANSWER_SECONDS = 5.0
+"""How long a ledger may take to answer, besides the time that a request may wait there: its process may stand still."""
 SHED_RETRY = 2.0
 """Seconds that a client is told to wait where memory is short."""
 
@@ -90,6 +92,7 @@ class Desk:
     def _take(self, config: Config) -> None:
         limits = config.limits
         self._choices = limits.per_key_choices
+        self._queue_seconds = limits.queue_seconds
         self._rates = Rates(limits.requests_per_minute, limits.choices_per_minute, limits.tokens_per_minute)
         self.memory.limit = limit = limit_of(config)
         self.bodies.limit = None if limit is None else int(BODIES_SHARE * limit)
@@ -131,7 +134,7 @@ class Desk:
         """Wait for permits for so many choices at once, and hold them while the block runs.
 
         tokens: a guess of what will be spent. Raises ApiError: 400 for what would never fit, 429 for what does not now
-        or does not in time, 503 where the gateway shuts down.
+        or does not in time, 503 where the gateway shuts down or the ledger does not answer.
         """
         ask = self._ask(caller, upstream, choices, tokens)
         try:
@@ -174,15 +177,20 @@ class Desk:
         )
 
     async def _answer(self, ask: Ask, message: Ask | Move) -> Admitted | Refused:
-        """Send a message of the request that asked so, and wait for its answer."""
+        """Send a message of the request that asked so, and wait for its answer. Raises ApiError where none comes."""
         started = self._loop.time()
         waiter = self._waiters[ask.ticket] = _Waiter(ask.key, self._loop.create_future())
         self.waiting += ask.choices
         outcome = "left"
         try:
             self._transport.send(message)
-            answer = await waiter.answer
+            async with asyncio.timeout(self._queue_seconds + ANSWER_SECONDS):
+                answer = await waiter.answer
             outcome = _outcome(answer)
+        except TimeoutError:
+            outcome = "timeout"
+            self._metrics.refused("unanswered").inc()
+            raise unavailable(UNANSWERED, "not_ready", SHED_RETRY) from None
         finally:
             del self._waiters[ask.ticket]
             self.waiting -= ask.choices

@@ -11,6 +11,7 @@ from nproxy.gateway.admission.rates import MINUTE
 from nproxy.openai.errors import ApiError, invalid_request
 
 FULL = "Too many choices are waiting or in flight; try again later."
+UNANSWERED = "The parent process does not answer."
 LATE = "The request waited too long for others to end; try again later."
 
 

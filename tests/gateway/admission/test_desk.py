@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nproxy.config import Config
+from nproxy.gateway.admission import desk
 from nproxy.gateway.admission.clerk import Clerk, Deliver, owner
 from nproxy.gateway.admission.desk import Desk
 from nproxy.gateway.admission.ledger import Bounds
@@ -169,6 +170,48 @@ async def test_who_leaves_in_the_moment_he_is_let_in_gives_it_back(begin: Begin)
     await third.inside.wait()
     assert not second.inside.is_set()
     await third.left()
+
+
+class Silent(Wire):
+    """The ledger's process stands still: it takes everything and answers nothing until `wake`."""
+
+    def __init__(self, deliver: Deliver, bounds: Bounds) -> None:
+        super().__init__(deliver, bounds)
+        self.unread: list[Message] | None = []
+
+    def send(self, message: Message) -> None:
+        if self.unread is None:
+            super().send(message)
+        else:
+            self.unread.append(message)
+
+    def wake(self) -> None:
+        unread, self.unread = self.unread or [], None
+        for message in unread:
+            self.send(message)
+
+
+async def test_a_ledger_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "ANSWER_SECONDS", 0.05)
+    scene = Scene(wired=False, limits={"queue_seconds": 0}, max_inflight=1024)
+    wires: list[Silent] = []
+
+    def connect(deliver: Deliver) -> Silent:
+        wires.append(Silent(deliver, Bounds.of(scene.config)))
+        return wires[0]
+
+    scene.desk.connect(connect)
+    error = await refusal(scene, 2)
+    assert (error.status, error.code) == (503, "not_ready")
+    assert scene.metric("nproxy_requests_refused_total", reason="unanswered") == 1
+    assert (scene.desk.taken, scene.desk.waiting) == (0, 0)
+    wires[0].wake()
+    await scene.settled()
+    assert wires[0].clerk.ledger.taken == 0, "it was told that nobody waits any more"
+    async with held(scene, 2):
+        assert scene.desk.taken == 2
+    await scene.settled()
+    scene.desk.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
