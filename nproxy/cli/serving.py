@@ -121,7 +121,7 @@ async def _serve(
 
     def greet(name: str | None) -> None:
         url, _ = listening.result()
-        logs.say(_greeting(url, name))
+        logs.say(_greeting(url, name, keys=config.auth is not None))
         notifier.tell(READY)
 
     def reloaded(_: Reload) -> None:
@@ -201,14 +201,14 @@ def _named_model(config: Config) -> str | None:
     )
 
 
-def _greeting(url: str, model: str | None) -> str:
-    """Where the gateway listens, and a call to try."""
+def _greeting(url: str, model: str | None, *, keys: bool) -> str:
+    """Where the gateway listens, and a call to try. keys: one has to be shown."""
     base = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    key = " -H 'authorization: Bearer KEY'" if keys else ""
     if model is None:
-        call = f"curl -s {base}/v1/models"
+        call = f"curl -s {base}/v1/models{key}"
     else:
         body = {"model": model, "messages": [{"role": "user", "content": "Name a color."}], "n": 4, "max_tokens": 40}
-        call = (
-            f"curl -s {base}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
-        )
+        sent = shlex.quote(json.dumps(body))
+        call = f"curl -s {base}/v1/chat/completions{key} -H 'content-type: application/json' -d {sent}"
     return f"nproxy listens on {url}\ntry: {call}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -20,7 +20,9 @@ def checked(model: type[Model], tree: Tree, context: Mapping[str, Any]) -> Model
     try:
         return model.model_validate(tree.data, context=dict(context))
     except ValidationError as error:
-        problems = {_problem(model, tree, details): None for details in error.errors(include_url=False)}
+        problems = {
+            problem: None for details in error.errors(include_url=False) for problem in _problems(model, tree, details)
+        }
         # the cause holds the inputs, and an input may be a secret
         raise ConfigError(_in_order(problems)) from None
 
@@ -32,14 +34,16 @@ def _in_order(problems: Collection[Problem]) -> list[Problem]:
     return sorted(told, key=lambda problem: (problem.origin.line or 0, str(problem.origin)))
 
 
-def _problem(model: type[BaseModel], tree: Tree, details: ErrorDetails) -> Problem:
+def _problems(model: type[BaseModel], tree: Tree, details: ErrorDetails) -> Iterator[Problem]:
     """Turn one of pydantic's errors into ours; names no value, for it may be a secret."""
     context = details.get("ctx", {})
-    if details["type"] == "conflict":
-        path: Path = tuple(context["path"])
-        return Problem(tree.origin(path), path, details["msg"])
+    if details["type"] in ("conflict", "conflicts"):
+        for one in context.get("conflicts", (context,)):
+            path: Path = tuple(one["path"])
+            yield Problem(tree.origin(path), path, one["message"])
+        return
     path = _path_in(tree.data, details["loc"], keep_last=details["type"] == "missing")
-    return Problem(tree.origin(path), path, message_of(model, path, details))
+    yield Problem(tree.origin(path), path, message_of(model, path, details))
 
 
 def _path_in(data: Any, loc: Path, *, keep_last: bool) -> Path:

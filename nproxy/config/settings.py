@@ -6,10 +6,12 @@ they are refused with a word of explanation and never silently ignored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
+from pydantic_core import PydanticCustomError
 
 from nproxy.config.engine import ENGINE_UPSTREAM, Engine
 from nproxy.config.upstream import Upstream
@@ -29,6 +31,7 @@ from nproxy.config.values import (
     Whole,
     Width,
     conflict,
+    refuse,
 )
 
 
@@ -181,43 +184,44 @@ class Config(Settings):
         return {**data, "upstreams": own}
 
     @model_validator(mode="after")
-    def _names_agree(self) -> Self:
+    def _keys_agree(self) -> Self:
+        refuse([*self._names_conflict(), *self._limits_conflict(), *self._doors_conflict()])
+        return self
+
+    def _names_conflict(self) -> Iterator[PydanticCustomError]:
         if self.engine is None and not self.upstreams:
-            raise conflict("needs an engine or at least one upstream")
+            yield conflict("needs an engine or at least one upstream")
         names: list[str] = [] if self.engine is None else [ENGINE_UPSTREAM]
         for position, upstream in enumerate(self.upstreams):
             if upstream.name in names:
                 taken_by = "the built-in engine" if upstream.name == ENGINE_UPSTREAM else "another upstream"
-                raise conflict(f"is taken by {taken_by}", "upstreams", position, "name")
+                yield conflict(f"is taken by {taken_by}", "upstreams", position, "name")
             names.append(upstream.name)
         if self.passthrough.upstream is not None and self.passthrough.upstream not in names:
-            raise conflict(f"names no upstream; there are: {', '.join(names)}", "passthrough", "upstream")
+            yield conflict(f"names no upstream; there are: {', '.join(names)}", "passthrough", "upstream")
         for position, upstream in enumerate(self.upstreams):
+            others = ", ".join(name for name in names if name != upstream.name) or "none"
             for place, name in enumerate(upstream.fallback):
                 if name not in names or name == upstream.name:
-                    raise conflict("names no other upstream", "upstreams", position, "fallback", place)
-        return self
+                    message = f"names no other upstream; there are: {others}"
+                    yield conflict(message, "upstreams", position, "fallback", place)
 
-    @model_validator(mode="after")
-    def _limits_agree(self) -> Self:
+    def _limits_conflict(self) -> Iterator[PydanticCustomError]:
         if self.n_policy.max_n > self.limits.inflight_choices:
-            raise conflict("must not be below n_policy.max_n", "limits", "inflight_choices")
-        return self
+            yield conflict("must not be below n_policy.max_n", "limits", "inflight_choices")
+        for position, upstream in enumerate(self.upstreams):
+            if upstream.parallel != "auto" and upstream.parallel < self.listen.workers:
+                yield conflict("must not be below listen.workers, which share it", "upstreams", position, "parallel")
 
-    @model_validator(mode="after")
-    def _doors_agree(self) -> Self:
+    def _doors_conflict(self) -> Iterator[PydanticCustomError]:
         for position, upstream in enumerate(self.upstreams):
             if not upstream.replicas and self.admin is None:
-                raise conflict(
-                    "must not be empty, unless servers register over the admin port", "upstreams", position, "replicas"
-                )
-            if upstream.parallel != "auto" and upstream.parallel < self.listen.workers:
-                raise conflict("must not be below listen.workers, which share it", "upstreams", position, "parallel")
+                message = "must not be empty, unless servers register over the admin port"
+                yield conflict(message, "upstreams", position, "replicas")
             if self.auth is not None and upstream.api_key == "passthrough":
-                raise conflict("must not be passthrough beside auth", "upstreams", position, "api_key")
+                yield conflict("must not be passthrough beside auth", "upstreams", position, "api_key")
         if self.admin is not None and self.admin.token is None and not _loopback(self.admin.host):
-            raise conflict("is required, as others than this machine can reach the port", "admin", "token")
-        return self
+            yield conflict("is required, as others than this machine can reach the port", "admin", "token")
 
 
 def _loopback(host: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -81,6 +81,13 @@ Host = Annotated[str, Field(min_length=1), AfterValidator(_parse_host)]
 def conflict(message: str, *path: str | int) -> PydanticCustomError:
     """An error between several keys, told at the key of `path`, from the top (the loader reads it from the context)."""
     return PydanticCustomError("conflict", "{message}", {"message": message, "path": path})
+
+
+def refuse(conflicts: Iterable[PydanticCustomError]) -> None:
+    """Raise what `conflict` made as one error, if there is any: a validator raises once, and all are to be told."""
+    found = tuple(one.context for one in conflicts)
+    if found:
+        raise PydanticCustomError("conflicts", "keys do not go together", {"conflicts": found})
 
 
 class Settings(BaseModel):

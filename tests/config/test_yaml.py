@@ -300,7 +300,7 @@ AGREEMENTS = {
     ),
     "a fallback to nothing": (
         "upstreams: [{name: a, replicas: ['http://a'], fallback: [a]}]",
-        "upstreams[0].fallback[0]: names no other upstream",
+        "upstreams[0].fallback[0]: names no other upstream; there are: none",
     ),
 }
 
@@ -309,6 +309,21 @@ AGREEMENTS = {
 def test_settings_that_do_not_go_together(tmp_path: Path, text: str, expected: str) -> None:
     (problem,) = problems(write(tmp_path, text))
     assert problem.partition(": ")[2] == expected
+
+
+def test_all_that_does_not_go_together_is_told_at_once(tmp_path: Path) -> None:
+    text = (
+        "listen: {workers: 3}\n"
+        "admin: {host: 0.0.0.0}\n"
+        "auth: {api_key: k}\n"
+        "limits: {inflight_choices: 64}\n"
+        "upstreams:\n"
+        "- {name: a, replicas: ['http://a'], parallel: 2, fallback: [nobody]}\n"
+        "- {name: a, replicas: ['http://b'], api_key: passthrough}\n"
+    )
+    assert [problem.partition(": ")[0] for problem in problems(write(tmp_path, text))] == [
+        f"nproxy.yaml:{line}" for line in (2, 4, 6, 6, 7, 7)
+    ]
 
 
 def test_beside_keys_of_its_own_a_clients_key_goes_nowhere(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
 def hash_of(key: str) -> str:
     """What a key is known by, as it is written. Raises WrongUse for one that is too short to be random."""
     if len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key:
-        raise WrongUse(f"a key has {SHORTEST} or more printable ASCII characters and no space; make one with: keys new")
+        raise WrongUse(
+            f"a key has {SHORTEST} or more printable ASCII characters and no space; make one with: nproxy keys new NAME"
+        )
     return f"sha256:{digest_of(key).hex()}"
 
 
