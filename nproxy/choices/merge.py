@@ -123,6 +123,11 @@ class Merge:
         """Whether the client has read something that this leg said, so that it cannot say it anew."""
         return self._request.stream and self._strands[number].generated
 
+    @property
+    def read(self) -> bool:
+        """Whether the client has read something that any leg said."""
+        return any(map(self.missed, self._strands))
+
     def streamed(self, number: int) -> bool:
         """Whether this leg answered as a stream."""
         return self._strands[number].streamed

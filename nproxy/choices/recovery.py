@@ -17,11 +17,14 @@ from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request, narrower
 from nproxy.choices.remedies import Reseeded, TooWide, Without, remedy
 from nproxy.choices.resume import resumable
-from nproxy.choices.retry import pause_seconds, retryable
+from nproxy.choices.retry import FIRST_PAUSE_SECONDS, pause_seconds, retryable
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal
 from nproxy.openai.dialect import Dialect
+
+LONGEST_WAIT_SECONDS = 10.0
+"""How long a leg of a stream that has begun waits in all for a replica that may be asked."""
 
 
 class Recovery:
@@ -81,6 +84,8 @@ class Recovery:
 
     def recover(self, run: Run, failure: Failure) -> list[Command] | None:
         """Find another way for a leg; None where there is none and the failure stands."""
+        if failure.kind is FailureKind.UNAVAILABLE and (run.resumed or self._merge.read):
+            return self._wait(run, failure)
         if run.resumed:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
         if run.state is LegState.SPEAKING:
@@ -122,6 +127,18 @@ class Recovery:
             return None
         self._roster.pause(run)
         return [retried, self._timer(run, failure)]
+
+    def _wait(self, run: Run, failure: Failure) -> list[Command] | None:
+        """Ask for a replica once more: the client has read something, and cannot be refused any more.
+
+        That costs no attempt, as nothing was sent; what all of it may take is bounded.
+        """
+        seconds = (failure.retry_after or 0.0) + FIRST_PAUSE_SECONDS * self._jitter()
+        run.waited += seconds
+        if run.waited > LONGEST_WAIT_SECONDS:
+            return None
+        self._roster.pause(run)
+        return [Retried(run.leg.number, failure.kind), SetTimer(f"retry:{run.leg.number}", seconds)]
 
     def _missed(self, run: Run) -> bool:
         return self._merge.missed(run.leg.number)

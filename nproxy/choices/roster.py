@@ -16,8 +16,8 @@ class Run:
     """A leg and how far it is.
 
     attempt: the number of its call, counted from 0. retries: those attempts that the budget paid for. stale: it has had
-    its free attempt. alone: its call has, or had, no other beside it. resumed: its call goes on with what
-    an earlier one has brought.
+    its free attempt. waited: seconds for a replica that may be asked. alone: its call has, or had, no other beside it.
+    resumed: its call goes on with what an earlier one has brought.
     """
 
     leg: Leg
@@ -25,6 +25,7 @@ class Run:
     attempt: int = 0
     retries: int = 0
     stale: bool = False
+    waited: float = 0.0
     alone: bool = False
     resumed: bool = False
 

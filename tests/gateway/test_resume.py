@@ -144,6 +144,22 @@ async def test_a_client_that_leaves_ends_what_waits_to_be_resumed() -> None:
         assert await gateway.metric("nproxy_inflight_choices") == 0
 
 
+async def test_the_only_replica_is_started_anew() -> None:
+    """All that streams there is cut at the same moment, which opens its breaker; nobody is refused for that."""
+    async with FakeUpstream(Behaviour(pieces=pieces, hold_after=6)) as server:
+        upstream = {"name": "fake", "replicas": [server.url], "n": "fanout", "resume": "replay"}
+        eager = {"breaker": {"in_a_row": 1}, "retries": {"per_leg": 2, "budget": 1}}
+        async with gateway_for({"upstreams": [{**upstream, **eager}]}) as gateway:
+            asked = [asyncio.create_task(ask(gateway, n=2)) for _ in range(5)]
+            await server.until(lambda: sum(seen.sent > 100 for seen in server.open_calls) == 10)
+            server.behaviour = Behaviour(pieces=pieces)
+            await server.stop()
+            await server.__aenter__()
+            assert all(whole(stream, 2) for stream in await asyncio.gather(*asked))
+            assert await gateway.metric('nproxy_retries_total{reason="unavailable",upstream="fake"}') > 0
+            assert await gateway.metric('nproxy_inflight_legs{upstream="fake"}') == 0
+
+
 @pytest.mark.parametrize(("way", "path"), [("flag", CHAT), ("trailing", CHAT), ("no", COMPLETIONS)])
 @pytest.mark.parametrize("n", [1, 3])
 async def test_continuing_from_what_was_said(way: str, path: str, n: int) -> None:

@@ -1,0 +1,58 @@
+"""No replica may be asked, and the client has read something: the legs that miss one wait for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from nproxy.choices.commands import Resumed, Retried
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.recovery import LONGEST_WAIT_SECONDS
+from tests.choices.tutil import DONE, FANOUT, Play, chat, contents, delta
+
+NOBODY = Failure(FailureKind.UNAVAILABLE, "There is no server that can be asked now.", retry_after=1.0)
+STOP = delta(finish="stop")
+
+
+def cut(n: int = 1, retries: int = 1) -> Play:
+    """A stream whose first leg has been cut."""
+    play = Play(chat(stream=True, n=n, seed=5), FANOUT, retries=retries, resume="replay")
+    play.says(0, delta("Hel"))
+    play.fails(0, FailureKind.CUT)
+    return play
+
+
+def test_a_leg_that_is_to_go_on_waits_and_that_is_no_attempt() -> None:
+    play = cut()
+    for _ in range(3):
+        play.fires("retry:0")
+        play.fails(0, NOBODY)
+        assert play.timers["retry:0"] == 1.125, "not all of those that wait come at the same moment"
+    play.fires("retry:0")
+    play.streams(0, delta("Hello"), STOP, DONE)
+    assert contents(play.frames) == {0: "Hello"} and play.finish == "ok"
+    assert [resumed.outcome for resumed in play.of(Resumed)] == ["ok"], "nothing was called in between"
+    assert play.of(Retried) == [Retried(0, "unavailable")] * 3
+
+
+def test_so_does_a_sibling_that_has_said_nothing() -> None:
+    play = cut(n=2)
+    play.fails(1, NOBODY)
+    assert not play.over and play.timers["retry:1"] == 1.125
+
+
+def test_not_for_ever() -> None:
+    play, waited = cut(retries=9), 0.0
+    while not play.over:
+        play.fires("retry:0")
+        play.fails(0, NOBODY)
+        waited += play.timers.get("retry:0", 0.0)
+    assert waited <= LONGEST_WAIT_SECONDS < waited + 1.125
+    assert "no server" in play.frames[-1]["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_has_read_nothing_is_told_at_once(stream: bool) -> None:
+    play = Play(chat(stream=stream, n=2), FANOUT, retries=3, resume="replay")
+    play.fails(0, NOBODY)
+    play.fails(1, NOBODY)
+    assert play.over and play.respond.status == 503
