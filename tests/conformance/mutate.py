@@ -20,17 +20,19 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.conformance.mutations import MUTATIONS, Mutation
-from tests.conformance.table import ROOT, rows_of
+from tests.conformance.table import ROOT, data, rows_of
 
 JOBS = min(4, os.cpu_count() or 1)
 _KILLED, _PASSED = 1, 0  # pytest's exit codes: tests failed, tests passed; anything else is not about the rule
 
 
 def collected() -> list[str]:
-    """The ids of all tests of the suite with a scripted server, which are quick and say what it should have done."""
+    """The ids of all tests of rows with a scripted server, which are quick and say what it should have done."""
+    elsewhere = {file for _, file in data().elsewhere.values() if not file.startswith("tests/engine/")}
+    places = {"tests/conformance", *(file for file in elsewhere if not file.startswith("tests/conformance/"))}
     without = "--ignore=tests/conformance/with_engine"
     listed = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", without, "tests/conformance"],
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", without, *sorted(places)],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return [line for line in listed.stdout.splitlines() if "::" in line]

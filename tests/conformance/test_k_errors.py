@@ -107,6 +107,13 @@ async def test_K5_before_its_first_event_a_call_is_made_again(
     assert again.headers["x-request-id"] == failed.headers["x-request-id"] + "-r1"
 
 
+@everywhere
+async def test_K5_also_when_it_has_said_roles_only(scene: Scene) -> None:
+    scene.first_call_does(end_after=1, end="cut")
+    assert (await scene.stream()).texts == scene.said
+    assert len(scene.calls) == scene.legs + 1
+
+
 @of_legs
 async def test_K5_also_while_siblings_stream(scene: Scene) -> None:
     """The sibling has spoken when the first call fails."""
