@@ -26,8 +26,8 @@ from bench.load.tape import Tape
 from tests.fakes.chaos import ChaosProxy, Fault, drawn
 
 UNAVAILABLE = 0.05
-FAULTS = {Fault("reset"): 0.05, Fault("stall", after=500): 0.02, Fault("garble", after=500): 0.01}
-"""Stalls and malformed events are in mid-stream: before its first event a call that says nothing may be at work."""
+FAULTS = {Fault("reset"): 0.05, Fault("stall", after=500): 0.02, Fault("garble"): 0.01}
+"""Stalls are in mid-stream: before its first event a call that says nothing may be at work."""
 LEAVERS = 0.1
 WIDTHS = (1, 8)
 IDLE_SECONDS = 2.0

@@ -99,12 +99,12 @@ def continuing(
             continue
         prefix = _prefix(leg, choice, way)
         prompt = choice.index // n if request.prompts > 1 else None
-        one = replace(leg, offset=choice.index % n, width=1, prompt=prompt, prefix=prefix, warms=False)
+        one = replace(leg, offset=choice.index % n, width=1, prompt=prompt, prefix=prefix)
         if prefix is None or continued(request, one, prefix) is None:
             return None
         legs.append(one)
     others = [choice.index for choice in unfinished if not choice.sent]
-    return legs + top_up(replace(leg, warms=False), others, n, request.prompts, leg.width)
+    return legs + top_up(leg, others, n, request.prompts, leg.width)
 
 
 def _prefix(leg: Leg, choice: Choice, way: ChatContinues) -> Prefix | None:

@@ -16,8 +16,7 @@ from nproxy.choices.lessons import OneAtATime
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request, narrower
 from nproxy.choices.remedies import Reseeded, TooWide, Without, remedy
-from nproxy.choices.resume import resumable
-from nproxy.choices.retry import FIRST_PAUSE_SECONDS, pause_seconds, retryable
+from nproxy.choices.retry import FIRST_PAUSE_SECONDS, pause_seconds, resumable, retryable
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal

@@ -1,24 +1,51 @@
-"""Whether and when a failed leg is tried again. Only legs without an event of their own come here."""
+"""Whether and when a failed leg is tried again: before its first event, and after it had begun to answer."""
 
 from __future__ import annotations
 
+import re
+
 from nproxy.choices.events import Failure, FailureKind
+from nproxy.openai.jsonvalue import JSON, loads
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 4.0
 LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more has no room: the client is told, and waits itself
 
 _STATUSES = frozenset({429, 502, 503, 504, 529})  # "come again"; other answers would only be repeated
-_KINDS = frozenset({FailureKind.CONNECT, FailureKind.STALE, FailureKind.RESET, FailureKind.DOWN, FailureKind.CUT})
+_KINDS = frozenset(
+    {
+        FailureKind.CONNECT,
+        FailureKind.STALE,
+        FailureKind.RESET,
+        FailureKind.DOWN,
+        FailureKind.CUT,
+        FailureKind.MALFORMED,
+    }
+)
+_KINDS_BEGUN = frozenset(
+    {FailureKind.CUT, FailureKind.RESET, FailureKind.TIMEOUT, FailureKind.MALFORMED, FailureKind.INTERRUPTED}
+)
+_REQUEST_AT_FAULT = re.compile(
+    r"invalid|bad_?request|validation|not_?found|permission|authenti|content_?(?:filter|policy)|context|too_?long", re.I
+)
 
 
 def retryable(failure: Failure) -> bool:
-    """Whether another attempt may go better. Timeouts are not: the upstream may still be at work on the first."""
+    """Whether another attempt may go better, where nothing of an answer has come.
+
+    Timeouts are not: the upstream may still be at work on the first. An error within a 200 is by the same rule as
+    behind the first event, and so may be a 500: the request had been taken.
+    """
     if not failure.elsewhere and (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER_SECONDS:
         return False
     if failure.kind is FailureKind.STATUS:
         return failure.status in _STATUSES
-    return failure.kind in _KINDS
+    return failure.kind in _KINDS or _servers_error(failure)
+
+
+def resumable(failure: Failure) -> bool:
+    """Whether a call that has begun to answer broke off by no fault of the request."""
+    return failure.kind in _KINDS_BEGUN or _servers_error(failure)
 
 
 def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
@@ -29,3 +56,28 @@ def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
     """
     span: float = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
     return max(span * jitter, 0.0 if failure.elsewhere else failure.retry_after or 0.0)
+
+
+def _servers_error(failure: Failure) -> bool:
+    """Whether it is an in-band error of the server's: by its code where that is a status, else by its words."""
+    if failure.kind is not FailureKind.IN_BAND:
+        return False
+    try:
+        told = loads(failure.body)
+    except ValueError:
+        return True
+    error = told.get("error", told) if isinstance(told, dict) else told
+    if not isinstance(error, dict):
+        return True
+    said = [error.get(key) for key in ("code", "status", "status_code", "type")]
+    statuses = [status for status in map(_status, said) if status is not None]
+    if statuses:
+        return statuses[0] >= 500
+    return not any(_REQUEST_AT_FAULT.search(value) for value in said if isinstance(value, str))
+
+
+def _status(value: JSON) -> int | None:
+    """An HTTP status, written as a number or as a string; None for anything else."""
+    if isinstance(value, str) and len(value) == 3 and value.isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and 100 <= value < 600 else None

@@ -159,8 +159,8 @@ class Rewriter:
 class Overheard(Rewriter):
     """A rewriter that tells what it passes on: each string as it stood in the upstream's JSON, without its quotes.
 
-    listen: gives, for an upstream index and the string's key, what takes the strings; asked again whenever a template
-    is made. Strings of chunks that take the full road are not told.
+    listen: gives, for an upstream index and the string's key, what takes the strings; that does not change. Strings of
+    chunks that take the full road are not told.
     """
 
     __slots__ = ("_heard", "_listen", "_listener", "_listeners")
@@ -196,7 +196,6 @@ class Overheard(Rewriter):
         made = super()._make(place, before, behind, chunk, render)
         if made:
             self._listeners = {around: self._listen(*whose) for whose, around in self._made.items()}
-            self._heard = None
         return made
 
 

@@ -40,10 +40,11 @@ RETRYABLE = [
     failure(FailureKind.RESET),
     failure(FailureKind.STALE),
     failure(FailureKind.CUT),
+    failure(FailureKind.MALFORMED),
     *(status(code) for code in (429, 502, 503, 504, 529)),
 ]
 FINAL = [
-    *(failure(kind) for kind in (FailureKind.TIMEOUT, FailureKind.MALFORMED, FailureKind.OVERSIZE)),
+    *(failure(kind) for kind in (FailureKind.TIMEOUT, FailureKind.OVERSIZE)),
     *(status(code) for code in (400, 401, 403, 404, 408, 409, 422, 500, 501)),
     status(429, retry_after=LONGEST_RETRY_AFTER_SECONDS + 1),
 ]
@@ -132,6 +133,37 @@ def test_K5_an_empty_answer_is_tried_again() -> None:
     play.fires("retry:0")
     play.answers(0, answer("x"))
     assert play.finish == "ok"
+
+
+DIED = b'{"error":{"message":"died","code":500}}'
+NOTHING_SAID = [("malformed", b"{"), ("in_band", DIED)]
+
+
+@pytest.mark.parametrize(("kind", "said"), NOTHING_SAID)
+@pytest.mark.parametrize("stream", [False, True])
+def test_K5_a_first_event_that_says_nothing_is_made_good(kind: str, said: bytes, stream: bool) -> None:
+    play = Play(chat(n=2, stream=stream), retries=1)
+    play.says(0, said)
+    assert play.of(Retried) == [Retried(0, FailureKind(kind))] and 0 not in play.open
+    play.fires("retry:0")
+    for leg in (0, 1):
+        play.streams(leg)
+    assert play.finish == "ok"
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"choices":[]}', DIED])
+def test_K5_a_whole_answer_that_says_nothing_is_made_good_too(body: bytes) -> None:
+    play = Play(chat(), retries=1)
+    play.answers(0, body)
+    play.fires("retry:0")
+    play.answers(0, answer("x"))
+    assert play.finish == "ok"
+
+
+def test_K5_an_error_that_the_request_is_at_fault_for_is_not_asked_for_twice() -> None:
+    play = Play(chat(stream=True), retries=1)
+    play.says(0, b'{"error":{"message":"too long","code":400}}')
+    assert play.over and play.of(Retried) == []
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,8 @@ from nproxy.choices.commands import Anomaly, Resumed, Retried, Spent
 from nproxy.choices.compose import compose
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.plan import Request
-from nproxy.choices.resume import resumable
+from nproxy.choices.replay import Transcript
+from nproxy.choices.retry import resumable, retryable
 from tests.choices.tutil import (
     DONE,
     EXACT,
@@ -66,6 +68,9 @@ RESUMED = [
     in_band({"message": "died", "code": "503"}),
     in_band({"message": "died", "type": "server_error"}),
     in_band({"message": "died"}),
+    in_band({"message": "died", "code": 1302, "type": "overloaded"}),
+    in_band({"message": "died", "code": "\u00b2\u00b2\u00b2"}),
+    in_band({"message": "died", "code": "9" * 5000}),
     in_band("died"),
     in_band(b"died"),
     in_band(b'["died"]'),
@@ -78,6 +83,7 @@ NOT_RESUMED = [
     status(503),
     in_band({"message": "no", "code": 400}),
     in_band({"message": "no", "code": "429"}),
+    in_band({"message": "no", "code": 1302, "type": "invalid_request_error"}),
     in_band({"message": "no", "type": "invalid_request_error"}),
     in_band({"message": "no", "type": "BadRequestError"}),
     in_band({"message": "no", "code": "context_length_exceeded"}),
@@ -85,9 +91,9 @@ NOT_RESUMED = [
 ]
 
 
-@pytest.mark.parametrize("why", RESUMED, ids=lambda f: f"{f.kind}-{f.body.decode()}")
+@pytest.mark.parametrize("why", RESUMED, ids=lambda f: f"{f.kind}-{f.body.decode()[:60]}")
 def test_the_upstream_s_faults_are_made_good(why: Failure) -> None:
-    assert resumable(why)
+    assert resumable(why) and retryable(why) is (why.kind is not FailureKind.TIMEOUT)
     play = stage()
     play.says(0, ROLE, delta("Hel"))
     play.fails(0, why)
@@ -100,7 +106,7 @@ def test_the_upstream_s_faults_are_made_good(why: Failure) -> None:
 
 @pytest.mark.parametrize("why", NOT_RESUMED, ids=lambda f: f"{f.kind}-{f.body.decode()}")
 def test_others_are_not(why: Failure) -> None:
-    assert not resumable(why)
+    assert not resumable(why) and retryable(why) is (why.kind is FailureKind.STATUS)
     play = stage()
     play.says(0, ROLE, delta("Hel"))
     play.fails(0, why)
@@ -352,6 +358,66 @@ def test_the_older_function_call_and_lists_of_parts() -> None:
     assert new == {"function_call": {"arguments": "}"}, "thinking_blocks": parts[2:]}
 
 
+def test_a_part_that_is_longer_than_the_one_before_differs_at_once() -> None:
+    play = stage()
+    play.says(0, ROLE, delta(thinking_blocks=[{"type": "text", "text": "a"}]))
+    play.fails(0, FailureKind.CUT)
+    play.fires("retry:0")
+    play.says(0, delta(thinking_blocks=[{"type": "text", "text": "abc"}]))
+    assert play.finish == FailureKind.DIFFERS and outcomes(play) == ["replay differs"]
+
+
+def test_what_is_kept_does_not_grow_with_what_was_said() -> None:
+    hear = Transcript().hear("content")
+    hear(b"x")
+    tracemalloc.start()
+    try:
+        for _ in range(1000):
+            hear(b"0123456789" * 20)
+        grown, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 8 * 1024 and most < 32 * 1024
+
+
+@pytest.mark.parametrize("capability", [FANOUT, NATIVE], ids=["fanout", "native"])
+def test_what_comes_again_beside_unknown_keys_is_swallowed_whole(capability: Capability) -> None:
+    """Nothing of it is written, and nothing learned from it, by which the next one would pass unparsed."""
+    events = [delta("ab", top={"p": "x"}) for _ in range(8)]
+    play = stage(chat(n=2, stream=True), capability)
+    play.says(0, *events)
+    play.fails(0, FailureKind.CUT)
+    play.fires("retry:0")
+    before = len(play.frames)
+    play.says(0, *events)
+    assert len(play.frames) == before
+    play.says(0, delta("c"))
+    assert contents(play.frames)[0] == "ab" * 8 + "c"
+
+
+def test_a_text_that_was_sent_leaves_its_frame_an_empty_one() -> None:
+    play = stage(completion(stream=True))
+    play.says(0, text("ab"))
+    play.fails(0, FailureKind.CUT)
+    play.fires("retry:0")
+    play.streams(0, text("ab", finish="stop"), DONE)
+    assert [(choice["text"], choice["finish_reason"]) for choice in choices_in(play.frames)] == [
+        ("ab", None),
+        ("", "stop"),
+    ]
+
+
+def test_log_probabilities_that_were_sent_leave_null() -> None:
+    entries = [{"token": token, "logprob": -1.0} for token in "ab"]
+    play = stage(chat(stream=True, logprobs=True))
+    play.says(0, ROLE, delta("a", logprobs={"content": entries}))
+    play.fails(0, FailureKind.CUT)
+    play.fires("retry:0")
+    play.streams(0, delta("ab", logprobs={"content": entries}), STOP)
+    told = [(choice["delta"].get("content"), choice["logprobs"]) for choice in choices_in(play.frames)]
+    assert told[1:] == [("a", {"content": entries}), ("b", None), (None, None)]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_log_probabilities_stand_once_beside_their_text(stream: bool) -> None:
     def event(*tokens: str) -> bytes:
@@ -415,6 +481,16 @@ def test_another_answer_is_a_failure_and_siblings_live(again: tuple[bytes, ...])
     play.streams(1)
     assert contents(play.frames) == {0: "Hello", 1: "ab"} and play.finish == FailureKind.DIFFERS
     assert "asked again" in play.frames[-1]["error"]["message"] and outcomes(play) == ["replay differs"]
+
+
+def test_a_second_cut_behind_a_role_alone_is_a_cut_of_what_was_read() -> None:
+    play = stage()
+    play.says(0, ROLE, delta("a"))
+    play.fails(0, FailureKind.CUT)
+    play.fires("retry:0")
+    play.says(0, ROLE)
+    play.fails(0, FailureKind.CUT)
+    assert play.over and outcomes(play) == ["replay failed", "replay spent"]
 
 
 def test_a_second_cut_while_it_comes_again() -> None:

@@ -112,6 +112,13 @@ def test_legacy_prompts(fields: dict[str, Any], prompt: str) -> None:
     assert sent(play)["prompt"] == prompt
 
 
+def test_legacy_prompts_need_no_word_on_chat() -> None:
+    play = stage(completion(stream=True), chat_continues="no")
+    cut(play, text("a"))
+    play.fires("retry:0")
+    assert sent(play)["prompt"] == "hia"
+
+
 def test_a_prompt_that_was_to_be_echoed() -> None:
     play = stage(completion(stream=True, echo=True))
     cut(play, text("hi"), text(" you"))
@@ -130,6 +137,14 @@ def test_offsets_run_on() -> None:
     play.streams(0, event("de", 0), event("f", 2), text("", finish="stop"))
     offsets = [choice["logprobs"]["text_offset"] for choice in choices_in(play.frames) if choice["logprobs"]]
     assert offsets == [[0], [2], [3], [5]]
+
+
+def test_tokens_are_counted_by_their_log_probabilities() -> None:
+    told = {"content": [{"token": token, "logprob": -1.0} for token in ("a", "b", "c")]}
+    play = stage(chat(stream=True, logprobs=True, max_tokens=9))
+    cut(play, ROLE, delta("abc", logprobs=told))
+    play.fires("retry:0")
+    assert sent(play)["max_tokens"] == 6
 
 
 ANY: dict[str, Any] = {"stream": True}
@@ -236,7 +251,29 @@ def test_usage_where_the_first_call_told_it_all_the_time() -> None:
     assert told[-1] == usage(7, 6) and [one["completion_tokens"] for one in told] == [3, 5, 6]
 
 
+def test_tokens_of_both_calls_where_they_are_told_all_the_time() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    play = stage(chat(stream=True, max_tokens=20, stream_options=options), retries=2)
+    cut(play, delta("abc", top={"usage": usage(7, 3)}))
+    play.fires("retry:0")
+    cut(play, delta("de", top={"usage": usage(10, 2)}))
+    play.fires("retry:0")
+    assert sent(play)["max_tokens"] == 15
+
+
 # ---- legs of several choices
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_usage_of_a_call_for_several_choices_whose_work_others_take_over(done: bool) -> None:
+    """Where it finished a choice it answers for that one, and it told nothing of it."""
+    play = stage(chat(n=2, stream=True, stream_options={"include_usage": True}), NATIVE)
+    cut(play, delta("a", index=0, finish="stop" if done else None), delta("b", index=1))
+    for number in sorted(int(name.partition(":")[2]) for name in play.timers if name.startswith("retry")):
+        play.fires(f"retry:{number}")
+        play.streams(number, delta("c"), STOP, usage_chunk(8, 1))
+    assert play.finish == "ok"
+    assert [frame["usage"] for frame in play.frames[:-1] if frame.get("usage")] == ([] if done else [usage(7, 4)])
 
 
 @pytest.mark.parametrize("capability", [NATIVE, EXACT], ids=["native", "exact"])
