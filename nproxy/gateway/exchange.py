@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import ClientConnectionResetError, hdrs
@@ -12,7 +12,7 @@ from aiohttp.web_response import Response, StreamResponse
 
 from nproxy.gateway.callers import ANYBODY, Caller
 from nproxy.gateway.cors import ALLOWED, exposed
-from nproxy.openai.errors import ApiError, model_not_found
+from nproxy.openai.errors import ApiError, invalid_request, model_not_found
 
 SERVER = "nproxy"
 CLIENT_LEFT = 499
@@ -99,10 +99,16 @@ class Exchange:
         """Write the last bytes of a begun answer. Raises ClientLeft."""
         await self._finish(self._begun(), data)
 
-    def demand_model(self, model: str) -> None:
-        """Raise ApiError 404 for a model that the caller may not use: to them it does not exist, as on their list."""
+    def demand_model(self, model: str, fields: Iterable[str] = ()) -> None:
+        """Raise ApiError 404 for a model that the caller may not use: to them it does not exist, as on their list.
+
+        fields: those of the body that names it. Some servers (Go's encoding/json) take `MODEL` for `model`: 400 for a
+        caller who may not use all.
+        """
         if not self.caller.may_use(model):
             raise model_not_found(model)
+        if self.caller.models is not None and any(name != "model" and name.lower() == "model" for name in fields):
+            raise invalid_request("The model is named twice, in capital and in small letters.", param="model")
 
     def abort(self) -> None:
         """Break the connection: an answer that was cut must not look complete."""

@@ -60,7 +60,7 @@ async def _read(app: App, exchange: Exchange, parse: Parse, hold: Hold) -> Reque
 
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Everything that is the request's fault is raised before any call."""
-    exchange.demand_model(request.model)
+    exchange.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
     routes = app.upstreams.routes(first, request.model)
     attempt = _planned(app, request, await routes.next() or first)

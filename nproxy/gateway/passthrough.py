@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from aiohttp import hdrs
@@ -11,6 +10,7 @@ from multidict import CIMultiDict
 
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.failures import as_error, upstreams_own
+from nproxy.gateway import forms
 from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, read_body
@@ -30,11 +30,6 @@ from nproxy.upstreams.upstream import Upstream
 
 PEEK_BYTES = 64 << 10
 """How far into a multipart body the model is looked for."""
-
-_MULTIPART_MODEL = re.compile(
-    rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,256})\r\n',
-    re.IGNORECASE,
-)
 
 
 @dataclass(slots=True)
@@ -155,12 +150,15 @@ async def _send_back(exchange: Exchange, answer: Answer) -> None:
 async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Upload, str | None]:
     """Begin to read the body, as far as is needed to know the model that it names."""
     request = exchange.request
+    for name, model in request.query.items():
+        if name.lower() == "model":
+            exchange.demand_model(model)
     if not request.can_read_body:
         return _Upload(b"", None), None
     plain = hdrs.CONTENT_ENCODING not in request.headers
     only = app.upstreams.all[0] if len(app.upstreams.all) == 1 else None
     if exchange.caller.models is not None:
-        return await _for_a_model(app, exchange)
+        return await _for_a_model(app, exchange, hold)
     if only is not None and not only.models.configured:
         return _Upload(b"", chunks(request, app.body_limit)), None
     if plain and request.content_type.endswith("json"):
@@ -172,26 +170,31 @@ async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
         known = b""
         async for data in rest:
             known += data
-            if len(known) >= PEEK_BYTES or _MULTIPART_MODEL.search(known):
+            if len(known) >= PEEK_BYTES or forms.model_of(known) is not None:
                 break
-        found = _MULTIPART_MODEL.search(known)
-        return _Upload(known, rest), found[1].decode("utf-8", "replace") if found else None
+        return _Upload(known, rest), forms.model_of(known)
     return _Upload(b"", rest), None
 
 
-async def _for_a_model(app: App, exchange: Exchange) -> tuple[_Upload, str | None]:
+async def _for_a_model(app: App, exchange: Exchange, hold: Hold) -> tuple[_Upload, str | None]:
     """Read the body of a caller who may use some models only, and demand that it names those and no others."""
     request = exchange.request
-    raw = await read_body(request, app.body_limit) if hdrs.CONTENT_ENCODING not in request.headers else b""
-    named: list[str | None] = []
+    plain = hdrs.CONTENT_ENCODING not in request.headers
+    raw = await read_body(request, app.body_limit, reach=hold.reach) if plain else b""
+    named: Sequence[str | None] = []
     body: Body | None = None
     if request.content_type.endswith("json"):
         body = await _json_body(app, raw)
         named = [_model_of(body)]
     elif request.content_type == "multipart/form-data":
-        named = [found.decode("utf-8", "replace") for found in _MULTIPART_MODEL.findall(raw)]
+        try:
+            named = forms.models_of(raw)
+        except ValueError:
+            raise invalid_request(
+                "A part of the form names itself in a way that servers may read differently."
+            ) from None
     for model in named or [None]:
-        exchange.demand_model(model or "")
+        exchange.demand_model(model or "", () if body is None else body.fields)
     return _Upload(raw if body is None else body.raw, None, body), named[0]  # a body names it once, whoever reads it
 
 

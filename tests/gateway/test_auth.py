@@ -204,9 +204,41 @@ async def test_a_key_for_some_models_passes_through_to_them_only(
         form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nMODEL\r\n'
         both = form.replace(b"MODEL", b"fake-model") + form.replace(b"MODEL", b"other") + b"--b--\r\n"
         assert await status(both, "multipart/form-data; boundary=b") == 404
+        escaped = b"--b\r\nContent-Disposition: form-data; name*=utf-8''model\r\n\r\nother\r\n--b--\r\n"
+        unclear = form.replace(b"MODEL", b"fake-model") + escaped
+        assert await status(unclear, "multipart/form-data; boundary=b") == 400
+        assert await status(b'{"model": "fake-model", "MODEL": "other"}') == 400
+        for method, content in (("GET", None), ("POST", b'{"model": "fake-model"}')):
+            target = "/v1/audio/speech?x=1&Model=other"
+            answer = await gateway.client.request(method, target, content=content, headers=headers)
+            assert answer.status_code == 404
         assert len(upstream.requests) == seen
         only = form.replace(b"MODEL", b"fake-model") + b"--b--\r\n"
         assert await status(only, "multipart/form-data; boundary=b") == 200
+
+
+async def test_a_model_cannot_be_named_beside_the_one_that_is_read(
+    config: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    """Go's encoding/json takes `Model` for `model`, and the last one counts."""
+    async with gateway_for(config) as gateway:
+        for path in (CHAT, "/v1/completions"):
+            assert (await ask(gateway, NARROW, path, Model="other")).status_code == 400
+            assert upstream.calls == []
+        assert (await ask(gateway, KEY, Model="other")).status_code == 200, "it may use all"
+
+
+async def test_bodies_of_a_key_for_some_models_have_to_fit_too(config: dict[str, Any], upstream: FakeUpstream) -> None:
+    held = asyncio.Event()
+    upstream.behaviour = Behaviour(hold=held)
+    async with gateway_for(config) as gateway:
+        gateway.app.desk.bodies.limit = 100_000
+        long = {"model": "fake-model", "input": "x" * 60_000}
+        first = asyncio.create_task(ask(gateway, KEY, messages=[{"role": "user", "content": "x" * 60_000}]))
+        await upstream.until(lambda: len(upstream.open_calls) == 1)
+        second = await gateway.post(long, "/v1/embeddings", headers=bearer(NARROW))
+        held.set()
+        assert (second.status_code, (await first).status_code) == (503, 200)
 
 
 # What upstreams see

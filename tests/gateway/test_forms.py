@@ -1,0 +1,63 @@
+"""Which models a form names."""
+
+from __future__ import annotations
+
+import pytest
+
+from nproxy.gateway.forms import model_of, models_of
+
+
+def form(*parts: tuple[str, str]) -> bytes:
+    """A form of parts, each its Content-Disposition and its content."""
+    written = "".join(f"--b\r\nContent-Disposition: {head}\r\n\r\n{content}\r\n" for head, content in parts)
+    return f"{written}--b--\r\n".encode()
+
+
+MODEL = ('form-data; name="model"', "mine")
+LANGUAGE = ('form-data; name="language"', "en")
+FILE = ('form-data; name="file"; filename="a.wav"', "RIFF\r\n\x00")
+TYPED = ('form-data; name="model"\r\nContent-Type: text/plain', "mine")
+
+
+@pytest.mark.parametrize(
+    "parts", [(MODEL, LANGUAGE), (LANGUAGE, MODEL, LANGUAGE), (FILE, MODEL), (TYPED, LANGUAGE, FILE)]
+)
+def test_the_model_is_its_own_parts_content(parts: tuple[tuple[str, str], ...]) -> None:
+    assert model_of(form(*parts)) == "mine"
+    assert models_of(form(*parts)) == ["mine"]
+
+
+def test_no_model() -> None:
+    assert model_of(form(LANGUAGE, FILE)) is None
+    assert models_of(form(LANGUAGE, FILE)) == []
+    assert model_of(form(MODEL)[:-12]) is None, "it is not all here"
+
+
+def test_a_model_is_found_wherever_it_stands() -> None:
+    within = ('form-data; name="file"; filename="a"', form(('form-data; name="MODEL"', "other")).decode())
+    assert models_of(form(MODEL, within, MODEL)) == ["mine", "other", "mine"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "form-data; name*=utf-8''model",
+        "form-data; name*0=mo; name*1=del",
+        'form-data; name = "model"',
+        "form-data; name=model",
+        'form-data; name="mod\\el"',
+        'form-data;\r\n name="model"',
+        'form-data; name="x"\r\n ; name="model"',
+        'form-data; name="x"; name="model"',
+        'form-data; name="x"; filename="\\"; name="model"',
+    ],
+)
+def test_names_that_servers_read_differently(head: str) -> None:
+    with pytest.raises(ValueError, match="several ways"):
+        models_of(form(MODEL, (head, "other")))
+
+
+@pytest.mark.parametrize("content", ["", "a\r\nb", "x" * 257])
+def test_a_model_is_a_short_line(content: str) -> None:
+    with pytest.raises(ValueError, match="short line"):
+        models_of(form(MODEL, ('form-data; name="model"', content)))
