@@ -20,7 +20,8 @@ from nproxy.config import Breaker as Settings
 
 LONGEST_OPEN = 300.0
 LAST_RESORT_SECONDS = 1.0
-"""Where no other replica can be asked, one request in so many seconds tries this one, however long it is open for.
+"""Where no other replica can be asked, one request in so many seconds tries this one, however long it is open for, and
+whether or not those that try it already have been answered.
 
 With others to go to, an open breaker costs nothing; without, each second is one in which nobody is served, be it
 because the alarm was false (one client whose requests are poison can fail everywhere).
@@ -45,14 +46,14 @@ class Breaker:
 
     __slots__ = (
         "_answered",
-        "_calls",
         "_failed",
         "_open_for",
         "_opened_at",
         "_periods",
         "_row",
         "_settings",
-        "_trial",
+        "_trials",
+        "_tried_at",
         "_well",
     )
 
@@ -60,8 +61,8 @@ class Breaker:
         self._settings = settings
         self._opened_at: float | None = None
         self._open_for = 0.0
-        self._trial: object | None = None  # the request that tries it, or has tried it last
-        self._calls = 0  # which it has here
+        self._trials: dict[object, int] = {}  # requests that try it, or tried it last, and the calls they have here
+        self._tried_at = -inf  # when the last of them began
         self._row = 0
         self._answered: dict[object, float] = {}  # when something came last for requests that have calls here
         self._periods = [-1] * SLOTS  # which part of all time each slot counts
@@ -71,40 +72,45 @@ class Breaker:
     def state(self, now: float) -> State:
         if self._opened_at is None:
             return State.CLOSED
-        return State.HALF_OPEN if self._calls or self.wait(now) == 0 else State.OPEN
+        return State.HALF_OPEN if self._tried or self.wait(now) == 0 else State.OPEN
 
     def wait(self, now: float, *, last_resort: bool = False) -> float:
         """Seconds until a request may try it; 0 where one may, or is about to."""
         if self._opened_at is None:
             return 0.0
-        open_for = min(self._open_for, LAST_RESORT_SECONDS) if last_resort else self._open_for
-        return max(0.0, self._opened_at + open_for - now)
+        if not last_resort:
+            return max(0.0, self._opened_at + self._open_for - now)
+        until = self._opened_at + min(self._open_for, LAST_RESORT_SECONDS)
+        return max(0.0, until - now, self._tried_at + LAST_RESORT_SECONDS - now if self._tried else 0.0)
 
     def admits(self, who: object, now: float, *, last_resort: bool = False) -> bool:
-        """Whether a call of this request may be made. last_resort: there is no other replica to ask."""
-        if self._opened_at is None:
-            return True
-        if self._calls:
-            return self._trial is who
-        return self.wait(now, last_resort=last_resort) == 0
+        """Whether a call of this request may be made. last_resort: there is no other replica to ask.
 
-    def called(self, who: object) -> None:
-        """Note that a call which was admitted is made: while it is not closed, its request is the trial."""
-        if self._opened_at is not None:
-            if self._trial is not who:
-                self._trial, self._calls = who, 0
-            self._calls += 1
+        Others than the request that tries it wait for its first event, but a last resort does not: that may be long.
+        """
+        if self._opened_at is None or self._trials.get(who):
+            return True
+        return (last_resort or not self._tried) and self.wait(now, last_resort=last_resort) == 0
+
+    def called(self, who: object, now: float) -> None:
+        """Note that a call which was admitted is made: while it is not closed, its request is a trial."""
+        if self._opened_at is None:
+            return
+        if who not in self._trials:
+            self._trials = {other: calls for other, calls in self._trials.items() if calls}
+            self._tried_at = now
+        self._trials[who] = self._trials.get(who, 0) + 1
 
     def left(self, who: object) -> None:
         """Note that a call is over: a trial that has none left and came to no verdict lets another request try."""
         self._answered.pop(who, None)  # its other calls will show themselves again
-        if self._calls and self._trial is who:
-            self._calls -= 1
+        if self._trials.get(who):
+            self._trials[who] -= 1
 
     def spoke(self, who: object, now: float) -> None:
         """Note an event of an answer."""
         self._answered[who] = now
-        if self._opened_at is not None and self._trial is who:
+        if self._opened_at is not None and who in self._trials:
             self._close(row=self._patience - 1)
 
     def relent(self) -> None:
@@ -121,7 +127,7 @@ class Breaker:
         self._well[self._slot(now)] += 1
 
     def failed(self, who: object, now: float) -> bool:
-        """Count a request that failed; True where it opened. While it is not closed, only the trial says anything."""
+        """Count a request that failed; True where it opened. While it is not closed, only a trial says anything."""
         if self._settings is None:
             return False
         if self._opened_at is None:
@@ -131,10 +137,15 @@ class Breaker:
             answered = sum(now - at < FRESH_SECONDS for at in self._answered.values())
             if (self._row < self._settings.in_a_row or answered) and not self._too_many(now, answered):
                 return False
-        elif self._trial is not who:
+        elif self._trials.pop(who, None) is None:
             return False
         self._open(now)
         return True
+
+    @property
+    def _tried(self) -> bool:
+        """Whether a request that tries it has calls here."""
+        return any(self._trials.values())
 
     @property
     def _patience(self) -> int:
@@ -154,11 +165,10 @@ class Breaker:
         first = 0.0 if self._settings is None else self._settings.open
         self._open_for = min(max(first, 2 * self._open_for), max(first, LONGEST_OPEN))
         self._opened_at = now
-        self._trial, self._calls = None, 0
 
     def _close(self, row: int) -> None:
         self._opened_at = None
-        self._trial, self._calls = None, 0
+        self._trials.clear()
         self._row = row
         self._periods = [-1] * SLOTS
 

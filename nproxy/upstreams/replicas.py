@@ -124,7 +124,7 @@ class Replica:
         self.legs += 1
         self.choices += choices
         self.reserved = alone
-        self.breaker.called(who)
+        self.breaker.called(who, now)
         self.looks.called(now)
 
     def release(self, who: object, choices: int) -> None:

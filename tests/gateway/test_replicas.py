@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nproxy.upstreams import breaker
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, envelope, gateway_for
 
@@ -121,7 +122,10 @@ async def test_a_client_that_left_does_not_count(start: Start, upstream: FakeUps
     assert replica(gateway, upstream.url).breaker_state == "closed"
 
 
-async def test_all_open_fails_at_once_and_says_when_to_come_again(start: Start, upstream: FakeUpstream) -> None:
+async def test_all_open_fails_at_once_and_says_when_to_come_again(
+    start: Start, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(breaker, "LAST_RESORT_SECONDS", 3600.0)
     gateway = await start(breaker={**NEVER, "open": 0.5})
     upstream.behaviour = FAILS
     for _ in range(3):
@@ -142,6 +146,26 @@ async def test_all_open_fails_at_once_and_says_when_to_come_again(start: Start, 
     assert (await trial).status_code == 200
     assert replica(gateway, upstream.url).breaker_state == "closed"
     assert (await gateway.ask()).status_code == 200
+
+
+async def test_a_long_answer_holds_up_nobody_where_there_is_no_other_replica(
+    start: Start, upstream: FakeUpstream
+) -> None:
+    gateway = await start(breaker={"in_a_row": 1, "open": 0.01})
+    upstream.behaviour = FAILS
+    await gateway.ask()
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    await asyncio.sleep(0.01)
+    trial = asyncio.create_task(gateway.ask())
+    await upstream.until(lambda: len(upstream.open_calls) == 1)
+    upstream.behaviour = Behaviour()
+
+    async def served() -> bool:
+        return (await gateway.ask()).status_code == 200
+
+    await until(served)
+    assert replica(gateway, upstream.url).breaker_state == "closed" and upstream.open_calls
+    trial.cancel()
 
 
 async def test_a_breaker_of_null_never_opens(start: Start, upstream: FakeUpstream) -> None:

@@ -23,7 +23,7 @@ def trial(breaker: Breaker, now: float) -> object:
     """A request that tries it."""
     who = object()
     assert breaker.admits(who, now)
-    breaker.called(who)
+    breaker.called(who, now)
     return who
 
 
@@ -88,7 +88,7 @@ def test_one_request_with_all_its_calls_tries_it_and_closes_it() -> None:
     who = trial(breaker, 10.0)
     assert breaker.state(10.0) is State.HALF_OPEN
     assert breaker.admits(who, 10.0) and not breaker.admits(object(), 10.0)
-    breaker.called(who)
+    breaker.called(who, 10.0)
     breaker.went_well(11.0)
     assert breaker.state(11.0) is State.CLOSED and breaker.admits(object(), 11.0)
     for _ in range(4):
@@ -125,7 +125,7 @@ def test_a_trial_whose_answer_has_begun_lets_others_through_but_is_not_over() ->
 def test_a_trial_that_left_without_a_verdict_lets_another_one_try() -> None:
     breaker = opened()
     who = trial(breaker, 10.0)
-    breaker.called(who)
+    breaker.called(who, 10.0)
     breaker.left(who)
     assert not breaker.admits(object(), 10.0), "it has another call here"
     breaker.left(who)
@@ -153,9 +153,25 @@ def test_where_there_is_no_other_one_request_a_second_may_try() -> None:
     assert not breaker.admits(object(), 0.9, last_resort=True)
     assert breaker.admits(object(), 1.0, last_resort=True) and not breaker.admits(object(), 1.0)
     who = object()
-    breaker.called(who)
-    assert not breaker.admits(object(), 5.0, last_resort=True)
+    breaker.called(who, 1.0)
+    assert not breaker.admits(object(), 1.9, last_resort=True)
     assert breaker.failed(who, 5.0) and breaker.wait(5.0, last_resort=True) == 1.0
+
+
+def test_there_nobody_waits_for_the_first_event_of_the_request_that_tries_it() -> None:
+    """A whole answer says nothing for as long as it takes, and that may be a minute."""
+    breaker = opened()
+    slow = trial(breaker, 10.0)
+    assert not breaker.admits(object(), 10.9, last_resort=True) and breaker.wait(10.5, last_resort=True) == 0.5
+    assert breaker.admits(object(), 11.0, last_resort=True)
+    assert not breaker.admits(object(), 99.0), "elsewhere there are others to go to"
+    second = object()
+    breaker.called(second, 11.0)
+    assert breaker.admits(slow, 11.0) and breaker.admits(second, 11.0), "with all of their calls"
+    assert not breaker.admits(object(), 11.9, last_resort=True)
+    assert breaker.failed(second, 12.0), "one fails"
+    breaker.spoke(slow, 13.0)
+    assert breaker.state(13.0) is State.CLOSED, "the other one is being answered"
 
 
 def test_one_that_is_known_to_be_back_is_tried_at_once() -> None:
@@ -186,7 +202,7 @@ def test_whatever_happens_it_is_never_shut_for_good_and_lets_one_through_at_a_ti
             who = object()
             if breaker.admits(who, now) and breaker.state(now) is not State.CLOSED:
                 assert not trying
-                breaker.called(who)
+                breaker.called(who, now)
                 trying = [who]
         elif what == "speak" and trying:
             breaker.spoke(trying[0], now)
