@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aiohttp import hdrs
@@ -11,6 +12,7 @@ from multidict import CIMultiDict
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.failures import as_error, upstreams_own
 from nproxy.gateway import forms
+from nproxy.gateway.admission.desk import Grant
 from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, read_body
@@ -79,13 +81,12 @@ async def serve(app: App, exchange: Exchange) -> None:
             app.metrics.fallbacks(first.upstream.name, route.upstream.name).inc()
         async with app.desk.admitted(exchange.caller, route.upstream.name, 1) as grant:
             exchange.headers.update(app.desk.headers(exchange.caller))
-            while (following := await _serve(exchange, route, upload, routes)) is not None:
+            while (following := await _serve(exchange, route, upload, _Others(routes, grant))) is not None:
                 app.metrics.fallbacks(route.upstream.name, following.upstream.name).inc()
                 route = following
-                await grant.move(route.upstream.name)
 
 
-async def _serve(exchange: Exchange, route: Route, upload: _Upload, others: Routes) -> Route | None:
+async def _serve(exchange: Exchange, route: Route, upload: _Upload, others: _Others) -> Route | None:
     """Ask one upstream; gives the next one to ask where it failed and nothing was begun, None where all is done."""
     upstream, kin, attempts = route.upstream, Kin(route.called), _Attempts(route.upstream)
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
@@ -96,7 +97,7 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, others: Rout
         try:
             async with upstream.pass_on(kin, method, target, headers, upload.data(route.name)) as answer:
                 status = Failure(FailureKind.STATUS, "The upstream refused.", status=answer.status)
-                if (following := await _after(status, upload, others)) is None:
+                if (following := await others.after(status, upload)) is None:
                     await _send_back(exchange, answer)
                 return following
         except ForwardError as error:
@@ -105,14 +106,27 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, others: Rout
                 return None
             if not upload.used and attempts.another(error.failure):
                 continue
-            if (following := await _after(error.failure, upload, others)) is None:
+            if (following := await others.after(error.failure, upload)) is None:
                 raise upload.error or as_error([error.failure], retries_spent=False) from None
             return following
 
 
-async def _after(failure: Failure, upload: _Upload, others: Routes) -> Route | None:
-    """Where a request goes that failed so, if anywhere."""
-    return None if upload.used or not upstreams_own(failure) else await others.next()
+@dataclass(frozen=True, slots=True)
+class _Others:
+    """The upstreams that are left to a request, and its permits."""
+
+    routes: Routes
+    grant: Grant
+
+    async def after(self, failure: Failure, upload: _Upload) -> Route | None:
+        """Where a request goes that failed so, if anywhere; its permits move there. One without room is passed over."""
+        if upload.used or not upstreams_own(failure):
+            return None
+        while (route := await self.routes.next()) is not None:
+            with suppress(ApiError):
+                await self.grant.move(route.upstream.name)
+                return route
+        return None
 
 
 class _Attempts:

@@ -143,6 +143,25 @@ async def test_what_passes_through_falls_back_while_its_body_is_here(
         assert await gateway.metric('nproxy_fallbacks_total{to="spare",upstream="main"}') == 1
 
 
+async def test_what_passes_through_goes_by_an_upstream_without_room(
+    upstream: FakeUpstream, spare: FakeUpstream
+) -> None:
+    gone = {"name": "main", "replicas": ["http://127.0.0.1:9/v1"], "models": ["m"], "fallback": ["full", "spare"]}
+    full = {"name": "full", "replicas": [upstream.url], "models": ["m", MODEL], "max_inflight": 1}
+    last = {"name": "spare", "replicas": [spare.url], "models": ["m"]}
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    async with behind(gone, full, last, limits={"queue_seconds": 0.05}) as gateway:
+        holds = asyncio.create_task(gateway.ask(model=MODEL))
+        await upstream.until(lambda: len(upstream.open_calls) == 1)
+        answer = await gateway.post({"model": "m"}, "/v1/embeddings")
+        assert answer.status_code == 200 and answer.headers["x-nproxy-upstream"] == "spare"
+        await spare.stop()
+        refused = await gateway.post({"model": "m"}, "/v1/embeddings")
+        assert refused.status_code == 502 and envelope(refused)["code"] == "upstream_unavailable"
+        await spare.__aenter__()
+        holds.cancel()
+
+
 async def test_with_the_fallback_gone_too_the_last_error_is_told(upstream: FakeUpstream) -> None:
     upstream.behaviour = DOWN
     async with behind(main(upstream, "spare"), {"name": "spare", "replicas": ["http://127.0.0.1:9/v1"]}) as gateway:
