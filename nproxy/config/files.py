@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ssl
 
-from nproxy.config.keys import read_keys
+from nproxy.config.keys import keys_in
 from nproxy.config.settings import Config, Tls
-from nproxy.config.tree import ConfigError, Path, Problem, Tree
+from nproxy.config.tree import ConfigError, Path, Problem, Tree, read_file
 
 
-def check_files(config: Config, tree: Tree) -> None:
-    """Raise ConfigError for a keys file or a certificate that cannot be used; of the former with its own lines."""
+def check_files(config: Config, tree: Tree) -> Tree | None:
+    """Read the keys file; gives what it holds, None where there is none.
+
+    Raises ConfigError for a keys file or a certificate that cannot be used; of the former with its own lines.
+    """
     problems: list[Problem] = []
+    keys: Tree | None = None
     if config.auth is not None and config.auth.api_keys_file is not None:
         try:
-            read_keys(config.auth.api_keys_file)
+            keys = read_file(config.auth.api_keys_file)
+            keys_in(keys)
         except ConfigError as error:
             problems += error.problems
     if config.listen.tls is not None and (unusable := why_unusable(config.listen.tls)) is not None:
@@ -22,6 +27,7 @@ def check_files(config: Config, tree: Tree) -> None:
         problems.append(Problem(tree.origin(path), path, unusable[1]))
     if problems:
         raise ConfigError(problems)
+    return keys
 
 
 def why_unusable(tls: Tls) -> tuple[str, str] | None:

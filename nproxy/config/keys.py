@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from nproxy.config.checking import checked
-from nproxy.config.tree import read_file
+from nproxy.config.tree import Tree, read_file
 from nproxy.config.values import Count, Name, Settings, Weight, conflict
 
 
@@ -99,4 +99,9 @@ class KeysFile(Settings):
 
 def read_keys(file: Path) -> tuple[Key, ...]:
     """Read a file of keys. Raises ConfigError with every error at its line."""
-    return checked(KeysFile, read_file(file), {}).keys
+    return keys_in(read_file(file))
+
+
+def keys_in(tree: Tree) -> tuple[Key, ...]:
+    """The keys of a file that was read. Raises ConfigError with every error at its line."""
+    return checked(KeysFile, tree, {}).keys

@@ -11,6 +11,7 @@ from typing import Any
 from nproxy.config.checking import checked
 from nproxy.config.environment import lay_environment
 from nproxy.config.files import check_files
+from nproxy.config.keys import Key, keys_in
 from nproxy.config.settings import Config
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_file
 from nproxy.config.watching import Digest, digest
@@ -21,8 +22,8 @@ class Reading:
     """What a source said: settings that are good, or problems.
 
     tree: what the settings were made from, with the place of each part. folder: where relative paths begin. secrets:
-    what was found for each reference to a secret. files: what was read of each file that bears on the settings, None
-    for one that was not there.
+    what was found for each reference to a secret. keys: what the keys file holds, None where there is none. files: what
+    was read of each file that bears on the settings, None for one that was not there.
     """
 
     source: Source
@@ -31,6 +32,7 @@ class Reading:
     tree: Tree = field(repr=False)
     folder: Path
     secrets: Mapping[str, str] = field(repr=False)
+    keys: Tree | None = field(repr=False)
     files: Mapping[Path, Digest | None] = field(repr=False)
 
     def checked(self) -> Config:
@@ -51,15 +53,26 @@ class Reading:
     def message(self) -> dict[str, Any]:
         """Good settings as plain data for another process, which then asks neither environment nor files for secrets.
 
-        It holds them, so it is for a pipe between processes and for nothing that stays.
+        It holds them, so it is for a pipe between processes and for nothing that stays. The keys go with it: their file
+        may be another, or a bad one, when the other process starts.
         """
-        return {"data": self.tree.data, "folder": str(self.folder), "secrets": dict(self.secrets)}
+        return {
+            "data": self.tree.data,
+            "folder": str(self.folder),
+            "secrets": dict(self.secrets),
+            "keys": None if self.keys is None else self.keys.data,
+        }
 
 
 def from_message(message: Mapping[str, Any]) -> Config:
     """The settings that another process read and checked."""
     tree = Tree(Origin("settings"), message["data"])
     return checked(Config, tree, {"environ": {}, "folder": Path(message["folder"]), "secrets": message["secrets"]})
+
+
+def keys_from_message(message: Mapping[str, Any]) -> tuple[Key, ...] | None:
+    """The keys of the keys file that another process read and checked; None where there is none."""
+    return None if message["keys"] is None else keys_in(Tree(Origin("keys"), message["keys"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,7 @@ class Source:
         secrets: dict[str, str] = {}
         tree = Tree(Origin("settings"))
         config, problems = None, []
+        keys: Tree | None = None
         try:
             if self.file is not None:
                 tree = read_file(self.file)
@@ -85,11 +99,11 @@ class Source:
                 self.adjust(tree)
             context = {"environ": self.environ, "folder": folder, "secrets": secrets, "files": files}
             wanted = checked(Config, tree, context)
-            check_files(wanted, tree)
+            keys = check_files(wanted, tree)
             config = wanted
         except ConfigError as error:
             problems = error.problems
-        return Reading(self, config, tuple(problems), tree, folder, secrets, files)
+        return Reading(self, config, tuple(problems), tree, folder, secrets, keys, files)
 
 
 def load(

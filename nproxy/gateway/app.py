@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from aiohttp.web_request import BaseRequest
@@ -13,7 +13,7 @@ from aiohttp.web_response import StreamResponse
 
 from nproxy import __version__
 from nproxy.choices.lessons import Lesson
-from nproxy.config import Config
+from nproxy.config import Config, Key
 from nproxy.gateway.admission.desk import Desk
 from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
@@ -40,6 +40,7 @@ log = logging.getLogger("nproxy.gateway")
 class App:
     """The state of one gateway process. Made inside the event loop; `close` once.
 
+    keys: those of the keys file; None has it read.
     config: what is served; it changes, so what is read once is to be held. configured_at: since when, in Unix time.
     last_reload: None before the first. whole: who speaks for all processes, tell_lesson: who hears of new lessons; None
     where this is the only process. draining: no new work is welcome; /ready says so. leaving: another process is in
@@ -47,8 +48,8 @@ class App:
     requests in flight, without those that ask about the gateway itself.
     """
 
-    def __init__(self, config: Config, engine_socket: Path | None = None) -> None:
-        edge = Edge.of(config)
+    def __init__(self, config: Config, engine_socket: Path | None = None, keys: Sequence[Key] | None = None) -> None:
+        edge = Edge.of(config, keys)
         self.shown = None if config.listen.tls is None else Shown(config.listen.tls)
         self.upstreams = Upstreams(config, engine_socket)
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
@@ -70,13 +71,13 @@ class App:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def reconfigure(self, config: Config) -> None:
+    def reconfigure(self, config: Config, keys: Sequence[Key] | None = None) -> None:
         """Serve requests from now on under other settings; those in flight go on under what they began with.
 
-        What needs a restart must be as it was. Raises ConfigError, with nothing changed, for a keys file or a
-        certificate that cannot be used.
+        keys: those of the keys file; None has it read. What needs a restart must be as it was. Raises ConfigError, with
+        nothing changed, for a keys file or a certificate that cannot be used.
         """
-        edge = Edge.of(config)
+        edge = Edge.of(config, keys)
         if self.shown is not None and config.listen.tls is not None:
             self.shown.change(config.listen.tls)
         self.upstreams.reconfigure(config)
@@ -87,13 +88,9 @@ class App:
     def reloaded(self, reload: Reload) -> None:
         """Tell of a reload, which may have reconfigured this or not."""
         self.last_reload = reload
-        good = reload.outcome != "refused"
         if reload.outcome == "applied":
             self.configured_at = reload.at
-        if good:
-            self.metrics.reload_time.set(reload.at)
-        self.metrics.reload_success.set(good)
-        self.metrics.reloads(reload.outcome).inc()
+        self.metrics.reloaded(reload.outcome, reload.at)
 
     def _take(self, config: Config, edge: Edge) -> None:
         """Everything that a request reads of the settings is set here."""

@@ -7,7 +7,7 @@ one costs a microsecond per request, where bcrypt would cost each request its ti
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -57,12 +57,15 @@ class KeyRing:
         return held.caller
 
 
-def read_ring(auth: Auth | None) -> KeyRing | None:
-    """The keys that the settings name, None where they name none. Raises ConfigError for a file that cannot be used."""
+def read_ring(auth: Auth | None, read: Sequence[Key] | None = None) -> KeyRing | None:
+    """The keys that the settings name, None where they name none. read: those of the keys file, where they are known.
+
+    Raises ConfigError for a file that cannot be used.
+    """
     if auth is None:
         return None
     if auth.api_keys_file is not None:
-        return KeyRing(read_keys(auth.api_keys_file))
+        return KeyRing(read_keys(auth.api_keys_file) if read is None else read)
     only = "" if auth.api_key is None else auth.api_key.get_secret_value()
     return KeyRing([Key(name=ONLY_NAME, hash=(digest_of(only),))])
 

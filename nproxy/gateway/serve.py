@@ -7,14 +7,14 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nproxy.config import Config, Reading
+from nproxy.config import Config, Key, Reading
 from nproxy.gateway.admin.gateway import Alone
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.app import App
@@ -173,13 +173,14 @@ async def running(
     engine_socket: Path | None = None,
     sock: socket.socket | None = None,
     header_seconds: float = HEADER_SECONDS,
+    keys: Sequence[Key] | None = None,
     prepare: Callable[[App], None] = lambda _: None,
 ) -> AsyncIterator[Running]:
     """Accept connections while the block runs; on leaving it, what is still in flight is cancelled.
 
-    prepare: called with the app before anything reaches it.
+    keys: those of the keys file; None has it read. prepare: called with the app before anything reaches it.
     """
-    app = App(config, engine_socket)
+    app = App(config, engine_socket, keys)
     try:
         prepare(app)
         await app.upstreams.begin()

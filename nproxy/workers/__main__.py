@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import sys
 
 import uvloop
 
+from nproxy.config import ConfigError
 from nproxy.workers.worker import NotForUs, work
+
+log = logging.getLogger("nproxy.workers")
 
 
 def main(listener: int, channel: int) -> int:
@@ -19,6 +23,10 @@ def main(listener: int, channel: int) -> int:
             uvloop.run(work(sock, socket.socket(fileno=channel)))
     except NotForUs:
         print("nproxy: the parent is of another version; restart it as a whole", file=sys.stderr)  # noqa: T201 - no settings yet to log by
+        return 1
+    except ConfigError as error:  # a certificate that was good when the settings were read
+        for problem in error.problems:
+            log.error("a worker cannot serve the settings: %s", problem)  # noqa: TRY400 - what is wrong is said in full
         return 1
     return 0
 

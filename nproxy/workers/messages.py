@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised whenever a message changes its meaning."""
 
 Json = Any

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from nproxy import __version__
 from nproxy.config import ConfigError
-from nproxy.config.loading import from_message
+from nproxy.config.loading import from_message, keys_from_message
 from nproxy.gateway.admission.clerk import Deliver, Transport
 from nproxy.gateway.admission.ledger import Bounds
 from nproxy.gateway.admission.messages import Message as Sent
@@ -70,9 +70,9 @@ async def work(listener: socket.socket, line: socket.socket) -> None:
     config = from_message(start.settings)
     logs.configure(start.log_level, config.telemetry.log_format)
     engine_socket = None if start.engine_socket is None else Path(start.engine_socket)
-    ours = share(config, start.index, start.workers)
+    ours, keys = share(config, start.index, start.workers), keys_from_message(start.settings)
     worker = _Worker(channel, start)
-    async with running(ours, engine_socket=engine_socket, sock=listener, prepare=worker.prepare) as gateway:
+    async with running(ours, engine_socket=engine_socket, sock=listener, keys=keys, prepare=worker.prepare) as gateway:
         await worker.serve(gateway, messages)
     channel.send(Beat(as_data(gateway.app.metrics.report())))  # the last requests are counted too
     channel.close()
@@ -157,7 +157,8 @@ class _Worker:
 
     def _reload(self, settings: dict[str, Any]) -> None:
         try:
-            self._app.reconfigure(share(from_message(settings), self._start.index, self._start.workers))
+            config = share(from_message(settings), self._start.index, self._start.workers)
+            self._app.reconfigure(config, keys_from_message(settings))
         except ConfigError as error:
             for problem in error.problems:
                 log.error("settings are not reloaded: %s", problem)  # noqa: TRY400 - what is wrong is said in full

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from nproxy.config import ConfigError, Reading, Source, Tree, from_message, needs_restart
+from nproxy.config import ConfigError, Reading, Source, Tree, from_message, needs_restart, read_keys
+from nproxy.config.loading import keys_from_message
 from nproxy.config.tree import Origin
 from nproxy.config.watching import digest
 
@@ -69,6 +70,18 @@ def test_another_process_takes_what_was_read_and_reads_nothing(tmp_path: Path) -
     key = there.upstreams[0].api_key
     assert isinstance(key, SecretStr)
     assert key.get_secret_value() == CANARY
+    assert keys_from_message(message) is None
+
+
+def test_keys_go_to_another_process_as_they_were_read(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"keys: [{{name: a, hash: 'sha256:{'0' * 64}', expires: 2027-01-31}}]")
+    reading = read(tmp_path, BASE + "auth: {api_keys_file: keys.yaml}")
+    keys = read_keys(file)
+    message = json.loads(json.dumps(reading.message()))
+    file.unlink()
+    assert keys_from_message(message) == keys
+    assert "sha256" not in repr(reading)
 
 
 def test_a_secret_is_in_no_repr_of_a_reading(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from nproxy.config import digest_of
+from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.real.processes import ROOT, ended
 
@@ -58,7 +60,7 @@ class Running:
 
 
 def client(url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, timeout=PATIENCE, trust_env=False)
+    return plain_client(url, timeout=PATIENCE)
 
 
 async def metric_of(asking: httpx.AsyncClient, name: str, **labels: str) -> float:
@@ -242,6 +244,26 @@ async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Pa
             "and the server that came by itself"
         )
         assert SECRET not in running.log.read_text()
+
+
+async def test_workers_begin_with_the_keys_that_were_good_last(tmp_path: Path, upstream: FakeUpstream) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(json.dumps({"keys": [{"name": "a", "hash": f"sha256:{digest_of(SECRET).hex()}"}]}))
+    file = tmp_path / "nproxy.yaml"
+    settings: dict[str, Any] = {
+        "auth": {"api_keys_file": keys.name},
+        "upstreams": [{"name": "u", "replicas": [upstream.url]}],
+    }
+    file.write_text(json.dumps(settings))
+    async with serve(tmp_path, "--config", str(file)) as running:
+        keys.write_text("keys: []")
+        running.process.send_signal(signal.SIGUSR2)
+        await until(lambda: any("all workers are replaced" in line for line in running.lines()))
+        async with client(running.url) as asking:
+            shown = {"authorization": f"Bearer {SECRET}"}
+            answer = await asking.post("/v1/chat/completions", json=ASKED, headers=shown)
+            assert answer.status_code == 200
+            assert (await asking.post("/v1/chat/completions", json=ASKED)).status_code == 401
 
 
 async def test_workers_end_when_their_parent_is_killed(tmp_path: Path, upstream: FakeUpstream) -> None:

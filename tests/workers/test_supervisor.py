@@ -8,8 +8,8 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
@@ -19,15 +19,20 @@ from nproxy.workers import process
 from nproxy.workers.messages import PROTOCOL, Admission, Message, Start
 from nproxy.workers.process import Worker
 from nproxy.workers.supervisor import Supervisor
+from tests.clients import plain_client
 
 PATIENCE = 60.0
 
 
+SETTINGS = {"NPROXY_UPSTREAMS": "[{name: u, replicas: [http://127.0.0.1:9]}]"}
+
+
 class Scene:
-    """A supervisor of one worker. protocol: what the next workers are told to speak."""
+    """A supervisor of one worker. protocol, settings: what the next workers are told to speak and to serve."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.protocol = PROTOCOL
+        self.settings = Source(None, SETTINGS).read().message()
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/chat/completions"
         self.restarts = 0
         self.lost: list[Worker] = []
@@ -47,8 +52,7 @@ class Scene:
         self.restarts += 1
 
     def _start(self, worker: Worker) -> Start:
-        settings = Source(None, {"NPROXY_UPSTREAMS": "[{name: u, replicas: [http://127.0.0.1:9]}]"}).read().message()
-        return Start(self.protocol, worker.index, 1, worker.name, settings, "warning", None)
+        return Start(self.protocol, worker.index, 1, worker.name, self.settings, "warning", None)
 
     @property
     def serving(self) -> int | None:
@@ -73,7 +77,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "TICK_SECONDS", 0.5)
+    monkeypatch.setattr(process, "TICK_SECONDS", 0.2)
     async with kept() as scene:
         stopped = scene.serving
         assert stopped is not None
@@ -113,6 +117,18 @@ async def test_a_new_worker_that_is_no_good_leaves_the_old_one_where_it_is(capfd
         assert scene.restarts == 0
 
 
+async def test_settings_that_cannot_be_served_any_more_are_told_of_without_a_traceback(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    async with kept() as scene:
+        tls = {"certificate": str(tmp_path / "gone.pem"), "key": str(tmp_path / "gone.pem")}
+        scene.settings["data"]["listen"] = {"tls": tls}
+        assert not await scene.supervisor.roll()
+        said = capfd.readouterr().err
+        assert f"a worker cannot serve the settings: {tls['certificate']}: cannot read" in said
+        assert "Traceback" not in said
+
+
 async def test_told_to_end_before_anybody_was_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         scene = Scene(listener)
@@ -132,9 +148,10 @@ async def test_a_worker_that_says_what_has_no_meaning_is_replaced(monkeypatch: p
 
         monkeypatch.setattr(scene, "hear", nonsense)
         speaking = scene.serving
-        async with httpx.AsyncClient(trust_env=False) as client:
-            with pytest.raises(httpx.TransportError):  # it asks for permits, and is gone
-                await client.post(scene.url, json={"model": "m", "messages": [{"role": "user", "content": "x"}]})
+        async with plain_client() as client:
+            asked = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+            answer = await client.post(scene.url, json=asked)  # it asks for permits, and is gone
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
         await until(lambda: scene.serving not in (speaking, None))
         assert scene.restarts == 1
 
