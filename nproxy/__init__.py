@@ -14,6 +14,12 @@ merge: the state machine that turns leg events into what the client sees.
 relay: one leg whose bytes pass, watched event by event.
 native: an upstream with its own `n`: one leg of width n, through merge.
 fan-out: the plan has several legs.
+resume: a leg that was cut when the client had read of it goes on in another call.
+permit: what a choice holds while it is in flight, against the limits; gate: where legs wait for a replica.
+look: a question whether a replica lives, asked beside its calls. breaker: what keeps calls from one that fails.
+lease: for how long a server that registered itself over the admin port is a replica.
+parent, worker: the process that keeps a gateway's other processes, and one of those.
+caller: who shows a key.
 """
 
 __version__ = "0.1.0.dev0"
