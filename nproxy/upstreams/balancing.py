@@ -40,9 +40,12 @@ def choose(
 ) -> Replica | None:
     """The replica that takes a call, of those that may; None where none has room.
 
-    parallel: calls at once per replica, None for any number. failed: where this leg has failed, which comes last.
+    parallel: calls at once per replica, None for any number. failed: where this leg has failed, which comes last; room
+    at others is waited for where that one would fail again, as one that nobody reaches is free most of all.
     prompt: a hash by which its home is found; None: the least busy takes it.
     """
+    if failed:
+        replicas = [one for one in replicas if one not in failed or not one.flawed(now)] or replicas
     free = [replica for replica in replicas if replica.has_room(parallel)]
     if len(free) > 1:
         ranks = [(replica in failed, replica.flawed(now)) for replica in free]

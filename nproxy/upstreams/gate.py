@@ -17,7 +17,7 @@ from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.health import Looks
 from nproxy.upstreams.judging import serves
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 
 NOBODY_SECONDS = 1.0
 """When to come again where there is no replica at all."""
@@ -78,12 +78,13 @@ class Gate:
         self._clock = clock
         self._waiting: deque[_Waiter] = deque()
         self._divided = False  # not all replicas serve the same models
+        self._leaving: dict[str, Replica] = {}  # that are gone, and may have calls yet
         self.replace(replicas)
 
     def follow(self, policy: Policy) -> None:
         """Go by another policy; what it changed of breakers and health is begun anew."""
         before, self.policy = self.policy, policy
-        for replica in self.replicas:
+        for replica in (*self.replicas, *self._leaving.values()):
             if policy.breaker != before.breaker:
                 replica.breaker = Breaker(policy.breaker)
             if policy.health != before.health:
@@ -94,17 +95,20 @@ class Gate:
         """Change which replicas there are; those that wait are served anew.
 
         A replica whose label stays keeps its object, with all that is in flight on it and known of it, and follows what
-        is given now. One that leaves gets no new calls; those it has go on.
+        is given now. One that leaves gets no new calls; those it has go on, and while they do it can come again.
         """
-        known = {replica.label: replica for replica in self.replicas}
+        here = {replica.label: replica for replica in self.replicas}
+        known = {**self._leaving, **here}
         kept: dict[str, Replica] = {}
         for replica in replicas:
             if replica.label not in known:
                 replica.breaker, replica.looks = Breaker(self.policy.breaker), Looks(self.policy.health)
             kept[replica.label] = known.get(replica.label, replica)
             kept[replica.label].follow(replica)
-        for label in known.keys() - kept.keys():
-            known[label].draining = True  # those whose kin is there go elsewhere
+        for label in here.keys() - kept.keys():
+            here[label].draining = True  # those whose kin is there go elsewhere
+        gone = known.keys() - kept.keys()
+        self._leaving = {label: known[label] for label in gone if known[label].legs}
         self.replicas = tuple(kept.values())
         self._divided = any(replica.models is not None for replica in self.replicas)
         self.serve()
@@ -189,6 +193,8 @@ class Gate:
         entry = (future, wish)
         self._waiting.append(entry)
         self.serve()  # those before it may wait for another replica
+        if wish.leg in wish.kin.failed:  # it may wait for others than one that is free, and that will do by then
+            asyncio.get_running_loop().call_later(AVOID_SECONDS, self.serve)
         try:
             return await future
         except asyncio.CancelledError:

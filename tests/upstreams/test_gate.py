@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 import pytest
 
@@ -266,6 +267,65 @@ async def test_replicas_change_while_legs_wait() -> None:
         gate.replace(new[1:])
         assert busy.legs == 1, "a call in flight on one that left goes on"
     assert old[0].legs == 0
+
+
+async def test_a_replica_that_comes_again_has_the_calls_that_it_had() -> None:
+    """A server with one call at a time would get a second one, beside that which goes on."""
+    first, second = replicas(2)
+    gate = Gate([first, second], Policy(1))
+    async with gate.permit(1, Kin()) as went:
+        other = second if went is first else first
+        gate.replace([other])
+        gate.replace([other])
+        gate.replace([other, Replica(base=went.base, socket=None, label=went.label)])
+        assert went in gate.replicas and not went.draining
+        async with gate.permit(1) as taken, asyncio.TaskGroup() as group:
+            assert taken is other
+            waits = group.create_task(hold(gate))
+            await asyncio.sleep(0)
+            assert gate.waiting == 1
+            waits.cancel()
+    gate.replace([other])
+    gate.replace([other, Replica(base=went.base, socket=None, label=went.label)])
+    assert went not in gate.replicas, "it had left for good"
+
+
+async def hold(gate: Gate) -> None:
+    async with gate.permit(1):
+        await asyncio.sleep(3600)
+
+
+async def test_a_leg_waits_for_others_than_one_that_was_not_reached() -> None:
+    dead, *others = replicas(3)
+    gate, kin = Gate([dead, *others], Policy(1)), Kin()
+    kin.failed[0] = {dead}
+    dead.unreachable()
+    async with gate.permit(1, Kin()), gate.permit(1, Kin()):
+        waits = asyncio.create_task(hold(gate))
+        await asyncio.sleep(0)
+        assert dead.legs == 1, "another leg has not been there yet"
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+
+        async def again() -> Replica:
+            async with gate.permit(1, kin) as replica:
+                return replica
+
+        leg = asyncio.create_task(again())
+        await asyncio.sleep(0)
+        assert gate.waiting == 1 and not dead.legs
+    assert await leg in others
+
+
+async def test_and_for_no_longer_than_it_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nproxy.upstreams.gate.AVOID_SECONDS", 0.01)
+    dead, other = replicas(2)
+    gate, kin = Gate([dead, other], Policy(1)), Kin()
+    kin.failed[0] = {dead}
+    dead.unreachable()
+    dead.avoid_until = time.monotonic() + 0.01
+    async with gate.permit(1, Kin()) as busy, asyncio.timeout(10), gate.permit(1, kin) as replica:
+        assert (busy, replica) == (other, dead)
 
 
 async def test_a_replica_that_drains_gets_no_new_calls() -> None:
