@@ -9,6 +9,9 @@ from aiohttp import ClientPayloadError, hdrs
 from aiohttp.web_protocol import RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
+from nproxy.gateway.admission.memory import Hold
+from nproxy.gateway.aside import Aside
+from nproxy.openai.body import Body
 from nproxy.openai.encoding import Decoder
 from nproxy.openai.errors import ApiError, body_too_large, invalid_request
 
@@ -16,29 +19,44 @@ BODY_SECONDS = 30.0
 
 
 async def read_body(
-    request: BaseRequest, limit: int, seconds: float = BODY_SECONDS, *, reach: Callable[[int], None] = lambda size: None
+    request: BaseRequest, limit: int, seconds: float = BODY_SECONDS, *, hold: Hold | None = None
 ) -> bytes:
     """Read the whole body, decoded from gzip or deflate.
 
-    reach: told how large it is or will be, as soon as that is known; may raise what ends the reading.
+    hold: counts it while it comes.
 
-    Raises ApiError: 413 above `limit` bytes (as sent or decoded), 408 when it is not here after `seconds`, 415 for
-    another content-encoding, 400 for a body that breaks off or cannot be decoded.
+    Raises Full where it has no room, and ApiError: 413 above `limit` bytes (as sent or decoded), 408 when it is not
+    here after `seconds`, 415 for another content-encoding, 400 for a body that breaks off or cannot be decoded.
     """
     decoder = Decoder(request.headers.get(hdrs.CONTENT_ENCODING), limit)
     parts: list[bytes] = []
     size = 0
-    reach(min(request.content_length or 0, limit))
+    if hold is not None:
+        hold.expect(min(request.content_length or 0, limit))
     try:
         async with asyncio.timeout(seconds):
             async for data in chunks(request, limit, None):
                 parts.append(decoder.feed(data))
                 size += len(parts[-1])
-                reach(size)
+                if hold is not None:
+                    hold.reach(size)
     except TimeoutError:
         raise _too_slow() from None
     decoder.end()
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def parsed(raw: bytes, aside: Aside, check: Callable[[], None]) -> Body:
+    """Parse a body, which then takes many times its bytes.
+
+    check: raises what keeps it from that, when its turn has come: long ones wait for each other. Raises ApiError 400.
+    """
+
+    def parse() -> Body:
+        check()
+        return Body.parse(raw)
+
+    return await aside.by_size(len(raw), parse)
 
 
 async def chunks(request: BaseRequest, limit: int, seconds: float | None = BODY_SECONDS) -> AsyncGenerator[bytes]:

@@ -18,7 +18,7 @@ from nproxy.gateway.admission.desk import Grant
 from nproxy.gateway.admission.guess import guess
 from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
-from nproxy.gateway.bodies import read_body
+from nproxy.gateway.bodies import parsed, read_body
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.legs import Attempt, Legs
@@ -52,8 +52,8 @@ async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:
 
 async def _read(app: App, exchange: Exchange, parse: Parse, hold: Hold) -> Request:
     """Read the body and what it asks for. Raises ApiError for what is wrong with either."""
-    raw = await read_body(exchange.request, app.body_limit, reach=hold.reach)
-    body = await app.aside.by_size(len(raw), Body.parse, raw)
+    raw = await read_body(exchange.request, app.body_limit, hold=hold)
+    body = await parsed(raw, app.aside, app.desk.check_memory)
     default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
     return await app.aside.by_size(len(raw), parse, body, app.limits, default_model)
 

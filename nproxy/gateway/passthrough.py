@@ -15,7 +15,7 @@ from nproxy.gateway import forms
 from nproxy.gateway.admission.desk import Grant
 from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
-from nproxy.gateway.bodies import chunks, read_body
+from nproxy.gateway.bodies import chunks, parsed, read_body
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.body import Body
 from nproxy.openai.errors import (
@@ -176,7 +176,7 @@ async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
     if only is not None and not only.models.configured:
         return _Upload(b"", chunks(request, app.body_limit)), None
     if plain and request.content_type.endswith("json"):
-        raw = await read_body(request, app.body_limit, reach=hold.reach)
+        raw = await read_body(request, app.body_limit, hold=hold)
         body = await _json_body(app, raw)
         return _Upload(raw, None, body), _model_of(body)
     rest = chunks(request, app.body_limit)
@@ -194,7 +194,7 @@ async def _for_a_model(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
     """Read the body of a caller who may use some models only, and demand that it names those and no others."""
     request = exchange.request
     plain = hdrs.CONTENT_ENCODING not in request.headers
-    raw = await read_body(request, app.body_limit, reach=hold.reach) if plain else b""
+    raw = await read_body(request, app.body_limit, hold=hold) if plain else b""
     named: Sequence[str | None] = []
     body: Body | None = None
     if request.content_type.endswith("json"):
@@ -215,8 +215,10 @@ async def _for_a_model(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
 async def _json_body(app: App, raw: bytes) -> Body | None:
     """The body as JSON; one that cannot be read is the upstream's to refuse."""
     try:
-        return await app.aside.by_size(len(raw), Body.parse, raw)
-    except ApiError:
+        return await parsed(raw, app.aside, app.desk.check_memory)
+    except ApiError as error:
+        if error.status != 400:
+            raise
         return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nproxy.gateway.admission.memory import LOOK_SECONDS, Memory
 from nproxy.gateway.auth import digest_of
 from nproxy.gateway.serve import drain
 from tests.fakes.upstream import Behaviour, FakeUpstream
@@ -196,6 +197,71 @@ async def test_large_bodies_have_to_fit_together(start: Start, upstream: FakeUps
     held.set()
     assert [(await first).status_code, (await second).status_code] == [200, 200]
     assert gateway.app.desk.bodies.held == 0
+
+
+async def test_a_body_that_does_not_come_takes_no_room(start: Start) -> None:
+    """Who sends nothing of what he announced would keep all others from sending theirs, for as long as he may take."""
+    gateway: Gateway = await start()
+    gateway.app.desk.bodies.limit = 100_000
+    writers = []
+    for _ in range(3):
+        _, writer = await asyncio.open_connection(*gateway.address)
+        writer.write(post(b"{", "Content-Length: 90000"))
+        writers.append(writer)
+    async with asyncio.timeout(5):
+        while gateway.app.inflight < 3 or gateway.app.desk.bodies.held < 3:
+            await asyncio.sleep(0.01)
+    answer = await gateway.ask(messages=[{"role": "user", "content": "x" * 60_000}])
+    assert answer.status_code == 200
+    for writer in writers:
+        writer.close()
+    await gauges_return(gateway)
+    assert gateway.app.desk.bodies.held == 0
+
+
+async def test_bodies_that_outgrow_the_room_are_given_up(start: Start) -> None:
+    gateway: Gateway = await start()
+    bodies = gateway.app.desk.bodies
+    bodies.limit = 100_000
+    openings = [await asyncio.open_connection(*gateway.address) for _ in range(2)]
+    for held, sent in ((2, b" "), (80_002, b" " * 40_000)):
+        for _, writer in openings:
+            writer.write(post(sent, "Content-Length: 90000") if held == 2 else sent)
+        async with asyncio.timeout(5):
+            while bodies.held < held:
+                await asyncio.sleep(0.01)
+    reader, writer = openings[0]
+    writer.write(b" " * 40_000)
+    async with asyncio.timeout(5):
+        status, headers, _ = apart(await reader.readuntil(b"\r\n\r\n"))
+    assert (status, headers["connection"]) == (503, "close")
+    for _, writer in openings:
+        writer.close()
+    await gauges_return(gateway)
+    assert bodies.held == 0
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+async def test_memory_is_looked_at_again_before_a_body_is_parsed(
+    start: Start, upstream: FakeUpstream, path: str
+) -> None:
+    """Many may have come in while there was room; parsed they take many times their bytes."""
+    gateway: Gateway = await start(models=["fake-model"])
+    reads = iter([0])
+    gateway.app.desk.memory = Memory(1 << 20, lambda: next(reads, 2 << 20))
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    content = json.dumps(body(path)).encode()
+    head = post(b"", f"Content-Length: {len(content)}").replace(CHAT.encode(), path.encode())
+    writer.write(head + content[:5])
+    async with asyncio.timeout(5):
+        while gateway.app.desk.bodies.held < 5:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(LOOK_SECONDS)
+        writer.write(content[5:])
+        status, _, _ = apart(await reader.readuntil(b"\r\n\r\n"))
+    assert status == 503
+    assert upstream.requests == [] or all(seen.target.endswith("/models") for seen in upstream.requests)
+    writer.close()
 
 
 # ---- shutting down

@@ -109,8 +109,7 @@ class Desk:
 
         Raises ApiError 429 or 503.
         """
-        if self.memory.over(self._loop.time()):
-            raise self._shed("memory", "The gateway is short of memory; try again later.")
+        self.check_memory()
         if (retry_after := self._full.get(caller.bucket)) is not None:
             self._metrics.queue_wait("refused").observe(0.0)
             self._metrics.refused("queue_full").inc()
@@ -121,6 +120,11 @@ class Desk:
                 yield hold
             except Full:
                 raise self._shed("bodies", "Too many large requests are in flight; try again later.") from None
+
+    def check_memory(self) -> None:
+        """Raise ApiError 503 where memory is short. In any thread."""
+        if self.memory.over(self._loop.time()):
+            raise self._shed("memory", "The gateway is short of memory; try again later.")
 
     def _shed(self, reason: str, message: str) -> ApiError:
         self._metrics.shed(reason).inc()

@@ -69,16 +69,21 @@ class Hold:
         self._bodies = bodies
         self.size = 0
 
-    def reach(self, size: int) -> None:
-        """It is, or will be, so many bytes. Raises Full, unless it is the only one: that has to be possible."""
-        more = size - self.size
-        if more <= 0:
-            return
+    def expect(self, size: int) -> None:
+        """It will be so many bytes, by its sender's word. Raises Full where there is no room for them now.
+
+        Nothing is kept free for them: who sends slowly, or not at all, would keep it from all others.
+        """
         bodies = self._bodies
-        if bodies.limit is not None and bodies.held + more > bodies.limit and bodies.held > self.size:
+        more = size - self.size
+        if bodies.limit is not None and more > 0 and bodies.held > self.size and bodies.held + more > bodies.limit:
             raise Full
-        self.size = size
-        bodies.held += more
+
+    def reach(self, size: int) -> None:
+        """It is so many bytes. Raises Full, unless it is the only one: that has to be possible."""
+        self.expect(size)
+        self._bodies.held += max(0, size - self.size)
+        self.size = max(size, self.size)
 
 
 def limit_of(config: Config) -> int | None:
