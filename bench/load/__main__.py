@@ -45,7 +45,7 @@ def main() -> None:
     names = parser.add_subparsers(dest="bar", required=True)
     names.add_parser("all", help="the long forms, one after the other")
     for name, bar in BARS.items():
-        words = names.add_parser(name, help=bar.says)
+        words = names.add_parser(name, help=bar.says.replace("%", "%%"))
         words.add_argument("--short", action="store_true", help="seconds instead of minutes; nothing is recorded")
         for option, value in bar.long.items():
             words.add_argument(f"--{option.replace('_', '-')}", type=type(value))

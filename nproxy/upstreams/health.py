@@ -1,6 +1,6 @@
 """How a replica looks while nobody calls it: what looks at it have shown, and when the next one is due.
 
-Pure: time is an argument, in seconds that never go back; `prober` does the looking.
+Pure: time is an argument, in seconds that never go back; `looking` does it.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Guests:
-    """What was said of one upstream over the admin port: servers that came by themselves, and addresses that drain."""
+class Registered:
+    """What the registry has of one upstream: servers that announced themselves, and addresses that drain."""
 
     servers: tuple[Server, ...] = ()
     draining: frozenset[str] = frozenset()
@@ -49,15 +49,15 @@ class Guests:
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Self:
-        """The guests that `told` told of."""
+        """What `told` told of."""
         return cls(tuple(map(Server.read, told["servers"])), frozenset(told["draining"]))
 
 
-NOBODY = Guests()
+NOBODY = Registered()
 
 
 def members(
-    listed: Iterable[config.Replica | DnsName], addresses: Mapping[str, Sequence[str]], guests: Guests = NOBODY
+    listed: Iterable[config.Replica | DnsName], addresses: Mapping[str, Sequence[str]], registered: Registered = NOBODY
 ) -> list[Replica]:
     """The replicas that these come to, each address once, as new objects: `Gate.replace` knows the old ones by label.
 
@@ -74,10 +74,10 @@ def members(
             for address in addresses.get(entry.name, ()):
                 behind = _behind(entry, address)
                 known.setdefault(behind.label, behind)
-    for server in guests.servers:
-        guest = Replica(server.url, None, server.url, source="registered", weight=server.weight)
-        known.setdefault(server.url, guest).models = None if server.models is None else frozenset(server.models)
-    for label in guests.draining & known.keys():
+    for server in registered.servers:
+        replica = Replica(server.url, None, server.url, source="registered", weight=server.weight)
+        known.setdefault(server.url, replica).models = None if server.models is None else frozenset(server.models)
+    for label in registered.draining & known.keys():
         known[label].draining = True
     return list(known.values())
 

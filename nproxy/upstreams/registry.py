@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nproxy.upstreams.membership import Guests, Server
+from nproxy.upstreams.membership import Registered, Server
 
 MOST_SERVERS = 512
 """Servers that may be announced at one time, over all upstreams: each is a label value in the metrics."""
@@ -17,7 +17,7 @@ MOST_DRAINING = 1024
 """Addresses that may be marked as draining at one time; the marks stay when the servers go."""
 
 Snapshot = dict[str, Any]
-"""The guests of each upstream that has any, as JSON holds them."""
+"""What is registered of each upstream that has anything, as JSON holds them."""
 
 
 class Full(Exception):
@@ -84,8 +84,8 @@ class Registry:
     def snapshot(self) -> Snapshot:
         """All that replicas depend on, as JSON: leases are not in it, so that renewing one changes nothing."""
         names = sorted({name for name, _ in (*self._leases, *self._draining)})
-        return {name: self._guests(name).told() for name in names}
+        return {name: self._registered(name).told() for name in names}
 
-    def _guests(self, upstream: str) -> Guests:
+    def _registered(self, upstream: str) -> Registered:
         servers = tuple(lease.server for (name, _), lease in self._leases.items() if name == upstream)
-        return Guests(servers, self.draining(upstream))
+        return Registered(servers, self.draining(upstream))

@@ -21,7 +21,7 @@ from nproxy.upstreams.gate import Gate, NobodyError, Policy
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.lifeline import GivenUpError
-from nproxy.upstreams.membership import NOBODY, Guests, members
+from nproxy.upstreams.membership import NOBODY, Registered, members
 from nproxy.upstreams.models import ModelList
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
@@ -46,7 +46,7 @@ class Upstream:
         self.name = settings.name
         self._sessions = sessions
         self._addresses: Mapping[str, Sequence[str]] = {}
-        self._guests = NOBODY
+        self._registered = NOBODY
         self.client = Client(sessions, settings.timeouts, settings.name)
         self.gate = Gate(members(settings.replicas, {}), _policy(settings))
         self.capabilities = self._capabilities()
@@ -69,15 +69,15 @@ class Upstream:
         self.gate.follow(_policy(settings))
         self._place()
 
-    def take(self, addresses: Mapping[str, Sequence[str]], guests: Guests) -> None:
+    def take(self, addresses: Mapping[str, Sequence[str]], registered: Registered) -> None:
         """Learn what host names resolve to now, and which servers came by themselves; replicas come and go with it."""
-        if guests.servers != self._guests.servers:
+        if registered.servers != self._registered.servers:
             self.models.outdated()
-        self._addresses, self._guests = addresses, guests
+        self._addresses, self._registered = addresses, registered
         self._place()
 
     def _place(self) -> None:
-        self.gate.replace(members(self.settings.replicas, self._addresses, self._guests))
+        self.gate.replace(members(self.settings.replicas, self._addresses, self._registered))
 
     def _capabilities(self) -> Capabilities:
         return Capabilities(self.settings, lambda: len(self.gate.replicas))

@@ -11,9 +11,9 @@ from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.dns import Names
-from nproxy.upstreams.membership import NOBODY, Guests
+from nproxy.upstreams.looking import watch
+from nproxy.upstreams.membership import NOBODY, Registered
 from nproxy.upstreams.models import ModelName
-from nproxy.upstreams.prober import watch
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.routes import Route, Routes
 from nproxy.upstreams.sessions import Sessions
@@ -30,7 +30,7 @@ class Upstreams:
     def __init__(self, config: Config, engine_socket: Path | None) -> None:
         self._sessions = Sessions()
         self._addresses: Mapping[str, Sequence[str]] = {}
-        self._guests: dict[str, Guests] = {}
+        self._registered: dict[str, Registered] = {}
         self.names = Names(self._host_names, self._resolved)
         self._engine_socket = engine_socket
         self.by_name: dict[str, Upstream] = {}
@@ -69,7 +69,7 @@ class Upstreams:
 
     def take_members(self, snapshot: Snapshot) -> None:
         """Take what was said over the admin port of all upstreams; what was said before and is not in it is over."""
-        self._guests = {name: Guests.read(told) for name, told in snapshot.items()}
+        self._registered = {name: Registered.read(told) for name, told in snapshot.items()}
         self._take()
 
     def _resolved(self, addresses: Mapping[str, Sequence[str]]) -> None:
@@ -78,7 +78,7 @@ class Upstreams:
 
     def _take(self) -> None:
         for upstream in self.all:
-            upstream.take(self._addresses, self._guests.get(upstream.name, NOBODY))
+            upstream.take(self._addresses, self._registered.get(upstream.name, NOBODY))
 
     def _host_names(self) -> list[str]:
         replicas = [replica for upstream in self.all for replica in upstream.settings.replicas]

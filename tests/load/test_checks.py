@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
+from bench.load.__main__ import main
+from bench.load.bars import BARS
 from bench.load.client import Ask, Client, Outcome
 from bench.load.talk import MOST_TOKENS, RING, WIDTH, start, text, token, written
 from bench.load.tape import Histogram, Tape
@@ -129,3 +132,10 @@ def test_percentiles_are_right_within_their_class() -> None:
         assert found is not None
         assert 1000 * share <= found <= 1000 * share * 1.05
     assert Histogram().milliseconds(0.5) is None
+
+
+def test_its_help_can_be_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench.load", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert set(BARS) <= set(re.findall(r"\w+", capsys.readouterr().out))

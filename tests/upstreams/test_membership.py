@@ -1,4 +1,4 @@
-"""Which replicas an upstream's settings, its names and its guests come to."""
+"""Which replicas an upstream's settings, its names and what registered come to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nproxy.config import Upstream as Settings
 from nproxy.upstreams.gate import Gate, Policy
-from nproxy.upstreams.membership import Guests, Server, members
+from nproxy.upstreams.membership import Registered, Server, members
 from nproxy.upstreams.replicas import Replica
 
 
@@ -18,9 +18,9 @@ def settings(*replicas: object) -> Settings:
 
 
 def come_to(
-    *replicas: object, addresses: dict[str, tuple[str, ...]] | None = None, guests: Guests | None = None
+    *replicas: object, addresses: dict[str, tuple[str, ...]] | None = None, registered: Registered | None = None
 ) -> list[Replica]:
-    return members(settings(*replicas).replicas, addresses or {}, guests or Guests())
+    return members(settings(*replicas).replicas, addresses or {}, registered or Registered())
 
 
 def test_every_address_of_a_name_is_a_replica_called_by_the_name() -> None:
@@ -49,17 +49,17 @@ def test_an_address_counts_once_and_the_configuration_weighs_it() -> None:
         {"url": url, "weight": 3},
         url,
         addresses={"vllm.svc": ("10.0.0.7", "10.0.0.7")},
-        guests=Guests((Server(url, 5, ("m",)),)),
+        registered=Registered((Server(url, 5, ("m",)),)),
     )
     assert (only.source, only.weight, only.authority) == ("static", 3, None)
     assert only.models == frozenset({"m"}), "which models it serves, only the server has said"
 
 
 def test_who_announced_itself_has_the_weight_and_the_models_that_it_said() -> None:
-    listed, guest = come_to("http://a/v1", guests=Guests((Server("http://b/v1", 2.5, ("m",)),)))
+    listed, server = come_to("http://a/v1", registered=Registered((Server("http://b/v1", 2.5, ("m",)),)))
     assert (listed.weight, listed.models, listed.source) == (1, None, "static")
-    assert (guest.weight, guest.models, guest.source) == (2.5, frozenset({"m"}), "registered")
-    assert guest.serves("m") and guest.serves(None) and not guest.serves("other")
+    assert (server.weight, server.models, server.source) == (2.5, frozenset({"m"}), "registered")
+    assert server.serves("m") and server.serves(None) and not server.serves("other")
     assert listed.serves("other")
 
 
@@ -68,7 +68,9 @@ def test_an_address_drains_wherever_it_comes_from() -> None:
         "http://a/v1",
         "dns:n:1",
         addresses={"n": ("10.0.0.1",)},
-        guests=Guests((Server("http://b/v1"),), frozenset({"http://a/v1", "http://10.0.0.1:1/v1", "http://gone/v1"})),
+        registered=Registered(
+            (Server("http://b/v1"),), frozenset({"http://a/v1", "http://10.0.0.1:1/v1", "http://gone/v1"})
+        ),
     )
     assert {one.label: one.draining for one in everyone} == {
         "http://a/v1": True,
@@ -78,10 +80,12 @@ def test_an_address_drains_wherever_it_comes_from() -> None:
 
 
 def test_a_replica_keeps_its_object_while_its_address_stays() -> None:
-    gate = Gate(come_to("http://a/v1", guests=Guests((Server("http://b/v1"),))), Policy())
+    gate = Gate(come_to("http://a/v1", registered=Registered((Server("http://b/v1"),))), Policy())
     a, b = gate.replicas
     a.legs = b.legs = 1
-    gate.replace(come_to("http://a/v1", guests=Guests((Server("http://b/v1", 4, ("m",)),), frozenset({"http://b/v1"}))))
+    gate.replace(
+        come_to("http://a/v1", registered=Registered((Server("http://b/v1", 4, ("m",)),), frozenset({"http://b/v1"})))
+    )
     assert gate.replicas == (a, b)
     assert (b.weight, b.models, b.draining, b.legs) == (4, frozenset({"m"}), True, 1)
     gate.replace(come_to("http://a/v1"))
@@ -90,16 +94,16 @@ def test_a_replica_keeps_its_object_while_its_address_stays() -> None:
 
 URLS = st.sampled_from([f"http://{host}/v1" for host in "abcd"])
 SERVERS = st.builds(Server, URLS, st.floats(0.1, 10), st.none() | st.lists(st.sampled_from("xyz")).map(tuple))
-GUESTS = st.builds(Guests, st.lists(SERVERS).map(tuple), st.frozensets(URLS))
+REGISTERED = st.builds(Registered, st.lists(SERVERS).map(tuple), st.frozensets(URLS))
 
 
-@given(GUESTS)
-def test_guests_are_the_same_after_a_journey_as_json(guests: Guests) -> None:
-    assert Guests.read(json.loads(json.dumps(guests.told()))) == guests
+@given(REGISTERED)
+def test_registrations_are_the_same_after_a_journey_as_json(registered: Registered) -> None:
+    assert Registered.read(json.loads(json.dumps(registered.told()))) == registered
 
 
-@given(st.lists(URLS), GUESTS)
-def test_no_label_stands_twice_whatever_comes_together(listed: list[str], guests: Guests) -> None:
-    labels = [one.label for one in come_to(*listed, guests=guests)]
+@given(st.lists(URLS), REGISTERED)
+def test_no_label_stands_twice_whatever_comes_together(listed: list[str], registered: Registered) -> None:
+    labels = [one.label for one in come_to(*listed, registered=registered)]
     assert len(set(labels)) == len(labels)
-    assert set(labels) == {*listed, *(server.url for server in guests.servers)}
+    assert set(labels) == {*listed, *(server.url for server in registered.servers)}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nproxy.upstreams import registry as module
-from nproxy.upstreams.membership import Guests, Server
+from nproxy.upstreams.membership import Registered, Server
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.registry import Full, Registry, Snapshot
 
@@ -18,8 +18,8 @@ A, B = Server("http://a/v1"), Server("http://b/v1", 2, ("m",))
 
 
 def servers(registry: Registry, upstream: str = "u") -> list[str]:
-    guests = registry.snapshot().get(upstream, Guests().told())
-    return [server["url"] for server in guests["servers"]]
+    registered = registry.snapshot().get(upstream, Registered().told())
+    return [server["url"] for server in registered["servers"]]
 
 
 def test_a_lease_runs_out() -> None:
@@ -111,9 +111,9 @@ def test_any_order_of_steps_comes_to_what_was_said_last(steps: list[tuple[str, s
                 until = {key: end for key, end in until.items() if key not in over}
         told = json.loads(json.dumps(registry.snapshot()))
         for name in "uv":
-            guests = Guests.read(told.get(name, Guests().told()))
-            assert {(name, server.url) for server in guests.servers} == {key for key in until if key[0] == name}
-            assert {(name, address) for address in guests.draining} == {key for key in marks if key[0] == name}
+            registered = Registered.read(told.get(name, Registered().told()))
+            assert {(name, server.url) for server in registered.servers} == {key for key in until if key[0] == name}
+            assert {(name, address) for address in registered.draining} == {key for key in marks if key[0] == name}
             assert registry.leases(name, now) == {u: end - now for (n, u), end in until.items() if n == name}
         assert registry.next_expiry() == min(until.values(), default=None)
 
