@@ -16,6 +16,9 @@ _OWN = frozenset(
 _OF_THE_PROMPT = re.compile("prompt|input|cache")
 _PAID = re.compile("cost")
 
+MOST = 1 << 53
+"""A count beyond is none: it would be no float, as which counts are added up in metrics and rates."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -182,7 +185,7 @@ def _sum(told: Sequence[JSON]) -> JSON:
 
 
 def _count(value: JSON) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= MOST else None
 
 
 def _details(value: JSON) -> dict[str, int] | None:

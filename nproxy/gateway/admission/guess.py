@@ -9,6 +9,10 @@ BYTES_PER_TOKEN = 4
 """Of English text, about; other bytes of the body (names of fields, roles) are few beside a prompt."""
 
 
+MOST = 1 << 53
+"""More is nobody's limit, and not every reader of JSON takes it for a whole number; a body may hold 4,300 digits."""
+
+
 def guess(request: Request, choices: int) -> int:
     """The prompt by its length, and of each choice the most that was asked for; what was not asked for counts 0.
 
@@ -16,7 +20,7 @@ def guess(request: Request, choices: int) -> int:
     """
     fields = request.body.fields
     most = fields.get("max_completion_tokens") or fields.get("max_tokens")
-    return len(request.body.raw) // BYTES_PER_TOKEN + choices * _count(most)
+    return min(len(request.body.raw) // BYTES_PER_TOKEN + choices * _count(most), MOST)
 
 
 def _count(value: JSON) -> int:
