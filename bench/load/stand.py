@@ -21,6 +21,8 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.clients import plain_client
+
 ROOT = Path(__file__).resolve().parents[2]
 
 START_SECONDS = 60.0
@@ -141,7 +143,7 @@ class Gateway(Process):
 
     async def gauges(self) -> dict[str, float]:
         """The sums of the metrics, by name, over all labels."""
-        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as client:
+        async with plain_client() as client:
             text = (await client.get(f"{self.url}/metrics")).raise_for_status().text
         sums: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
@@ -150,7 +152,7 @@ class Gateway(Process):
         return sums
 
     async def status(self) -> Any:
-        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as client:
+        async with plain_client() as client:
             return (await client.get(f"{self.url}/status")).raise_for_status().json()
 
     async def wait_idle(self, seconds: float) -> dict[str, float]:
@@ -171,13 +173,13 @@ class Upstream(Process):
     """A lean upstream (bench/load/upstream.py)."""
 
     async def counts(self) -> dict[str, int]:
-        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as client:
+        async with plain_client() as client:
             counts: dict[str, int] = (await client.get(f"{self.url}/counts")).json()
         return counts
 
     async def refuse(self, share: float) -> None:
         """Answer so many calls with a 503 from now on."""
-        async with httpx.AsyncClient(timeout=20.0, trust_env=False) as client:
+        async with plain_client() as client:
             await client.post(f"{self.url}/faults", json={"refuse": share})
 
 
@@ -215,7 +217,7 @@ class Stand:
             child = subprocess.Popen([sys.executable, *words], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT)
         self._stack.push_async_callback(_end, child)
         deadline = time.monotonic() + START_SECONDS
-        async with httpx.AsyncClient(timeout=5.0, trust_env=False) as client:
+        async with plain_client() as client:
             while time.monotonic() < deadline and child.poll() is None:
                 try:
                     if (await client.get(f"http://127.0.0.1:{port}{ready}")).status_code == 200:

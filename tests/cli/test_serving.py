@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from nproxy.cli import serving
+from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, FakeUpstream
 
 
@@ -74,7 +75,7 @@ async def test_an_upstream_alone_runs_no_engine_and_no_torch() -> None:
     async with FakeUpstream() as upstream, serve("--upstream", upstream.url) as running:
         family = psutil.Process(running.process.pid)
         assert family.children(recursive=True) == []
-        async with httpx.AsyncClient(base_url=running.url) as client:
+        async with plain_client(running.url) as client:
             body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "n": 3}
             answer = await client.post("/v1/chat/completions", json=body)
         assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2]
@@ -90,7 +91,7 @@ async def test_an_upstream_that_does_not_answer_is_told_and_may_come_later() -> 
             assert {"time", "logger"} <= line.keys()
             assert (line["level"], line["message"]) == ("warning", "upstream does not answer")
             assert (line["upstream"], line["replicas"]) == ("upstream", [upstream.url])
-            async with upstream, httpx.AsyncClient(base_url=running.url) as client:
+            async with upstream, plain_client(running.url) as client:
                 assert (await client.get("/ready")).status_code == 200
                 assert await running.end() == 0
 
@@ -180,7 +181,7 @@ async def test_alone_it_serves_the_default_model(default_model: Path) -> None:
     async with serve() as running:
         assert running.call[0] == "curl"
         assert json.loads(running.call[-1])["model"] == "smollm2-135m-instruct"
-        async with httpx.AsyncClient(base_url=running.url, timeout=60) as client:
+        async with plain_client(running.url, timeout=60) as client:
             listed = (await client.get("/v1/models")).json()["data"]
             assert [model["id"] for model in listed] == ["smollm2-135m-instruct"]
             body = {**json.loads(running.call[-1]), "max_tokens": 8}
@@ -233,13 +234,13 @@ async def test_servers_announce_themselves_to_every_worker_of_a_gateway(tmp_path
         in_a_row = 0
         async with asyncio.timeout(20):
             while in_a_row < 12:
-                async with httpx.AsyncClient(base_url=running.url) as client:
+                async with plain_client(running.url) as client:
                     answer = await client.post("/v1/chat/completions", json=body)
                 in_a_row = in_a_row + 1 if answer.status_code == status else 0
 
     async with FakeUpstream() as upstream, serve(*words, ADMIN="x-41") as running:
         token = {"authorization": "Bearer x-41"}
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=token) as admin:
+        async with plain_client(f"http://127.0.0.1:{port}", headers=token) as admin:
             await all_say(running, 503)
             assert (await admin.post(replicas, json={"url": upstream.url})).status_code == 201
             await all_say(running, 200)

@@ -135,6 +135,7 @@ class FakeUpstream:
         """Close the port and every connection; `async with` may start it again on the same port."""
         assert self._server is not None and self._http is not None
         self._server.close()
+        self._http.pre_shutdown()  # idle connections need no waiting for
         await self._http.shutdown(0.1)
         await self._server.wait_closed()
 

@@ -16,6 +16,7 @@ import uvloop
 from nproxy.config import Config
 from nproxy.gateway.app import App
 from nproxy.gateway.serve import Running, running
+from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 
 CHAT = "/v1/chat/completions"
@@ -119,7 +120,7 @@ async def gateway_for(config: dict[str, Any], **kwargs: Any) -> AsyncIterator[Ga
     parsed = Config.model_validate({"listen": {"port": 0}, **config})
     async with (
         running(parsed, **kwargs) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=30, trust_env=False) as client,
+        plain_client(gateway.url) as client,
     ):
         yield Gateway(gateway, client)
 

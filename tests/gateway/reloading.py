@@ -15,6 +15,7 @@ import yaml
 from nproxy.config import Reading, Source
 from nproxy.gateway.reload import Reload, Reloader
 from nproxy.gateway.serve import reloader_of, running
+from tests.clients import plain_client
 from tests.fakes.behaviour import MODEL, said
 from tests.gateway.conftest import CHAT, Gateway, Stream
 
@@ -45,7 +46,7 @@ async def following(file: Path, settings: dict[str, Any], poll_seconds: float = 
     reading = Source(file, ENVIRON).read()
     async with (
         running(reading.checked()) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=60, trust_env=False, limits=httpx.Limits()) as client,
+        plain_client(gateway.url, timeout=60, limits=httpx.Limits()) as client,
     ):
         follower = Following(gateway, client)
         follower.file, follower.reading = file, reading
@@ -75,7 +76,7 @@ async def under_streams(
     The upstream behind must be a FakeUpstream that answers as it does by itself, with some pause between chunks.
     """
     tally, over = Tally(), asyncio.Event()
-    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, limits=httpx.Limits()) as client:
+    async with plain_client(url, timeout=60, limits=httpx.Limits()) as client:
 
         async def read(number: int) -> None:
             while not over.is_set():

@@ -13,6 +13,7 @@ from typing import IO
 
 import httpx
 
+from tests.clients import plain_client
 from tests.real.processes import free_port
 
 
@@ -48,7 +49,7 @@ async def served(
     )
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     try:
-        async with httpx.AsyncClient(base_url=base, timeout=60, trust_env=False, limits=httpx.Limits()) as client:
+        async with plain_client(base, timeout=60, limits=httpx.Limits()) as client:
             async with asyncio.timeout(seconds):
                 while not await _answers(client):
                     assert process.returncode is None, "it ended"

@@ -16,6 +16,7 @@ from nproxy.gateway.admin.gateway import Alone
 from nproxy.gateway.admin.port import admin_port
 from nproxy.upstreams import registry
 from nproxy.upstreams.registrar import Registrar
+from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, envelope, gateway_for
 
@@ -57,7 +58,7 @@ async def fleet_for(*replicas: object, token: str | None = TOKEN, **settings: An
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         async with (
             admin_port(Alone(gateway.app), registrar) as url,
-            httpx.AsyncClient(base_url=url, headers=headers, timeout=30, trust_env=False) as client,
+            plain_client(url, headers=headers) as client,
         ):
             yield Fleet(gateway, client, registrar)
 
@@ -264,7 +265,7 @@ async def test_there_is_a_most_of_servers(fleet: Fleet, monkeypatch: pytest.Monk
 async def test_the_token_is_asked_for_everywhere_but_by_probes(fleet: Fleet) -> None:
     for shown in (None, "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", f"Basic {TOKEN}"):
         headers = {} if shown is None else {"authorization": shown}
-        async with httpx.AsyncClient(base_url=fleet.admin.base_url, headers=headers, trust_env=False) as client:
+        async with plain_client(str(fleet.admin.base_url), headers=headers) as client:
             for method, path in [("GET", "/metrics"), ("GET", "/status"), ("GET", REPLICAS), ("POST", REPLICAS)]:
                 answer = await client.request(method, path)
                 assert answer.status_code == 401 and envelope(answer)["code"] == "invalid_admin_token"

@@ -14,6 +14,7 @@ import pytest
 from nproxy.config import Config, Source
 from nproxy.gateway.reload import Reload
 from nproxy.gateway.serve import drain, serve
+from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, body, envelope, upstream_settings
 from tests.gateway.raw import apart, post
@@ -146,7 +147,7 @@ async def test_L5_sigterm(start: Start, upstream: FakeUpstream) -> None:
     urls: asyncio.Queue[str] = asyncio.Queue()
     served = asyncio.create_task(serve(Config.model_validate(parts), ready=lambda url, _: urls.put_nowait(url)))
     url = await urls.get()
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+    async with plain_client(url) as client:
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=body(n=2, stream=True)))
         await upstream.until(lambda: len(upstream.open_calls) == 2)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -173,7 +174,7 @@ async def test_L5_the_limit_is_the_one_that_is_said_now(upstream: FakeUpstream, 
         reloaded=reloads.put_nowait,
     )
     served = asyncio.create_task(serving)
-    async with httpx.AsyncClient(base_url=await urls.get(), trust_env=False) as client:
+    async with plain_client(await urls.get()) as client:
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=body(n=2, stream=True)))
         await upstream.until(lambda: len(upstream.open_calls) == 2)
         write(file, {**parts, "listen": {"port": 0, "drain_seconds": 0}})

@@ -13,6 +13,7 @@ import pytest
 from nproxy.config import Config
 from nproxy.gateway.serve import running
 from nproxy.telemetry import logs
+from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, Start
 
@@ -156,13 +157,12 @@ def socket_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_the_engine_is_the_first_upstream_and_its_metrics_stand_behind(socket_path: Path) -> None:
-    import httpx
 
     async with FakeUpstream(Behaviour(n="native"), unix=str(socket_path)) as engine:
         config = Config.model_validate({"listen": {"port": 0}, "engine": {"model": MODEL}})
         async with (
             running(config, engine_socket=socket_path) as gateway,
-            httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client,
+            plain_client(gateway.url) as client,
         ):
             sent = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "n": 4}
             headers = {"authorization": "Bearer of-a-client"}

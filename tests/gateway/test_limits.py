@@ -65,7 +65,7 @@ async def test_a_reader_that_takes_nothing_of_a_whole_answer(start: Start, upstr
 
 
 async def test_N3_permits_are_taken_together_or_not_at_all(start: Start, upstream: FakeUpstream) -> None:
-    gateway = await start(config={"n_policy": {"max_n": 8}, "limits": {"inflight_choices": 10}})
+    gateway = await start(config={"n_policy": {"max_n": 8}, "limits": {"inflight_choices": 10, "queue_seconds": 0.1}})
     held = asyncio.Event()
     upstream.behaviour = Behaviour(hold=held)
     first = asyncio.create_task(gateway.ask(n=8))
