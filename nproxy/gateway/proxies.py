@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 Address = IPv4Address | IPv6Address
@@ -12,7 +12,7 @@ LOCAL = "local"
 """The client of a Unix socket."""
 
 
-def client_address(peer: str | None, forwarded: Iterable[str], trusted: Sequence[Network]) -> str:
+def client_address(peer: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
     """The address nearest to the client that somebody trusted tells of.
 
     peer: of the connection, None where it has no address. forwarded: the lines of X-Forwarded-For, each proxy's word
@@ -24,9 +24,9 @@ def client_address(peer: str | None, forwarded: Iterable[str], trusted: Sequence
     if not trusted:
         return peer
     at = _address(peer)
-    hops = [hop for line in forwarded for hop in line.split(",")]
-    while at is not None and hops and any(at in network for network in trusted):
-        told = _address(hops.pop())
+    hops = (hop for line in reversed(forwarded) for hop in reversed(line.split(",")))  # as far as they are believed
+    while at is not None and any(at in network for network in trusted):
+        told = _address(next(hops, ""))
         if told is None:
             break
         at = told

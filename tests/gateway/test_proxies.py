@@ -57,6 +57,20 @@ async def test_the_log_tells_the_client(
 ) -> None:
     gateway = await start(config={"listen": {"port": 0, "trusted_proxies": trusted}})
     with caplog.at_level("INFO"):
-        await gateway.client.get("/v1/models", headers={"X-Forwarded-For": "203.0.113.9, 198.51.100.7"})
+        lines = [("X-Forwarded-For", "203.0.113.9"), ("X-Forwarded-For", "198.51.100.7")]
+        await gateway.client.get("/v1/models", headers=lines)
     (record,) = [record for record in caplog.records if record.name == "nproxy.access"]
     assert record.__dict__["fields"]["client"] == client
+
+
+class Unsplit(str):
+    """A line that nobody may look into."""
+
+    def split(self, *_: object, **__: object) -> list[str]:  # type: ignore[override]
+        raise AssertionError("it was read")
+
+
+def test_what_is_not_believed_is_not_read() -> None:
+    """A head may hold a million commas."""
+    assert client_address("192.0.2.1", [Unsplit(",")], TRUSTED) == "192.0.2.1"
+    assert client_address("10.0.0.1", [Unsplit(","), "198.51.100.7"], TRUSTED) == "198.51.100.7"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nproxy.config import Config
@@ -39,7 +39,8 @@ class Memory:
         """Whether no more work should be taken."""
         if self.limit is not None and now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            self._over = self._read() > self.limit
+            with suppress(OSError):  # where no file can be opened any more, what was found last holds
+                self._over = self._read() > self.limit
         return self._over and self.limit is not None
 
 

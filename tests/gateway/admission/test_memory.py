@@ -24,6 +24,19 @@ def test_what_is_held_is_looked_up_now_and_then() -> None:
     assert not Memory(None, lambda: 1 << 60).over(0.0)
 
 
+def test_without_files_to_open_what_was_found_last_holds() -> None:
+    read = iter([110, OSError(24, "Too many open files"), 90, OSError(24, "Too many open files")])
+
+    def look() -> int:
+        found = next(read)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    memory = Memory(100, look)
+    assert [memory.over(turn * LOOK_SECONDS) for turn in range(4)] == [True, True, False, False]
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="systems without /proc do not tell")
 def test_what_this_process_holds() -> None:
     assert resident() == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
