@@ -11,6 +11,7 @@ import click
 
 from nproxy import __version__
 from nproxy.cli.options import ServeOptions
+from nproxy.cli.wrong_use import WrongUse
 from nproxy.config import Config, ConfigError, Source, load, summarise
 
 if TYPE_CHECKING:
@@ -138,9 +139,9 @@ def probe(
     form: OutputForm = "json" if as_json else "yaml" if as_yaml else "table"
     try:
         command.run(url, model=model, api_key=api_key, seconds=seconds, form=form)
-    except (command.WrongUse, ProbeFailed) as error:
+    except (WrongUse, ProbeFailed) as error:
         click.echo(f"nproxy: {error}", err=True)
-        context.exit(WRONG_USE if isinstance(error, command.WrongUse) else FAILED)
+        context.exit(WRONG_USE if isinstance(error, WrongUse) else FAILED)
 
 
 @main.group()
@@ -158,7 +159,7 @@ def keys_new(context: click.Context, /, name: str, file: Path | None) -> None:
     Prints the key, once, and what the file of keys is to know of it. With --file the file gets it: a name that it has
     has two keys from then on, until the old hash is taken out.
     """
-    from nproxy.cli.keys.command import WrongUse, new_key
+    from nproxy.cli.keys.command import new_key
 
     try:
         key, told = new_key(name, file)
@@ -173,7 +174,7 @@ def keys_new(context: click.Context, /, name: str, file: Path | None) -> None:
 @click.pass_context
 def keys_hash(context: click.Context, /) -> None:
     """Print the hash of a key, which is read from standard input."""
-    from nproxy.cli.keys.command import WrongUse, hash_of
+    from nproxy.cli.keys.command import hash_of
 
     key = sys.stdin.readline()
     try:

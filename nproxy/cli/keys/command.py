@@ -11,15 +11,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from nproxy.cli.keys.writing import with_hash
+from nproxy.cli.wrong_use import WrongUse
 from nproxy.config import ConfigError, Key, digest_of, read_keys
 
 RANDOM_BYTES = 32
 SHORTEST = 20
 """Characters of a key that was made elsewhere. A plain hash protects what is random, not what can be guessed."""
-
-
-class WrongUse(Exception):
-    """What was asked for cannot be done; the message is one line for the user."""
 
 
 def new_key(name: str, file: Path | None) -> tuple[str, str]:

@@ -18,14 +18,11 @@ from nproxy.cli.probe.interview import Plan, ProbeFailed, conduct, interview
 from nproxy.cli.probe.questions import Question, Reply, printable
 from nproxy.cli.probe.report_json import as_json
 from nproxy.cli.probe.table import show
+from nproxy.cli.wrong_use import WrongUse
 from nproxy.config import Replica, Upstream
 from nproxy.config.replicas import parse_address
 
 OutputForm = Literal["table", "json", "yaml"]
-
-
-class WrongUse(Exception):
-    """The URL or the key cannot be read; the message is one line for the user."""
 
 
 def run(url: str, *, model: str | None, api_key: str | None, seconds: float, form: OutputForm) -> None:
