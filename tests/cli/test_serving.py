@@ -232,7 +232,7 @@ async def test_servers_announce_themselves_to_every_worker_of_a_gateway(tmp_path
     async def all_say(running: Serving, status: int) -> None:
         """Wait until as many new connections as reach all workers are answered so, one after the other."""
         in_a_row = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while in_a_row < 12:
                 async with plain_client(running.url) as client:
                     answer = await client.post("/v1/chat/completions", json=body)
