@@ -234,17 +234,33 @@ class Gate:
             raise NobodyError(max(NOBODY_SECONDS, min(waits, default=NOBODY_SECONDS)))
         return able
 
+    @property
+    def _full(self) -> bool:
+        """Whether no replica has room, but some will."""
+        parallel, there = self.policy.parallel, self.replicas
+        return any(not one.draining for one in there) and not any(one.has_room(parallel) for one in there)
+
     def _release(self, replica: Replica, wish: _Wish) -> None:
         replica.release(wish.kin, wish.choices)
         self.serve()
 
     def serve(self) -> None:
-        """Give what is free to those who wait, in their order: called when more or fewer may be asked than before."""
+        """Give what is free to those who wait, in their order: called when more or fewer may be asked than before.
+
+        Thousands may wait, and this is called for each that comes and goes: so nothing is looked for where nothing is
+        free, and only once for each model.
+        """
         passed_by: list[_Waiter] = []
-        while self._waiting:
+        waited_for: set[str | None] = set()  # models of those who cannot be served, whom their like do not pass by
+        full = self._full
+        while self._waiting and not full:
             entry = self._waiting.popleft()
             future, wish = entry
             if future.done():
+                continue
+            anywhere = wish.kin.place(wish.leg, self._clock()) is None
+            if anywhere and wish.kin.model in waited_for:
+                passed_by.append(entry)
                 continue
             try:
                 free = self._take(wish)
@@ -253,8 +269,11 @@ class Gate:
                 continue
             if free is not None:
                 future.set_result(free)
+                full = self._full
                 continue
             passed_by.append(entry)
-            if wish.alone or (wish.kin.place(wish.leg, self._clock()) is None and not self._divided):
+            if wish.alone or (anywhere and not self._divided):
                 break  # nothing is free anywhere, or nobody may pass
+            if anywhere:
+                waited_for.add(wish.kin.model)
         self._waiting.extendleft(reversed(passed_by))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from typing import Any
 
 import pytest
 
@@ -354,6 +355,32 @@ async def test_a_leg_goes_to_a_replica_that_serves_its_model_and_passes_those_of
         await asyncio.sleep(0)
         assert order == [("b", "r1")]
     assert order == [("b", "r1"), ("a", "r0"), ("a", "r0")]
+
+
+async def test_what_a_waiting_leg_costs_does_not_grow_with_those_that_wait() -> None:
+    """With servers of several models thousands may wait for one of them while others are free."""
+    full, free = replicas(2)
+    full.models, free.models = frozenset({"a"}), frozenset({"b"})
+    asked = 0
+
+    class Counted(Gate):
+        def _take(self, wish: Any) -> Replica | None:
+            nonlocal asked
+            asked += 1
+            return super()._take(wish)
+
+    gate = Counted([full, free], Policy(1))
+
+    async def leg(model: str) -> None:
+        async with gate.permit(1, Kin(model)):
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(200):
+            group.create_task(leg("a"))
+        await asyncio.sleep(0)
+        group.create_task(leg("b"))
+    assert asked <= 3 * 201, "not 200 times 200"
 
 
 async def test_a_replica_that_leaves_takes_none_of_the_kin_of_its_calls() -> None:
