@@ -17,7 +17,7 @@ pins := pyproject.toml requirements/constraints.txt
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 24
 
 serve: $(VENV)/.engine  ## Install what is needed and serve the default model on port 8000
 	$(bin)/nproxy serve $(ARGS)

@@ -86,7 +86,7 @@ async def _route(app: App, exchange: Exchange) -> None:
         exchange.headers.update(app.desk.headers(exchange.caller))
     own = _OWN.get(path)
     if path in _ADMINS and app.config.admin is not None:
-        raise _not_found()
+        raise _not_found("It is served on the admin port.")
     if own is not None:
         methods, serve = own
         exchange.endpoint = path.removeprefix("/v1").removeprefix("/")
@@ -138,5 +138,5 @@ def _refuse_escapes(path: str) -> None:
         raise _not_found()
 
 
-def _not_found() -> ApiError:
-    return invalid_request("Unknown request path.", code="unknown_url", status=404)
+def _not_found(message: str = "Unknown request path.") -> ApiError:
+    return invalid_request(message, code="unknown_url", status=404)

@@ -308,7 +308,8 @@ async def test_without_a_token_names_that_lead_here_are_refused() -> None:
 async def test_metrics_and_status_are_on_the_admin_port_only(fleet: Fleet, servers: list[FakeUpstream]) -> None:
     await fleet.announce(servers[0])
     for path in ("/metrics", "/status"):
-        assert (await fleet.gateway.client.get(path)).status_code == 404
+        refused = await fleet.gateway.client.get(path)
+        assert (refused.status_code, envelope(refused)["message"]) == (404, "It is served on the admin port.")
         assert (await fleet.admin.get(path)).status_code == 200
     for path in ("/health", "/ready"):
         assert (await fleet.gateway.client.get(path)).status_code == 200
