@@ -48,7 +48,7 @@ class BestOf(Merge):
         return super().close()
 
     def _choose(self) -> None:
-        n, drawn = self._request.n, self._n
+        n, drawn = self._request.n, self.n
         for prompt in range(self._request.prompts):
             of_prompt = self._choices[prompt * drawn : (prompt + 1) * drawn]
             # a stable order: of equals the earlier one comes first
@@ -74,7 +74,7 @@ class BestOf(Merge):
         request = self._request
         if not isinstance(request, CompletionRequest) or not request.echo:
             return None
-        return request.prompt[choice.index // self._n]
+        return request.prompt[choice.index // self.n]
 
     def _shown_as(self, choice: Choice) -> Sequence[int]:
         return (self._places[choice.index],) if choice.index in self._places else ()

@@ -155,7 +155,7 @@ class Conduct:
             return
         if run.state is LegState.CALLED:
             self._spoke(run)
-        if self._warming.waits_for(event.leg) and self._merge.generated(event.leg):
+        if self._warming.waits_for(event.leg) and self._merge.strand(event.leg).generated:
             self._roster.release(self._warming.release(event.leg))
         if written:
             self._writes.append(written)
@@ -219,7 +219,7 @@ class Conduct:
         if asked_for_usage(self._request, self._capability, leg):
             known = self._capability
             news = {"stream_usage": known.stream_usage, "json_usage": known.json_usage}
-            self._commands += [Learn(Lacks(what)) for what in self._merge.lacks(leg.number) if news.get(what)]
+            self._commands += [Learn(Lacks(what)) for what in self._merge.strand(leg.number).lacks() if news.get(what)]
 
     def _faulty(self, run: Run, failure: Failure) -> None:
         """What came makes the leg a failure while its call is still open."""
@@ -228,7 +228,7 @@ class Conduct:
 
     def _failed(self, run: Run, failure: Failure) -> None:
         self._roster.release(self._warming.release(run.leg.number))
-        if self._merge.whole(run.leg.number):
+        if self._merge.strand(run.leg.number).whole:
             self._commands.append(Anomaly("cut_after_finish"))
             self._ended(run, cut=True)
         else:
@@ -279,7 +279,7 @@ class Conduct:
     def _drain_if_all_said(self) -> None:
         """When every leg has said all, none may hold up the end by not closing."""
         said = [] if self._draining else [run.leg.number for run in self._roster.callers()]
-        if said and len(said) == self._roster.unsettled and all(map(self._merge.said_all, said)):
+        if said and len(said) == self._roster.unsettled and all(self._merge.strand(leg).said_all for leg in said):
             self._draining = True
             self._commands.append(SetTimer("drain", _DRAIN_SECONDS))
 

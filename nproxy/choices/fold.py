@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 
+from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.jsonvalue import JSON
 
 SAID_ONCE = frozenset({"id", "type", "role"})  # names of things, not pieces of text
@@ -23,6 +24,14 @@ def fold(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
 def latest(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
     """The same for what stands beside deltas, where strings are names and not pieces of text: the last one counts."""
     return _fold(pieces, itemgetter(-1))
+
+
+def folded(pieces: Sequence[UpstreamChoice]) -> tuple[dict[str, JSON], JSON, dict[str, JSON]]:
+    """A choice of the whole answer from its pieces: its message or text, log probabilities, and what stands beside."""
+    spoken = [said for said in pieces if said.role is None or not said.bare] or pieces
+    logprobs = [said.logprobs for said in spoken if isinstance(said.logprobs, dict)]
+    delta, extra = fold([said.delta for said in spoken]), latest([said.extra for said in spoken])
+    return delta, latest(logprobs) if logprobs else None, extra
 
 
 _Join = Callable[[list[str]], str]

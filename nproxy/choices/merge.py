@@ -7,27 +7,22 @@ pieces at the end. No IO, no clock, no randomness.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from operator import itemgetter
-from typing import cast
 
-from nproxy.choices import tally
 from nproxy.choices.bodies import as_chunks, in_place
 from nproxy.choices.commands import Anomaly, ChoiceFinished, Learn, Spent
-from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.fold import fold, latest
+from nproxy.choices.fold import folded
 from nproxy.choices.leg import Leg
-from nproxy.choices.lessons import Lack
 from nproxy.choices.plan import Request
-from nproxy.choices.reading import LegFault, in_band, read_answer, read_chunk, read_events
+from nproxy.choices.reading import in_band, read_answer, read_chunk, read_events
 from nproxy.choices.records import Record
 from nproxy.choices.strands import Choice, Strand
+from nproxy.choices.tally import Tally
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
-from nproxy.openai.rewriter import Overheard, Rewriter
-from nproxy.openai.usage import LegUsage, Usage, merge, running
+from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE, Wire
 
 PADDING = "obfuscation"
@@ -35,8 +30,6 @@ PADDING = "obfuscation"
 
 LOST = "error"
 """The finish_reason of a choice that was lost while its siblings were not."""
-
-_WHOSE = "The upstream gave fewer choices than it was asked for, and of several prompts it is not clear whose."
 
 
 class Merge:
@@ -65,12 +58,11 @@ class Merge:
         self._request = request
         self._chat = request.dialect is Dialect.CHAT
         self._wire = Wire(request.dialect, id, created, model, include_usage=request.stream and request.include_usage)
-        self._n = request.n if n is None else n
-        self._choices = [Choice(index) for index in range(request.prompts * self._n)]
+        self.n = request.n if n is None else n
+        self._choices = [Choice(index) for index in range(request.prompts * self.n)]
         self._strands: dict[int, Strand] = {}
         self._record = record
-        self._cut: list[LegUsage] = []  # what calls told that others have taken the place of
-        self._total: Usage | None = None  # what the client was told last, where it is told all the time
+        self._tally = Tally(self._strands)
         self._opened = False  # the prelude is out
         self._teaches = self._chat or not request.logprobs_asked  # text offsets need to see every text
 
@@ -80,44 +72,27 @@ class Merge:
         Choices that another leg, or an earlier call, failed to bring begin anew as this one's, but for those that are
         finished, and those of which the client has read something that this call goes on with.
         """
-        indices = leg.client_indices(self._n, self._request.prompts)
+        indices = leg.client_indices(self.n, self._request.prompts)
         for index in indices:
             if not self._choices[index].goes_on():
                 self._choices[index] = Choice(index, sent=None if self._record is None else self._record())
         choices = [self._choices[index] for index in indices]
-        strand = Strand(leg, choices, self._rewriter(choices))
-        for choice in strand.choices:
-            choice.strand = strand
         if (cut := self._strands.get(leg.number)) is not None:
-            strand.again, strand.generated = cut.again or cut.streamed, cut.generated
-            self._cut.append(cut.usage())
-        self._strands[leg.number] = strand
+            self._tally.forgo(cut)
+        self._strands[leg.number] = Strand.begun(leg, choices, self._request.dialect, cut)
 
     def drop(self, number: int) -> None:
         """Forget a leg whose choices other legs bring."""
-        self._cut.append(self._strands.pop(number).usage())
+        self._tally.forgo(self._strands.pop(number))
 
     def hand_over(self, number: int) -> None:
         """Other legs bring what this one did not finish; where it finished nothing, it does not count any more."""
         if not any(choice.finished for choice in self._strands[number].choices):
             self.drop(number)
 
-    def unfinished(self, number: int) -> list[Choice]:
-        """The choices that this leg has not finished."""
-        return [choice for choice in self._strands[number].choices if not choice.finished]
-
-    def whole(self, number: int) -> bool:
-        """Whether every choice of this leg is finished, so that nothing of it is missed."""
-        return self._strands[number].whole
-
-    def said_all(self, number: int) -> bool:
-        """Whether this leg said `[DONE]`, or gave its whole body, and nothing of it is missed."""
-        return self._strands[number].done and self._strands[number].whole
-
-    def broke_off(self, number: int) -> bool:
-        """Whether this leg said `[DONE]` in a stream that finished none of its choices."""
-        strand = self._strands[number]
-        return strand.streamed and strand.done and not any(choice.finished for choice in strand.choices)
+    def strand(self, number: int) -> Strand:
+        """What this leg has said so far."""
+        return self._strands[number]
 
     def missed(self, number: int) -> bool:
         """Whether the client has read something that this leg said, so that it cannot say it anew."""
@@ -127,18 +102,6 @@ class Merge:
     def read(self) -> bool:
         """Whether the client has read something that any leg said."""
         return any(map(self.missed, self._strands))
-
-    def streamed(self, number: int) -> bool:
-        """Whether this leg answered as a stream."""
-        return self._strands[number].streamed
-
-    def lacks(self, number: int) -> list[Lack]:
-        """What this leg, which was asked for usage in its stream, shows of how the upstream tells it."""
-        return self._strands[number].lacks()
-
-    def generated(self, number: int) -> bool:
-        """Whether this leg has brought more than roles: its prompt is computed."""
-        return self._strands[number].generated
 
     def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
         """Take one event of a leg; give the client's frames for it, or None where it does not count as an event.
@@ -180,22 +143,8 @@ class Merge:
         return b""
 
     def end(self, number: int) -> list[int]:
-        """The leg's answer is over: give the client indices it was to bring and did not begin.
-
-        Raises LegFault if a choice began and has no finish, or if nothing came at all.
-        """
-        strand = self._strands[number]
-        if not strand.spoke:
-            raise LegFault(Failure(FailureKind.CUT, "The upstream's answer was empty."))
-        missing = [choice.index for choice in strand.choices if not choice.began]
-        if len(missing) == len(strand.choices):
-            raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer holds no choices."))
-        if any(choice.began and not choice.finished for choice in strand.choices):
-            raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
-        if missing and len(strand.choices) > strand.leg.width > 1:
-            raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
-        strand.end()
-        return missing
+        """The leg's answer is over: give the client indices it was to bring and did not begin; see Strand.end."""
+        return self._strands[number].end()
 
     def give_up(self, number: int, error: ApiError) -> None:
         """The leg is over, and the choices that it did not finish are lost."""
@@ -203,11 +152,6 @@ class Merge:
             if not choice.finished:
                 choice.lost = error
                 self.notes += [ChoiceFinished(index, LOST) for index in self._shown_as(choice)]
-
-    @property
-    def n(self) -> int:
-        """Choices per prompt that the legs bring."""
-        return self._n
 
     @property
     def delivered(self) -> int:
@@ -229,7 +173,7 @@ class Merge:
 
     def spent(self) -> Spent:
         """The tokens of this request, for the metrics."""
-        return tally.spent(self._strands.values(), self._told, self._cut)
+        return self._tally.spent(self._told)
 
     # ---- one parsed chunk
 
@@ -264,7 +208,7 @@ class Merge:
         said = chunk.choices[position]
         strand.generated = strand.generated or not said.bare
         if data or self._request.stream:  # the choices of a whole answer stay as they are
-            mended = self._mended(choice, said)
+            mended = choice.mended(said, chat=self._chat)
             if mended is None:
                 return b""
             said = mended
@@ -284,34 +228,6 @@ class Merge:
         choice.finish_reason = reason
         self.notes += [ChoiceFinished(index, reason or "none") for index in self._shown_as(choice)]
 
-    def _mended(self, choice: Choice, said: UpstreamChoice) -> UpstreamChoice | None:
-        """The same, with tool calls counted from 0 and named once, and text offsets running on.
-
-        Of a call that repeats what the client has, what is new; None for nothing. Raises LegFault where it says
-        something else.
-        """
-        calls = said.delta.get("tool_calls")
-        if self._chat and isinstance(calls, list):
-            said = replace(said, delta={**said.delta, "tool_calls": choice.tools.mend(calls)})
-        if choice.repeat is not None:
-            rest = choice.repeat.rest(said)
-            if choice.repeat.over:
-                choice.repeat = None
-            if rest is None:
-                return None
-            said = rest
-        if self._chat:
-            return said
-        mended = choice.offsets.mend(said.logprobs, said.delta.get("text"))
-        return said if mended is said.logprobs else replace(said, logprobs=mended)
-
-    def _rewriter(self, choices: Sequence[Choice]) -> Rewriter:
-        """The rewriter of a leg that brings these; what it passes on is recorded where that is asked for."""
-        if self._record is None:
-            return Rewriter(self._request.dialect)
-
-        return Overheard(self._request.dialect, lambda index, key: cast(Record, choices[index].sent).hear(key))
-
     def _note_fingerprint(self, strand: Strand, chunk: UpstreamChunk) -> None:
         """Keep the leg's fingerprint; in a stream the first that a choice says stands on all frames from then on."""
         if chunk.fingerprint is None:
@@ -325,7 +241,7 @@ class Merge:
 
     def _usage(self) -> Usage | None:
         """The request's usage; notes it where legs counted one prompt differently."""
-        merged = merge(tally.counted(self._strands.values(), self._cut))
+        merged = self._tally.merged()
         if merged.prompts_differ:
             self.notes.append(Anomaly("prompt_tokens_differ"))
         return None if merged.usage is None else self._told(merged.usage)
@@ -334,10 +250,8 @@ class Merge:
         """The total so far, where the client asked to be told all the time; it stands still while calls come again."""
         if not self._request.continuous_usage:
             return None
-        total = running(tally.counted(self._strands.values(), self._cut))
-        if total is not None and (self._total is None or total.completion >= self._total.completion):
-            self._total = total
-        return None if self._total is None else self._told(self._total)
+        total = self._tally.running()
+        return None if total is None else self._told(total)
 
     # ---- what the client sees of what was brought; here, all of it
 
@@ -428,12 +342,5 @@ class Merge:
 
     def _folded(self, choice: Choice, index: int) -> dict[str, JSON]:
         """A choice of the whole answer, under the client's index."""
-        spoken = [said for said in choice.pieces if said.role is None or not said.bare] or choice.pieces
-        logprobs = [said.logprobs for said in spoken if isinstance(said.logprobs, dict)]
-        return self._wire.choice(
-            index,
-            fold([said.delta for said in spoken]),
-            finish_reason=choice.finish_reason,
-            logprobs=latest(logprobs) if logprobs else None,
-            extra=latest([said.extra for said in spoken]),
-        )
+        delta, logprobs, extra = folded(choice.pieces)
+        return self._wire.choice(index, delta, finish_reason=choice.finish_reason, logprobs=logprobs, extra=extra)

@@ -71,13 +71,13 @@ class Recovery:
         if run.resumed:
             self._resumed(run, "ok")
         lessons: list[Command] = [Learn(lesson) for lesson in self._learning.succeeded(run.leg)]
-        if self._merge.streamed(run.leg.number):
+        if self._merge.strand(run.leg.number).streamed:
             lessons += _learn(self._interruptions.came_to_its_end(run))
         return lessons
 
     def broken_off(self, run: Run, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
         """A leg has ended and is not whole: give what that is to be called, and what it teaches."""
-        if not self._merge.broke_off(run.leg.number):
+        if not self._merge.strand(run.leg.number).broke_off:
             return failure, []
         return INTERRUPTED if beside else failure, _learn(self._interruptions.broke_off(run, beside=beside))
 
@@ -178,7 +178,7 @@ class Recovery:
             return None  # it reads them by the place of a choice in its one call
         if self._request.dialect is Dialect.CHAT and self._settings.chat_continues == "no":
             return None
-        unfinished = self._merge.unfinished(run.leg.number)
+        unfinished = self._merge.strand(run.leg.number).unfinished
         return continuing(self._request, run.leg, unfinished, self._merge.n, self._settings.chat_continues)
 
     def _resumed(self, run: Run, outcome: str) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lack
 from nproxy.choices.offsets import TextOffsets
+from nproxy.choices.reading import LegFault
 from nproxy.choices.records import Record, Repeat
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
+from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
-from nproxy.openai.rewriter import Rewriter
+from nproxy.openai.rewriter import Overheard, Rewriter
 from nproxy.openai.tools import ToolCalls
 from nproxy.openai.usage import LegUsage, Usage, merge, within_leg
+
+_WHOSE = "The upstream gave fewer choices than it was asked for, and of several prompts it is not clear whose."
 
 
 @dataclass(slots=True)
@@ -49,6 +54,27 @@ class Choice:
         self.repeat = self.sent.again()
         return True
 
+    def mended(self, said: UpstreamChoice, *, chat: bool) -> UpstreamChoice | None:
+        """The same, with tool calls counted from 0 and named once, and text offsets running on.
+
+        Of a call that repeats what the client has, what is new; None for nothing. Raises LegFault where it says
+        something else.
+        """
+        calls = said.delta.get("tool_calls")
+        if chat and isinstance(calls, list):
+            said = replace(said, delta={**said.delta, "tool_calls": self.tools.mend(calls)})
+        if self.repeat is not None:
+            rest = self.repeat.rest(said)
+            if self.repeat.over:
+                self.repeat = None
+            if rest is None:
+                return None
+            said = rest
+        if chat:
+            return said
+        logprobs = self.offsets.mend(said.logprobs, said.delta.get("text"))
+        return said if logprobs is said.logprobs else replace(said, logprobs=logprobs)
+
 
 @dataclass(slots=True)
 class Strand:
@@ -82,6 +108,16 @@ class Strand:
     def __post_init__(self) -> None:
         self.prompt = self.leg.prompt
 
+    @classmethod
+    def begun(cls, leg: Leg, choices: list[Choice], dialect: Dialect, cut: Strand | None) -> Strand:
+        """A call that is to bring these choices, which are its own from now on. cut: the leg's call before, if any."""
+        strand = cls(leg, choices, _rewriter(dialect, choices))
+        for choice in choices:
+            choice.strand = strand
+        if cut is not None:
+            strand.again, strand.generated = cut.again or cut.streamed, cut.generated
+        return strand
+
     @property
     def whole(self) -> bool:
         """Whether every choice that this leg answers for is finished."""
@@ -101,8 +137,40 @@ class Strand:
         each = self.leg.width > 1 and len(self.tails) == len(self.choices)
         return ["json_usage"] if each else []
 
-    def end(self) -> None:
-        """The answer is over, and other legs bring what it lacks. Some servers read only the first prompt of a list."""
+    @property
+    def said_all(self) -> bool:
+        """Whether it said `[DONE]`, or gave its whole body, and nothing of it is missed."""
+        return self.done and self.whole
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether it said `[DONE]` in a stream that finished none of its choices."""
+        return self.streamed and self.done and not any(choice.finished for choice in self.choices)
+
+    @property
+    def unfinished(self) -> list[Choice]:
+        """The choices that it has not finished."""
+        return [choice for choice in self.choices if not choice.finished]
+
+    def end(self) -> list[int]:
+        """The answer is over: give the client indices that it was to bring and did not begin; other legs bring them.
+
+        Raises LegFault if a choice began and has no finish, or if nothing came at all.
+        """
+        if not self.spoke:
+            raise LegFault(Failure(FailureKind.CUT, "The upstream's answer was empty."))
+        missing = [choice.index for choice in self.choices if not choice.began]
+        if len(missing) == len(self.choices):
+            raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer holds no choices."))
+        if any(choice.began and not choice.finished for choice in self.choices):
+            raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
+        if missing and len(self.choices) > self.leg.width > 1:
+            raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
+        self._note_prompt()
+        return missing
+
+    def _note_prompt(self) -> None:
+        """Some servers read only the first prompt of a list: then usage is of that one."""
         answered = {place // self.leg.width for place, choice in enumerate(self.choices) if choice.began}
         if len(answered) == 1 < len(self.choices) // self.leg.width:
             (self.prompt,) = answered
@@ -138,3 +206,11 @@ class Strand:
     def _of_prompt(self, prompt: int) -> LegUsage:
         told = {index: usage for index, usage in self.by_choice.items() if index // self.leg.width == prompt}
         return LegUsage(prompt, within_leg([], told))
+
+
+def _rewriter(dialect: Dialect, choices: Sequence[Choice]) -> Rewriter:
+    """The rewriter of a leg that brings these; what it passes on is recorded where they are: all of them, or none."""
+    records = [choice.sent for choice in choices if choice.sent is not None]
+    if not records:
+        return Rewriter(dialect)
+    return Overheard(dialect, lambda index, key: records[index].hear(key))

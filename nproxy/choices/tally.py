@@ -2,47 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from nproxy.choices.commands import Spent
 from nproxy.choices.continuation import whole
 from nproxy.choices.strands import Strand
-from nproxy.openai.usage import LegUsage, Usage, merge
+from nproxy.openai.usage import LegUsage, Merged, Usage, merge, running
 
 
-def counted(strands: Collection[Strand], cut: Sequence[LegUsage]) -> list[LegUsage]:
-    """The usage of each leg that counts for the client; one that was lost does so as far as it told.
+class Tally:
+    """Counts the tokens of one request's legs. strands: what each leg has told, by number; their owner changes them."""
 
-    cut: what calls told in whose place others came. They do not count, but may have told the length of a prompt.
-    """
-    told = [(strand, strand.usage()) for strand in strands]
-    own = [usage for strand, usage in told if strand.leg.prefix is None]
-    prompts = {prompt: usage.prompt for prompt, usage in [*cut, *own] if usage is not None}
-    return [
-        LegUsage(usage.prompt, _whole(strand, usage.usage, prompts.get(usage.prompt)))
-        for strand, usage in told
-        if usage.usage is not None or not strand.lost
-    ]
+    def __init__(self, strands: Mapping[int, Strand]) -> None:
+        self._strands = strands
+        self._cut: list[LegUsage] = []  # what calls told in whose place others came
+        self._total: Usage | None = None  # the running total, as it was given last
+
+    def forgo(self, strand: Strand) -> None:
+        """Other calls take the place of this one: what it told was spent, and does not count for the client."""
+        self._cut.append(strand.usage())
+
+    def merged(self) -> Merged:
+        """The usage of all legs."""
+        return merge(self._counted())
+
+    def running(self) -> Usage | None:
+        """The total so far; it stands still while calls come again."""
+        total = running(self._counted())
+        if total is not None and (self._total is None or total.completion >= self._total.completion):
+            self._total = total
+        return self._total
+
+    def spent(self, told: Callable[[Usage], Usage]) -> Spent:
+        """The tokens that the client is told, by `told`, and those that all calls computed as far as they told."""
+        merged = self.merged().usage
+        client = None if merged is None else told(merged)
+        strands = self._strands.values()
+        computed = [usage for _, usage in [*self._cut, *(strand.usage() for strand in strands)] if usage is not None]
+        return Spent(
+            client.prompt if client else None,
+            client.completion if client else None,
+            sum(usage.prompt for usage in computed) if computed else None,
+            sum(usage.completion for usage in computed) if computed else None,
+            saved(strands),
+        )
+
+    def _counted(self) -> list[LegUsage]:
+        """The usage of each leg that counts for the client; one that was lost does so as far as it told.
+
+        What cut calls told does not count, but may have told the length of a prompt.
+        """
+        told = [(strand, strand.usage()) for strand in self._strands.values()]
+        own = [usage for strand, usage in told if strand.leg.prefix is None]
+        prompts = {prompt: usage.prompt for prompt, usage in [*self._cut, *own] if usage is not None}
+        return [
+            LegUsage(usage.prompt, _whole(strand, usage.usage, prompts.get(usage.prompt)))
+            for strand, usage in told
+            if usage.usage is not None or not strand.lost
+        ]
 
 
 def _whole(strand: Strand, usage: Usage | None, prompt: int | None) -> Usage | None:
     """A leg's usage, and where its call went on from a prefix, what one call would have told."""
     prefix = strand.leg.prefix
     return usage if usage is None or prefix is None else whole(usage, prefix, prompt)
-
-
-def spent(strands: Collection[Strand], told: Callable[[Usage], Usage], cut: Sequence[LegUsage]) -> Spent:
-    """The tokens that the client is told, by `told`, and those that all calls computed as far as they told."""
-    merged = merge(counted(strands, cut)).usage
-    client = None if merged is None else told(merged)
-    computed = [usage for _, usage in [*cut, *(strand.usage() for strand in strands)] if usage is not None]
-    return Spent(
-        client.prompt if client else None,
-        client.completion if client else None,
-        sum(usage.prompt for usage in computed) if computed else None,
-        sum(usage.completion for usage in computed) if computed else None,
-        saved(strands),
-    )
 
 
 def saved(strands: Collection[Strand]) -> int:

@@ -68,8 +68,8 @@ _SEEDS = [
     (
         "B8",
         CHOICES + "recovery.py",
-        "        self._roster.pause(run)\n",
-        "        self._roster.pause(run)\n        object.__setattr__(run.leg, 'seed', 7)\n",
+        "        self._roster.pause(run)\n        return [retried,",
+        "        self._roster.pause(run)\n        object.__setattr__(run.leg, 'seed', 7)\n        return [retried,",
     ),
 ]
 
@@ -79,7 +79,7 @@ _ANSWERS = [
     ("C2", CHOICES + "leg.py", "* n + self.offset + upstream_index", "* n + upstream_index"),
     ("C3", GATEWAY + "generate.py", "shown_model=request.model,", 'shown_model="another",'),
     ("C4", CHOICES + "merge.py", "if chunk.extra and not self._request.stream:", "if False:"),
-    ("C4", CHOICES + "merge.py", "extra=latest([said.extra for said in spoken]),", "extra={},"),
+    ("C4", CHOICES + "fold.py", "latest([said.extra for said in spoken])", "{}"),
     ("C11", CHOICES + "fold.py", "itemgetter(-1)", '"".join'),
     ("C11", CHOICES + "merge.py", "if key != PADDING}", "if True}"),
     ("C12", CHOICES + "merge.py", "strand.beside_usage = chunk.extra", "pass"),
@@ -118,9 +118,9 @@ _STREAMS = [
     ("D5", GATEWAY + "generate.py", "shown_model=request.model,", 'shown_model="another",'),
     ("D6", CHOICES + "merge.py", "None if choice.finished or choice.strand", "None if choice.strand"),
     ("D7", CHOICES + "merge.py", "None if choice.finished or choice.strand", "None if choice.strand"),
-    ("D8", CHOICES + "merge.py", "if any(choice.began and not choice.finished for choice in strand.choices):", "if 0:"),
+    ("D8", CHOICES + "strands.py", "if any(choice.began and not choice.finished for choice in self.choices):", "if 0:"),
     ("D9", CHOICES + "merge.py", "            strand.done = True\n            return None", "            return DONE"),
-    ("D10", CHOICES + "merge.py", "if not strand.spoke:", "if not strand.done:"),
+    ("D10", CHOICES + "strands.py", "if not self.spoke:", "if not self.done:"),
     ("D11", CHOICES + "relay.py", "return written + event(data)  #", "return written + event(dumps(wanted))  #"),
     (
         "D15",
@@ -162,19 +162,19 @@ _USAGE = [
     (
         "E10",
         CHOICES + "tally.py",
-        "if usage.usage is not None or not strand.lost\n    ]",
-        "if usage.usage is not None or not strand.lost\n    ][:1]",
+        "if usage.usage is not None or not strand.lost\n        ]",
+        "if usage.usage is not None or not strand.lost\n        ][:1]",
     ),
-    ("E11", CHOICES + "merge.py", "strand.end()", "pass"),
+    ("E11", CHOICES + "strands.py", "self._note_prompt()\n", "pass\n"),
     ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),
     ("E14", OPENAI + "usage.py", "return sum(numbers)", "return numbers[0]"),
     ("E13", CHOICES + "strands.py", "elif self.shared is not None or len(chunk.choices) > 1:", "elif False:"),
     ("E11", OPENAI + "usage.py", "prompt=max(usage.prompt for", "prompt=sum(usage.prompt for"),
     (
         "E12",
-        CHOICES + "merge.py",
-        "running(tally.counted(self._strands.values(), self._cut))",
-        "running(tally.counted(self._strands.values(), self._cut)[:1])",
+        CHOICES + "tally.py",
+        "running(self._counted())",
+        "running(self._counted()[:1])",
     ),
     (
         "E12",
@@ -186,7 +186,7 @@ _USAGE = [
 
 _FIELDS = [
     ("F1", CHOICES + "merge.py", "logprobs=said.logprobs,", "logprobs=None,"),
-    ("F1", CHOICES + "merge.py", "logprobs=latest(logprobs) if logprobs else None,", "logprobs=None,"),
+    ("F1", CHOICES + "fold.py", "latest(logprobs) if logprobs else None", "None"),
     ("F2", CHOICES + "retry.py", "frozenset({429,", "frozenset({400, 429,"),
     (
         "F3",
@@ -198,7 +198,7 @@ _FIELDS = [
     ("F8", OPENAI + "jsonvalue.py", '"-Infinity": -9999.0', '"-Infinity": None'),
     ("F8", CHOICES + "relay.py", "if not is_json(data):", "if False:"),
     ("F8", CHOICES + "relay.py", "body if is_json(body) else dumps(loads(body))", "body"),
-    ("F4", CHOICES + "merge.py", 'choice.offsets.mend(said.logprobs, said.delta.get("text"))', "said.logprobs"),
+    ("F4", CHOICES + "strands.py", 'self.offsets.mend(said.logprobs, said.delta.get("text"))', "said.logprobs"),
     ("F6", OPENAI + "requests.py", "if sent.top_logprobs and not sent.logprobs:", "if False:"),
     (
         "G1",
@@ -410,7 +410,7 @@ _ROUTING = [
     ("N6", CHOICES + "compose.py", 'if request.stream or "stream" in leg.omit:', "if request.stream:"),
     ("N6", CHOICES + "plan.py", "warm = capability.prefix_cache and", "warm = False and"),
     ("J2", CHOICES + "plan.py", "(unsure or not capability.prompt_lists)", "(not capability.prompt_lists)"),
-    ("C7", CHOICES + "merge.py", "if missing and len(strand.choices) > strand.leg.width > 1:", "if False:"),
+    ("C7", CHOICES + "strands.py", "if missing and len(self.choices) > self.leg.width > 1:", "if False:"),
     ("Q4", CHOICES + "plan.py", "        width = n\n", "        width = 1\n"),
     (
         "Q6",
