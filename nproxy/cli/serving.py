@@ -12,9 +12,9 @@ import resource
 import shlex
 import signal
 import socket
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import uvloop
@@ -116,82 +116,99 @@ async def _serve(
     log_level: str,
 ) -> None:
     """Serve by one process or by several; where there is an engine, it is ready before anybody is told that we are."""
-    config, notifier, stop = reading.checked(), Notifier.of(os.environ), asyncio.Event()
-    listening: asyncio.Future[tuple[str, CommonMetrics]] = asyncio.get_running_loop().create_future()
-
-    def greet(name: str | None) -> None:
-        url, _ = listening.result()
-        logs.say(_greeting(url, name, keys=config.auth is not None))
-        notifier.tell(READY)
-
-    def reloaded(_: Reload) -> None:
-        notifier.reloading()
-        notifier.tell(READY)
-
-    def by(engine_socket: Path | None) -> Coroutine[None, None, None]:
-        told = partial(_tell, listening)
+    config, stop = reading.checked(), asyncio.Event()
+    shown = _named_model(config) if model is None else model.id
+    herald = _Herald(Notifier.of(os.environ), shown, keys=config.auth is not None, loading=model is not None)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(herald.notifier.serving(stop))
+        engine_socket = None
+        if model is not None and config.engine is not None:
+            engine_socket = await stack.enter_async_context(_engine(config.engine, model, log_level, herald))
         if config.listen.workers > 1:
-            return serve_by_workers(
+            await serve_by_workers(
                 reading,
                 sock,
                 admin_sock=admin_sock,
                 log_level=log_level,
                 engine_socket=engine_socket,
-                ready=told,
+                ready=herald.listens,
                 stop=stop,
-                reloaded=reloaded,
+                reloaded=herald.reloaded,
             )
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, log.warning, _ONE_PROCESS)
-        return serve(
-            config,
-            engine_socket=engine_socket,
-            sock=sock,
-            admin_sock=admin_sock,
-            ready=told,
-            stop=stop,
-            reading=reading,
-            reloaded=reloaded,
-        )
-
-    async with notifier.serving(stop):
-        if model is None or config.engine is None:
-            listening.add_done_callback(lambda _: greet(_named_model(config)))
-            await by(None)
         else:
-            await _beside_engine(config.engine, model, log_level, listening, greet, by)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, log.warning, _ONE_PROCESS)
+            await serve(
+                config,
+                engine_socket=engine_socket,
+                sock=sock,
+                admin_sock=admin_sock,
+                ready=herald.listens,
+                stop=stop,
+                reading=reading,
+                reloaded=herald.reloaded,
+            )
 
 
-def _tell(listening: asyncio.Future[tuple[str, CommonMetrics]], url: str, metrics: CommonMetrics) -> None:
-    listening.set_result((url, metrics))
-
-
-async def _beside_engine(
-    settings: Engine,
-    model: models.LocalModel,
-    log_level: str,
-    listening: asyncio.Future[tuple[str, CommonMetrics]],
-    greet: Callable[[str], None],
-    serve_by: Callable[[Path], Coroutine[None, None, None]],
-) -> None:
+@asynccontextmanager
+async def _engine(settings: Engine, model: models.LocalModel, log_level: str, herald: _Herald) -> AsyncIterator[Path]:
+    """Keep the engine running while the block runs; gives its socket, where it may not answer yet."""
     log.info("loading %s", model.id)
-    loading = Console(stderr=True, highlight=False).status(f"loading {model.id}")
-    to_greet = [model.id]
+    with (
+        engine_child.private_socket() as engine_socket,
+        Console(stderr=True, highlight=False).status(f"loading {model.id}") as loading,
+    ):
 
-    def engine_ready(seconds: float) -> None:
-        loading.stop()
-        log.info("engine ready with %s after %.1f s", model.id, seconds)
-        if to_greet:  # only at its first readiness, and when the gateway listens too
-            name = to_greet.pop()
-            listening.add_done_callback(lambda _: greet(name))
+        def ready(seconds: float) -> None:
+            loading.stop()
+            log.info("engine ready with %s after %.1f s", model.id, seconds)
+            herald.engine_ready()
 
-    def engine_restarted() -> None:
-        if listening.done():
-            listening.result()[1].engine_restarts.inc()
-
-    with engine_child.private_socket() as engine_socket, loading:
         argv = engine_child.command(settings, model, engine_socket, log_level)
-        async with engine_child.supervised(argv, engine_socket, engine_ready, engine_restarted):
-            await serve_by(engine_socket)
+        async with engine_child.supervised(argv, engine_socket, ready, herald.engine_restarted):
+            yield engine_socket
+
+
+@dataclass(slots=True)
+class _Herald:
+    """Tells the user and systemd that we serve: once the gateway listens and the engine, where there is one, is ready.
+
+    model: to be called in the example. keys: one has to be shown. loading: the engine has not been ready yet.
+    """
+
+    notifier: Notifier
+    model: str | None
+    _: KW_ONLY
+    keys: bool
+    loading: bool
+    _url: str | None = None
+    _metrics: CommonMetrics | None = None
+
+    def listens(self, url: str, metrics: CommonMetrics) -> None:
+        """The gateway accepts connections. To be called once."""
+        self._url, self._metrics = url, metrics
+        self._greet()
+
+    def engine_ready(self) -> None:
+        """The engine is ready, for the first time or again."""
+        if self.loading:
+            self.loading = False
+            self._greet()
+
+    def engine_restarted(self) -> None:
+        """The engine had ended, and was started again."""
+        if self._metrics is not None:
+            self._metrics.engine_restarts.inc()
+
+    def reloaded(self, _: Reload) -> None:
+        """Settings were read again. Before we are ready that is part of the start, and READY would come too early."""
+        if self._url is not None and not self.loading:
+            self.notifier.reloading()
+            self.notifier.tell(READY)
+
+    def _greet(self) -> None:
+        if self._url is not None and not self.loading:
+            logs.say(_greeting(self._url, self.model, keys=self.keys))
+            self.notifier.tell(READY)
 
 
 def _named_model(config: Config) -> str | None:

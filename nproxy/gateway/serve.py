@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from nproxy.telemetry import logs
 from nproxy.telemetry.loop_lag import LagProbe
 from nproxy.telemetry.metrics import CommonMetrics
 from nproxy.upstreams.registrar import Registrar
+from nproxy.upstreams.tasks import beside
 
 BACKLOG = 1024
 AFTER_DRAIN_SECONDS = 1.0
@@ -68,17 +69,13 @@ async def serve(
         async with (
             running(config, engine_socket=engine_socket, sock=sock) as gateway,
             administered(gateway.app, admin_sock),
-            asyncio.TaskGroup() as beside,
+            nullcontext() if reading is None else follow(reading, gateway.app, reloaded),
+            beside(look_for_upstreams(gateway.app)),
         ):
             if ready is not None:
                 ready(gateway.url, gateway.app.metrics)
-            looking = [beside.create_task(look_for_upstreams(gateway.app))]
-            if reading is not None:
-                looking.append(beside.create_task(follow(reading, gateway.app, reloaded)))
             await stop.wait()
             await drain(gateway.app, gateway.app.config.listen.drain_seconds, hurry)
-            for task in looking:
-                task.cancel()
 
 
 @asynccontextmanager
@@ -92,14 +89,16 @@ async def administered(app: App, sock: socket.socket | None = None) -> AsyncIter
         yield
 
 
-async def follow(reading: Reading, app: App, reloaded: Callable[[Reload], None] | None = None) -> None:
-    """Have `app` serve what the source of `reading` says, at SIGHUP and when its files change, until cancelled.
+@asynccontextmanager
+async def follow(reading: Reading, app: App, reloaded: Callable[[Reload], None] | None = None) -> AsyncIterator[None]:
+    """Have `app` serve what the source of `reading` says, at SIGHUP and when its files change, while the block runs.
 
     reloaded: hears of every reload, behind `app`.
     """
     reloader = reloader_of(app, reading, reloaded=reloaded)
     with reloads_at(signal.SIGHUP, reloader):
-        await reloader.run()
+        async with beside(reloader.run()):
+            yield
 
 
 def reloader_of(

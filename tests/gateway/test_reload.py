@@ -310,13 +310,11 @@ async def test_a_changed_file_is_taken_by_itself_and_a_signal_takes_it_at_once(
     looking.cancel()
     assert (await gateway.ask(n=3)).status_code == 400
 
-    serving = asyncio.create_task(follow(gateway.reading, gateway.app))
-    await asyncio.sleep(0)
-    os.kill(os.getpid(), signal.SIGHUP)
-    await reloads("applied", 2)
-    os.kill(os.getpid(), signal.SIGHUP)
-    await reloads("unchanged", 1)
-    serving.cancel()
+    async with follow(gateway.reading, gateway.app):
+        os.kill(os.getpid(), signal.SIGHUP)
+        await reloads("applied", 2)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await reloads("unchanged", 1)
 
 
 async def test_good_bad_and_unchanged_reloads_under_streams(
