@@ -132,7 +132,9 @@ def main(words: Sequence[str]) -> None:
             print(f"{start:5d} s  {counts}  p50 {median(ends):6.2f}  p99 {p99(ends):6.2f} s")
     back = back_after(requests, 2 * p99(undisturbed))
     unanswered = [asdict(request) for request in requests if request.outcome != "ok"]
-    print(f"p99 before {p99(undisturbed):.2f} s; back within twice that {back} s after the stop; {len(unanswered)} failed")
+    print(
+        f"p99 before {p99(undisturbed):.2f} s; back within twice that {back} s after the stop; {len(unanswered)} failed"
+    )
     record = {
         "conditions": {**vars(asked), "machine": platform.platform(), "python": platform.python_version()},
         "windows": [dict(zip(("start", "requests", "failed", "p50", "p99"), row, strict=True)) for row in rows],
