@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from nproxy.config.hints import suggest_key
 from nproxy.config.planned import is_planned_key
 from nproxy.config.tree import ConfigError, Path, Problem, Tree
+from nproxy.config.values import NAME, PATH
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -75,7 +76,12 @@ _MESSAGES = {
     "float_parsing": "must be a number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
-    "string_pattern_mismatch": "must be 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+}
+
+
+_PATTERNS = {
+    NAME: "must be 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+    PATH: "must begin with /",
 }
 
 
@@ -87,4 +93,6 @@ def message_of(model: type[BaseModel], path: Path, details: ErrorDetails) -> str
         return f"unknown key{suggest_key(path, details['input'], model)}"
     if details["type"] == "literal_error":
         return f"must be {details['ctx']['expected'].replace(chr(39), '')}"
+    if details["type"] == "string_pattern_mismatch":
+        return _PATTERNS[details["ctx"]["pattern"]]
     return _MESSAGES.get(details["type"]) or details["msg"].replace("Input should be", "must be")

@@ -62,7 +62,9 @@ def parse_replica(value: object) -> Replica | DnsName:
             return value
         case {"dns": address, **mapping}:
             return _parse_dns(address, mapping)
-        case {"url": str(url), **mapping} if mapping.keys() <= {"weight"}:
+        case {"url": str(url), **mapping}:
+            if unknown := mapping.keys() - {"weight"}:
+                raise PydanticCustomError("replica", "unknown key beside url: {key}", {"key": min(map(str, unknown))})
             return Replica.model_validate({**parse_address(url).model_dump(), **mapping})
         case str() if value.startswith("dns:"):
             return _parse_dns(value.removeprefix("dns:").strip(), {})
@@ -80,7 +82,7 @@ def _parse_dns(address: object, rest: Mapping[Any, Any]) -> DnsName:
     if found is None:
         raise PydanticCustomError("replica", "dns needs a name and a port, as in {dns: vllm.default.svc:8000}")
     if unknown := rest.keys() - {"scheme", "path", "weight"}:
-        raise PydanticCustomError("replica", "unknown key beside dns: {key}", {"key": min(unknown)})
+        raise PydanticCustomError("replica", "unknown key beside dns: {key}", {"key": min(map(str, unknown))})
     return DnsName.model_validate({"name": found["name"], "port": int(found["port"]), **rest})
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from nproxy.config.replicas import Replicas
-from nproxy.config.values import ApiKey, Count, Models, NMode, Parallel, Seconds, Settings, Share, Whole
+from nproxy.config.values import PATH, ApiKey, Count, Models, Name, NMode, Parallel, Seconds, Settings, Share, Whole
 
 
 class Timeouts(Settings):
@@ -60,7 +60,7 @@ class Health(Settings):
     """Failed looks in a row after which a replica gets no calls."""
     up_after: Count = 2
     """Answered looks in a row after which it gets them again."""
-    path: Annotated[str, Field(pattern="^/")] = "/v1/models"
+    path: Annotated[str, Field(pattern=PATH)] = "/v1/models"
     """What is asked for; every answer but a 5xx will do."""
 
 
@@ -75,7 +75,7 @@ Resume = Annotated[Literal["off", "replay", "continue"], BeforeValidator(_off)]
 class Upstream(Settings):
     """A named group of replicas that serve the same models behind one policy."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Name
     """Shown in metrics, logs and the x-nproxy-upstream header."""
     replicas: Replicas
     """Base URLs, as in http://10.0.0.1:8000/v1; unix:/path of a socket; {url: ..., weight: 2}; or {dns: name:port}.

@@ -226,7 +226,8 @@ def _parse_origin(value: str) -> str:
 
 WebOrigin = Annotated[str, AfterValidator(_parse_origin)]
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", "^/"
+Name = Annotated[str, Field(pattern=NAME)]
 """A name that can stand in a header, a log line and a label."""
 
 

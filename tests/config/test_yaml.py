@@ -95,6 +95,14 @@ BAD = {
         "upstreams:\n- {name: a, replicas: ['http://u:pw@a/v1']}",
         "nproxy.yaml:2: upstreams[0].replicas[0]: must hold no credentials; use api_key",
     ),
+    "a key beside url": (
+        "upstreams:\n- {name: a, replicas: [{url: 'http://a', wieght: 2}]}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: unknown key beside url: wieght",
+    ),
+    "a path of looks": (
+        "upstreams:\n- {name: a, replicas: ['http://a'], health: {path: health}}",
+        "nproxy.yaml:2: upstreams[0].health.path: must begin with /",
+    ),
     "dns without a port": (
         "upstreams:\n- {name: a, replicas: [{dns: a}]}",
         "nproxy.yaml:2: upstreams[0].replicas[0]: dns needs a name and a port, as in {dns: vllm.default.svc:8000}",
