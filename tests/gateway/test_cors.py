@@ -53,9 +53,12 @@ async def test_pages_of_other_origins_are_told_nothing(start: Start, origin: str
         assert answer.headers["vary"] == "Origin", "a cache must not show this to another page"
 
 
+@pytest.mark.parametrize("origins", [PAGE, "*"])
 @pytest.mark.parametrize("missing", ["Origin", "Access-Control-Request-Method"])
-async def test_what_is_no_question_of_a_browser_needs_a_key(start: Start, upstream: FakeUpstream, missing: str) -> None:
-    gateway = await with_cors(start, PAGE, auth={"api_key": "canary"})
+async def test_what_is_no_question_of_a_browser_needs_a_key(
+    start: Start, upstream: FakeUpstream, missing: str, origins: str
+) -> None:
+    gateway = await with_cors(start, origins, auth={"api_key": "canary"})
     headers = {name: value for name, value in ASKS.items() if name != missing}
     assert (await gateway.client.options("/v1/embeddings", headers=headers)).status_code == 401
     assert upstream.requests == []

@@ -9,8 +9,9 @@ import socket
 
 import pytest
 
+from nproxy.gateway.heads import origin_form
 from tests.fakes.upstream import FakeUpstream
-from tests.gateway.conftest import Gateway, Start, body, gateway_for, upstream_settings
+from tests.gateway.conftest import CHAT, Gateway, Start, body, gateway_for, upstream_settings
 from tests.gateway.raw import apart, exchange, post
 
 CONTENT = json.dumps(body()).encode()
@@ -78,6 +79,33 @@ async def test_heads_that_can_be_read_in_two_ways(
     gateway: Gateway, upstream: FakeUpstream, lines: tuple[str, ...]
 ) -> None:
     await refused(gateway, upstream, post(CONTENT, *lines))
+
+
+async def test_chunks_of_an_older_version(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """HTTP/1.0 has none, and a server of that time would take them for the next request."""
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(CONTENT), CONTENT)
+    status, _, content = apart(await exchange(gateway, post(chunks, CHUNKED, version="1.0") + HEALTH))
+    assert (status, json.loads(content)["error"]["type"]) == (400, "invalid_request_error"), "and nothing behind it"
+    assert upstream.calls == []
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+async def test_a_body_that_will_be_too_large_is_not_waited_for(gateway: Gateway, path: str) -> None:
+    sent = post(b"", "Content-Length: 99999999", "Expect: 100-continue").replace(CHAT.encode(), path.encode())
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(sent)
+    async with asyncio.timeout(5):
+        status, headers, _ = apart(await reader.readuntil(b"\r\n\r\n"))
+    writer.close()
+    assert (status, headers["connection"]) == (413, "close")
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [("/a?b", "/a?b"), ("http://h/a?b", "/a?b"), ("HTTPS://h", "/"), ("http://h?b", "/?b"), ("ftp://h/a", "ftp://h/a")],
+)
+def test_targets_are_read_as_paths(target: str, path: str) -> None:
+    assert origin_form(target) == path
 
 
 @pytest.mark.parametrize("content", [b"zz\r\ncanary\r\n0\r\n\r\n", b"f" * 17 + b"\r\ncanary\r\n", b"-1\r\ncanary\r\n"])

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 import pytest
 
 from nproxy.gateway.proxies import client_address, neighbourhood
-from tests.gateway.conftest import Start
+from tests.gateway.conftest import Start, body
 
 TRUSTED = [ip_network("10.0.0.0/8"), ip_network("fd00::/8")]
 
@@ -61,6 +61,23 @@ async def test_the_log_tells_the_client(
         await gateway.client.get("/v1/models", headers=lines)
     (record,) = [record for record in caplog.records if record.name == "nproxy.access"]
     assert record.__dict__["fields"]["client"] == client
+
+
+async def test_limits_go_by_the_client_and_all_it_has_of_addresses(start: Start) -> None:
+    limits = {"limits": {"requests_per_minute": 1}}
+    gateway = await start(config={"listen": {"port": 0, "trusted_proxies": ["127.0.0.1"]}, **limits})
+    statuses = []
+    for client in (
+        "2001:db8::1",
+        "2001:db8::2:0:2",
+        "2001:db8:0:1::1",
+        "198.51.100.7",
+        "198.51.100.8",
+        "198.51.100.7:9",
+    ):
+        answer = await gateway.post(body(), headers={"X-Forwarded-For": client})
+        statuses.append(answer.status_code)
+    assert statuses == [200, 429, 200, 200, 200, 429]
 
 
 class Unsplit(str):
