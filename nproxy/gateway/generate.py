@@ -63,7 +63,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     exchange.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
     routes = app.upstreams.routes(first, request.model)
-    attempt = _planned(app, request, await routes.next() or first)
+    attempt = await _first(app, request, routes, first)
     if attempt.upstream is not first.upstream:
         app.metrics.fallbacks(first.upstream.name, attempt.upstream.name).inc()
     exchange.choices, choices = request.choices, request.prompts * attempt.plan.n
@@ -95,6 +95,19 @@ def _planned(app: App, request: Request, route: Route) -> Attempt:
     capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
     greedy, replayed = app.config.n_policy.greedy, route.upstream.settings.resume == "replay"
     return Attempt(route, capability, make_plan(request, capability, _draw, greedy, replayed=replayed))
+
+
+async def _first(app: App, request: Request, routes: Routes, first: Route) -> Attempt:
+    """Plan the request for the upstream that has its model; if that one is not in order, for the next that can take it.
+
+    The client is never told that its request is wrong by one that it did not ask.
+    """
+    while (route := await routes.next()) is not None and route.upstream is not first.upstream:
+        with suppress(ApiError):
+            attempt = _planned(app, request, route)
+            if request.prompts * attempt.plan.n <= route.upstream.settings.max_inflight:
+                return attempt
+    return _planned(app, request, first)
 
 
 async def _next(app: App, request: Request, routes: Routes, grant: Grant) -> Attempt | None:

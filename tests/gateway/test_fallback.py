@@ -109,6 +109,19 @@ async def test_one_without_a_replica_in_order_is_passed_over(upstream: FakeUpstr
         assert refused.status_code == 503 and refused.headers["x-nproxy-upstream"] == "spare"
 
 
+async def test_one_that_is_passed_over_is_no_reason_to_call_the_request_wrong(
+    upstream: FakeUpstream, spare: FakeUpstream
+) -> None:
+    upstream.behaviour = DOWN
+    one = main(upstream, "spare", breaker={"in_a_row": 1, "open": 3600})
+    narrow = {"name": "spare", "replicas": [spare.url], "max_inflight": 2}
+    async with behind(one, narrow) as gateway:
+        assert (await gateway.ask(n=2)).headers["x-nproxy-upstream"] == "spare"
+        assert (await gateway.ask(n=2)).headers["x-nproxy-upstream"] == "spare"
+        refused = await gateway.ask(n=3)
+        assert refused.status_code == 503 and refused.headers["x-nproxy-upstream"] == "main"
+
+
 async def test_a_sole_replica_is_looked_at_where_there_is_a_fallback(
     upstream: FakeUpstream, spare: FakeUpstream
 ) -> None:
