@@ -25,7 +25,6 @@ from nproxy.choices.commands import (
     Respond,
     SetTimer,
 )
-from nproxy.choices.compose import asked_for_usage
 from nproxy.choices.events import (
     Event,
     Failure,
@@ -37,9 +36,7 @@ from nproxy.choices.events import (
     TimerFired,
 )
 from nproxy.choices.failures import Losses, as_error
-from nproxy.choices.learning import width_brought
-from nproxy.choices.leg import Leg
-from nproxy.choices.lessons import Lacks, NativeWidth
+from nproxy.choices.learning import of_usage, of_width, width_brought
 from nproxy.choices.merging import merge_for
 from nproxy.choices.plan import Plan, Request, seed_sent, top_up
 from nproxy.choices.reading import LegFault
@@ -194,32 +191,18 @@ class Conduct:
         self._roster.move(run, Signal.END)
         self._note_width(run, missing)
         if not cut:
-            self._note_lacks(run.leg)
+            strand = self._merge.strand(run.leg.number)
+            self._commands += map(Learn, of_usage(self._request, self._capability, strand))
         self._commands += self._recovery.succeeded(run)
 
     def _note_width(self, run: Run, missing: Sequence[int]) -> None:
         """Learn how wide the upstream answers, and have other legs bring what is missing."""
         leg, n, prompts = run.leg, self._plan.n, self._request.prompts
         got = width_brought(leg, missing, n, prompts)
-        short = got < leg.width
-        # Servers that have n may still give one choice at temperature 0.
-        if leg.width > 1 and (not self._request.greedy if short else self._unseen(leg.width)):
-            self._commands.append(Learn(NativeWidth(leg.width, got)))
+        self._commands += map(Learn, of_width(self._request, self._capability, leg, got))
         if missing and not self._doomed:
             self._commands.append(Anomaly("short_answer"))
             self._roster.add(top_up(leg, missing, n, prompts, got))
-
-    def _unseen(self, width: int) -> bool:
-        """Whether it is news that a call of this width is answered in full."""
-        seen = self._capability.width_seen
-        return self._capability.n_untested or (seen is not None and width > seen)
-
-    def _note_lacks(self, leg: Leg) -> None:
-        """Learn how the upstream tells usage."""
-        if asked_for_usage(self._request, self._capability, leg):
-            known = self._capability
-            news = {"stream_usage": known.stream_usage, "json_usage": known.json_usage}
-            self._commands += [Learn(Lacks(what)) for what in self._merge.strand(leg.number).lacks() if news.get(what)]
 
     def _faulty(self, run: Run, failure: Failure) -> None:
         """What came makes the leg a failure while its call is still open."""

@@ -1,11 +1,18 @@
-"""What one request teaches while it runs. A refusal alone teaches nothing: only the success that follows it does."""
+"""What one request teaches while it runs: what its answers show, and its refusals.
+
+A refusal alone teaches nothing: only the success that follows it does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from nproxy.choices.capability import Capability
+from nproxy.choices.compose import asked_for_usage
 from nproxy.choices.leg import Leg
-from nproxy.choices.lessons import FieldRefused, Lesson, NativeWidth
+from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth
+from nproxy.choices.plan import Request
+from nproxy.choices.strands import Strand
 
 
 def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> int:
@@ -14,6 +21,23 @@ def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> i
     for index in set(leg.client_indices(n, prompts)) - set(missing):
         brought[index // n] = brought.get(index // n, 0) + 1
     return max(brought.values(), default=0)
+
+
+def of_width(request: Request, capability: Capability, leg: Leg, got: int) -> list[Lesson]:
+    """What a leg that brought so many choices of a prompt teaches of the upstream's width."""
+    seen = capability.width_seen
+    unseen = capability.n_untested or (seen is not None and leg.width > seen)
+    # Servers that have n may still give one choice at temperature 0.
+    news = not request.greedy if got < leg.width else unseen
+    return [NativeWidth(leg.width, got)] if leg.width > 1 and news else []
+
+
+def of_usage(request: Request, capability: Capability, strand: Strand) -> list[Lesson]:
+    """What a leg that came to its end teaches of how the upstream tells usage."""
+    if not asked_for_usage(request, capability, strand.leg):
+        return []
+    known = {"stream_usage": capability.stream_usage, "json_usage": capability.json_usage}
+    return [Lacks(what) for what in strand.lacks() if known.get(what)]
 
 
 class Learning:

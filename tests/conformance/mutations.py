@@ -423,7 +423,7 @@ _ROUTING = [
     ("Q6", CHOICES + "remedies.py", "if request.greedy:", "if False:"),
     ("Q6", CHOICES + "remedies.py", "teaches = not _conditional(request, error)", "teaches = True"),
     ("Q6", CHOICES + "remedies.py", "_AT_FAULT | {500, 501}", "_AT_FAULT"),
-    ("Q6", CHOICES + "conduct.py", "not self._request.greedy if short", "True if short"),
+    ("Q6", CHOICES + "learning.py", "not request.greedy if got < leg.width", "True if got < leg.width"),
     (
         "Q6",
         CHOICES + "compose.py",
