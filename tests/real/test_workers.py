@@ -199,7 +199,7 @@ async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Pa
         file.write_text(json.dumps(settings))
 
     write(8)
-    async with serve(tmp_path, "--config", str(file), workers=3) as running, client(admin) as operator:
+    async with serve(tmp_path, "--config", str(file)) as running, client(admin) as operator:
         assert {(await ask(running.url)).status_code for _ in range(9)} == {503}, "there is no server yet"
         announced = await operator.post("/admin/upstreams/u/replicas", json={"url": upstream.url, "lease_seconds": 600})
         assert announced.status_code < 300, announced.text
@@ -208,8 +208,8 @@ async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Pa
             return {(await ask(running.url)).status_code for _ in range(9)} == {200}
 
         await eventually(all_know)
-        assert len((await operator.get("/status")).json()["workers"]) == 3
-        assert await metric_of(operator, "nproxy_workers", state="serving") == 3
+        assert len((await operator.get("/status")).json()["workers"]) == 2
+        assert await metric_of(operator, "nproxy_workers", state="serving") == 2
 
         for worker in psutil.Process(running.process.pid).children():
             assert SECRET not in f"{worker.cmdline()} {worker.environ()}"
@@ -360,6 +360,30 @@ async def test_a_second_signal_ends_at_once(tmp_path: Path, upstream: FakeUpstre
         async with asyncio.timeout(25):  # less than the 30 s of a drain
             assert await running.process.wait() == 0
         assert "shutting_down" in (await stream).text
+
+
+async def test_told_to_end_while_workers_start_it_does_not_say_that_it_listens(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import pathlib, sys, time\n"
+        "while 'nproxy.workers' in sys.orig_argv and not pathlib.Path(__file__).with_name('go').exists():\n"
+        "    time.sleep(0.01)\n"
+    )
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "nproxy", "serve", "--port", "0", "--workers", "2"),
+            *("--upstream", "http://127.0.0.1:9"),
+            stderr=out,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+    await until(lambda: len(psutil.Process(process.pid).children()) == 2)
+    process.terminate()
+    await until(lambda: "draining" in log.read_text())
+    (tmp_path / "go").touch()
+    async with asyncio.timeout(PATIENCE):
+        assert await process.wait() == 0
+    assert "listens" not in log.read_text()
 
 
 async def test_workers_that_never_become_ready_are_given_up(tmp_path: Path) -> None:
