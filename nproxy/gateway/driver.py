@@ -72,7 +72,7 @@ class Drive:
         self._judge = judge
         self._inbox = Inbox()
         self._legs: dict[int, asyncio.Task[None]] = {}
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # by name, which is set again once it has fired
         self.fell_back: FallBack | None = None
         self._finished = False
         self._ended_by: ApiError | None = None
@@ -91,7 +91,7 @@ class Drive:
             except ClientLeft as gone:  # kept out of the group, which would wrap it
                 left = gone
             finally:
-                for timer in self._timers:
+                for timer in self._timers.values():
                     timer.cancel()
                 for task in self._legs.values():
                     task.cancel()
@@ -183,7 +183,8 @@ class Drive:
     def _set_timer(self, command: SetTimer) -> None:
         if isfinite(command.seconds):
             loop = asyncio.get_running_loop()
-            self._timers.append(loop.call_later(command.seconds, self._inbox.put_now, (TimerFired(command.name),)))
+            fired = (TimerFired(command.name),)
+            self._timers[command.name] = loop.call_later(command.seconds, self._inbox.put_now, fired)
 
     def _open(self, command: OpenLeg, legs: asyncio.TaskGroup) -> None:
         self._exchange.legs += 1

@@ -109,3 +109,17 @@ async def test_a_replica_that_is_down_costs_a_retry_and_no_choice(upstream: Fake
         text = (await gateway.client.get("/metrics")).text
     assert f'nproxy_replica_up{{replica="{gone_url}",upstream="fake"}} 0.0' in text
     assert f'nproxy_replica_up{{replica="{upstream.url}",upstream="fake"}} 1.0' in text
+
+
+async def test_a_long_silence_keeps_nothing_of_its_pings(upstream: FakeUpstream) -> None:
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    stream = {"ping_seconds": 0.02, "headers_after_seconds": 0.01}
+    async with gateway_for({"upstreams": [upstream_settings(upstream)], "stream": stream}) as gateway:
+        reader, writer = await open_request(gateway, body(stream=True))
+        async with asyncio.timeout(10):
+            for _ in range(12):
+                await reader.readuntil(b": ping")
+        (drive,) = gateway.app.drives
+        assert len(drive._timers) <= 2
+        writer.close()
+        await gauges_return(gateway)
