@@ -38,8 +38,9 @@ async def serve(
     """Serve by `listen.workers` processes until SIGTERM, SIGINT or `stop`; drain as one process does, and return.
 
     listener, admin_sock: listening sockets. engine_socket: the Unix socket of the built-in engine. ready: called once,
-    when every slot has had a worker that accepts connections, with the base URL and the metrics. reloaded: hears of
-    every reload. SIGHUP reloads, SIGUSR2 replaces the workers one after the other. Raises WorkersFailed.
+    when every slot has had a worker that accepts connections, unless the end has come first, with the base URL and the
+    metrics. reloaded: hears of every reload. SIGHUP reloads, SIGUSR2 replaces the workers one after the other.
+    Raises WorkersFailed.
     """
     hurry = asyncio.Event()
     async with AsyncExitStack() as stack:
@@ -89,7 +90,8 @@ async def _restart_when_asked(parent: Parent) -> None:
 
 async def _greet(supervisor: Supervisor, ready: Callable[[], None]) -> None:
     await supervisor.started.wait()
-    ready()
+    if not supervisor.ending:
+        ready()
 
 
 @contextmanager
