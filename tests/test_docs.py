@@ -65,3 +65,10 @@ def _anchors(page: Path) -> set[str]:
     """Headings as GitHub links to them."""
     headings = re.findall(r"(?m)^#+ (.+)$", page.read_text())
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_map_leads_to_files() -> None:
+    named = set(re.findall(r"`([a-z_/.]+(?:\.py|/))`", (ROOT / "ARCHITECTURE.md").read_text()))
+    folders = [path for room in ("nproxy", "engine", "bench", "deploy", "docs") for path in ROOT.glob(f"{room}/**/*")]
+    there = {f"/{path.relative_to(ROOT)}" + "/" * path.is_dir() for path in (*ROOT.glob("*"), *folders)}
+    assert {name for name in named if not any(path.endswith(f"/{name}") for path in there)} == set()
