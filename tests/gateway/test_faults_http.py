@@ -155,7 +155,15 @@ async def test_the_absolute_form_is_taken(gateway: Gateway, target: str) -> None
 
 async def test_the_absolute_form_leads_nowhere_else(start: Start, upstream: FakeUpstream) -> None:
     gateway = await start(config={"passthrough": {"paths": "all"}})
-    for target in (b"http://h/anything/%2e%2e/up?x=//", b"http://elsewhere/any", b"http://h@elsewhere/any"):
+    for target in (
+        b"http://h/anything/%2e%2e/up?x=//",
+        b"/anything/%252e%252e/up",
+        b"/anything//up",
+        b"/anything/%5c/up",
+        b"/anything/%0a/up",
+        b"http://elsewhere/any",
+        b"http://h@elsewhere/any",
+    ):
         assert answers(await exchange(gateway, LAST.replace(b"/health", target))) == [404]
     assert answers(await exchange(gateway, LAST.replace(b"/health", b"http://h/any?x=//"))) == [200]
     assert [seen.target for seen in upstream.requests] == ["/any?x=//"]

@@ -148,6 +148,13 @@ async def test_encodings_that_are_not_what_they_say(
     await refused(gateway, upstream, content, status, content_encoding=packed)
 
 
+async def test_compressed_bodies_end_where_they_should(gateway: Gateway, upstream: FakeUpstream) -> None:
+    whole = gzipped(json.dumps(body()).encode())
+    for content, status in ((whole, 200), (whole[:-4], 400), (whole + b"more", 400)):
+        assert (await gateway.post(content, headers={"content-encoding": "gzip"})).status_code == status
+    assert len(upstream.calls) == 1
+
+
 async def test_a_body_over_the_limit(gateway: Gateway, upstream: FakeUpstream) -> None:
     await refused(gateway, upstream, chat(b'"' + b"x" * 10 * MIB + b'"'), 413)
 
