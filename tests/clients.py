@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx
 
-
 PATIENCE = 100.0
 """Seconds without a byte; no test is about that, and pytest itself gives up a little later."""
 
