@@ -459,7 +459,7 @@ _NATIVE = [
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
     ("R9", UPSTREAMS + "upstream.py", "isinstance(last, LegEnded) and company.may_have_interrupted", "False"),
-    ("R9", CHOICES + "recovery.py", "if failure.kind is FailureKind.INTERRUPTED:", "if False:"),
+    ("R9", CHOICES + "retry.py", "FailureKind.MALFORMED, FailureKind.INTERRUPTED}", "FailureKind.MALFORMED}"),
     ("R9", CHOICES + "merge.py", "return self._request.stream and self._strands[number].generated", "return False"),
     ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
     ("R9", UPSTREAMS + "upstream.py", "leg=call.leg, alone=alone)", "leg=call.leg)"),
