@@ -10,6 +10,7 @@ from bench.load.bars import BARS
 from bench.load.stand import stand
 
 
+@pytest.mark.timeout(300)  # some seconds on a quiet machine
 @pytest.mark.parametrize("name", BARS)
 async def test_bar(name: str, tmp_path: Path) -> None:
     async with stand(tmp_path) as place:
