@@ -15,7 +15,7 @@ from nproxy.choices.conduct import Conduct
 from nproxy.choices.plan import Request, make_plan
 from nproxy.choices.settings import ConductSettings
 from nproxy.gateway.admission.desk import Grant
-from nproxy.gateway.admission.guess import guess
+from nproxy.gateway.admission.guess import guess, guess_prompt
 from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import parsed, read_body
@@ -69,6 +69,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     exchange.choices, choices = request.choices, request.prompts * attempt.plan.n
     async with app.desk.admitted(exchange.caller, attempt.upstream.name, choices, guess(request, choices)) as grant:
         exchange.headers.update(app.desk.headers(exchange.caller))
+        grant.came(guess_prompt(request))
         chain = bool(first.upstream.settings.fallback)
         try:
             while (fell_back := await _drive(app, exchange, request, attempt, grant, chain=chain)) is not None:
@@ -142,7 +143,7 @@ async def _drive(
         jitter=random.random,
         draw=_draw,
     )
-    observer = Observer(app.metrics, upstream.name, exchange.model, exchange.started, grant.spend)
+    observer = Observer(app.metrics, upstream.name, exchange.model, exchange.started, grant)
     legs = Legs(exchange, request, attempt)
     drive = Drive(
         exchange,

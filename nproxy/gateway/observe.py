@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from nproxy.choices.commands import ChoiceFinished, Spent
 from nproxy.choices.events import Event, LegChunk, LegFailed
@@ -11,13 +12,21 @@ from nproxy.choices.leg import Leg
 from nproxy.telemetry.metrics import Metrics
 
 
-class Observer:
-    """Counts the legs, choices, tokens and times of one request under its labels.
+class Account(Protocol):
+    """Whom a request's tokens are charged to."""
 
-    spend: told of prompt and completion tokens, as the client is.
-    """
+    def spend(self, prompt: int, completion: int) -> None:
+        """So many were spent, as the client is told."""
+
+    def came(self, tokens: int) -> None:
+        """At least so many more have come, whether or not the client will be told."""
+
+
+class Observer:
+    """Counts the legs, choices, tokens and times of one request under its labels."""
 
     __slots__ = (
+        "_account",
         "_clock",
         "_first_finish",
         "_gaps",
@@ -25,15 +34,12 @@ class Observer:
         "_last_finish",
         "_metrics",
         "_model",
-        "_spend",
         "_started",
         "_upstream",
     )
 
-    def __init__(
-        self, metrics: Metrics, upstream: str, model: str, started: float, spend: Callable[[int, int], None]
-    ) -> None:
-        self._spend = spend
+    def __init__(self, metrics: Metrics, upstream: str, model: str, started: float, account: Account) -> None:
+        self._account = account
         self._metrics = metrics
         self._upstream = upstream
         self._model = model
@@ -55,7 +61,8 @@ class Observer:
         """Note one batch of a leg; gives the leg's outcome when it failed with it."""
         if isinstance(events[-1], LegFailed):
             return events[-1].failure.kind.value
-        if any(isinstance(event, LegChunk) for event in events):
+        if chunks := sum(isinstance(event, LegChunk) for event in events):
+            self._account.came(chunks)
             now = self._clock()
             last = self._last.get(leg)
             if last is not None:
@@ -80,7 +87,7 @@ class Observer:
             if count:
                 self._metrics.tokens(self._upstream, self._model, kind, side).inc(count)
         if spent.client_prompt is not None and spent.client_completion is not None:
-            self._spend(spent.client_prompt, spent.client_completion)
+            self._account.spend(spent.client_prompt, spent.client_completion)
         if spent.prompt_saved:
             self._metrics.prompt_saved(self._upstream, self._model).inc(spent.prompt_saved)
 

@@ -86,6 +86,18 @@ async def test_tokens_are_charged_as_the_client_is_told(start: Start, upstream: 
     assert left > 500_000, "what failed was not spent"
 
 
+async def test_who_leaves_before_the_usage_pays_for_what_came(start: Start, upstream: FakeUpstream) -> None:
+    gateway: Gateway = await start(config={"limits": {"tokens_per_minute": 100}})
+    upstream.behaviour = Behaviour(pieces=lambda seed: ["word "] * 1000, hold_after=300)
+    async with gateway.client.stream("POST", CHAT, json=body(stream=True)) as answer:
+        lines = answer.aiter_lines()
+        for _ in range(200):
+            await anext(lines)
+    await gauges_return(gateway)
+    refused = await gateway.ask(n=1)
+    assert (refused.status_code, envelope(refused)["code"]) == (429, "rate_limit_exceeded")
+
+
 async def test_a_keys_own_limits(start: Start, upstream: FakeUpstream, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     lines = [

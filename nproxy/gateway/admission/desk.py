@@ -28,10 +28,11 @@ SHED_RETRY = 2.0
 
 
 class Grant:
-    """A request's permits. tokens: that it has spent; None while nobody has told."""
+    """A request's permits. tokens: that it has spent; None while nobody has told. least: what it has for sure."""
 
     def __init__(self, desk: Desk, caller: Caller, ask: Ask) -> None:
         self.tokens: int | None = None
+        self.least = 0
         self._desk = desk
         self._caller = caller
         self._ask = ask
@@ -40,6 +41,16 @@ class Grant:
         """Tokens were spent, beyond those of an earlier call; what was guessed of them counts no more."""
         self.tokens = (self.tokens or 0) + prompt + completion
         self._desk.count_tokens(self._caller, prompt, completion)
+
+    def came(self, tokens: int) -> None:
+        """At least so many more were spent: who leaves a stream before its usage pays for what was guessed or this."""
+        self.least += tokens
+
+    @property
+    def owed(self) -> int | None:
+        """The tokens to charge; None for those that were charged at first."""
+        charged = min(self._ask.tokens, self._ask.rates.tokens or 0)
+        return self.least if self.tokens is None and self.least > charged else self.tokens
 
     def nothing_came(self) -> None:
         """The client got an error: where nobody told of tokens, none were spent."""
@@ -158,7 +169,7 @@ class Desk:
             yield grant
         finally:
             self.taken -= choices
-            self._transport.send(Leave(ask.ticket, grant.tokens))
+            self._transport.send(Leave(ask.ticket, grant.owed))
 
     async def move(self, ask: Ask, upstream: str) -> None:
         """See Grant.move."""

@@ -20,7 +20,12 @@ def guess(request: Request, choices: int) -> int:
     """
     fields = request.body.fields
     most = fields.get("max_completion_tokens") or fields.get("max_tokens")
-    return min(len(request.body.raw) // BYTES_PER_TOKEN + choices * _count(most), MOST)
+    return min(guess_prompt(request) + choices * _count(most), MOST)
+
+
+def guess_prompt(request: Request) -> int:
+    """The prompt by its length."""
+    return len(request.body.raw) // BYTES_PER_TOKEN
 
 
 def _count(value: JSON) -> int:

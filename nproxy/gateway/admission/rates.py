@@ -4,8 +4,8 @@ All that is kept of a rate is one point in time: when everything charged so far 
 units a minute. A key that has been silent for a minute may spend a minute's worth at once; from then on it goes evenly.
 So of what is asked for in any t seconds, limit x (1 + t / 60) units go through and no more.
 
-A charge may be settled for another amount later. Of one that was too high only that comes back which time has not
-worked off yet: that part was free for others already.
+A charge may be settled for another amount later, within bounds. Of one that was too high only that comes back which
+time has not worked off yet: that part was free for others already.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from math import inf
 from nproxy.gateway.admission.messages import Ask, Kind, Level
 
 MINUTE = 60.0
+MOST_MINUTES = 60
+"""One charge is settled for no more minutes of its rate: an upstream that tells of 10^15 tokens locks no key out for
+ever. It is an hour, not less, so that a wide request, which may well spend what its key has for half of one, still pays
+for all of it."""
 _ROUNDING = 1e-6
 """Seconds that sums of floats may be off by; far less than one unit of any rate takes."""
 
@@ -59,8 +63,8 @@ class Meters:
         return Charge(what, amount, limit, until, self._returned[what])
 
     def settle(self, charge: Charge, amount: int, now: float) -> None:
-        """It was so much in truth."""
-        what = charge.what
+        """It was so much in truth; see MOST_MINUTES."""
+        what, amount = charge.what, min(amount, MOST_MINUTES * charge.limit)
         if amount > charge.amount:
             self.charge(what, amount - charge.amount, charge.limit, now)
             return

@@ -329,6 +329,27 @@ async def test_rates_and_their_headers(begin: Begin) -> None:
     assert (await refusal(scene, 7, own)).code == "rate_limit_exceeded"
 
 
+@pytest.mark.parametrize(
+    ("guess", "came", "told", "remaining"),
+    [(1000, 900, None, "5000"), (1000, 2500, None, "3500"), (1000, 2500, 10, "5990"), (9000, 7000, None, "0")],
+)
+async def test_what_came_counts_where_it_is_more_than_the_guess_and_nobody_told(
+    begin: Begin, guess: int, came: int, told: int | None, remaining: str
+) -> None:
+    scene = begin(tokens_per_minute=6000)
+    async with scene.desk.admitted(ANN, "u", 1, tokens=guess) as grant:
+        grant.came(200)
+        grant.came(came - 200)
+        if told is not None:
+            grant.spend(told, 0)
+    await scene.settled()
+    if came > 6000:
+        assert 1 <= int((await refusal(scene)).headers["retry-after"]) <= 11, "1,000 more than a minute's worth"
+    else:
+        async with held(scene, 1):
+            assert scene.desk.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining
+
+
 @pytest.mark.parametrize(("tokens", "remaining"), [(None, "5000"), (0, "6000"), (7000, "0")])
 async def test_a_guess_stands_unless_somebody_told(begin: Begin, tokens: int | None, remaining: str) -> None:
     scene = begin(tokens_per_minute=6000)

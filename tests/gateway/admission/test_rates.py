@@ -83,6 +83,14 @@ def test_what_was_not_spent_comes_back_and_what_was_spent_besides_is_owed() -> N
     assert meters.wait("tokens", 1, 100, 0.0) == pytest.approx(246 + 0.6 - 60)
 
 
+def test_a_lie_locks_nobody_out_for_longer_than_an_hour() -> None:
+    meters = Meters()
+    meters.settle(meters.charge("tokens", 10, 100, 0.0), 10**15, 0.0)
+    assert meters.behind("tokens", 0.0) == pytest.approx(3600)
+    meters.settle(meters.charge("tokens", 100, 100, 0.0), 3000, 0.0)
+    assert meters.behind("tokens", 0.0) == pytest.approx(3600 + 1800), "what may be true is owed"
+
+
 def test_what_time_has_worked_off_does_not_come_back() -> None:
     meters = Meters()
     old = meters.charge("tokens", 100, 100, 0.0)
