@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.retry import servers_error
 from nproxy.openai.errors import (
     ApiError,
     invalid_request,
@@ -48,10 +49,13 @@ def rank(failure: Failure) -> int:
 
 
 def upstreams_own(failure: Failure) -> bool:
-    """Whether the upstream is at fault, so that another may do what this one did not."""
+    """Whether the upstream is at fault, so that another may do what this one did not.
+
+    An error within a 200 is by the same rule as where the same upstream is asked again.
+    """
     if failure.kind is FailureKind.STATUS:
         return failure.status in _DOWN
-    return failure.kind in _UPSTREAMS_OWN
+    return failure.kind in _UPSTREAMS_OWN or servers_error(failure)
 
 
 def decisive(failure: Failure) -> bool:

@@ -40,12 +40,12 @@ def retryable(failure: Failure) -> bool:
         return False
     if failure.kind is FailureKind.STATUS:
         return failure.status in _STATUSES
-    return failure.kind in _KINDS or _servers_error(failure)
+    return failure.kind in _KINDS or servers_error(failure)
 
 
 def resumable(failure: Failure) -> bool:
     """Whether a call that has begun to answer broke off by no fault of the request."""
-    return failure.kind in _KINDS_BEGUN or _servers_error(failure)
+    return failure.kind in _KINDS_BEGUN or servers_error(failure)
 
 
 def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
@@ -58,7 +58,7 @@ def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
     return max(span * jitter, 0.0 if failure.elsewhere else failure.retry_after or 0.0)
 
 
-def _servers_error(failure: Failure) -> bool:
+def servers_error(failure: Failure) -> bool:
     """Whether it is an in-band error of the server's: by its code where that is a status, else by its words."""
     if failure.kind is not FailureKind.IN_BAND:
         return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nproxy.choices.commands import Begin, FallBack, Finish, Respond
@@ -9,12 +11,23 @@ from nproxy.choices.events import Failure, FailureKind
 from tests.choices.tutil import Play, answer, chat, delta, failure, status
 
 _OWN_KINDS = ("connect", "stale", "reset", "timeout", "cut", "malformed", "interrupted", "short", "down", "unavailable")
+
+
+def in_band(body: bytes) -> Failure:
+    """An error within a 200."""
+    return replace(failure(FailureKind.IN_BAND), body=body)
+
+
 OWN = [
+    *map(in_band, (b'{"error": {"code": 500}}', b'{"error": {"message": "it died"}}', b"what?")),
     *(failure(kind) for kind in FailureKind if kind in _OWN_KINDS),
     *(status(code) for code in (502, 503, 504, 529)),
 ]
 NOT_OWN = [
-    *(failure(kind) for kind in FailureKind if kind not in _OWN_KINDS and kind != "status"),
+    *map(
+        in_band, (b'{"error": {"code": 400}}', b'{"error": {"code": "429"}}', b'{"error": {"type": "invalid_request"}}')
+    ),
+    *(failure(kind) for kind in FailureKind if kind not in (*_OWN_KINDS, "status", "in_band")),
     *(status(code) for code in (400, 401, 404, 422, 429, 500, 501)),
 ]
 
