@@ -79,18 +79,19 @@ async def test_log_lines_have_another_form_at_once(
     gateway: Following, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     fd = os.open(tmp_path / "log", os.O_CREAT | os.O_WRONLY)
-    logger = logging.getLogger("nproxy")
-    before = (list(logger.handlers), logger.propagate, logger.level)
+    loggers = [logging.getLogger(name) for name in ("nproxy", "aiohttp")]
+    before = [(list(logger.handlers), logger.propagate, logger.level) for logger in loggers]
     logs.configure("info", "json", fd)
     try:
         for form in ("json", "text"):
             await gateway.reload({**settings, "telemetry": {"log_format": form}})
             await gateway.ask()
-        logger.handlers[0].flush()
+        loggers[0].handlers[0].flush()
     finally:
-        logger.handlers[:], logger.propagate = before[0], before[1]
-        logger.setLevel(before[2])
-        os.close(fd)
+        for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(level)
+        os.close(fd)  # its number is soon a socket's, which a handler that is left would write to
     first, *_, last = (tmp_path / "log").read_text().splitlines()
     assert first.startswith("{")
     assert " info    chat/completions request_id=" in last
