@@ -74,6 +74,11 @@ class Breaker:
             return State.CLOSED
         return State.HALF_OPEN if self._tried or self.wait(now) == 0 else State.OPEN
 
+    @property
+    def closed(self) -> bool:
+        """Whether all calls go through."""
+        return self._opened_at is None
+
     def wait(self, now: float, *, last_resort: bool = False) -> float:
         """Seconds until a request may try it; 0 where one may, or is about to."""
         if self._opened_at is None:

@@ -21,6 +21,8 @@ from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 
 NOBODY_SECONDS = 1.0
 """When to come again where there is no replica at all."""
+_ROUNDING = 0.01
+"""Seconds that a timer may run out before its time."""
 
 
 class NobodyError(Exception):
@@ -33,9 +35,14 @@ class NobodyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the gate goes by. parallel: legs at once on each replica, None for any number."""
+    """What the gate goes by.
+
+    parallel: legs at once on each replica, None for any number. resumes: calls that have brought something can go on at
+    another replica.
+    """
 
     parallel: int | None = None
+    resumes: bool = False
     breaker: config.Breaker | None = None
     health: config.Health = field(default_factory=lambda: config.Health(interval=None))
 
@@ -148,14 +155,43 @@ class Gate:
         verdict, now = serves(failure), self._clock()
         if verdict is True and replica not in kin.praised:
             kin.praised.add(replica)
+            closed = replica.breaker.closed
             replica.breaker.went_well(now)
+            if not closed:
+                self._returned()
         elif verdict is False and replica not in kin.blamed:
             kin.blamed.add(replica)
             if replica.breaker.failed(kin, now):
-                asyncio.get_running_loop().call_later(replica.breaker.wait(now), self.serve)
+                asyncio.get_running_loop().call_later(replica.breaker.wait(now) + _ROUNDING, self._may_be_tried)
                 self.serve()
                 return True
         return False
+
+    def heard(self, replica: Replica, kin: Kin) -> None:
+        """Note that a call brought something; with the first of a trial its replica is back."""
+        closed = replica.breaker.closed
+        replica.heard(kin)
+        if replica.breaker.closed and not closed:
+            self._returned()
+
+    def _may_be_tried(self) -> None:
+        """The wait of a breaker is over: where nobody comes, one who waits elsewhere in vain tries it."""
+        self.serve()
+        self.rescue(most=1)
+
+    def _returned(self) -> None:
+        self.serve()
+        self.rescue()
+
+    def rescue(self, most: int | None = None) -> None:
+        """Give up calls that wait at replicas which are down, where another one can take them; no more than `most`.
+
+        A call that has brought something is left to its own time limits, unless it can be resumed elsewhere.
+        """
+        down = [replica for replica in self.replicas if replica.looks.down and self.other(replica)]
+        lines = [line for replica in down for line in replica.lifelines if self.policy.resumes or not line.spoken]
+        for line in lines[:most]:
+            line.cut()
 
     def looked(self, replica: Replica, status: int | None) -> bool:
         """Take what a look at a replica showed; True where it is down or up from now on.
@@ -168,7 +204,7 @@ class Gate:
         replica.up = not replica.looks.down
         if replica.up:
             replica.breaker.relent()
-        self.serve()
+        self._returned()
         return True
 
     @asynccontextmanager

@@ -142,7 +142,7 @@ class Upstream:
                         yield batch
                         return
                     line.spoken = True
-                    replica.heard(kin)
+                    self.gate.heard(replica, kin)
                     if isinstance(last, LegEnded) and company.may_have_interrupted:
                         batch[-1] = LegEnded(call.leg, beside=True)
                     yield batch
@@ -157,7 +157,7 @@ class Upstream:
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
                 with replica.lifeline() as line, line:
                     answer = await stack.enter_async_context(sent)
-                replica.heard(kin)
+                self.gate.heard(replica, kin)
                 yield answer
                 status = Failure(FailureKind.STATUS, "It answered.", status=answer.status)
                 self.judge(kin, 0, status if answer.status >= 400 else None)
@@ -201,19 +201,6 @@ class Upstream:
             status = None
         if self.gate.looked(replica, status):
             log.warning("a replica is %s", "up" if replica.up else "down", extra=self._fields(replica))
-            self._rescue()
-
-    def _rescue(self) -> None:
-        """Give up calls that wait at replicas which are down, where another one can take them.
-
-        A call that has brought something is left to its own time limits, unless it can be resumed elsewhere.
-        """
-        resumes = self.settings.resume != "off"
-        for replica in self.gate.replicas:
-            if replica.looks.down and self.gate.other(replica):
-                for line in tuple(replica.lifelines):
-                    if resumes or not line.spoken:
-                        line.cut()
 
     def _fields(self, replica: Replica) -> dict[str, dict[str, str]]:
         return {"fields": {"upstream": self.name, "replica": replica.label}}
@@ -269,6 +256,7 @@ class Upstream:
 def _policy(settings: Settings) -> Policy:
     return Policy(
         parallel=None if settings.parallel == "auto" else settings.parallel,
+        resumes=settings.resume != "off",
         breaker=settings.breaker,
         health=settings.health,
     )
