@@ -67,7 +67,8 @@ def test_stream_has_right_indices(client: OpenAI) -> None:
 
     assert tail.choices == []
     assert tail.usage and whole.usage
-    assert tail.usage.model_dump() == whole.usage.model_dump()
+    beside = {"prompt_tokens_details"}  # the second finds more in the engine's cache than the first, which filled it
+    assert tail.usage.model_dump(exclude=beside) == whole.usage.model_dump(exclude=beside)
     assert all(chunk.usage is None for chunk in spoken)
 
 
