@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from nproxy.config.values import Host, Port, Settings, Weight
@@ -32,8 +32,6 @@ class Replica(Settings):
 
 class DnsName(Settings):
     """A host name with a server behind each of its addresses, such as a headless service of Kubernetes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
 
     name: Host
     """The name; resolved again and again."""
