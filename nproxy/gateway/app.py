@@ -19,7 +19,6 @@ from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
-from nproxy.gateway.heads import origin_form
 from nproxy.gateway.reload import Reload
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.tls import Shown
@@ -126,7 +125,12 @@ class App:
                 limit.reschedule(asyncio.get_running_loop().time())
 
     async def handle(
-        self, request: BaseRequest, serve: Callable[[App, Exchange], Awaitable[None]], *, introspection: bool = False
+        self,
+        request: BaseRequest,
+        target: str,
+        serve: Callable[[App, Exchange], Awaitable[None]],
+        *,
+        introspection: bool = False,
     ) -> StreamResponse:
         """Answer one request by `serve`, which writes the answer itself; errors, gauges and the log are dealt with."""
         exchange = Exchange(
@@ -135,7 +139,7 @@ class App:
             asyncio.get_running_loop().time(),
             closing=self.draining or self.leaving,
             introspection=introspection,
-            target=origin_form(request.raw_path),
+            target=target,
         )
         limit = asyncio.timeout(None)
         self._entered(exchange, limit)

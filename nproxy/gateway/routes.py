@@ -66,7 +66,8 @@ DEFAULT_PASSTHROUGH = (
 
 async def dispatch(app: App, request: BaseRequest) -> StreamResponse:
     """Answer one request: the handler that the server calls."""
-    return await app.handle(request, _route, introspection=_path_of(origin_form(request.raw_path)) in _INTROSPECTION)
+    target = origin_form(request.raw_path)
+    return await app.handle(request, target, _route, introspection=_path_of(target) in _INTROSPECTION)
 
 
 async def _route(app: App, exchange: Exchange) -> None:
