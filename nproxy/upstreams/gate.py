@@ -1,36 +1,27 @@
-"""The gate: legs wait here, in order, until a replica has a permit for them."""
+"""The gate: which replicas there are, how they fare, and the permit of one for each leg."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from nproxy import config
 from nproxy.choices.events import Failure
-from nproxy.upstreams.balancing import Draw, choose, standing
+from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.health import Looks
 from nproxy.upstreams.judging import serves
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
+from nproxy.upstreams.permits import Permits, Wish
+from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.waiting import Waiting
 
-NOBODY_SECONDS = 1.0
-"""When to come again where there is no replica at all."""
 _ROUNDING = 0.01
 """Seconds that a timer may run out before its time."""
-
-
-class NobodyError(Exception):
-    """No replica may be asked. seconds: when one may."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +38,10 @@ class Policy:
     health: config.Health = field(default_factory=lambda: config.Health(interval=None))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Wish:
-    """What a leg needs: a permit for so many choices, where its kin is, alone on the replica or not."""
-
-    choices: int
-    kin: Kin
-    leg: int
-    alone: bool
-
-
-_Waiter = tuple[asyncio.Future[Replica], _Wish]
-
-
 class Gate:
-    """Hands out replicas, at most `parallel` legs on each at once; first come, first served.
+    """Hands out replicas, and takes what became of the calls there and of looks at them.
 
-    Legs that belong on one replica wait for that one, and others may pass them by. A leg that is to be alone waits for
-    a replica without calls, and nobody passes it by, or there might never be one. A leg waits only while a replica that
-    may be asked is full; where none may be asked, it is told at once. A leg that waits has not been sent, so none of
-    its timers run. One gate serves all requests of an upstream.
+    A leg that waits has not been sent, so none of its timers run. One gate serves all requests of an upstream.
 
     draw: a random number from 0 up to 1. clock: seconds that never go back.
     """
@@ -79,24 +54,23 @@ class Gate:
         draw: Draw = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.replicas: tuple[Replica, ...] = ()
         self.policy = policy
-        self._draw = draw
         self._clock = clock
-        self._waiting: deque[_Waiter] = deque()
-        self._divided = False  # not all replicas serve the same models
+        self._permits = Permits(policy.parallel, draw, clock)
+        self._waiting = Waiting(self._permits)
         self._leaving: dict[str, Replica] = {}  # that are gone, and may have calls yet
         self.replace(replicas)
 
     def follow(self, policy: Policy) -> None:
         """Go by another policy; what it changed of breakers and health is begun anew."""
         before, self.policy = self.policy, policy
+        self._permits.parallel = policy.parallel
         for replica in (*self.replicas, *self._leaving.values()):
             if policy.breaker != before.breaker:
                 replica.breaker = Breaker(policy.breaker)
             if policy.health != before.health:
                 replica.looks = Looks(policy.health)
-        self.serve()
+        self._waiting.serve()
 
     def replace(self, replicas: Sequence[Replica]) -> None:
         """Change which replicas there are; those that wait are served anew.
@@ -116,9 +90,13 @@ class Gate:
             here[label].draining = True  # those whose kin is there go elsewhere
         gone = known.keys() - kept.keys()
         self._leaving = {label: known[label] for label in gone if known[label].legs}
-        self.replicas = tuple(kept.values())
-        self._divided = any(replica.models is not None for replica in self.replicas)
-        self.serve()
+        self._permits.replace(tuple(kept.values()))
+        self._waiting.serve()
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """All that there are; those that leave and have calls yet are none of them."""
+        return self._permits.replicas
 
     @property
     def waiting(self) -> int:
@@ -163,7 +141,7 @@ class Gate:
             kin.blamed.add(replica)
             if replica.breaker.failed(kin, now):
                 asyncio.get_running_loop().call_later(replica.breaker.wait(now) + _ROUNDING, self._may_be_tried)
-                self.serve()
+                self._waiting.serve()
                 return True
         return False
 
@@ -176,11 +154,11 @@ class Gate:
 
     def _may_be_tried(self) -> None:
         """The wait of a breaker is over: where nobody comes, one who waits elsewhere in vain tries it."""
-        self.serve()
+        self._waiting.serve()
         self.rescue(most=1)
 
     def _returned(self) -> None:
-        self.serve()
+        self._waiting.serve()
         self.rescue()
 
     def rescue(self, most: int | None = None) -> None:
@@ -215,101 +193,9 @@ class Gate:
 
         leg: its number in the request. alone: hold all permits. Raises NobodyError where no replica may be asked.
         """
-        wish = _Wish(choices, Kin() if kin is None else kin, leg, alone)
-        replica = await self._acquire(wish)
+        wish = Wish(choices, Kin() if kin is None else kin, leg, alone)
+        replica = await self._waiting.acquire(wish)
         try:
             yield replica
         finally:
-            self._release(replica, wish)
-
-    async def _acquire(self, wish: _Wish) -> Replica:
-        if not self._waiting and (replica := self._take(wish)) is not None:
-            return replica
-        future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
-        entry = (future, wish)
-        self._waiting.append(entry)
-        self.serve()  # those before it may wait for another replica
-        if wish.leg in wish.kin.failed:  # it may wait for others than one that is free, and that will do by then
-            asyncio.get_running_loop().call_later(AVOID_SECONDS, self.serve)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._release(future.result(), wish)  # handed over in the very moment of the cancellation
-            elif entry in self._waiting:
-                self._waiting.remove(entry)
-            raise
-
-    def _take(self, wish: _Wish) -> Replica | None:
-        """Give a leg its replica; None where it has to wait. Raises NobodyError."""
-        now, kin = self._clock(), wish.kin
-        replica = choose(
-            self._standing(wish, now),
-            self._draw,
-            now,
-            parallel=1 if wish.alone else self.policy.parallel,
-            failed=kin.failed.get(wish.leg, ()),
-            prompt=kin.prompt,
-        )
-        if replica is not None:
-            replica.take(kin, wish.choices, now, alone=wish.alone)
-            kin.replica = kin.at[wish.leg] = replica
-        return replica
-
-    def _standing(self, wish: _Wish, now: float) -> Sequence[Replica]:
-        """The replicas that may take a leg, now or once they have room. Raises NobodyError where there are none."""
-        place = wish.kin.place(wish.leg, now)
-        if place is not None:
-            return (place,)
-        serving: Sequence[Replica] = self.replicas
-        if self._divided:
-            serving = [replica for replica in serving if replica.serves(wish.kin.model)]
-        able = standing(serving, wish.kin, now)
-        if not able:
-            waits = [replica.breaker.wait(now, last_resort=True) for replica in serving if not replica.draining]
-            raise NobodyError(max(NOBODY_SECONDS, min(waits, default=NOBODY_SECONDS)))
-        return able
-
-    @property
-    def _full(self) -> bool:
-        """Whether no replica has room, but some will."""
-        parallel, there = self.policy.parallel, self.replicas
-        return any(not one.draining for one in there) and not any(one.has_room(parallel) for one in there)
-
-    def _release(self, replica: Replica, wish: _Wish) -> None:
-        replica.release(wish.kin, wish.choices)
-        self.serve()
-
-    def serve(self) -> None:
-        """Give what is free to those who wait, in their order: called when more or fewer may be asked than before.
-
-        Thousands may wait, and this is called for each that comes and goes: so nothing is looked for where nothing is
-        free, and only once for each model.
-        """
-        passed_by: list[_Waiter] = []
-        waited_for: set[str | None] = set()  # models of those who cannot be served, whom their like do not pass by
-        full = self._full
-        while self._waiting and not full:
-            entry = self._waiting.popleft()
-            future, wish = entry
-            if future.done():
-                continue
-            anywhere = wish.kin.place(wish.leg, self._clock()) is None
-            if anywhere and wish.kin.model in waited_for:
-                passed_by.append(entry)
-                continue
-            try:
-                free = self._take(wish)
-            except NobodyError as nobody:
-                future.set_exception(nobody)
-                continue
-            if free is not None:
-                future.set_result(free)
-                full = self._full
-                continue
-            passed_by.append(entry)
-            if wish.alone or (anywhere and not self._divided):
-                break  # nothing is free anywhere, or nobody may pass
-            if anywhere:
-                waited_for.add(wish.kin.model)
-        self._waiting.extendleft(reversed(passed_by))
+            self._waiting.give_back(replica, wish)

@@ -17,12 +17,13 @@ from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.company import Company
 from nproxy.upstreams.failures import given_up, unavailable
 from nproxy.upstreams.forward import Answer, ForwardError, fetch, forward
-from nproxy.upstreams.gate import Gate, NobodyError, Policy
+from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.lifeline import GivenUpError
 from nproxy.upstreams.membership import NOBODY, Registered, members
 from nproxy.upstreams.models import ModelList
+from nproxy.upstreams.permits import NobodyError
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
 from nproxy.upstreams.sessions import Sessions

@@ -1,7 +1,8 @@
-"""A client of scripted upstreams, without a gateway around it."""
+"""Replicas that nobody calls, and a client of scripted upstreams without a gateway around it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -15,6 +16,7 @@ from nproxy.config import Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.body import Spliced
 from nproxy.upstreams.client import Call, Client
+from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.sessions import Sessions
 
@@ -22,6 +24,17 @@ from nproxy.upstreams.sessions import Sessions
 def replica_at(url: str) -> Replica:
     settings = Settings.model_validate({"name": "u", "replicas": [url]})
     return Replica.from_config(settings.replicas[0])
+
+
+def replicas(count: int) -> list[Replica]:
+    """r0, r1 and so on."""
+    return [Replica(base=f"http://r{i}/v1", socket=None, label=f"r{i}") for i in range(count)]
+
+
+async def hold(gate: Gate) -> None:
+    """Wait for a permit and hold it till the task is cancelled."""
+    async with gate.permit(1):
+        await asyncio.sleep(3600)
 
 
 class Caller:

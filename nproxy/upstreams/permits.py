@@ -1,0 +1,91 @@
+"""Permits: what a leg needs, and the replica that has it to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nproxy.upstreams.balancing import Draw, choose, standing
+from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.replicas import Replica
+
+NOBODY_SECONDS = 1.0
+"""When to come again where there is no replica at all."""
+
+
+class NobodyError(Exception):
+    """No replica may be asked. seconds: when one may."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wish:
+    """What a leg needs: a permit for so many choices, where its kin is, alone on the replica or not."""
+
+    choices: int
+    kin: Kin
+    leg: int
+    alone: bool
+
+
+class Permits:
+    """The permits of some replicas: at most `parallel` legs on each at once, None for any number.
+
+    divided: not all replicas serve the same models. draw: a random number from 0 up to 1. clock: seconds that never go
+    back.
+    """
+
+    def __init__(self, parallel: int | None, draw: Draw, clock: Callable[[], float]) -> None:
+        self.parallel = parallel
+        self.replicas: tuple[Replica, ...] = ()
+        self.divided = False
+        self._draw = draw
+        self._clock = clock
+
+    def replace(self, replicas: tuple[Replica, ...]) -> None:
+        """Change whose permits they are."""
+        self.replicas = replicas
+        self.divided = any(replica.models is not None for replica in replicas)
+
+    @property
+    def spent(self) -> bool:
+        """Whether no replica has room, but some will."""
+        parallel, there = self.parallel, self.replicas
+        return any(not one.draining for one in there) and not any(one.has_room(parallel) for one in there)
+
+    def place(self, wish: Wish) -> Replica | None:
+        """The one replica that will do for a leg; None where others will, too."""
+        return wish.kin.place(wish.leg, self._clock())
+
+    def take(self, wish: Wish) -> Replica | None:
+        """Give a leg its replica; None where it has to wait. Raises NobodyError."""
+        now, kin = self._clock(), wish.kin
+        replica = choose(
+            self._standing(wish, now),
+            self._draw,
+            now,
+            parallel=1 if wish.alone else self.parallel,
+            failed=kin.failed.get(wish.leg, ()),
+            prompt=kin.prompt,
+        )
+        if replica is not None:
+            replica.take(kin, wish.choices, now, alone=wish.alone)
+            kin.replica = kin.at[wish.leg] = replica
+        return replica
+
+    def _standing(self, wish: Wish, now: float) -> Sequence[Replica]:
+        """The replicas that may take a leg, now or once they have room. Raises NobodyError where there are none."""
+        place = wish.kin.place(wish.leg, now)
+        if place is not None:
+            return (place,)
+        serving: Sequence[Replica] = self.replicas
+        if self.divided:
+            serving = [replica for replica in serving if replica.serves(wish.kin.model)]
+        able = standing(serving, wish.kin, now)
+        if not able:
+            waits = [replica.breaker.wait(now, last_resort=True) for replica in serving if not replica.draining]
+            raise NobodyError(max(NOBODY_SECONDS, min(waits, default=NOBODY_SECONDS)))
+        return able

@@ -1,0 +1,86 @@
+"""Who waits for a permit, in which order, and how they are woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from nproxy.upstreams.permits import NobodyError, Permits, Wish
+from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
+
+_Waiter = tuple[asyncio.Future[Replica], Wish]
+
+
+class Waiting:
+    """The legs that wait: first come, first served.
+
+    Legs that belong on one replica wait for that one, and others may pass them by. A leg that is to be alone waits for
+    a replica without calls, and nobody passes it by, or there might never be one. A leg waits only while a replica that
+    may be asked is full; where none may be asked, it is told at once.
+    """
+
+    def __init__(self, permits: Permits) -> None:
+        self._permits = permits
+        self._legs: deque[_Waiter] = deque()
+
+    def __len__(self) -> int:
+        return len(self._legs)
+
+    async def acquire(self, wish: Wish) -> Replica:
+        """Wait for a replica, which is to be given back. Raises NobodyError where none may be asked."""
+        if not self._legs and (replica := self._permits.take(wish)) is not None:
+            return replica
+        future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+        entry = (future, wish)
+        self._legs.append(entry)
+        self.serve()  # those before it may wait for another replica
+        if wish.leg in wish.kin.failed:  # it may wait for others than one that is free, and that will do by then
+            asyncio.get_running_loop().call_later(AVOID_SECONDS, self.serve)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self.give_back(future.result(), wish)  # handed over in the very moment of the cancellation
+            elif entry in self._legs:
+                self._legs.remove(entry)
+            raise
+
+    def give_back(self, replica: Replica, wish: Wish) -> None:
+        """Take back what a leg was given, and give it to those who wait."""
+        replica.release(wish.kin, wish.choices)
+        self.serve()
+
+    def serve(self) -> None:
+        """Give what is free to those who wait, in their order: called when more or fewer may be asked than before.
+
+        Thousands may wait, and this is called for each that comes and goes: so nothing is looked for where nothing is
+        free, and only once for each model.
+        """
+        permits = self._permits
+        passed_by: list[_Waiter] = []
+        waited_for: set[str | None] = set()  # models of those who cannot be served, whom their like do not pass by
+        spent = permits.spent
+        while self._legs and not spent:
+            entry = self._legs.popleft()
+            future, wish = entry
+            if future.done():
+                continue
+            anywhere = permits.place(wish) is None
+            if anywhere and wish.kin.model in waited_for:
+                passed_by.append(entry)
+                continue
+            try:
+                replica = permits.take(wish)
+            except NobodyError as nobody:
+                future.set_exception(nobody)
+                continue
+            if replica is not None:
+                future.set_result(replica)
+                spent = permits.spent
+                continue
+            passed_by.append(entry)
+            if wish.alone or (anywhere and not permits.divided):
+                break  # nothing is free anywhere, or nobody may pass
+            if anywhere:
+                waited_for.add(wish.kin.model)
+        self._legs.extendleft(reversed(passed_by))

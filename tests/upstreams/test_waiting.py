@@ -1,0 +1,294 @@
+"""Legs that wait for a permit: in order, none lost, nobody passed by who may not be."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+
+from nproxy.upstreams.gate import Gate, Policy
+from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.replicas import Replica
+from tests.upstreams.conftest import hold, replicas
+
+
+async def test_one_permit_serves_in_the_order_of_asking() -> None:
+    gate = Gate(replicas(1), Policy(1))
+    order: list[int] = []
+    most = 0
+
+    async def leg(number: int) -> None:
+        nonlocal most
+        async with gate.permit(1) as replica:
+            most = max(most, replica.legs)
+            order.append(number)
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(8):
+            group.create_task(leg(number))
+    assert order == list(range(8))
+    assert most == 1
+    assert gate.waiting == 0
+    assert gate.replicas[0].legs == gate.replicas[0].choices == 0
+
+
+async def test_a_newcomer_does_not_overtake() -> None:
+    gate = Gate(replicas(1), Policy(1))
+    order: list[str] = []
+
+    async def leg(name: str) -> None:
+        async with gate.permit(1):
+            order.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        async with gate.permit(1):
+            group.create_task(leg("waiter"))
+            await asyncio.sleep(0)
+        group.create_task(leg("newcomer"))
+    assert order == ["waiter", "newcomer"]
+
+
+async def test_a_waiter_that_is_cancelled_leaves_no_trace() -> None:
+    gate = Gate(replicas(1), Policy(1))
+
+    async def leg() -> None:
+        async with gate.permit(4):
+            await asyncio.sleep(3600)
+
+    async with gate.permit(1):
+        waiter = asyncio.create_task(leg())
+        await asyncio.sleep(0)
+        assert gate.waiting == 1
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        assert gate.waiting == 0
+    assert gate.replicas[0].choices == 0
+
+
+async def test_a_permit_handed_to_a_leg_in_the_moment_of_its_cancellation_goes_on() -> None:
+    gate = Gate(replicas(1), Policy(1))
+    served: list[str] = []
+
+    async def leg(name: str) -> None:
+        async with gate.permit(1):
+            served.append(name)
+
+    async with gate.permit(1):
+        first = asyncio.create_task(leg("first"))
+        second = asyncio.create_task(leg("second"))
+        await asyncio.sleep(0)
+    first.cancel()  # its future is already set: the permit is its own
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert served == ["second"]
+    assert gate.replicas[0].legs == 0
+
+
+async def test_permits_survive_cancellation_at_random_moments() -> None:
+    rng = random.Random(7)
+    gate = Gate(replicas(2), Policy(2))
+
+    async def leg() -> None:
+        async with gate.permit(1) as replica:
+            assert replica.legs <= 2
+            for _ in range(rng.randrange(3)):
+                await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(leg()) for _ in range(300)]
+    while not all(task.done() for task in tasks):
+        rng.choice(tasks).cancel()
+        await asyncio.sleep(0)
+    assert gate.waiting == 0
+    assert [(replica.legs, replica.choices) for replica in gate.replicas] == [(0, 0), (0, 0)]
+
+
+async def test_R9_a_leg_that_is_to_be_alone_is() -> None:
+    gate = Gate(replicas(1), Policy())
+    order: list[str] = []
+    at_once: list[int] = []
+
+    async def leg(name: str, alone: bool) -> None:
+        async with gate.permit(1, alone=alone) as replica:
+            order.append(name)
+            await asyncio.sleep(0)
+            at_once.append(replica.legs)
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for name, alone in [("a", False), ("b", False), ("c", True), ("d", True), ("e", False), ("f", False)]:
+            group.create_task(leg(name, alone))
+    assert order == list("abcdef"), "and nobody passes it by"
+    assert at_once == [2, 2, 1, 1, 2, 2]
+    assert not gate.replicas[0].reserved
+
+
+async def test_R9_a_leg_alone_takes_an_idle_replica() -> None:
+    gate = Gate(replicas(2), Policy())
+    async with gate.permit(1) as busy, gate.permit(1, alone=True) as idle, gate.permit(1) as beside:
+        assert idle is not busy and beside is busy
+
+
+async def test_R9_a_leg_alone_waits_for_its_kin_and_is_not_passed_by() -> None:
+    gate = Gate(replicas(2), Policy())
+    kin = Kin(together=True)
+    served: list[str] = []
+
+    async def leg(name: str, kin: Kin | None, alone: bool) -> None:
+        async with gate.permit(1, kin, alone=alone):
+            served.append(name)
+
+    async with asyncio.TaskGroup() as group, gate.permit(1, kin):
+        group.create_task(leg("alone", kin, True))
+        group.create_task(leg("late", None, False))
+        await asyncio.sleep(0)
+        assert served == []
+    assert served == ["alone", "late"]
+
+
+async def test_R9_permits_alone_survive_cancellation_at_random_moments() -> None:
+    rng = random.Random(13)
+    gate = Gate(replicas(2), Policy())
+
+    async def leg(alone: bool) -> None:
+        async with gate.permit(1, alone=alone) as replica:
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+                assert not alone or replica.legs == 1
+
+    tasks = [asyncio.create_task(leg(rng.random() < 0.3)) for _ in range(300)]
+    while not all(task.done() for task in tasks):
+        rng.choice(tasks).cancel()
+        await asyncio.sleep(0)
+    assert not any(task.exception() for task in tasks if not task.cancelled())
+    assert gate.waiting == 0
+    assert [(replica.legs, replica.choices, replica.reserved) for replica in gate.replicas] == [(0, 0, False)] * 2
+
+
+async def test_Q3_kin_wait_for_their_replica_and_others_pass_them_by() -> None:
+    gate = Gate(replicas(2), Policy(1))
+    served: list[tuple[str, Replica]] = []
+    done = asyncio.Event()
+
+    async def leg(name: str, kin: Kin | None) -> None:
+        async with gate.permit(1, kin) as replica:
+            served.append((name, replica))
+            await done.wait()
+
+    async with asyncio.TaskGroup() as group:
+        kin = Kin(together=True)
+        async with gate.permit(1, kin) as mine:
+            group.create_task(leg("sibling", kin))
+            await asyncio.sleep(0)
+            assert gate.waiting == 1 and served == []
+            group.create_task(leg("stranger", None))
+            await asyncio.sleep(0)
+            assert [name for name, _ in served] == ["stranger"] and served[0][1] is not mine
+            group.create_task(leg("late", None))
+            await asyncio.sleep(0)
+            assert gate.waiting == 2
+        await asyncio.sleep(0)
+        assert served[-1] == ("sibling", mine), "first come, first served on its own replica"
+        done.set()
+    assert [name for name, _ in served] == ["stranger", "sibling", "late"]
+    assert gate.waiting == 0
+
+
+async def test_kin_survive_cancellation_at_random_moments() -> None:
+    rng = random.Random(11)
+    gate = Gate(replicas(3), Policy(2))
+
+    async def leg(kin: Kin | None) -> None:
+        async with gate.permit(1, kin) as replica:
+            assert replica.legs <= 2
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+
+    kins = [Kin(together=True) for _ in range(40)]
+    tasks = [asyncio.create_task(leg(rng.choice([None, *kins]))) for _ in range(300)]
+    while not all(task.done() for task in tasks):
+        rng.choice(tasks).cancel()
+        await asyncio.sleep(0)
+    assert gate.waiting == 0
+    assert [(replica.legs, replica.choices) for replica in gate.replicas] == [(0, 0)] * 3
+
+
+async def test_a_leg_waits_for_others_than_one_that_was_not_reached() -> None:
+    dead, *others = replicas(3)
+    gate, kin = Gate([dead, *others], Policy(1)), Kin()
+    kin.failed[0] = {dead}
+    dead.unreachable()
+    async with gate.permit(1, Kin()), gate.permit(1, Kin()):
+        waits = asyncio.create_task(hold(gate))
+        await asyncio.sleep(0)
+        assert dead.legs == 1, "another leg has not been there yet"
+        waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+
+        async def again() -> Replica:
+            async with gate.permit(1, kin) as replica:
+                return replica
+
+        leg = asyncio.create_task(again())
+        await asyncio.sleep(0)
+        assert gate.waiting == 1 and not dead.legs
+    assert await leg in others
+
+
+async def test_and_for_no_longer_than_it_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nproxy.upstreams.waiting.AVOID_SECONDS", 0.01)
+    dead, other = replicas(2)
+    gate, kin = Gate([dead, other], Policy(1)), Kin()
+    kin.failed[0] = {dead}
+    dead.unreachable()
+    dead.avoid_until = time.monotonic() + 0.01
+    async with gate.permit(1, Kin()) as busy, asyncio.timeout(10), gate.permit(1, kin) as replica:
+        assert (busy, replica) == (other, dead)
+
+
+async def test_a_leg_goes_to_a_replica_that_serves_its_model_and_passes_those_of_other_models_by() -> None:
+    first, second = replicas(2)
+    first.models, second.models = frozenset({"a"}), frozenset({"b"})
+    gate = Gate([first, second], Policy(1))
+    order: list[tuple[str, str]] = []
+
+    async def leg(model: str) -> None:
+        async with gate.permit(1, Kin(model)) as replica:
+            order.append((model, replica.label))
+
+    async with asyncio.TaskGroup() as group, gate.permit(1, Kin("a")):
+        for model in "aba":
+            group.create_task(leg(model))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert order == [("b", "r1")]
+    assert order == [("b", "r1"), ("a", "r0"), ("a", "r0")]
+
+
+async def test_what_a_waiting_leg_costs_does_not_grow_with_those_that_wait() -> None:
+    """With servers of several models thousands may wait for one of them while others are free."""
+    full, free = replicas(2)
+    full.models, free.models = frozenset({"a"}), frozenset({"b"})
+    asked = 0
+
+    class Counted(Gate):
+        def _take(self, wish: Any) -> Replica | None:
+            nonlocal asked
+            asked += 1
+            return super()._take(wish)
+
+    gate = Counted([full, free], Policy(1))
+
+    async def leg(model: str) -> None:
+        async with gate.permit(1, Kin(model)):
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(200):
+            group.create_task(leg("a"))
+        await asyncio.sleep(0)
+        group.create_task(leg("b"))
+    assert asked <= 3 * 201, "not 200 times 200"
