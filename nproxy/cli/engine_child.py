@@ -27,6 +27,7 @@ from nproxy.config import Engine
 from nproxy.models import LocalModel
 from nproxy.upstreams.tasks import beside
 from nproxy.workers.backoff import Backoff
+from nproxy.workers.endings import how_it_ended, within
 
 log = logging.getLogger("nproxy.engine")
 
@@ -133,7 +134,7 @@ async def _supervise(
                 started_once = True
                 ready(clock() - began)
                 hung = await _hangs(child, session)
-        how = "hangs" if hung else _how_it_ended(child.returncode)
+        how = "hangs" if hung else how_it_ended(child.returncode)
         if not started_once:
             raise EngineFailed(f"the engine {how} before it was ready")
         pause = backoff.after(clock() - began)
@@ -164,10 +165,7 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             child.terminate()
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await child.wait()
-        except TimeoutError:
+        if not await within(STOP_SECONDS, child.wait()):
             log.warning("engine did not end within %.0f s of SIGTERM; killing it", STOP_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -183,7 +181,7 @@ async def _becomes_ready(child: asyncio.subprocess.Process, session: aiohttp.Cli
     while child.returncode is None:
         if await _illness(session) is None:
             return True
-        await _ends_within(child, 0.1)
+        await within(0.1, child.wait())
     return False
 
 
@@ -191,7 +189,7 @@ async def _hangs(child: asyncio.subprocess.Process, session: aiohttp.ClientSessi
     """Wait until the child has ended (false), or has been found unwell too often in a row (true)."""
     failures = 0
     while failures < HEALTH_FAILURES:
-        if await _ends_within(child, HEALTH_SECONDS):
+        if await within(HEALTH_SECONDS, child.wait()):
             return False
         illness = await _illness(session)
         failures = 0 if illness is None else failures + 1
@@ -209,17 +207,3 @@ async def _illness(session: aiohttp.ClientSession) -> str | None:
         return f"no answer within {HEALTH_LIMIT:g} s"
     except (aiohttp.ClientError, OSError) as error:
         return f"{type(error).__name__}: {error}"
-
-
-async def _ends_within(child: asyncio.subprocess.Process, seconds: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await child.wait()
-    return child.returncode is not None
-
-
-def _how_it_ended(code: int | None) -> str:
-    if code is not None and code < 0:
-        with contextlib.suppress(ValueError):
-            return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with {code}"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
 from nproxy.telemetry.sums import Report, from_data
 from nproxy.workers.channel import Channel, ChannelClosed, connect
+from nproxy.workers.endings import how_it_ended, within
 from nproxy.workers.messages import Beat, Drain, Json, Message, Question, Ready, Start
 
 TICK_SECONDS, SILENT_TICKS = 2.0, 15
@@ -146,29 +146,13 @@ class Worker:
     async def _watch(self, process: asyncio.subprocess.Process, channel: Channel) -> str:
         """Wait until the process has ended or must be killed; gives how it ended."""
         silent, heard = 0, 0
-        while not await _within(TICK_SECONDS, channel.closed()):
+        while not await within(TICK_SECONDS, channel.closed()):
             silent = silent + 1 if channel.heard == heard else 0
             heard = channel.heard
             if silent >= SILENT_TICKS:
                 return "hangs"
             if self._end_by is not None and asyncio.get_running_loop().time() > self._end_by:
                 return "does not end"
-        if not await _within(END_SECONDS, process.wait()):
+        if not await within(END_SECONDS, process.wait()):
             return "closed its channel and lives on"
-        return _how_it_ended(process.returncode)
-
-
-async def _within(seconds: float, done: Coroutine[Any, Any, object]) -> bool:
-    """Whether it comes to its end in time."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await done
-            return True
-    return False
-
-
-def _how_it_ended(code: int | None) -> str:
-    if code is not None and code < 0:
-        with suppress(ValueError):
-            return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with {code}"
+        return how_it_ended(process.returncode)
