@@ -11,7 +11,8 @@ import subprocess
 from importlib.metadata import version
 from typing import Any
 
-from bench.load.stand import ROOT, cores
+from bench.load.stand import cores
+from tests.real.processes import ROOT
 
 RESULTS = ROOT / "bench" / "results" / "load"
 PAGE = ROOT / "docs" / "load.md"

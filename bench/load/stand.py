@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,8 +21,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.clients import plain_client
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.real.processes import ROOT, free_port
 
 START_SECONDS = 60.0
 END_SECONDS = 60.0
@@ -41,14 +39,6 @@ def demand_files(needed: int) -> None:
     allowed = raise_file_limit()
     if allowed < needed:
         sys.exit(f"this bar opens {needed} files in one process, and the hard limit is {allowed}: raise `ulimit -Hn`")
-
-
-def free_port() -> int:
-    """A loopback port that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True, slots=True)
