@@ -6,7 +6,6 @@ import random
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from math import inf
 
@@ -21,13 +20,13 @@ from nproxy.gateway.app import App
 from nproxy.gateway.bodies import parsed, read_body
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.exchange import Exchange
-from nproxy.gateway.legs import Attempt, Legs
+from nproxy.gateway.fallback import Fallbacks
+from nproxy.gateway.legs import Legs, Planned
 from nproxy.gateway.observe import Observer
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
-from nproxy.upstreams.routes import Route, Routes
+from nproxy.upstreams.routes import Route
 from nproxy.upstreams.upstream import Upstream
 
 Parse = Callable[[Body, Limits, str | None], Request]
@@ -62,21 +61,18 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Everything that is the request's fault is raised before any call."""
     exchange.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
-    routes = app.upstreams.routes(first, request.model)
-    attempt = await _first(app, request, routes, first)
-    if attempt.upstream is not first.upstream:
-        app.metrics.fallbacks(first.upstream.name, attempt.upstream.name).inc()
-    exchange.choices, choices = request.choices, request.prompts * attempt.plan.n
+    fallbacks = Fallbacks(app, first, request.model, partial(_planned, app, request))
+    attempt = await fallbacks.begin()
+    exchange.choices, choices = request.choices, attempt.choices
     async with app.desk.admitted(exchange.caller, attempt.upstream.name, choices, guess(request, choices)) as grant:
         exchange.headers.update(app.desk.headers(exchange.caller))
         grant.came(guess_prompt(request))
         chain = bool(first.upstream.settings.fallback)
         try:
             while (fell_back := await _drive(app, exchange, request, attempt, grant, chain=chain)) is not None:
-                if (following := await _next(app, request, routes, grant)) is None:
+                if (following := await fallbacks.after(grant)) is None:
                     await _tell(exchange, fell_back)
                     return
-                app.metrics.fallbacks(attempt.upstream.name, following.upstream.name).inc()
                 attempt = following
         finally:
             if exchange.code >= 400:
@@ -91,38 +87,16 @@ async def _tell(exchange: Exchange, fell_back: FallBack) -> None:
     await exchange.respond(told.status, told.body)
 
 
-def _planned(app: App, request: Request, route: Route) -> Attempt:
+def _planned(app: App, request: Request, route: Route) -> Planned:
     """Plan the request for one upstream. Raises ApiError where that one cannot do what it asks for."""
     capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
     greedy, replayed = app.config.n_policy.greedy, route.upstream.settings.resume == "replay"
-    return Attempt(route, capability, make_plan(request, capability, _draw, greedy, replayed=replayed))
-
-
-async def _first(app: App, request: Request, routes: Routes, first: Route) -> Attempt:
-    """Plan the request for the upstream that has its model; if that one is not in order, for the next that can take it.
-
-    The client is never told that its request is wrong by one that it did not ask.
-    """
-    while (route := await routes.next()) is not None and route.upstream is not first.upstream:
-        with suppress(ApiError):
-            attempt = _planned(app, request, route)
-            if request.prompts * attempt.plan.n <= route.upstream.settings.max_inflight:
-                return attempt
-    return _planned(app, request, first)
-
-
-async def _next(app: App, request: Request, routes: Routes, grant: Grant) -> Attempt | None:
-    """Plan the request for the next upstream that can do what it asks for and has room; None where there is none."""
-    while (route := await routes.next()) is not None:
-        with suppress(ApiError):
-            attempt = _planned(app, request, route)
-            await grant.move(attempt.upstream.name)
-            return attempt
-    return None
+    plan = make_plan(request, capability, _draw, greedy, replayed=replayed)
+    return Planned(route, request.prompts * plan.n, capability, plan)
 
 
 async def _drive(
-    app: App, exchange: Exchange, request: Request, attempt: Attempt, grant: Grant, *, chain: bool
+    app: App, exchange: Exchange, request: Request, attempt: Planned, grant: Grant, *, chain: bool
 ) -> FallBack | None:
     """Drive the request at one upstream; gives why where the client has nothing, and another one is to be asked.
 

@@ -13,36 +13,30 @@ from nproxy.choices.compose import asked_as_stream, compose
 from nproxy.choices.events import Event
 from nproxy.choices.plan import Plan, Request
 from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.fallback import Attempt
 from nproxy.gateway.request_id import leg_id
 from nproxy.openai.dialect import Dialect
 from nproxy.upstreams.affinity import prompt_hash
 from nproxy.upstreams.client import Call
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.routes import Route
-from nproxy.upstreams.upstream import Upstream
 
 _PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
 _WRITTEN_ANEW = ("content-type", "content-encoding", "accept-encoding", "x-request-id", "idempotency-key")
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class Planned(Attempt):
     """A request as it is planned for one upstream."""
 
-    route: Route
     capability: Capability
     plan: Plan
-
-    @property
-    def upstream(self) -> Upstream:
-        return self.route.upstream
 
 
 class Legs:
     """The upstream calls of one request: what they share is made once."""
 
-    def __init__(self, exchange: Exchange, request: Request, attempt: Attempt) -> None:
+    def __init__(self, exchange: Exchange, request: Request, attempt: Planned) -> None:
         headers = exchange.request.headers
         upstream, capability = attempt.upstream, attempt.capability
         self._id = exchange.id

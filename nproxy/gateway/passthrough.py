@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import hdrs
 from multidict import CIMultiDict
@@ -12,11 +12,11 @@ from multidict import CIMultiDict
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.failures import as_error, upstreams_own
 from nproxy.gateway import forms
-from nproxy.gateway.admission.desk import Grant
 from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, parsed, read_body
 from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.fallback import Attempt, Fallbacks
 from nproxy.openai.body import Body
 from nproxy.openai.errors import (
     ApiError,
@@ -27,8 +27,11 @@ from nproxy.upstreams.forward import Answer, ForwardError
 from nproxy.upstreams.headers import downward, upward
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.models import ModelName
-from nproxy.upstreams.routes import Route, Routes
+from nproxy.upstreams.routes import Route
 from nproxy.upstreams.upstream import Upstream
+
+Following = Callable[[], Awaitable[Attempt | None]]
+"""Gives the next upstream to ask, None for no other."""
 
 PEEK_BYTES = 64 << 10
 """How far into a multipart body the model is looked for."""
@@ -74,21 +77,18 @@ async def serve(app: App, exchange: Exchange) -> None:
     """Send the request on and the answer back. Raises ApiError where no answer has begun."""
     with app.desk.door(exchange.caller) as hold:
         upload, model = await _open_upload(app, exchange, hold)
-        first = await _route(app, model)
-        routes = app.upstreams.routes(first, model)
-        route = await routes.next() or first
-        if route.upstream is not first.upstream:
-            app.metrics.fallbacks(first.upstream.name, route.upstream.name).inc()
-        async with app.desk.admitted(exchange.caller, route.upstream.name, 1) as grant:
+        fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
+        attempt = await fallbacks.begin()
+        async with app.desk.admitted(exchange.caller, attempt.upstream.name, attempt.choices) as grant:
             exchange.headers.update(app.desk.headers(exchange.caller))
-            while (following := await _serve(exchange, route, upload, _Others(routes, grant))) is not None:
-                app.metrics.fallbacks(route.upstream.name, following.upstream.name).inc()
-                route = following
+            following: Attempt | None = attempt
+            while following is not None:
+                following = await _serve(exchange, following.route, upload, partial(fallbacks.after, grant))
 
 
-async def _serve(exchange: Exchange, route: Route, upload: _Upload, others: _Others) -> Route | None:
-    """Ask one upstream; gives the next one to ask where it failed and nothing was begun, None where all is done."""
-    upstream, kin, attempts = route.upstream, Kin(route.called), _Attempts(route.upstream)
+async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: Following) -> Attempt | None:
+    """Ask one upstream; gives what follows where it failed and nothing was begun, None where all is done."""
+    upstream, kin, retries = route.upstream, Kin(route.called), _Retries(route.upstream)
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
     exchange.headers["x-nproxy-upstream"] = upstream.name
     headers = _headers_up(exchange, upstream, upload)
@@ -97,39 +97,26 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, others: _Oth
         try:
             async with upstream.pass_on(kin, method, target, headers, upload.data(route.name)) as answer:
                 status = Failure(FailureKind.STATUS, "The upstream refused.", status=answer.status)
-                if (following := await others.after(status, upload)) is None:
+                if (attempt := await _elsewhere(status, upload, following)) is None:
                     await _send_back(exchange, answer)
-                return following
+                return attempt
         except ForwardError as error:
             if exchange.response is not None:
                 exchange.abort()  # a cut answer must not look complete
                 return None
-            if not upload.used and attempts.another(error.failure):
+            if not upload.used and retries.another(error.failure):
                 continue
-            if (following := await others.after(error.failure, upload)) is None:
+            if (attempt := await _elsewhere(error.failure, upload, following)) is None:
                 raise upload.error or as_error([error.failure], retries_spent=False) from None
-            return following
+            return attempt
 
 
-@dataclass(frozen=True, slots=True)
-class _Others:
-    """The upstreams that are left to a request, and its permits."""
-
-    routes: Routes
-    grant: Grant
-
-    async def after(self, failure: Failure, upload: _Upload) -> Route | None:
-        """Where a request goes that failed so, if anywhere; its permits move there. One without room is passed over."""
-        if upload.used or not upstreams_own(failure):
-            return None
-        while (route := await self.routes.next()) is not None:
-            with suppress(ApiError):
-                await self.grant.move(route.upstream.name)
-                return route
-        return None
+async def _elsewhere(failure: Failure, upload: _Upload, following: Following) -> Attempt | None:
+    """Where a request goes that failed so, if anywhere."""
+    return None if upload.used or not upstreams_own(failure) else await following()
 
 
-class _Attempts:
+class _Retries:
     """Attempts at one upstream, with the body still here: one is free where nothing was answered on a closing socket.
 
     Others are where nothing can have been done with the request: no connection came about, or the server stood still.

@@ -1,0 +1,71 @@
+"""One request's way along upstreams: the one that has its model, then that one's fallbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from nproxy.gateway.admission.desk import Grant
+from nproxy.gateway.app import App
+from nproxy.openai.errors import ApiError
+from nproxy.upstreams.routes import Route
+from nproxy.upstreams.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A request as it goes to one upstream. choices: the permits that it needs there."""
+
+    route: Route
+    choices: int
+
+    @property
+    def upstream(self) -> Upstream:
+        return self.route.upstream
+
+
+A = TypeVar("A", bound=Attempt)
+
+
+class Fallbacks(Generic[A]):
+    """The attempts of one request: `begin` once, then `after` each that came to nothing.
+
+    first: the upstream that has the model. plan: how a request goes to an upstream; it raises ApiError where that one
+    cannot do what is asked for.
+    """
+
+    def __init__(self, app: App, first: Route, model: str | None, plan: Callable[[Route], A]) -> None:
+        self._routes = app.upstreams.routes(first, model)
+        self._first = first
+        self._plan = plan
+        self._metrics = app.metrics
+        self._name = first.upstream.name
+
+    async def begin(self) -> A:
+        """Where the request goes first: if the upstream that has its model is not in order, the next that can take it.
+
+        Raises ApiError where the request is wrong; the client is never told so by an upstream that it did not ask.
+        """
+        while (route := await self._routes.next()) is not None and route.upstream is not self._first.upstream:
+            with suppress(ApiError):
+                attempt = self._plan(route)
+                if attempt.choices <= route.upstream.settings.max_inflight:
+                    return self._taken(attempt)
+        return self._plan(self._first)
+
+    async def after(self, grant: Grant) -> A | None:
+        """The next upstream that can do what is asked for and has room; the permits are there now. None: no other."""
+        while (route := await self._routes.next()) is not None:
+            with suppress(ApiError):
+                attempt = self._plan(route)
+                await grant.move(route.upstream.name)
+                return self._taken(attempt)
+        return None
+
+    def _taken(self, attempt: A) -> A:
+        name = attempt.upstream.name
+        self._metrics.fallbacks(self._name, name).inc()
+        self._name = name
+        return attempt
