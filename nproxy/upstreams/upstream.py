@@ -223,10 +223,8 @@ class Upstream:
 
     async def document(self, target: str, seconds: float) -> bytes:
         """A small document of the first replica, such as `/metrics`; empty where it does not come."""
-        replica = self.gate.replicas[0]
-        headers = upward(_NO_HEADERS, self.settings.api_key)
         try:
-            status, body = await fetch(self.client, replica, target, headers, seconds=seconds, limit=LIST_BYTES)
+            status, body = await self._get(self.gate.replicas[0], target, seconds)
         except ForwardError:
             return b""
         return body if status == 200 else b""
