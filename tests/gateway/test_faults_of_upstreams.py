@@ -6,7 +6,6 @@ docs/faults.md maps every fault that nproxy is to survive to its tests; here are
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -200,7 +199,6 @@ async def test_mid_stream_sigkill_of_a_server(tmp_path: Path) -> None:
         await gateway.app.idle()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGSTOP")
 async def test_mid_stream_sigstop_of_a_server(tmp_path: Path) -> None:
     async with a_real_server(tmp_path, breaker={"open": 0.1}) as (server, client, gateway):
         outcome = await ask_and(client, server, gateway, "suspend")

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what the tests under tests/system need, all of it below the repository: Python's clients and `transformers serve`,
 # each in a folder of its own, Node.js and npm as a wheel, the npm packages of tests/system/node/package-lock.json, and
-# Debian's prometheus and slowhttptest packages, unpacked and not set up, so that no service starts and no root is needed.
+# Debian's prometheus, slowhttptest and systemd packages, unpacked and not set up, so that no service starts and no root is
+# needed.
 # What is already there is left alone.
 #
 # PYTHON is the interpreter that runs the tests; its pip is used.
@@ -29,15 +30,20 @@ if ! cmp -s $packages/package-lock.json $packages/node_modules/.installed-lock.j
     cp $packages/package-lock.json $packages/node_modules/.installed-lock.json
 fi
 
-debian() {  # PACKAGE FILE: unpacked, where the file that it is wanted for is not there yet
+libraries() {  # PACKAGE: those that it depends on and this system lacks
+    apt-get -s -qq --reinstall --no-install-recommends install "$1" | sed -n "s/^Inst \(lib[^ ]*\) .*/\1/p"
+}
+
+debian() {  # PACKAGE FILE [libraries]: unpacked, where the file that it is wanted for is not there yet
     if [ -x "$tools/$1/$2" ]; then return; fi
     echo "Installing $1"
-    fetch() { apt-get -qq -o APT::Sandbox::User=root download "$1"; }
+    fetch() { apt-get -qq -o APT::Sandbox::User=root download "$1" ${2+$("$2" "$1")}; }
     downloads=$(mktemp -d)
-    (cd "$downloads" && { fetch "$1" || { apt-get update -qq && fetch "$1"; }; })
-    dpkg-deb -x "$downloads"/"$1"_*.deb "$tools/$1"
+    (cd "$downloads" && { fetch "$1" ${3+"$3"} || { apt-get update -qq && fetch "$1" ${3+"$3"}; }; })
+    for package in "$downloads"/*.deb; do dpkg-deb -x "$package" "$tools/$1"; done
     rm -rf "$downloads"
 }
 
 debian prometheus usr/bin/promtool
 debian slowhttptest usr/bin/slowhttptest
+debian systemd usr/bin/systemd-analyze libraries
