@@ -154,12 +154,12 @@ async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
     for name, model in request.query.items():
         if name.lower() == "model":
             exchange.demand_model(model)
+    if exchange.caller.models is not None:
+        return await _for_a_model(app, exchange, hold)
     if not request.can_read_body:
         return _Upload(b"", None), None
     plain = hdrs.CONTENT_ENCODING not in request.headers
     only = app.upstreams.all[0] if len(app.upstreams.all) == 1 else None
-    if exchange.caller.models is not None:
-        return await _for_a_model(app, exchange, hold)
     if only is not None and not only.models.configured:
         return _Upload(b"", chunks(request, app.body_limit)), None
     if plain and request.content_type.endswith("json"):
@@ -178,11 +178,14 @@ async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
 
 
 async def _for_a_model(app: App, exchange: Exchange, hold: Hold) -> tuple[_Upload, str | None]:
-    """Read the body of a caller who may use some models only, and demand that it names those and no others."""
+    """Read the body of a caller who may use some models only, and demand that it names those and no others.
+
+    Where nothing names a model, in a way that any server reads alike, there is no knowing which one would be reached.
+    """
     request = exchange.request
     plain = hdrs.CONTENT_ENCODING not in request.headers
     raw = await read_body(request, app.body_limit, hold=hold) if plain else b""
-    named: Sequence[str | None] = []
+    named: Sequence[str | None] = ()
     body: Body | None = None
     if request.content_type.endswith("json"):
         body = await _json_body(app, raw)
@@ -194,9 +197,16 @@ async def _for_a_model(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
             raise invalid_request(
                 "A part of the form names itself in a way that servers may read differently."
             ) from None
-    for model in named or [None]:
-        exchange.demand_model(model or "", () if body is None else body.fields)
+    for model in named or (None,):
+        if model is None:
+            raise _unknown()
+        exchange.demand_model(model, () if body is None else body.fields)
     return _Upload(raw if body is None else body.raw, None, body), named[0]  # a body names it once, whoever reads it
+
+
+def _unknown() -> ApiError:
+    message = "This key is for some models only; on this path it takes a body, JSON or a form, that names one of them."
+    return ApiError(403, message, type="permission_error", param="model", code="model_required")
 
 
 async def _json_body(app: App, raw: bytes) -> Body | None:
