@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from nproxy.telemetry import logs
+from nproxy.telemetry import line_writer, logs
 from nproxy.telemetry.line_writer import LineWriter
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
+def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(line_writer, "FLUSH_SECONDS", 60.0)  # a thread may get its turn late
     yield
     for name in ("nproxy", "aiohttp"):
         logging.getLogger(name).handlers.clear()
@@ -160,11 +161,12 @@ def test_half_a_line_does_not_spoil_the_next() -> None:
 
 
 def test_flushing_into_a_full_pipe_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nproxy.telemetry.line_writer.FLUSH_SECONDS", 0.05)
     reader, fd = os.pipe()
     writer = LineWriter(fd, most_lines=1)
     writer.emit(record("x" * 1_000_000))
-    writer.flush()  # waits for the thread, which waits for a reader
+    with monkeypatch.context() as impatient:
+        impatient.setattr(line_writer, "FLUSH_SECONDS", 0.05)
+        writer.flush()  # waits for the thread, which waits for a reader
     os.close(reader)
     writer.flush()
     assert writer.dropped == 1
