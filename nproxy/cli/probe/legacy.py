@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
 from nproxy.cli.probe.questions import Asking, Form, Reply
-from nproxy.cli.probe.reading import Reading, read
+from nproxy.cli.probe.reading import ParsedReply, read
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
 
@@ -46,7 +46,7 @@ def _choices(asked: Reply, due: int) -> Finding:
     return yes(said) if came == due else no(said)
 
 
-def _echo(asked: Reply, reading: Reading | None, prompt: str) -> Finding:
+def _echo(asked: Reply, reading: ParsedReply | None, prompt: str) -> Finding:
     if reading is None:
         return unanswered(asked)
     # a tokenizer may put a space in front

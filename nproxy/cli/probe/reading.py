@@ -41,7 +41,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedReply:
     """choices: in order of index. usage: of the whole answer. look: None for an answer in JSON form."""
 
     choices: tuple[Said, ...]
@@ -54,7 +54,7 @@ class Reading:
         return tuple(said.text for said in self.choices)
 
 
-def read(reply: Reply) -> Reading | None:
+def read(reply: Reply) -> ParsedReply | None:
     """Read a reply; None where it is no answer with choices."""
     if not reply.ok:
         return None
@@ -64,10 +64,10 @@ def read(reply: Reply) -> Reading | None:
     if not isinstance(value, dict):
         return None
     choices = tuple(_said(choice, Said()) for choice in choices_of(value))
-    return Reading(choices, parse_usage(value.get("usage"))) if choices else None
+    return ParsedReply(choices, parse_usage(value.get("usage"))) if choices else None
 
 
-def _stream(body: bytes) -> Reading | None:
+def _stream(body: bytes) -> ParsedReply | None:
     look, choices = Look(), dict[int, Said]()
     for chunk in _chunks(body, look):
         look.events += 1
@@ -87,7 +87,7 @@ def _stream(body: bytes) -> Reading | None:
     if not choices or look.error:
         return None
     whole = within_leg(look.tails, look.riders, choices=len(choices))
-    return Reading(tuple(choices[index] for index in sorted(choices)), whole, look)
+    return ParsedReply(tuple(choices[index] for index in sorted(choices)), whole, look)
 
 
 def _chunks(body: bytes, look: Look) -> Iterator[Mapping[str, JSON]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
 from nproxy.cli.probe.questions import Asking, Form, Reply
-from nproxy.cli.probe.reading import Reading, read
+from nproxy.cli.probe.reading import ParsedReply, read
 
 SPECIAL = {"generation_config": json.dumps({"do_sample": True})}
 """What transformers serve wants before it draws."""
@@ -121,7 +121,7 @@ def per_choice(drawn: Drawn, width: int, seed: int) -> Asking[Finding]:
 
 def _texts(replies: Sequence[Reply]) -> list[str]:
     """The first choice's text of each reply that is an answer."""
-    readings: list[Reading | None] = [read(reply) for reply in replies]
+    readings: list[ParsedReply | None] = [read(reply) for reply in replies]
     return [reading.texts[0] for reading in readings if reading is not None]
 
 

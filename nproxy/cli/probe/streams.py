@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
 from nproxy.cli.probe.questions import Asking, Form, Reply
-from nproxy.cli.probe.reading import Look, Reading, read
+from nproxy.cli.probe.reading import Look, ParsedReply, read
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.usage import Usage
 
@@ -31,7 +31,7 @@ def stream(form: Form, width: int) -> Asking[dict[str, Finding]]:
     return {**found, **_seen(form, reading, reading.look)}
 
 
-def _no_stream(asked: Reply, reading: Reading | None) -> Finding:
+def _no_stream(asked: Reply, reading: ParsedReply | None) -> Finding:
     if reading is not None:
         return no("answered in JSON form")
     if asked.ok:
@@ -39,7 +39,7 @@ def _no_stream(asked: Reply, reading: Reading | None) -> Finding:
     return no(asked.said()) if asked.refused else unknown(asked.said())
 
 
-def _seen(form: Form, reading: Reading, look: Look) -> dict[str, Finding]:
+def _seen(form: Form, reading: ParsedReply, look: Look) -> dict[str, Finding]:
     count = len(reading.choices)
     unfinished = [index for index, said in enumerate(reading.choices) if said.finish is None]
     found = {
@@ -74,7 +74,7 @@ def role_chunks(look: Look, count: int) -> Finding:
     return yes(f"{count} of {count}") if roles == sorted(roles) else no(f"in the order {roles}")
 
 
-def _usage(form: Form, reading: Reading, look: Look) -> dict[str, Finding]:
+def _usage(form: Form, reading: ParsedReply, look: Look) -> dict[str, Finding]:
     if reading.usage is None:
         return {"stream_usage": no("no chunk carried it")}
     if len(look.tails) == 1:
@@ -90,7 +90,7 @@ def _usage(form: Form, reading: Reading, look: Look) -> dict[str, Finding]:
     }
 
 
-def json_usage(reading: Reading | None) -> Finding:
+def json_usage(reading: ParsedReply | None) -> Finding:
     """Whether an answer in JSON form carries usage."""
     if reading is None:
         return unknown("no answer")
@@ -101,7 +101,7 @@ def _counted(usage: Usage) -> str:
     return f"{usage.prompt} prompt + {usage.completion} completion tokens"
 
 
-def counts_all(answers: Sequence[tuple[int, Reading]]) -> Finding:
+def counts_all(answers: Sequence[tuple[int, ParsedReply]]) -> Finding:
     """Whether usage counts the tokens of all choices. answers: each with the most tokens that a choice could have.
 
     A choice that ended by length has them all, so that fewer were not counted where the total is below their

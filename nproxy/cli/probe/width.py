@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from nproxy.choices.remedies import named_width
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
 from nproxy.cli.probe.questions import Asking, Form, Reply
-from nproxy.cli.probe.reading import Reading, read
+from nproxy.cli.probe.reading import ParsedReply, read
 from nproxy.openai.errors import wrap_foreign
 
 
@@ -21,7 +21,7 @@ class Width:
     finding: Finding
     widest: int = 1
     limited: bool = False
-    readings: list[tuple[int, Reading]] = field(default_factory=list)
+    readings: list[tuple[int, ParsedReply]] = field(default_factory=list)
 
 
 def pair(form: Form) -> Asking[Width]:

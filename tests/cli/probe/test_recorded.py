@@ -12,7 +12,7 @@ from nproxy.cli.probe import legacy, streams, width
 from nproxy.cli.probe.findings import Report
 from nproxy.cli.probe.interview import Plan, conduct, interview
 from nproxy.cli.probe.questions import Asking, Form, Get, Post, Question, Reply
-from nproxy.cli.probe.reading import Reading, read
+from nproxy.cli.probe.reading import ParsedReply, read
 from nproxy.openai.dialect import Dialect
 from tests.cli.probe.pretend import reply
 from tests.transcripts import recorded
@@ -28,7 +28,7 @@ def as_reply(server: str, name: str) -> Reply:
     return Reply(transcript.status, transcript.headers, transcript.body)
 
 
-def reading(server: str, name: str) -> Reading:
+def reading(server: str, name: str) -> ParsedReply:
     found = read(as_reply(server, name))
     assert found is not None
     return found
