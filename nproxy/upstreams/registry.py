@@ -20,7 +20,7 @@ Snapshot = dict[str, Any]
 """What is registered of each upstream that has anything, as JSON holds them."""
 
 
-class Full(Exception):
+class TooMany(Exception):
     """There is no room for another server, or another mark; the message says which."""
 
 
@@ -38,11 +38,11 @@ class Registry:
         self._draining: set[tuple[str, str]] = set()
 
     def announce(self, upstream: str, server: Server, seconds: float, now: float) -> bool:
-        """Take a server for so many seconds from now, or renew its lease; gives whether it is new. Raises Full."""
+        """Take a server for so many seconds from now, or renew its lease; gives whether it is new. Raises TooMany."""
         key = (upstream, server.url)
         new = key not in self._leases
         if new and len(self._leases) >= MOST_SERVERS:
-            raise Full(f"{MOST_SERVERS} servers are announced; there is no room for another.")
+            raise TooMany(f"{MOST_SERVERS} servers are announced; there is no room for another.")
         self._leases[key] = _Lease(server, now + seconds)
         return new
 
@@ -51,9 +51,9 @@ class Registry:
         return self._leases.pop((upstream, url), None) is not None
 
     def drain(self, upstream: str, address: str) -> None:
-        """Mark an address: its replica gets no new calls until `undrain`, be it that it goes and comes. Raises Full."""
+        """Mark an address: its replica gets no new calls until `undrain`, though it go and come. Raises TooMany."""
         if len(self._draining) >= MOST_DRAINING and (upstream, address) not in self._draining:
-            raise Full(f"{MOST_DRAINING} addresses are marked as draining; there is no room for another.")
+            raise TooMany(f"{MOST_DRAINING} addresses are marked as draining; there is no room for another.")
         self._draining.add((upstream, address))
 
     def undrain(self, upstream: str, address: str) -> bool:

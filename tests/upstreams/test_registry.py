@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nproxy.upstreams import registry as module
 from nproxy.upstreams.membership import Registered, Server
 from nproxy.upstreams.registrar import Registrar
-from nproxy.upstreams.registry import Full, Registry, Snapshot
+from nproxy.upstreams.registry import Registry, Snapshot, TooMany
 
 A, B = Server("http://a/v1"), Server("http://b/v1", 2, ("m",))
 
@@ -67,12 +67,12 @@ def test_there_is_a_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_DRAINING", 1)
     registry = Registry()
     registry.announce("u", A, 30, now=0)
-    with pytest.raises(Full):
+    with pytest.raises(TooMany):
         registry.announce("v", B, 30, now=0)
     registry.announce("u", A, 30, now=1)
     registry.drain("u", A.url)
     registry.drain("u", A.url)
-    with pytest.raises(Full):
+    with pytest.raises(TooMany):
         registry.drain("u", B.url)
 
 

@@ -14,7 +14,7 @@ from nproxy.openai.errors import ApiError, invalid_request, shorten
 from nproxy.openai.jsonvalue import dumps
 from nproxy.upstreams.membership import Server
 from nproxy.upstreams.registrar import Registrar
-from nproxy.upstreams.registry import Full
+from nproxy.upstreams.registry import TooMany
 
 BODY_BYTES = 64 << 10
 RENEWALS = 3
@@ -39,8 +39,8 @@ async def announce(behind: Behind, exchange: Exchange, upstream: str) -> None:
     server = Server(str(said.url), said.weight, models)
     try:
         new = behind.registrar.announce(upstream, server, said.lease_seconds)
-    except Full as full:
-        raise _conflict(str(full)) from None
+    except TooMany as error:
+        raise _conflict(str(error)) from None
     told = {
         "upstream": upstream,
         "replica": server.url,
@@ -69,8 +69,8 @@ async def drain(behind: Behind, exchange: Exchange, upstream: str) -> None:
         raise _not_there(upstream, address)
     try:
         behind.registrar.drain(upstream, address)
-    except Full as full:
-        raise _conflict(str(full)) from None
+    except TooMany as error:
+        raise _conflict(str(error)) from None
     await exchange.respond(200, dumps({"upstream": upstream, "replica": address, "draining": True}))
 
 
