@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import cast
 
 from nproxy.workers.frames import Frames, FrameTooLong, frame
-from nproxy.workers.messages import Answer, Ask, Json, Message, NotAMessage, Question, decode, encode
+from nproxy.workers.messages import Json, Message, NotAMessage, Query, Question, Result, decode, encode
 
 MOST_UNREAD = 64 << 20
 """Bytes that wait for a peer which takes nothing; beyond, it counts as dead."""
@@ -58,7 +58,7 @@ class Channel(asyncio.Protocol):
             raise ChannelClosed
         number = next(self._numbers)
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
-        self.send(Ask(number, what))
+        self.send(Query(number, what))
         try:
             async with asyncio.timeout(seconds):
                 return await answer
@@ -98,7 +98,7 @@ class Channel(asyncio.Protocol):
 
     def _take(self, message: Message) -> None:
         self.heard += 1
-        if not isinstance(message, Answer):
+        if not isinstance(message, Result):
             self._inbox.put_nowait(message)
         elif (asked := self._asked.get(message.number)) is not None and not asked.done():
             asked.set_result(message.data)

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 2
-"""Raised whenever a message changes its meaning."""
+PROTOCOL = 3
+"""Raised whenever a message changes its name or meaning."""
 
 Json = Any
 """Plain data: what JSON can hold."""
@@ -53,11 +53,11 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Reload:
+class Reconfigure:
     """Serve with these settings from now on: `Reading.message()`."""
 
     settings: dict[str, Json] = field(repr=False)
-    kind: Literal["reload"] = "reload"
+    kind: Literal["reconfigure"] = "reconfigure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,24 +106,24 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Query:
     """A question; the number comes back with its answer."""
 
     number: int
     what: Question
-    kind: Literal["ask"] = "ask"
+    kind: Literal["query"] = "query"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Result:
     """What was asked for under this number."""
 
     number: int
     data: Json
-    kind: Literal["answer"] = "answer"
+    kind: Literal["result"] = "result"
 
 
-Message = Start | Reload | Members | Drain | Taught | Admission | Ready | Beat | Ask | Answer
+Message = Start | Reconfigure | Members | Drain | Taught | Admission | Ready | Beat | Query | Result
 
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
 

@@ -14,10 +14,9 @@ from typing import assert_never
 
 from nproxy.config import Config, Reading
 from nproxy.gateway import reload
+from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.clerk import Clerk, owner
-from nproxy.gateway.admission.ledger import Bounds
-from nproxy.gateway.admission.messages import Answer as Admitted
-from nproxy.gateway.admission.messages import Room, message_of, to_data
+from nproxy.gateway.admission.messages import Answer, Room, message_of, to_data
 from nproxy.gateway.introspect import ENGINE_METRICS_SECONDS
 from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import ParentMetrics, engine_lines
@@ -30,15 +29,15 @@ from nproxy.workers.channel import ChannelClosed
 from nproxy.workers.messages import (
     PROTOCOL,
     Admission,
-    Answer,
-    Ask,
     Beat,
     Drain,
     Json,
     Members,
     Message,
+    Query,
     Ready,
-    Reload,
+    Reconfigure,
+    Result,
     Start,
     Taught,
 )
@@ -122,7 +121,7 @@ class Parent:
         self._lessons.clear()  # which of them still hold, each worker knows for itself
         logs.reformat(self.config.telemetry.log_format)
         self._clerk.reconfigure(Bounds.of(self.config))
-        self.supervisor.tell(Reload(reading.message()))
+        self.supervisor.tell(Reconfigure(reading.message()))
 
     def reloaded(self, last: reload.Reload) -> None:
         """Tell of a reload."""
@@ -135,7 +134,7 @@ class Parent:
         self._members = snapshot
         self.supervisor.tell(Members(snapshot))
 
-    def _deliver(self, answer: Admitted) -> None:
+    def _deliver(self, answer: Answer) -> None:
         message = Admission(to_data(answer))
         if isinstance(answer, Room):
             self.supervisor.tell(message)
@@ -149,16 +148,16 @@ class Parent:
             case Taught():
                 self._lessons.append((time.monotonic(), message))
                 self.supervisor.tell(message, but=worker)
-            case Ask():
+            case Query():
                 self.supervisor.beside(self._answer(worker, message))
-            case Start() | Reload() | Members() | Drain() | Ready() | Beat() | Answer():
+            case Start() | Reconfigure() | Members() | Drain() | Ready() | Beat() | Result():
                 log.error("no message for the parent", extra={"fields": {"kind": message.kind}})
             case _:
                 assert_never(message)
 
-    async def _answer(self, worker: Worker, question: Ask) -> None:
+    async def _answer(self, worker: Worker, query: Query) -> None:
         answer: Json
-        match question.what:
+        match query.what:
             case "metrics":
                 answer = (await self.exposition()).decode()
             case "status":
@@ -166,8 +165,8 @@ class Parent:
             case "ready":
                 answer = await self.why_unready()
             case _:
-                assert_never(question.what)
-        worker.send(Answer(question.number, answer))
+                assert_never(query.what)
+        worker.send(Result(query.number, answer))
 
     # ---- what they are as a whole
 

@@ -14,10 +14,11 @@ from typing import Any, assert_never
 from nproxy import __version__
 from nproxy.config import ConfigError
 from nproxy.config.loading import from_message, keys_from_message
+from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.clerk import Deliver, Transport
-from nproxy.gateway.admission.ledger import Bounds
 from nproxy.gateway.admission.messages import Message as Sent
 from nproxy.gateway.admission.messages import answer_of, to_data
+from nproxy.gateway.admission.refusals import UNANSWERED
 from nproxy.gateway.app import App
 from nproxy.gateway.introspect import look, status_document, why_unready
 from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running
@@ -29,17 +30,17 @@ from nproxy.workers.lessons import lesson_of, taught
 from nproxy.workers.messages import (
     PROTOCOL,
     Admission,
-    Answer,
-    Ask,
     Beat,
     Drain,
     Json,
     Members,
     Message,
     NotAMessage,
+    Query,
     Question,
     Ready,
-    Reload,
+    Reconfigure,
+    Result,
     Start,
     Taught,
 )
@@ -124,17 +125,17 @@ class _Worker:
         match message:
             case Drain():
                 self._drain(message)
-            case Reload(settings=settings):
+            case Reconfigure(settings=settings):
                 self._reload(settings)
             case Members(members=members):
                 self._app.upstreams.take_members(members)
             case Taught():
                 self._learn(message)
-            case Ask():
+            case Query():
                 self._tasks.create_task(self._answer(message))
             case Admission(message=data):
                 self._ledger.hear(data)
-            case Start() | Ready() | Beat() | Answer():
+            case Start() | Ready() | Beat() | Result():
                 log.error("no message for a worker", extra={"fields": {"kind": message.kind}})
             case _:
                 assert_never(message)
@@ -179,9 +180,9 @@ class _Worker:
         look(self._app)
         self._channel.send(Beat(as_data(self._app.metrics.report())))
 
-    async def _answer(self, question: Ask) -> None:
+    async def _answer(self, query: Query) -> None:
         answer: Json = None
-        match question.what:
+        match query.what:
             case "metrics":
                 self._report()  # the answer is the beat before it: reports come in the order in which they were made
             case "status":
@@ -189,8 +190,8 @@ class _Worker:
             case "ready":
                 answer = await why_unready(self._app)
             case _:
-                assert_never(question.what)
-        self._channel.send(Answer(question.number, answer))
+                assert_never(query.what)
+        self._channel.send(Result(query.number, answer))
 
 
 class _Ledger:
@@ -237,4 +238,4 @@ class _Parent:
         try:
             return await self._channel.ask(what, ASK_SECONDS)
         except (ChannelClosed, TimeoutError):
-            raise ApiError(503, "The parent process does not answer.", type="server_error", code="not_ready") from None
+            raise ApiError(503, UNANSWERED, type="server_error", code="not_ready") from None

@@ -11,7 +11,7 @@ import pytest
 
 from nproxy.workers import channel as channels
 from nproxy.workers.channel import Channel, ChannelClosed, connect
-from nproxy.workers.messages import Answer, Ask, Message, Ready
+from nproxy.workers.messages import Message, Query, Ready, Result
 
 
 @dataclass
@@ -43,9 +43,9 @@ async def test_a_question_has_its_answer(pair: Pair) -> None:
 
     async def answer() -> None:
         async for message in other.messages():
-            assert isinstance(message, Ask)
-            other.send(Answer(message.number + 1000, "nobody asked this"))
-            other.send(Answer(message.number, f"{message.what} it is"))
+            assert isinstance(message, Query)
+            other.send(Result(message.number + 1000, "nobody asked this"))
+            other.send(Result(message.number, f"{message.what} it is"))
 
     answering = asyncio.ensure_future(answer())
     first, second = await asyncio.gather(pair.channel.ask("metrics", 5), pair.channel.ask("ready", 5))
@@ -82,5 +82,5 @@ async def test_garbage_closes_the_channel(pair: Pair, garbage: bytes) -> None:
 async def test_a_peer_that_takes_nothing_is_given_up(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "MOST_UNREAD", 1 << 20)
     for _ in range(100):
-        pair.channel.send(Answer(0, "x" * (1 << 16)))
+        pair.channel.send(Result(0, "x" * (1 << 16)))
     await rest(pair.channel)

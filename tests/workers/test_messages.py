@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from nproxy.workers.frames import LENGTH_BYTES, LONGEST_FRAME, Frames, FrameTooLong, frame
 from nproxy.workers.messages import (
     Admission,
-    Answer,
-    Ask,
     Beat,
     Drain,
     Members,
     Message,
     NotAMessage,
+    Query,
     Ready,
-    Reload,
+    Reconfigure,
+    Result,
     Start,
     Taught,
     decode,
@@ -37,15 +37,15 @@ LESSON = Taught("u", "m", ("NativeWidth", {"asked": 4, "got": 2}))
 
 ALL: list[Message] = [
     Start(1, 0, 2, "w7", SETTINGS, "info", "/tmp/engine.sock", {"u": []}, (LESSON,)),
-    Reload(SETTINGS),
+    Reconfigure(SETTINGS),
     Members({"u": [["http://h/v1", 1.5]]}),
     Drain("handover", 600.0),
     LESSON,
     Admission({"ticket": 7, "choices": 8}),
     Ready("1.0"),
     Beat([["nproxy_requests", "counter", "text", "sum", [["nproxy_requests_total", [["code", "200"]], "1.0"]]]]),
-    Ask(3, "metrics"),
-    Answer(3, None),
+    Query(3, "metrics"),
+    Result(3, None),
 ]
 
 
@@ -60,7 +60,8 @@ def test_settings_are_in_no_repr() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"{}", b'{"kind":"nope"}', b'{"kind":"ask","number":"x","what":"metrics"}', b"\xff\x00", b"[]"]
+    "data",
+    [b"", b"{", b"{}", b'{"kind":"nope"}', b'{"kind":"query","number":"x","what":"metrics"}', b"\xff\x00", b"[]"],
 )
 def test_other_bytes_are_no_message_and_are_not_repeated(data: bytes) -> None:
     with pytest.raises(NotAMessage) as raised:
