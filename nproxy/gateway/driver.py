@@ -6,7 +6,7 @@ It decides nothing. One TaskGroup holds the request's legs; whatever way the req
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from math import isfinite
 from typing import assert_never
@@ -143,6 +143,7 @@ class Drive:
                 case Retried(reason=reason):
                     self._observer.retried(reason)
                 case CallEnded(leg=leg, failure=failure):
+                    self._observer.call_ended(leg, failure)
                     self._judge(leg, failure)
                 case ChoiceFinished():
                     self._observer.choice_finished(command)
@@ -158,11 +159,11 @@ class Drive:
     async def _write(self, begin: Begin | None, output: bytes, respond: Respond | None) -> None:
         exchange = self._exchange
         if respond is not None:
-            exchange.headers.update(respond.headers)  # over those of the plan: it may have gone otherwise
+            self._tell(respond.headers)
             await exchange.respond(respond.status, respond.body)
             return
         if begin is not None:
-            exchange.headers.update(begin.headers)
+            self._tell(begin.headers)
             await exchange.begin(200, STREAM_HEADERS)
         if self.fell_back is not None:
             return
@@ -172,6 +173,11 @@ class Drive:
             await exchange.write(output)
         elif begin is not None:
             exchange.flush_head()
+
+    def _tell(self, headers: Iterable[tuple[str, str]]) -> None:
+        """Take these over those of the plan: it may have gone otherwise. Log and metrics say what the client reads."""
+        self._exchange.headers.update(headers)
+        self._exchange.mode = self._exchange.headers["x-nproxy-mode"]
 
     async def _break_off(self, error: ApiError) -> None:
         self._exchange.outcome = "ended"
@@ -192,13 +198,11 @@ class Drive:
 
     async def _run_leg(self, command: OpenLeg) -> None:
         number = command.leg.number
-        outcome, failed = "cancelled", None
         self._observer.leg_opened(command.leg)
         try:
             async with aclosing(self._open_call(command)) as batches:
                 async for batch in batches:
-                    failed = self._observer.batch(number, batch)
+                    self._observer.batch(number, batch)
                     await self._inbox.put(batch)
-            outcome = failed or "ok"
         finally:
-            self._observer.leg_ended(outcome)
+            self._observer.leg_closed()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from nproxy.choices.commands import ChoiceFinished, Spent
-from nproxy.choices.events import Event, LegChunk, LegFailed
+from nproxy.choices.events import Event, Failure, LegChunk
 from nproxy.choices.leg import Leg
 from nproxy.telemetry.metrics import Metrics
 
@@ -35,6 +35,7 @@ class Observer:
         "_metrics",
         "_model",
         "_started",
+        "_unjudged",
         "_upstream",
     )
 
@@ -45,6 +46,7 @@ class Observer:
         self._model = model
         self._started = started
         self._clock = asyncio.get_running_loop().time
+        self._unjudged: set[int] = set()  # legs whose last call is not known to have gone well or badly
         self._last: dict[int, float] = {}
         self._gaps = metrics.inter_token(upstream, model)
         self._first_finish = self._last_finish = 0.0
@@ -52,15 +54,19 @@ class Observer:
     def leg_opened(self, leg: Leg) -> None:
         self._metrics.leg_width.observe(leg.width)
         self._metrics.inflight_legs(self._upstream).inc()
+        self._unjudged.add(leg.number)
 
-    def leg_ended(self, outcome: str) -> None:
+    def leg_closed(self) -> None:
+        """A call is over, whatever becomes of what it brought."""
         self._metrics.inflight_legs(self._upstream).dec()
-        self._metrics.legs(self._upstream, outcome).inc()
 
-    def batch(self, leg: int, events: Sequence[Event]) -> str | None:
-        """Note one batch of a leg; gives the leg's outcome when it failed with it."""
-        if isinstance(events[-1], LegFailed):
-            return events[-1].failure.kind.value
+    def call_ended(self, leg: int, failure: Failure | None) -> None:
+        """What became of a leg's last call: a whole answer that nobody can read is known as one only here."""
+        self._unjudged.discard(leg)
+        self._metrics.legs(self._upstream, "ok" if failure is None else failure.kind.value).inc()
+
+    def batch(self, leg: int, events: Sequence[Event]) -> None:
+        """Note one batch of a leg."""
         if chunks := sum(isinstance(event, LegChunk) for event in events):
             self._account.came(chunks)
             now = self._clock()
@@ -70,7 +76,6 @@ class Observer:
             elif not self._last:
                 self._metrics.first_token(self._upstream, self._model).observe(now - self._started)
             self._last[leg] = now
-        return None
 
     def choice_finished(self, command: ChoiceFinished) -> None:
         self._metrics.choices(self._upstream, self._model, _known_reason(command.finish_reason)).inc()
@@ -101,7 +106,9 @@ class Observer:
         self._metrics.resumes(self._upstream, how, outcome).inc()
 
     def ended(self, choices: int) -> None:
-        """The request is over."""
+        """The request is over; calls that were still wanted are left."""
+        if self._unjudged:
+            self._metrics.legs(self._upstream, "cancelled").inc(len(self._unjudged))
         if choices > 1 and self._first_finish:
             self._metrics.skew(self._upstream, self._model).observe(self._last_finish - self._first_finish)
 

@@ -139,6 +139,25 @@ async def test_retries_and_failures_are_counted(gateway: Gateway, upstream: Fake
     assert 'nproxy_retries_total{reason="' in text
 
 
+async def test_a_call_is_ok_only_if_its_answer_could_be_read(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.behaviour = Behaviour(body=b"<html>Welcome</html>", content_type="text/html")
+    for stream in (False, True):
+        assert (await gateway.ask(stream=stream)).status_code == 502
+    text = (await gateway.client.get("/metrics")).text
+    outcomes = {line.partition(" ")[0] for line in text.splitlines() if line.startswith("nproxy_legs_total{")}
+    assert outcomes == {'nproxy_legs_total{outcome="malformed",upstream="fake"}'}
+
+
+async def test_log_and_metrics_tell_the_mode_that_the_client_is_told(
+    gateway: Gateway, lines: list[logging.LogRecord]
+) -> None:
+    answer = await gateway.ask(n=2)  # asked natively first, then for what was missing
+    await gateway.app.idle()
+    assert answer.headers["x-nproxy-mode"] == "fanout"
+    assert [vars(record)["fields"]["mode"] for record in lines] == ["fanout"]
+    assert 'mode="fanout"' in (await gateway.client.get("/metrics")).text
+
+
 async def test_build_info_and_lag(gateway: Gateway) -> None:
     text = (await gateway.client.get("/metrics")).text
     assert "nproxy_build_info{version=" in text
