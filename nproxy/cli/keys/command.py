@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 import tempfile
 from pathlib import Path
 
@@ -58,15 +59,27 @@ def _put(file: Path, name: str, digest: str) -> None:
     if there:
         read_keys(file)
     text = with_hash(file.read_bytes().decode("utf-8-sig") if there else "", name, digest)
+    file = file.resolve()  # beside what a link leads to, which may be on another disk
     handle, written = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # its mode is 0600
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(text.encode())
         read_keys(Path(written))
         if there:
-            Path(written).chmod(file.stat().st_mode & 0o777)
-        Path(written).replace(file.resolve())
+            _allow_the_same(file, Path(written))
+        Path(written).replace(file)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             Path(written).unlink()
         raise
+
+
+def _allow_the_same(file: Path, other: Path) -> None:
+    """Give another file the owner, the group and the mode of the first: whoever could read the one can read the other.
+
+    Raises OSError where that is not ours to give.
+    """
+    had, has = file.stat(), other.stat()
+    if (had.st_uid, had.st_gid) != (has.st_uid, has.st_gid):
+        os.chown(other, had.st_uid, had.st_gid)
+    other.chmod(stat.S_IMODE(had.st_mode))

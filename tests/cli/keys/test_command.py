@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -45,12 +47,35 @@ def test_a_file_gets_the_hash_and_nobody_else_the_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away")
+def test_who_could_read_the_file_still_can(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    run("new", "a", "--file", str(file))
+    os.chown(file, 1234, 4321)
+    file.chmod(0o640)
+    assert run("new", "b", "--file", str(file)).exit_code == 0
+    now = file.stat()
+    assert (now.st_uid, now.st_gid, stat.S_IMODE(now.st_mode)) == (1234, 4321, 0o640)
+
+
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     file, link = tmp_path / "real.yaml", tmp_path / "keys.yaml"
     run("new", "a", "--file", str(file))
     link.symlink_to(file)
     assert run("new", "b", "--file", str(link)).exit_code == 0
     assert link.is_symlink() and len(read_keys(file)) == 2
+
+
+def test_a_link_may_lead_to_another_disk(tmp_path: Path) -> None:
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("one disk only")
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        file, link = Path(folder, "keys.yaml"), tmp_path / "keys.yaml"
+        run("new", "a", "--file", str(file))
+        link.symlink_to(file)
+        assert run("new", "b", "--file", str(link)).exit_code == 0
+        assert link.is_symlink() and len(read_keys(file)) == 2
 
 
 @pytest.mark.parametrize(
