@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from nproxy.gateway.admission.desk import Grant
+from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.app import App
 from nproxy.openai.errors import ApiError
 from nproxy.upstreams.routes import Route

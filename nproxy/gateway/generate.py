@@ -13,7 +13,7 @@ from nproxy.choices.commands import FallBack
 from nproxy.choices.conduct import Conduct
 from nproxy.choices.plan import Request, make_plan
 from nproxy.choices.settings import ConductSettings
-from nproxy.gateway.admission.desk import Grant
+from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.guess import guess, guess_prompt
 from nproxy.gateway.admission.memory import Hold
 from nproxy.gateway.app import App

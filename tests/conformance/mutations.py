@@ -323,11 +323,11 @@ _LIMITS = [
     ),
     ("N2", CHOICES + "failures.py", "case FailureKind.TIMEOUT:", "case FailureKind.TIMEOUT if False:"),
     ("N3", ADMISSION + "ledger.py", "elif self.taken + choices > self.bounds.inflight:", "elif False:"),
-    ("N3", ADMISSION + "ledger.py", "return least if ask.choices > least else None", "return None"),
+    ("N3", ADMISSION + "bounds.py", "return least if ask.choices > least else None", "return None"),
     (
         "N3",
-        ADMISSION + "ledger.py",
-        "ask.most, self.bounds.upstreams.get(ask.upstream), ask.rates.choices)",
+        ADMISSION + "bounds.py",
+        "ask.most, self.upstreams.get(ask.upstream), ask.rates.choices)",
         "ask.most)",
     ),
     (

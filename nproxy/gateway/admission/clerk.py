@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from nproxy.gateway.admission.ledger import Bounds, Ledger
+from nproxy.gateway.admission.bounds import Bounds
+from nproxy.gateway.admission.ledger import Ledger
 from nproxy.gateway.admission.messages import Answer, Message
 
 Deliver = Callable[[Answer], None]
@@ -42,19 +43,20 @@ class Clerk:
         self.ledger = Ledger(bounds)
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, message: Message) -> None:
         """Take a desk's message."""
-        self._tell(self.ledger.receive(message, self._loop.time()))
+        self._tell(self.ledger.receive(message, self._clock()))
 
     def lost(self, prefix: str) -> None:
         """The desk whose tickets begin with this prefix is gone, and leaves with all of them."""
-        self._tell(self.ledger.lost(f"{prefix}-", self._loop.time()))
+        self._tell(self.ledger.lost(f"{prefix}-", self._clock()))
 
     def reconfigure(self, bounds: Bounds) -> None:
         """Set other limits."""
-        self._tell(self.ledger.reconfigure(bounds, self._loop.time()))
+        self._tell(self.ledger.reconfigure(bounds, self._clock()))
 
     def close(self) -> None:
         """Let nobody in any more."""
@@ -73,7 +75,7 @@ class Clerk:
 
     def _tick(self) -> None:
         self._timer = None
-        self._tell(self.ledger.tick(self._loop.time()))
+        self._tell(self.ledger.tick(self._clock()))
 
 
 def owner(ticket: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
-from typing import Self, assert_never
+from typing import assert_never
 
-from nproxy.config import Config
+from nproxy.gateway.admission.accounts import Accounts
+from nproxy.gateway.admission.bounds import Bounds
+from nproxy.gateway.admission.claims import Claim
 from nproxy.gateway.admission.drain_rate import DrainRate
 from nproxy.gateway.admission.messages import (
     Admitted,
@@ -22,32 +23,11 @@ from nproxy.gateway.admission.messages import (
     Refused,
     Room,
 )
-from nproxy.gateway.admission.queue import Account, Claim, FairQueue
+from nproxy.gateway.admission.queue import FairQueue
 from nproxy.gateway.admission.rates import levels_of, limits_of
 
-MOST_KEYS = 65_536
-"""Keys that are remembered; without `auth` anybody can make up as many as he likes."""
-LEAST_SWEEP = 1024
-"""Fewer keys are not worth looking for those that can be forgotten."""
 LEAST_RETRY, MOST_RETRY = 1.0, 60.0
 """Seconds that a client is told to wait where the queue is full or too slow."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What all keys share. inflight, queue: choices. seconds: the longest wait. upstreams: most choices on each."""
-
-    inflight: int
-    queue: int
-    seconds: float
-    upstreams: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, config: Config) -> Self:
-        """What the configuration says."""
-        limits = config.limits
-        each = {upstream.name: upstream.max_inflight for upstream in config.upstreams}
-        return cls(limits.inflight_choices, limits.queue_choices, limits.queue_seconds, each)
 
 
 class Ledger:
@@ -64,16 +44,15 @@ class Ledger:
         self.bounds = bounds
         self.taken = 0
         self._claims: dict[str, Claim] = {}
-        self._accounts: dict[str, Account] = {}
         self._upstreams: Counter[str] = Counter()
         self._queue = FairQueue()
+        self._accounts = Accounts(self._queue.forgets)
         self._waiting: dict[str, Claim] = {}  # in the queue, oldest first
         self._moving: dict[str, Claim] = {}  # have all permits but an upstream's
         self._reserved = False  # what is free of the whole is kept for the first in the queue
         self._drained = DrainRate()
         self._told_full = self._freed = False
         self._number = 0
-        self._sweep_at = LEAST_SWEEP
         self._answers: list[Answer] = []
 
     @property
@@ -84,7 +63,7 @@ class Ledger:
     @property
     def keys(self) -> int:
         """Keys of which something is remembered."""
-        return len(self._accounts)
+        return len(self._accounts.by_key)
 
     # ---- what comes in. Each gives the answers that follow from it, to whomsoever.
 
@@ -126,7 +105,7 @@ class Ledger:
         """Other limits from now on. Nobody loses what he has; who waits and would never fit any more is refused."""
         self.bounds = bounds
         for claim in tuple(self._waiting.values()):
-            if (limit := self._too_wide(claim.ask)) is not None:
+            if (limit := self.bounds.too_narrow_for(claim.ask)) is not None:
                 self._refuse(claim, "too_wide", now, limit=limit)
         self._freed = True
         self._serve(now)
@@ -135,10 +114,10 @@ class Ledger:
     # ---- requests
 
     def _ask(self, ask: Ask, now: float) -> None:
-        if (limit := self._too_wide(ask)) is not None:
+        if (limit := self.bounds.too_narrow_for(ask)) is not None:
             self._answers.append(Refused(ask.ticket, "too_wide", limit=limit))
             return
-        account = self._account(ask, now)
+        account = self._accounts.of(ask, now)
         meters = account.meters
         for what, amount, limit in limits_of(ask):
             if wait := meters.wait(what, amount, limit, now):
@@ -253,12 +232,6 @@ class Ledger:
     def _upstream_has(self, upstream: str, choices: int) -> bool:
         return self._upstreams[upstream] + choices <= self.bounds.upstreams.get(upstream, inf)
 
-    def _too_wide(self, ask: Ask) -> int | None:
-        """The limit under which the request would never fit."""
-        limits = (self.bounds.inflight, ask.most, self.bounds.upstreams.get(ask.upstream), ask.rates.choices)
-        least = min(limit for limit in limits if limit is not None)
-        return least if ask.choices > least else None
-
     # ---- who is refused
 
     def _refuse(self, claim: Claim, reason: Reason, now: float, *, limit: int = 0) -> None:
@@ -291,29 +264,6 @@ class Ledger:
         pace = self._drained.per_second(now)
         seconds = (self.waiting + choices) / pace if pace else self.bounds.seconds
         return min(max(seconds, LEAST_RETRY), MOST_RETRY)
-
-    # ---- what is remembered
-
-    def _account(self, ask: Ask, now: float) -> Account:
-        account = self._accounts.get(ask.key)
-        if account is None:
-            if len(self._accounts) >= self._sweep_at:
-                self._forget(now)
-            account = self._accounts[ask.key] = Account()
-        account.weight = ask.weight
-        return account
-
-    def _forget(self, now: float) -> None:
-        """Drop the keys of which there is nothing to remember; where those are few, the oldest that are idle."""
-        idle = [key for key, account in self._accounts.items() if not account.inflight and not account.claims]
-        for key in idle:
-            account = self._accounts[key]
-            if self._queue.forgets(account) and account.meters.full(now):
-                del self._accounts[key]
-        if len(self._accounts) >= MOST_KEYS:
-            for key in [key for key in idle if key in self._accounts][: MOST_KEYS // 8]:
-                del self._accounts[key]
-        self._sweep_at = max(LEAST_SWEEP, min(2 * len(self._accounts), MOST_KEYS))
 
     def _said(self) -> list[Answer]:
         if self._told_full and self._freed:

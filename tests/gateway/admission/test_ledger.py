@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nproxy.gateway.admission import ledger as ledger_module
-from nproxy.gateway.admission.ledger import Bounds, Ledger
+from nproxy.gateway.admission import accounts
+from nproxy.gateway.admission.bounds import Bounds
+from nproxy.gateway.admission.ledger import Ledger
 from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Leave, Move, Refused, Room
 from nproxy.gateway.callers import Rates
 
@@ -357,7 +358,7 @@ def test_one_that_leaves_the_queue_has_asked_and_nothing_else() -> None:
     door = Door()
     door.ask("b", 8)
     door.leave(door.ask("a", 8, rates=rates, tokens=100))
-    (account,) = [account for key, account in door.ledger._accounts.items() if key == "a"]
+    (account,) = [account for key, account in door.ledger._accounts.by_key.items() if key == "a"]
     assert [account.meters.behind(kind, 0.0) for kind in ("requests", "choices", "tokens")] == [6.0, 0.0, 0.0]
 
 
@@ -436,8 +437,8 @@ def test_a_lost_workers_requests_have_all_left() -> None:
 
 
 def test_keys_are_forgotten_when_nothing_is_known_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "LEAST_SWEEP", 20)
-    monkeypatch.setattr(ledger_module, "MOST_KEYS", 80)
+    monkeypatch.setattr(accounts, "LEAST_SWEEP", 20)
+    monkeypatch.setattr(accounts, "MOST_KEYS", 80)
     door = Door()
     for number in range(200):
         door.leave(door.ask(f"k{number}"))

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from nproxy.gateway.admission.ledger import Bounds, Ledger
+from nproxy.gateway.admission.bounds import Bounds
+from nproxy.gateway.admission.ledger import Ledger
 from nproxy.gateway.admission.messages import (
     Admitted,
     Answer,
@@ -181,7 +182,7 @@ class Requests(RuleBasedStateMachine):
         assert not self.waiting, "nobody was let in any more"
         assert not self.inflight
         assert not any(self.ledger._upstreams.values())
-        assert not any(account.inflight or account.waiting for account in self.ledger._accounts.values())
+        assert not any(account.inflight or account.waiting for account in self.ledger._accounts.by_key.values())
 
 
 Requests.TestCase.settings = settings(

@@ -1,0 +1,44 @@
+"""The keys that are known: each has an account as long as there is something to remember of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nproxy.gateway.admission.claims import Account
+from nproxy.gateway.admission.messages import Ask
+
+MOST_KEYS = 65_536
+"""Keys that are remembered; without `auth` anybody can make up as many as he likes."""
+LEAST_SWEEP = 1024
+"""Fewer keys are not worth looking for those that can be forgotten."""
+
+
+class Accounts:
+    """The accounts by key. forgets: whether the queue, too, has nothing to remember of a key that does not wait."""
+
+    def __init__(self, forgets: Callable[[Account], bool]) -> None:
+        self.by_key: dict[str, Account] = {}  # oldest first
+        self._forgets = forgets
+        self._sweep_at = LEAST_SWEEP
+
+    def of(self, ask: Ask, now: float) -> Account:
+        """The account that a request is counted in; a new one where its key has none."""
+        account = self.by_key.get(ask.key)
+        if account is None:
+            if len(self.by_key) >= self._sweep_at:
+                self._sweep(now)
+            account = self.by_key[ask.key] = Account()
+        account.weight = ask.weight
+        return account
+
+    def _sweep(self, now: float) -> None:
+        """Drop the keys of which there is nothing to remember; where those are few, the oldest that are idle."""
+        idle = [key for key, account in self.by_key.items() if not account.inflight and not account.claims]
+        for key in idle:
+            account = self.by_key[key]
+            if self._forgets(account) and account.meters.full(now):
+                del self.by_key[key]
+        if len(self.by_key) >= MOST_KEYS:
+            for key in [key for key in idle if key in self.by_key][: MOST_KEYS // 8]:
+                del self.by_key[key]
+        self._sweep_at = max(LEAST_SWEEP, min(2 * len(self.by_key), MOST_KEYS))

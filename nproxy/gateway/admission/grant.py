@@ -1,0 +1,46 @@
+"""What one request that was let in holds, and what it has to pay."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from nproxy.gateway.admission.messages import Ask
+
+
+class Grant:
+    """A request's permits. tokens: that it has spent; None while nobody has told. least: what it has for sure."""
+
+    def __init__(
+        self, ask: Ask, *, move: Callable[[Ask, str], Awaitable[None]], count: Callable[[int, int], None]
+    ) -> None:
+        self.tokens: int | None = None
+        self.least = 0
+        self._ask = ask
+        self._move = move
+        self._count = count
+
+    def spend(self, prompt: int, completion: int) -> None:
+        """Tokens were spent, beyond those of an earlier call; what was guessed of them counts no more."""
+        self.tokens = (self.tokens or 0) + prompt + completion
+        self._count(prompt, completion)
+
+    def came(self, tokens: int) -> None:
+        """At least so many more were spent: who leaves a stream before its usage pays for what was guessed or this."""
+        self.least += tokens
+
+    @property
+    def owed(self) -> int | None:
+        """The tokens to charge; None for those that were charged at first."""
+        charged = min(self._ask.tokens, self._ask.rates.tokens or 0)
+        return self.least if self.tokens is None and self.least > charged else self.tokens
+
+    def nothing_came(self) -> None:
+        """The client got an error: where nobody told of tokens, none were spent."""
+        self.tokens = self.tokens or 0
+
+    async def move(self, upstream: str) -> None:
+        """Take the permits to another upstream, waiting for its own as for the first.
+
+        Raises ApiError where it has none; the request then has none at any upstream, and may move on or end.
+        """
+        await self._move(self._ask, upstream)

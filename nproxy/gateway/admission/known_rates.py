@@ -1,0 +1,58 @@
+"""How far keys are with their rates, as far as this process knows: the ledger's answers tell."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from nproxy.gateway.admission.messages import Kind, Level, Refused
+from nproxy.gateway.admission.rates import MINUTE
+from nproxy.gateway.callers import Caller, Rates
+
+MOST_LEVELS = 4096
+"""Keys that are remembered, for answers that come without asking the ledger."""
+
+
+class KnownRates:
+    """What was heard last of each key, which may have spent more since in another process.
+
+    for_all: the limits of keys without their own.
+    """
+
+    def __init__(self) -> None:
+        self.for_all = Rates()
+        self._heard: OrderedDict[str, tuple[float, tuple[Level, ...]]] = OrderedDict()
+
+    def limits(self, caller: Caller) -> Rates:
+        """The rates that limit a caller."""
+        own, all = caller.rates, self.for_all
+        return Rates(own.requests or all.requests, own.choices or all.choices, own.tokens or all.tokens)
+
+    def levels(self, caller: Caller, now: float) -> list[Level]:
+        """How far a caller is with each rate that limits it."""
+        rates = self.limits(caller)
+        limits: tuple[tuple[Kind, int | None], ...] = (
+            ("requests", rates.requests),
+            ("choices", rates.choices),
+            ("tokens", rates.tokens),
+        )
+        if not any(limit for _, limit in limits):
+            return []
+        heard, levels = self._heard.get(caller.bucket, (0.0, ()))
+        behind = {level.what: max(0.0, level.behind - (now - heard)) for level in levels}
+        return [Level(what, limit, behind.get(what, 0.0)) for what, limit in limits if limit is not None]
+
+    def hear(self, caller: Caller, levels: tuple[Level, ...], now: float) -> None:
+        """Take what an answer told of a caller."""
+        if levels:
+            self._heard[caller.bucket] = now, levels
+            self._heard.move_to_end(caller.bucket)
+            if len(self._heard) > MOST_LEVELS:
+                self._heard.popitem(last=False)
+
+    def refusal(self, caller: Caller, now: float) -> Refused | None:
+        """Why a caller need not even ask for one choice now, if so: what is known here is spent for sure."""
+        for level in self.levels(caller, now):
+            wait = level.behind + MINUTE / level.limit - MINUTE
+            if wait > 0 and level.what != "tokens":
+                return Refused("", level.what, wait, levels=(level,))
+        return None
