@@ -29,11 +29,14 @@ def hf_folder(gguf: Path) -> Path:
 
 
 @contextmanager
-def transformers_serve(folder: Path, *, log: Path) -> Iterator[Server]:
-    """The server with the model of `folder` loaded; the model's id on the wire is the folder's path."""
+def transformers_serve(folder: Path, *, log: Path, dtype: str = "auto") -> Iterator[Server]:
+    """The server with the model of `folder` loaded; the model's id on the wire is the folder's path.
+
+    dtype: what it computes in; `auto` is that of the weights.
+    """
     port = free_port()
     argv = [sys.executable, "-P", "-m", "transformers.cli.transformers", "serve", str(folder)]
-    argv += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    argv += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--dtype", dtype]
     with server(argv, port=port, log=log, ready="/health", env=_environment()) as running:
         yield running
 

@@ -1,0 +1,121 @@
+"""Two real servers of one model behind nproxy, which can be killed and stopped, and a client that forgives nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import psutil
+
+from tests.conformance.reading import Reading
+from tests.real.metrics import metric
+from tests.real.processes import Server, nproxy
+
+NAME = "fleet"
+LOOKS = {"interval": 0.2, "timeout": 2, "down_after": 2, "up_after": 1, "path": "/health"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of server. upstream: what nproxy is told of it. fields: of every request. streaming: how many choices of
+    eight stream at the same time at least, before one of them has ended.
+    """
+
+    start: Callable[[Path], AbstractContextManager[Server]]
+    upstream: dict[str, Any]
+    fields: dict[str, Any]
+    streaming: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A gateway and the two servers behind it; requests are legacy completions, streamed."""
+
+    kind: Kind
+    servers: dict[str, Server]  # by the label of the replica
+    gateway: Server
+
+    @classmethod
+    @contextmanager
+    def started(cls, kind: Kind, folder: Path, **upstream: Any) -> Iterator[Self]:
+        """Both servers and the gateway, whose logs go into a folder. upstream: further settings."""
+        with ExitStack() as stack:
+            pair = [stack.enter_context(kind.start(folder / f"server-{number}.log")) for number in (1, 2)]
+            servers = {server.v1: server for server in pair}
+            told = {"name": NAME, "replicas": [*servers], "health": LOOKS, **kind.upstream, **upstream}
+            (folder / "nproxy.yaml").write_text(json.dumps({"upstreams": [told]}))
+            gateway = nproxy("--config", str(folder / "nproxy.yaml"), log=folder / "nproxy.log")
+            yield cls(kind, servers, stack.enter_context(gateway))
+
+    async def stream(self, n: int, **fields: Any) -> AsyncIterator[Reading]:
+        """Ask for n choices; gives what was read so far, after each event. It must be whole at the end."""
+        asked = {"stream": True, "stream_options": {"include_usage": True}, **self.kind.fields, "n": n, **fields}
+        async with (
+            httpx.AsyncClient(timeout=None, trust_env=False) as client,
+            client.stream("POST", f"{self.gateway.v1}/completions", json=asked) as answer,
+        ):
+            assert answer.status_code == 200, await answer.aread()
+            reading = Reading(n, chat=False, include_usage=True, continuous=False, relayed=False)
+            rest = b""
+            async for data in answer.aiter_bytes():
+                *blocks, rest = (rest + data).split(b"\n\n")
+                for block in blocks:
+                    reading.take(block)
+                    yield reading
+        assert reading.done and not rest, (reading.error, rest)
+
+    async def whole(self, n: int, **fields: Any) -> Reading:
+        """Ask for n choices and read them to the end."""
+        return [reading async for reading in self.stream(n, **fields)][-1]
+
+    def midway(self, reading: Reading) -> bool:
+        """Whether so many choices of eight are in mid-stream that each server at work has some of them."""
+        midway = [voice for voice in reading.voices if voice.finish is None and len(voice.choices) > 2]
+        return len(midway) >= self.kind.streaming
+
+    def replicas(self) -> dict[str, dict[str, Any]]:
+        """What the gateway says of each."""
+        status = httpx.get(f"{self.gateway.url}/status", timeout=30, trust_env=False).raise_for_status().json()
+        return {replica["replica"]: replica for replica in status["upstreams"][0]["replicas"]}
+
+    def at_work(self) -> str | None:
+        """The label of a replica that has calls."""
+        return next((label for label, replica in self.replicas().items() if replica["legs"]), None)
+
+    def resumed(self, how: str) -> float:
+        """How many legs went on."""
+        return metric(self.gateway.url, "nproxy_resumes_total", upstream=NAME, how=how, outcome="ok")
+
+    def kill(self, label: str) -> None:
+        """End a server and all its processes, as the system does that is out of memory."""
+        for process in self._processes(label):
+            process.kill()
+        self.servers[label].process.wait()
+
+    @contextmanager
+    def stopped(self, label: str) -> Iterator[None]:
+        """Stop all processes of a server, and let them go on afterwards."""
+        processes = self._processes(label)
+        try:
+            for process in processes:
+                process.suspend()
+            yield
+        finally:
+            for process in processes:
+                process.resume()
+
+    def _processes(self, label: str) -> list[psutil.Process]:
+        server = self.servers[label]
+        return [psutil.Process(server.process.pid), *server.children()]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what only another process knows."""
+    while not condition():
+        await asyncio.sleep(0.05)
