@@ -186,9 +186,8 @@ async def running(
         http = HttpServer(partial(dispatch, app), header_seconds=header_seconds)
         loop = asyncio.get_running_loop()
         where: dict[str, Any] = {"sock": sock} if sock else {"host": config.listen.host, "port": config.listen.port}
-        if app.shown is not None:
-            where |= app.shown.settings(header_seconds)
-        server = await loop.create_server(http, **where, backlog=BACKLOG)
+        accept = http if app.shown is None else app.shown.over(http, header_seconds)
+        server = await loop.create_server(accept, **where, backlog=BACKLOG)
         try:
             async with app.upstreams.kept():
                 with LagProbe(app.metrics.loop_lag.set):

@@ -106,6 +106,7 @@ class HttpServer(Server):
     A closed transport still waits until what was written is taken, and a client that reads nothing never takes it: such
     connections are broken off after `linger_seconds`, and at once at the shutdown. Clients may hold half of the files
     that the process may open, the rest is for calls to upstreams; a connection beyond is closed as soon as it comes.
+    Who speaks TLS on it has it counted by `accepted` before: a handshake holds a file, too.
     """
 
     def __init__(
@@ -137,8 +138,8 @@ class HttpServer(Server):
             max_headers=MOST_HEADERS,
         )
 
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
+    def accepted(self, handler: RequestHandler, transport: asyncio.Transport) -> bool:
+        """Count a connection until `connection_lost`. False where it is one too many, and broken off."""
         self._transports[handler] = transport
         self._vacant.clear()
         full = len(self._transports) > self._most
@@ -147,6 +148,14 @@ class HttpServer(Server):
             if not self._full:
                 log.warning("too many connections; new ones are closed", extra={"fields": {"most": self._most}})
         self._full = full
+        return not full
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if handler in self._transports:
+            self._transports[handler] = transport  # which speaks TLS over the one that was counted
+        else:
+            self.accepted(handler, transport)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)

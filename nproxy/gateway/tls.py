@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 from nproxy.config import ConfigError, Origin, Problem, Tls, load_pair, why_unusable
+from nproxy.gateway.server import HttpServer
 
 SHUTDOWN_SECONDS = 5.0
 """How long a client may take to agree that a connection is over."""
@@ -24,13 +28,9 @@ class Shown:
         self.context.set_alpn_protocols(["http/1.1"])
         self.change(tls)
 
-    def settings(self, handshake_seconds: float) -> dict[str, Any]:
-        """What `create_server` is told: a handshake may take so long, and a goodbye SHUTDOWN_SECONDS."""
-        return {
-            "ssl": self.context,
-            "ssl_handshake_timeout": handshake_seconds,
-            "ssl_shutdown_timeout": SHUTDOWN_SECONDS,
-        }
+    def over(self, http: HttpServer, handshake_seconds: float) -> Callable[[], Handshake]:
+        """What `create_server` has made for each accepted socket. A handshake may take so long."""
+        return partial(Handshake, http, self.context, handshake_seconds)
 
     def change(self, tls: Tls) -> None:
         """Show another certificate from now on. Raises ConfigError, and the old one stays, where it cannot be used."""
@@ -39,3 +39,49 @@ class Shown:
             name, reason = unusable
             raise ConfigError([Problem(Origin(str(getattr(tls, name))), (), reason)])
         load_pair(self.context, tls)
+
+
+class Handshake(asyncio.Protocol):
+    """What an accepted socket has until TLS is agreed on: a place among the connections, and its time.
+
+    A server that is told of `ssl` says nothing of a connection before its handshake is done: clients that never begin
+    one would hold any number of files. Then TLS speaks to the connection itself, and this is over.
+    """
+
+    def __init__(self, http: HttpServer, context: ssl.SSLContext, seconds: float) -> None:
+        self._http = http
+        self._context = context
+        self._seconds = seconds
+        self._connection = http()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        plain = cast(asyncio.Transport, transport)
+        if not self._http.accepted(self._connection, plain):
+            return
+        self._shaking = asyncio.get_running_loop().start_tls(
+            plain,
+            self._connection,
+            self._context,
+            server_side=True,
+            ssl_handshake_timeout=self._seconds,
+            ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+        )
+        # Up to its one wait here and now: a task begins a turn of the loop later, and bytes come meanwhile.
+        waiter: asyncio.Future[None] = self._shaking.send(None)
+        waiter.add_done_callback(self._shaken)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._connection.connection_lost(exc)  # refused: there was no handshake
+
+    def _shaken(self, _: asyncio.Future[None]) -> None:
+        secured: asyncio.Transport | None = None
+        try:
+            self._shaking.send(None)
+        except StopIteration as end:
+            secured = end.value
+        except OSError:
+            pass  # no TLS, none that is spoken here, too late, or gone
+        if secured is None or secured.get_extra_info("ssl_object") is None:  # broken off here, which is no error
+            self._connection.connection_lost(None)
+        else:
+            self._connection.connection_made(secured)

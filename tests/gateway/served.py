@@ -37,6 +37,7 @@ async def served(
     stdin: int = asyncio.subprocess.DEVNULL,
     stderr: int | IO[bytes] = asyncio.subprocess.DEVNULL,
     host: str = "127.0.0.1",
+    scheme: str = "http",
     shell: str = 'exec "$@"',
     seconds: float = 60.0,
 ) -> AsyncIterator[Served]:
@@ -47,7 +48,7 @@ async def served(
     process = await asyncio.create_subprocess_exec(
         "/bin/sh", "-c", shell, "sh", *argv, stdin=stdin, stderr=stderr, env=kept
     )
-    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    base = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     try:
         async with plain_client(base, timeout=60, limits=httpx.Limits()) as client:
             async with asyncio.timeout(seconds):

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import httpx
 import psutil
+import pytest
+import trustme
 
+from tests.clients import plain_client
 from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import CHAT, body
+from tests.gateway.secure import secure
 from tests.gateway.served import served
 
 
-async def test_256_file_descriptors(upstream: FakeUpstream) -> None:
-    """Idle connections take no more than half: the loop does not spin, and requests are answered all the while."""
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_256_file_descriptors(upstream: FakeUpstream, tmp_path: Path, scheme: str) -> None:
+    """Idle connections take no more than half: the loop does not spin, and requests are answered all the while.
+
+    Over TLS none of them begins its handshake.
+    """
+    words = ["--upstream", upstream.url, "--n", "fanout"]
+    if scheme == "https":
+        file = tmp_path / "nproxy.yaml"
+        file.write_text(json.dumps(secure(trustme.CA(), upstream, tmp_path)))  # JSON is YAML
+        words = ["--config", str(file)]
     shell = 'ulimit -n 256; exec "$@"'
-    async with served("--upstream", upstream.url, "--n", "fanout", shell=shell) as gateway, AsyncExitStack() as stack:
+    async with served(*words, scheme=scheme, shell=shell) as gateway, AsyncExitStack() as stack:
         answer = await gateway.client.post(CHAT, json=body(n=3))
         assert answer.status_code == 200
         host, port = gateway.client.base_url.host, gateway.client.base_url.port
@@ -32,7 +47,7 @@ async def test_256_file_descriptors(upstream: FakeUpstream) -> None:
         answer = await gateway.client.post(CHAT, json=body(n=8))  # over the connection that it has
         assert len(answer.json()["choices"]) == 8
         await stack.aclose()
-        async with httpx.AsyncClient(base_url=gateway.client.base_url, trust_env=False) as another:
+        async with plain_client(str(gateway.client.base_url), timeout=5.0) as another:
             async with asyncio.timeout(30):
                 while True:
                     with contextlib.suppress(httpx.HTTPError):

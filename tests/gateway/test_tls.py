@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from nproxy.gateway.tls import Shown
 from tests.fakes.upstream import FakeUpstream
 from tests.gateway.conftest import CHAT, body, upstream_settings
 from tests.gateway.raw import apart
+from tests.gateway.secure import address, put, secure, trust
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +27,9 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-def put(folder: Path, certificate: trustme.LeafCert, key: trustme.LeafCert | None = None) -> dict[str, str]:
-    """Write a pair of files; the key of another certificate where one is given."""
-    chain, private = folder / "chain.pem", folder / "key.pem"
-    chain.write_bytes(b"".join(part.bytes() for part in certificate.cert_chain_pems))
-    private.write_bytes((key or certificate).private_key_pem.bytes())
-    return {"certificate": str(chain), "key": str(private)}
-
-
 @pytest.fixture
 def config(authority: trustme.CA, upstream: FakeUpstream, tmp_path: Path) -> Config:
-    tls = put(tmp_path, authority.issue_cert("127.0.0.1"))
-    return Config.model_validate({"listen": {"port": 0, "tls": tls}, "upstreams": [upstream_settings(upstream)]})
+    return Config.model_validate(secure(authority, upstream, tmp_path))
 
 
 @pytest.fixture
@@ -47,15 +39,8 @@ async def gateway(config: Config) -> AsyncIterator[Running]:
 
 
 @pytest.fixture
-def trusting(authority: trustme.CA) -> Iterator[ssl.SSLContext]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authority.configure_trust(context)
-    return context
-
-
-def address(gateway: Running) -> tuple[str, int]:
-    host, port = gateway.url.removeprefix("https://").rsplit(":", 1)
-    return host, int(port)
+def trusting(authority: trustme.CA) -> ssl.SSLContext:
+    return trust(authority)
 
 
 async def shown(gateway: Running, context: ssl.SSLContext) -> tuple[bytes, ssl.SSLObject]:
