@@ -87,7 +87,8 @@ def _parse_dns(address: object, rest: Mapping[Any, Any]) -> DnsName:
 def parse_address(value: str) -> Replica:
     """Read a URL or `unix:/path`.
 
-    Credentials, a query and a fragment are refused: the first belong into `api_key`, the others have no meaning here.
+    A host's name is written small, as capitals tell no two apart. Credentials, a query and a fragment are refused: the
+    first belong into `api_key`, the others have no meaning here.
     """
     if value.startswith("unix:"):
         path = Path(value.removeprefix("unix:").removeprefix("//"))
@@ -107,7 +108,7 @@ def parse_address(value: str) -> Replica:
         raise PydanticCustomError("replica", "is not a URL that can be read")
     if parts.query or parts.fragment:
         raise PydanticCustomError("replica", "must hold no query and no fragment")
-    return Replica(url=f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/') or '/v1'}")
+    return Replica(url=f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/') or '/v1'}")
 
 
 def _listed(value: object) -> object:

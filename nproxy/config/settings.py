@@ -185,7 +185,8 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
-        refuse([*self._names_conflict(), *self._limits_conflict(), *self._doors_conflict()])
+        conflicts = (self._names_conflict, self._replicas_conflict, self._limits_conflict, self._doors_conflict)
+        refuse(found for conflict in conflicts for found in conflict())
         return self
 
     def _names_conflict(self) -> Iterator[PydanticCustomError]:
@@ -205,6 +206,15 @@ class Config(Settings):
                 if name not in names or name == upstream.name:
                     message = f"names no other upstream; there are: {others}"
                     yield conflict(message, "upstreams", position, "fallback", place)
+
+    def _replicas_conflict(self) -> Iterator[PydanticCustomError]:
+        for position, upstream in enumerate(self.upstreams):
+            known: set[str] = set()
+            for place, replica in enumerate(upstream.replicas):
+                if str(replica) in known:
+                    message = "is there twice; what takes more calls than others has a weight"
+                    yield conflict(message, "upstreams", position, "replicas", place)
+                known.add(str(replica))
 
     def _limits_conflict(self) -> Iterator[PydanticCustomError]:
         if self.n_policy.max_n > self.limits.inflight_choices:

@@ -182,8 +182,9 @@ class Upstream:
 
     def judge(self, kin: Kin, leg: int, failure: Failure | None) -> None:
         """Take what became of a leg's last call; see `Gate.judge`."""
-        if self.gate.judge(kin, leg, failure):
-            log.warning("a replica's breaker is open", extra=self._fields(kin.at[leg]))
+        if self.gate.judge(kin, leg, failure) and failure is not None:
+            # not its message, which may be the server's own words, and these the prompt's
+            log.warning("a replica's breaker is open", extra=self._fields(kin.at[leg], why=failure.kind.value))
 
     @property
     def watched(self) -> bool:
@@ -198,13 +199,15 @@ class Upstream:
         health = self.settings.health
         try:
             status, _ = await self._get(replica, health.path, health.timeout)
-        except ForwardError:
-            status = None
+            why = f"{health.path} is answered with {status}."
+        except ForwardError as error:
+            status, why = None, error.failure.message
         if self.gate.looked(replica, status):
-            log.warning("a replica is %s", "up" if replica.up else "down", extra=self._fields(replica))
+            level, now = (logging.INFO, "up") if replica.up else (logging.WARNING, "down")
+            log.log(level, "a replica is %s", now, extra=self._fields(replica, why=why))
 
-    def _fields(self, replica: Replica) -> dict[str, dict[str, str]]:
-        return {"fields": {"upstream": self.name, "replica": replica.label}}
+    def _fields(self, replica: Replica, *, why: str) -> dict[str, dict[str, str]]:
+        return {"fields": {"upstream": self.name, "replica": replica.label, "why": why}}
 
     async def answers(self) -> bool:
         """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded."""

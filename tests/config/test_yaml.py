@@ -255,6 +255,11 @@ def test_plain_scalars_follow_yaml_1_2(tmp_path: Path) -> None:
 
 REPLICAS = {
     "a URL": ("http://a:1/v1", ["http://a:1/v1"], [1]),
+    "capitals": (
+        "[HTTP://A.Example:1/V1, 'http://[FD00::A]']",
+        ["http://a.example:1/V1", "http://[fd00::a]/v1"],
+        [1, 1],
+    ),
     "a list": ("[http://a:1, unix:/s]", ["http://a:1/v1", "unix:/s"], [1, 1]),
     "weights": ("[{url: http://a:1, weight: 2}, http://b:1]", ["http://a:1/v1", "http://b:1/v1"], [2, 1]),
     "a name": ("{dns: vllm.svc:8000}", ["dns:vllm.svc:8000"], [1]),
@@ -270,6 +275,10 @@ def test_forms_of_replicas(tmp_path: Path, text: str, shown: list[str], weights:
 
 
 AGREEMENTS = {
+    "a server twice": (
+        "upstreams: [{name: a, replicas: ['http://a/v1', 'http://b', {url: 'http://A', weight: 3}]}]",
+        "upstreams[0].replicas[2]: is there twice; what takes more calls than others has a weight",
+    ),
     "no servers and no way to register": (
         "upstreams: [{name: a, replicas: []}]",
         "upstreams[0].replicas: must not be empty, unless servers register over the admin port",

@@ -221,7 +221,7 @@ async def test_one_conversation_stays_on_one_replica(upstream: FakeUpstream, oth
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_calls_that_wait_at_a_server_that_stands_still_are_tried_elsewhere(
+async def test_S10_calls_that_wait_at_a_server_that_stands_still_are_tried_elsewhere(
     upstream: FakeUpstream, stream: bool
 ) -> None:
     async with raw_server(stand_still) as stopped, pair(stopped, upstream.url, health=FAST) as gateway:
@@ -241,6 +241,30 @@ async def test_what_passes_through_is_tried_elsewhere_too(upstream: FakeUpstream
         async with asyncio.timeout(20):
             asked = (gateway.post({"model": "m"}, "/v1/embeddings") for _ in range(4))
             assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+
+
+async def test_the_log_says_why_a_replica_gets_no_calls(
+    upstream: FakeUpstream, other: FakeUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told(message: str) -> list[tuple[str, str]]:
+        records = [record for record in caplog.records if record.getMessage() == message]
+        return [(record.levelname, vars(record)["fields"]["why"]) for record in records]
+
+    caplog.set_level("INFO")
+    upstream.list_fails, upstream.behaviour = True, FAILS
+    async with pair(upstream.url, other.url, health=FAST, breaker={"in_a_row": 1}) as gateway:
+        await until(lambda: bool(told("a replica is down")))
+        upstream.list_fails = False
+        await until(lambda: bool(told("a replica is up")))
+        other.behaviour = FAILS
+        await until(lambda: _has_failed(gateway))
+    assert told("a replica is down")[0] == ("WARNING", "/v1/models is answered with 500.")
+    assert told("a replica is up")[0] == ("INFO", "/v1/models is answered with 200.")
+    assert {*told("a replica's breaker is open")} == {("WARNING", "status")}
+
+
+async def _has_failed(gateway: Gateway) -> bool:
+    return (await gateway.ask()).status_code == 500
 
 
 async def test_looks_that_fail_everywhere_are_not_believed(upstream: FakeUpstream, other: FakeUpstream) -> None:
