@@ -220,7 +220,8 @@ class Conduct:
     def _lost(self, run: Run, failure: Failure) -> None:
         """The leg's choices are not all there: find another way to them, or take the failure."""
         self._commands.append(CallEnded(run.leg.number, failure))
-        another_way = None if self._doomed else self._recovery.recover(run, failure)
+        given_up = self._doomed and not self._goes_on(run)
+        another_way = None if given_up else self._recovery.recover(run, failure)
         if another_way is None:
             self._roster.move(run, Signal.FAIL)
             self._losses.add(unscored(self._request, run.leg, failure))
@@ -271,8 +272,9 @@ class Conduct:
     def _decided(self) -> list[Command]:
         """Open what may be opened, end what is at its end, and hand over the commands."""
         if not self._over:
-            if not self._doomed:
-                self._open_waiting()
+            if self._doomed:
+                self._roster.drop_idle(keep=self._goes_on)
+            self._open_waiting()
             if self._doomed:
                 self._wind_up()
             elif self._roster.unsettled == 0:
@@ -320,6 +322,10 @@ class Conduct:
         """Whether the request can only fail."""
         return self._losses.decide(whatever_is_left=self._roster.unsettled or self._merge.delivered)
 
+    def _goes_on(self, run: Run) -> bool:
+        """Whether a leg is still called once the request has failed: it owes the client the rest of what it reads."""
+        return self._begun and self._merge.owes(run.leg)
+
     def _succeed(self) -> None:
         """Every choice is finished, or, where a part will do, some are."""
         headers = self._headers()
@@ -337,12 +343,11 @@ class Conduct:
         Where a stream is under way, the siblings run to their end. Otherwise all is over as soon as it is clear what
         to say: at once, when no other failure could say more, or when failures of the next moment are known too.
         """
-        self._roster.drop_idle()
         if self._begun:
-            if self._roster.calls == 0:
+            if self._roster.unsettled == 0:
                 self._writes.append(error_event(self._losses.error(retries_spent=self._recovery.retries_spent)))
                 self._finish(self._losses.kind)
-        elif self._roster.calls == 0 or self._losses.clear:
+        elif self._roster.unsettled == 0 or self._losses.clear:
             error = self._losses.error(retries_spent=self._recovery.retries_spent)
             told = Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items()))
             falls_back = self._settings.fallback and self._losses.upstreams_own

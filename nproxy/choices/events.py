@@ -35,7 +35,8 @@ class FailureKind(StrEnum):
 class Failure:
     """What went wrong with one leg, in the upstream's own words where it had any.
 
-    status, content_type, body: the upstream's answer (kind STATUS) or its in-band error object.
+    status, content_type, body: the upstream's answer (kind STATUS), or its in-band error and the status that it would
+    have had.
     retry_after: seconds, read from the answer's `retry-after-ms` or `retry-after`; of kind UNAVAILABLE, until a replica
     may be asked. elsewhere: another replica can take it meanwhile.
     own_key: the upstream was called with nproxy's own key, so its 401 is not the client's fault.

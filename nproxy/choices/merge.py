@@ -103,6 +103,11 @@ class Merge:
         """Whether the client has read something that any leg said."""
         return any(map(self.missed, self._strands))
 
+    def owes(self, leg: Leg) -> bool:
+        """Whether the client has read the beginning of a choice whose end this leg can still bring."""
+        choices = [self._choices[index] for index in leg.client_indices(self.n, self._request.prompts)]
+        return any(choice.sent and not choice.finished for choice in choices)
+
     def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
         """Take one event of a leg; give the client's frames for it, or None where it does not count as an event.
 

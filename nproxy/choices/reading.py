@@ -5,6 +5,7 @@ from __future__ import annotations
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, parse_answer, parse_chunk
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.in_band import status_in_band
 from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
 
 
@@ -54,5 +55,5 @@ def read_events(body: bytes) -> list[SSEEvent]:
 
 def in_band(data: bytes) -> LegFault:
     """An error where an answer was promised, in the upstream's own words."""
-    message = "The upstream answered with an error."
-    return LegFault(Failure(FailureKind.IN_BAND, message, content_type="application/json", body=data))
+    message, status = "The upstream answered with an error.", status_in_band(data)
+    return LegFault(Failure(FailureKind.IN_BAND, message, status=status, content_type="application/json", body=data))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.openai.jsonvalue import JSON, loads
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 4.0
@@ -24,9 +21,6 @@ _KINDS = frozenset(
 )
 _KINDS_BEGUN = frozenset(
     {FailureKind.CUT, FailureKind.RESET, FailureKind.TIMEOUT, FailureKind.MALFORMED, FailureKind.INTERRUPTED}
-)
-_REQUEST_AT_FAULT = re.compile(
-    r"invalid|bad_?request|validation|not_?found|permission|authenti|content_?(?:filter|policy)|context|too_?long", re.I
 )
 
 
@@ -59,25 +53,5 @@ def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
 
 
 def servers_error(failure: Failure) -> bool:
-    """Whether it is an in-band error of the server's: by its code where that is a status, else by its words."""
-    if failure.kind is not FailureKind.IN_BAND:
-        return False
-    try:
-        told = loads(failure.body)
-    except ValueError:
-        return True
-    error = told.get("error", told) if isinstance(told, dict) else told
-    if not isinstance(error, dict):
-        return True
-    said = [error.get(key) for key in ("code", "status", "status_code", "type")]
-    statuses = [status for status in map(_status, said) if status is not None]
-    if statuses:
-        return statuses[0] >= 500
-    return not any(_REQUEST_AT_FAULT.search(value) for value in said if isinstance(value, str))
-
-
-def _status(value: JSON) -> int | None:
-    """An HTTP status, written as a number or as a string; None for anything else."""
-    if isinstance(value, str) and len(value) == 3 and value.isdecimal():
-        value = int(value)
-    return value if isinstance(value, int) and 100 <= value < 600 else None
+    """Whether it is an error within a 200 that is the server's fault."""
+    return failure.kind is FailureKind.IN_BAND and (failure.status or 500) >= 500

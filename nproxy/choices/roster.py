@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from nproxy.choices.leg import Leg
 from nproxy.choices.seeds import seeded
-from nproxy.choices.states import FINAL, HOLDS_A_CALL, LegState, Signal, step
+from nproxy.choices.states import FINAL, HOLDS_A_CALL, IDLE, LegState, Signal, step
 
 
 @dataclass(slots=True)
@@ -128,12 +128,12 @@ class Roster:
         self._enlist(numbered, frozenset(numbers) if held else frozenset())
         return numbers
 
-    def drop_idle(self) -> None:
-        """Cancel all legs that wait or pause."""
+    def drop_idle(self, *, keep: Callable[[Run], bool]) -> None:
+        """Cancel the legs that wait or pause, but for those to keep."""
         for run in self:
-            if run.state in (LegState.WAITING, LegState.PAUSED):
+            if run.state in IDLE and not keep(run):
                 self.move(run, Signal.CANCEL)
-        self._queue.clear()
+        self._queue = sorted(number for number in self._queue if self._runs[number].state is LegState.WAITING)
 
     def _enlist(self, legs: Iterable[Leg], held: frozenset[int] = frozenset()) -> None:
         for leg in legs:

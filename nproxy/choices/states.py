@@ -58,6 +58,7 @@ TRANSITIONS: dict[tuple[LegState, Signal], LegState] = {
     (_P, Signal.CANCEL): LegState.CANCELLED,
 }
 
+IDLE = frozenset({LegState.WAITING, LegState.PAUSED})
 HOLDS_A_CALL = frozenset({LegState.CALLED, LegState.SPEAKING})
 FINAL = frozenset({LegState.DONE, LegState.FAILED, LegState.CANCELLED})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.openai.jsonvalue import loads
 
 _FAILURES = frozenset(
     {
@@ -26,25 +25,7 @@ def serves(failure: Failure | None) -> bool | None:
     """
     if failure is None:
         return True
-    if failure.kind is FailureKind.STATUS:
-        return _status_serves(failure.status or 500)
-    if failure.kind is FailureKind.IN_BAND:
-        return _status_serves(_code(failure.body))
+    if failure.kind in (FailureKind.STATUS, FailureKind.IN_BAND):
+        status = failure.status or 500
+        return None if status in (429, 501) else status < 500
     return False if failure.kind in _FAILURES else None
-
-
-def _status_serves(status: int) -> bool | None:
-    if status in (429, 501):
-        return None
-    return status < 500
-
-
-def _code(body: bytes) -> int:
-    """The status that an error in the midst of an answer names; 500 where it names none."""
-    try:
-        value = loads(body)
-    except ValueError:
-        return 500
-    error = value.get("error", value) if isinstance(value, dict) else None
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and 400 <= code <= 599 else 500

@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.commands import Resumed, Retried, Spent
+from nproxy.choices.commands import Retried, Spent
 from nproxy.choices.compose import compose
 from nproxy.choices.events import FailureKind
 from nproxy.choices.plan import Request
 from tests.choices.tutil import (
     EXACT,
-    FANOUT,
     NATIVE,
+    ROLE,
+    STOP,
     Play,
     chat,
     choices_in,
     completion,
     contents,
+    continued,
     delta,
     finishes,
     status,
@@ -29,18 +31,7 @@ from tests.choices.tutil import (
     usage_chunk,
 )
 
-ROLE = delta("", role="assistant")
-STOP = delta(finish="stop")
 USER = {"role": "user", "content": "hi"}
-
-
-def stage(request: Request, capability: Capability = FANOUT, **more: Any) -> Play:
-    return Play(request, capability, **{"retries": 1, "resume": "continue", "chat_continues": "flag", **more})
-
-
-def cut(play: Play, *events: bytes, leg: int = 0) -> None:
-    play.says(leg, *events)
-    play.fails(leg, FailureKind.CUT)
 
 
 def sent(play: Play, leg: int = 0) -> Any:
@@ -48,14 +39,10 @@ def sent(play: Play, leg: int = 0) -> Any:
     return json.loads(bytes(compose(play.request, play.capability, play.open[leg].leg)))
 
 
-def outcomes(play: Play) -> list[str]:
-    return [resumed.outcome for resumed in play.of(Resumed)]
-
-
 def test_chat_by_a_flag() -> None:
-    play = stage(chat(stream=True, seed=5, max_tokens=9, max_completion_tokens=8, min_tokens=4))
+    play = continued(chat(stream=True, seed=5, max_tokens=9, max_completion_tokens=8, min_tokens=4))
     before = sent(play)
-    cut(play, ROLE, delta("Hel"), delta("lo "))
+    play.breaks_off(0, ROLE, delta("Hel"), delta("lo "))
     assert play.timers["retry:0"] == 0.125
     play.fires("retry:0")
     assert sent(play) == before | {
@@ -69,14 +56,14 @@ def test_chat_by_a_flag() -> None:
     assert play.open[0].attempt == 1
     play.streams(0, ROLE, delta("you"), STOP)
     assert contents(play.frames) == {0: "Hello you"} and finishes(play.frames) == [0]
-    assert outcomes(play) == ["ok"] and play.of(Retried) == []
+    assert play.resumed == ["continue ok"] and play.of(Retried) == []
     assert sum(bool(choice["delta"].get("role")) for choice in choices_in(play.frames)) == 1
 
 
 def test_chat_by_its_place() -> None:
-    play = stage(chat(stream=True), chat_continues="trailing")
+    play = continued(chat(stream=True), chat_continues="trailing")
     before = sent(play)
-    cut(play, ROLE, delta("a"))
+    play.breaks_off(0, ROLE, delta("a"))
     play.fires("retry:0")
     assert sent(play) == before | {"messages": [USER, {"role": "assistant", "content": "a"}]}
 
@@ -95,8 +82,8 @@ def test_chat_by_its_place() -> None:
 )
 def test_a_message_that_the_client_began(way: Any, flag: dict[str, bool], messages: list[Any]) -> None:
     begun = [USER, {"role": "assistant", "name": "x", "content": "begun"}]
-    play = stage(chat(stream=True, messages=begun, **flag), chat_continues=way)
-    cut(play, ROLE, delta("more"))
+    play = continued(chat(stream=True, messages=begun, **flag), chat_continues=way)
+    play.breaks_off(0, ROLE, delta("more"))
     play.fires("retry:0")
     assert sent(play)["messages"] == messages
 
@@ -106,22 +93,22 @@ def test_a_message_that_the_client_began(way: Any, flag: dict[str, bool], messag
     [({}, "hiab"), ({"prompt": ["hi"]}, "hiab"), ({"prompt": ["hi", "ho"]}, "hiab"), ({"suffix": "z"}, "hiab")],
 )
 def test_legacy_prompts(fields: dict[str, Any], prompt: str) -> None:
-    play = stage(completion(stream=True, **fields), Capability(prompt_lists=False))
-    cut(play, text("a"), text("b"))
+    play = continued(completion(stream=True, **fields), Capability(prompt_lists=False))
+    play.breaks_off(0, text("a"), text("b"))
     play.fires("retry:0")
     assert sent(play)["prompt"] == prompt
 
 
 def test_legacy_prompts_need_no_word_on_chat() -> None:
-    play = stage(completion(stream=True), chat_continues="no")
-    cut(play, text("a"))
+    play = continued(completion(stream=True), chat_continues="no")
+    play.breaks_off(0, text("a"))
     play.fires("retry:0")
     assert sent(play)["prompt"] == "hia"
 
 
 def test_a_prompt_that_was_to_be_echoed() -> None:
-    play = stage(completion(stream=True, echo=True))
-    cut(play, text("hi"), text(" you"))
+    play = continued(completion(stream=True, echo=True))
+    play.breaks_off(0, text("hi"), text(" you"))
     play.fires("retry:0")
     assert (sent(play)["prompt"], sent(play)["echo"]) == ("hi you", False)
 
@@ -130,8 +117,8 @@ def test_offsets_run_on() -> None:
     def event(said: str, at: int) -> bytes:
         return text(said, logprobs={"tokens": [said], "token_logprobs": [-1.0], "text_offset": [at]})
 
-    play = stage(completion(stream=True, logprobs=1, max_tokens=9))
-    cut(play, event("ab", 0), event("c", 2))
+    play = continued(completion(stream=True, logprobs=1, max_tokens=9))
+    play.breaks_off(0, event("ab", 0), event("c", 2))
     play.fires("retry:0")
     assert sent(play)["max_tokens"] == 7
     play.streams(0, event("de", 0), event("f", 2), text("", finish="stop"))
@@ -141,8 +128,8 @@ def test_offsets_run_on() -> None:
 
 def test_tokens_are_counted_by_their_log_probabilities() -> None:
     told = {"content": [{"token": token, "logprob": -1.0} for token in ("a", "b", "c")]}
-    play = stage(chat(stream=True, logprobs=True, max_tokens=9))
-    cut(play, ROLE, delta("abc", logprobs=told))
+    play = continued(chat(stream=True, logprobs=True, max_tokens=9))
+    play.breaks_off(0, ROLE, delta("abc", logprobs=told))
     play.fires("retry:0")
     assert sent(play)["max_tokens"] == 6
 
@@ -168,50 +155,50 @@ CANNOT: list[tuple[str, Request, tuple[bytes, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("request_", "events", "more"), [row[1:] for row in CANNOT], ids=[row[0] for row in CANNOT])
 def test_what_cannot_be_gone_on_with_fails(request_: Request, events: tuple[bytes, ...], more: dict[str, Any]) -> None:
-    play = stage(request_, **more)
-    cut(play, *events)
-    assert play.finish == FailureKind.CUT and "error" in play.frames[-1] and outcomes(play) == ["impossible"]
+    play = continued(request_, **more)
+    play.breaks_off(0, *events)
+    assert play.finish == FailureKind.CUT and "error" in play.frames[-1] and play.resumed == ["continue impossible"]
 
 
 def test_text_in_any_form_is_free() -> None:
-    play = stage(chat(stream=True, response_format={"type": "text"}))
-    cut(play, delta("a"))
+    play = continued(chat(stream=True, response_format={"type": "text"}))
+    play.breaks_off(0, delta("a"))
     assert "retry:0" in play.timers
 
 
 @pytest.mark.parametrize(("retries", "budget"), [(0, True), (1, False)])
 def test_only_within_the_budget(retries: int, budget: bool) -> None:
-    play = stage(chat(stream=True), retries=retries, budget=lambda: budget)
-    cut(play, delta("a"))
-    assert play.over and outcomes(play) == ["spent"]
+    play = continued(chat(stream=True), retries=retries, budget=lambda: budget)
+    play.breaks_off(0, delta("a"))
+    assert play.over and play.resumed == ["continue spent"]
 
 
 def test_a_server_that_refuses() -> None:
-    play = stage(chat(stream=True), retries=3)
-    cut(play, delta("a"))
+    play = continued(chat(stream=True), retries=3)
+    play.breaks_off(0, delta("a"))
     play.fires("retry:0")
     play.fails(0, status(400))
-    assert play.over and outcomes(play) == ["failed"]
+    assert play.over and play.resumed == ["continue failed"]
 
 
 def test_a_second_cut_goes_on_from_both() -> None:
-    play = stage(chat(stream=True, max_tokens=99, stream_options={"include_usage": True}), retries=3)
-    cut(play, ROLE, delta("a\n"), delta('"b'))
+    play = continued(chat(stream=True, max_tokens=99, stream_options={"include_usage": True}), retries=3)
+    play.breaks_off(0, ROLE, delta("a\n"), delta('"b'))
     play.fires("retry:0")
-    cut(play, ROLE, delta("😀"))
+    play.breaks_off(0, ROLE, delta("😀"))
     play.fires("retry:0")
     body = sent(play)
     assert body["messages"][-1]["content"] == 'a\n"b😀' and body["max_tokens"] == 96
     play.streams(0, delta("d"), STOP, usage_chunk(10, 1))
-    assert contents(play.frames) == {0: 'a\n"b😀d'} and outcomes(play) == ["failed", "ok"]
+    assert contents(play.frames) == {0: 'a\n"b😀d'} and play.resumed == ["continue failed", "continue ok"]
     assert play.frames[-2]["usage"] == usage(7, 4), "3 pieces had come"
 
 
 def test_a_cut_before_anything_new_goes_on_from_the_same() -> None:
-    play = stage(chat(stream=True), retries=3)
-    cut(play, ROLE, delta("a"))
+    play = continued(chat(stream=True), retries=3)
+    play.breaks_off(0, ROLE, delta("a"))
     play.fires("retry:0")
-    cut(play, ROLE)
+    play.breaks_off(0, ROLE)
     play.fires("retry:0")
     assert sent(play)["messages"][-1]["content"] == "a"
     play.streams(0, delta("b"), STOP)
@@ -220,8 +207,8 @@ def test_a_cut_before_anything_new_goes_on_from_the_same() -> None:
 
 def test_long_texts_that_nobody_parsed_are_kept_too() -> None:
     pieces = [f'{place}\n"é😀' for place in range(100)]
-    play = stage(chat(stream=True, max_tokens=200))
-    cut(play, ROLE, *map(delta, pieces))
+    play = continued(chat(stream=True, max_tokens=200))
+    play.breaks_off(0, ROLE, *map(delta, pieces))
     play.fires("retry:0")
     assert sent(play)["messages"][-1]["content"] == "".join(pieces) and sent(play)["max_tokens"] == 100
 
@@ -230,8 +217,8 @@ def test_long_texts_that_nobody_parsed_are_kept_too() -> None:
 
 
 def test_usage_where_a_sibling_tells_the_prompt() -> None:
-    play = stage(chat(n=2, stream=True, stream_options={"include_usage": True}))
-    cut(play, ROLE, delta("ab"), delta("c"))  # of five tokens
+    play = continued(chat(n=2, stream=True, stream_options={"include_usage": True}))
+    play.breaks_off(0, ROLE, delta("ab"), delta("c"))  # of five tokens
     play.streams(1, delta("x"), STOP, usage_chunk(7, 1))
     play.fires("retry:0")
     play.streams(0, delta("d"), STOP, usage_chunk(12, 2, prompt_tokens_details={"cached_tokens": 11}))
@@ -242,8 +229,8 @@ def test_usage_where_a_sibling_tells_the_prompt() -> None:
 
 def test_usage_where_the_first_call_told_it_all_the_time() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    play = stage(chat(stream=True, max_tokens=9, stream_options=options))
-    cut(play, delta("abc", top={"usage": usage(7, 3)}))
+    play = continued(chat(stream=True, max_tokens=9, stream_options=options))
+    play.breaks_off(0, delta("abc", top={"usage": usage(7, 3)}))
     play.fires("retry:0")
     assert sent(play)["max_tokens"] == 6
     play.streams(0, delta("d", top={"usage": usage(11, 1)}), STOP, usage_chunk(11, 2))
@@ -253,10 +240,10 @@ def test_usage_where_the_first_call_told_it_all_the_time() -> None:
 
 def test_tokens_of_both_calls_where_they_are_told_all_the_time() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    play = stage(chat(stream=True, max_tokens=20, stream_options=options), retries=2)
-    cut(play, delta("abc", top={"usage": usage(7, 3)}))
+    play = continued(chat(stream=True, max_tokens=20, stream_options=options), retries=2)
+    play.breaks_off(0, delta("abc", top={"usage": usage(7, 3)}))
     play.fires("retry:0")
-    cut(play, delta("de", top={"usage": usage(10, 2)}))
+    play.breaks_off(0, delta("de", top={"usage": usage(10, 2)}))
     play.fires("retry:0")
     assert sent(play)["max_tokens"] == 15
 
@@ -267,8 +254,8 @@ def test_tokens_of_both_calls_where_they_are_told_all_the_time() -> None:
 @pytest.mark.parametrize("done", [False, True])
 def test_usage_of_a_call_for_several_choices_whose_work_others_take_over(done: bool) -> None:
     """Where it finished a choice it answers for that one, and it told nothing of it."""
-    play = stage(chat(n=2, stream=True, stream_options={"include_usage": True}), NATIVE)
-    cut(play, delta("a", index=0, finish="stop" if done else None), delta("b", index=1))
+    play = continued(chat(n=2, stream=True, stream_options={"include_usage": True}), NATIVE)
+    play.breaks_off(0, delta("a", index=0, finish="stop" if done else None), delta("b", index=1))
     for number in sorted(int(name.partition(":")[2]) for name in play.timers if name.startswith("retry")):
         play.fires(f"retry:{number}")
         play.streams(number, delta("c"), STOP, usage_chunk(8, 1))
@@ -278,15 +265,15 @@ def test_usage_of_a_call_for_several_choices_whose_work_others_take_over(done: b
 
 @pytest.mark.parametrize("capability", [NATIVE, EXACT], ids=["native", "exact"])
 def test_each_choice_of_a_leg_goes_on_by_itself(capability: Capability) -> None:
-    play = stage(chat(n=4, stream=True, seed=5, max_tokens=9), capability)
-    cut(
-        play,
+    play = continued(chat(n=4, stream=True, seed=5, max_tokens=9), capability)
+    play.breaks_off(
+        0,
         *(delta("", index=index, role="assistant") for index in range(4)),
         delta("done", index=0, finish="stop"),
         delta("b", index=1),
         delta("c", index=2),
     )
-    assert outcomes(play) == []
+    assert play.resumed == []
     for number in (1, 2, 3):
         play.fires(f"retry:{number}")
     bodies = {leg: sent(play, leg) for leg in play.open}
@@ -302,18 +289,18 @@ def test_each_choice_of_a_leg_goes_on_by_itself(capability: Capability) -> None:
         play.streams(leg, ROLE, delta(said), STOP)
     assert contents(play.frames) == {0: "done", 1: "bb2", 2: "cc2", 3: "d"} and play.finish == "ok"
     roles = [choice["index"] for choice in choices_in(play.frames) if choice["delta"].get("role")]
-    assert sorted(roles) == [0, 1, 2, 3] and outcomes(play) == ["ok"] * 3
+    assert sorted(roles) == [0, 1, 2, 3] and play.resumed == ["continue ok"] * 3
 
 
 def test_a_leg_of_which_one_choice_cannot_fails_as_a_whole() -> None:
-    play = stage(chat(n=2, stream=True), NATIVE)
-    cut(play, delta("a", index=0), delta(reasoning="b", index=1))
-    assert play.finish == FailureKind.CUT and outcomes(play) == ["impossible"]
+    play = continued(chat(n=2, stream=True), NATIVE)
+    play.breaks_off(0, delta("a", index=0), delta(reasoning="b", index=1))
+    assert play.finish == FailureKind.CUT and play.resumed == ["continue impossible"]
 
 
 def test_several_prompts_of_one_call() -> None:
-    play = stage(completion(prompt=["p", "q"], n=1, stream=True))
-    cut(play, text("a", index=0), text("b", index=1))
+    play = continued(completion(prompt=["p", "q"], n=1, stream=True))
+    play.breaks_off(0, text("a", index=0), text("b", index=1))
     for number, prompt in ((1, "pa"), (2, "qb")):
         play.fires(f"retry:{number}")
         assert sent(play, number)["prompt"] == prompt
@@ -324,26 +311,26 @@ def test_several_prompts_of_one_call() -> None:
 def test_parameters_of_a_choice_s_own() -> None:
     own = [{"max_tokens": 5}, {"max_tokens": 9}]
     request = chat(n=2, stream=True, choice_params=own)
-    play = stage(request)
-    cut(play, delta("a"), leg=1)
+    play = continued(request)
+    play.breaks_off(1, delta("a"))
     play.fires("retry:1")
     assert sent(play, 1)["max_tokens"] == 8
-    exact = stage(request, EXACT)
-    cut(exact, delta("a"))
-    assert outcomes(exact) == ["impossible"], "it reads them by the place of a choice"
+    exact = continued(request, EXACT)
+    exact.breaks_off(0, delta("a"))
+    assert exact.resumed == ["continue impossible"], "it reads them by the place of a choice"
 
 
 def test_equal_choices_that_are_computed_once() -> None:
-    play = stage(chat(n=3, stream=True, temperature=0), greedy="dedupe")
-    cut(play, ROLE, delta("a"))
+    play = continued(chat(n=3, stream=True, temperature=0), greedy="dedupe")
+    play.breaks_off(0, ROLE, delta("a"))
     play.fires("retry:0")
     play.streams(0, delta("b"), STOP)
     assert contents(play.frames) == dict.fromkeys(range(3), "ab")
 
 
 def test_a_relayed_stream_keeps_its_names() -> None:
-    play = stage(chat(stream=True, stream_options={"include_usage": True}))
-    cut(play, ROLE.replace(b"up-1", b"up-first"), *(delta(c).replace(b"up-1", b"up-first") for c in "abcd"))
+    play = continued(chat(stream=True, stream_options={"include_usage": True}))
+    play.breaks_off(0, ROLE.replace(b"up-1", b"up-first"), *(delta(c).replace(b"up-1", b"up-first") for c in "abcd"))
     play.fires("retry:0")
     play.streams(0, ROLE, *map(delta, "efghij"), STOP, usage_chunk(14, 6))
     assert contents(play.frames) == {0: "abcdefghij"} and {frame["id"] for frame in play.frames[:-1]} == {"up-first"}

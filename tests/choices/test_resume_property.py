@@ -1,4 +1,7 @@
-"""However a request's calls are cut, chunked and interleaved: resumed by replay, the client reads what was said."""
+"""However a request's calls are cut, chunked and interleaved: resumed by replay, the client reads what was said.
+
+One leg may fail for good at any time. What the client had begun to read of others it then reads to its end.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.commands import Resumed
+from nproxy.choices.commands import Begin, CallEnded
 from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded, LegFailed, TimerFired
+from nproxy.choices.plan import make_plan
 from nproxy.openai.dialect import Dialect
 from tests.choices.tutil import (
     DONE,
@@ -39,6 +43,7 @@ CUTS = [
     lambda leg: [LegChunk(leg, b'{"error":{"message":"died","code":500}}')],
 ]
 CALLS = {"first": 0, "second": 1}
+NOTHING: dict[str, Any] = {"content": "", "reasoning": "", "calls": [], "scored": [], "offsets": []}
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,8 @@ def test_the_client_reads_what_was_said(
     request = dialect_request(dialect, n=n, seed=5, stream=True, stream_options={"include_usage": True}, **asked)
     play = Play(request, capability, retries=9, resume="replay")
     cuts = {number: data.draw(st.integers(0, 2)) for number in range(n)}
+    legs = make_plan(request, capability, lambda: 0).legs
+    doomed = data.draw(st.none() | st.integers(0, len(legs) - 1))
     broken: set[int] = set()
     going: dict[int, tuple[Any, list[Event]]] = {}
     while not play.over:
@@ -138,6 +145,9 @@ def test_the_client_reads_what_was_said(
                     broken.add(number)
                     at = data.draw(st.integers(1, len(events) - 3))  # behind an event, before the last finish
                     events[at:] = data.draw(st.sampled_from(CUTS))(number)
+                elif number == doomed:
+                    at = data.draw(st.integers(0, len(events) - 3))
+                    events[at:] = [LegFailed(number, failure(FailureKind.OVERSIZE))]
                 else:
                     events.append(LegEnded(number))
                     broken.discard(number)
@@ -151,18 +161,24 @@ def test_the_client_reads_what_was_said(
         count = data.draw(st.integers(1, len(left)))
         now, left[:] = left[:count], left[count:]
         play.gets(*now)
-    assert play.finish == "ok"
-    assert sorted(finishes(play.frames)) == list(range(n))
-    for index, choice in enumerate(said):
-        assert heard(play.frames, index) == meant(choice, scored, dialect)
-    if broken.isdisjoint(going):  # where a leg's last call broke off, its choices were there, and its usage was not
+    fatal = [call.leg for call in play.of(CallEnded) if call.failure and call.failure.kind is FailureKind.OVERSIZE]
+    lost = [index for number in fatal for index in legs[number].client_indices(n, 1)]
+    assert play.finish == ("oversize" if lost else "ok")
+    frames = play.frames if play.of(Begin) else []
+    finished = finishes(frames)
+    assert sorted(finished) == [index for index in range(n) if index in finished]
+    for index in set(range(n)).difference(lost):
+        came = heard(frames, index)
+        assert came == (meant(said[index], scored, dialect) if index in finished else NOTHING)
+        assert lost or index in finished
+    if broken.isdisjoint(going) and not lost:  # a leg whose last call broke off had brought its choices, and no usage
         assert play.frames[-2]["usage"] == usage(7, sum(map(len, said)))
-    assert {resumed.outcome for resumed in play.of(Resumed)} <= {"ok", "failed"}
+    assert set(play.resumed) <= {"replay ok", "replay failed"}
 
 
 def heard(frames: list[Any], index: int) -> dict[str, Any]:
     """What a client puts together of one choice: its texts by channel, its tool calls, its log probabilities."""
-    texts: dict[str, str] = {}
+    texts = {"content": "", "reasoning": ""}
     calls: dict[int, dict[str, str]] = {}
     scored: list[str] = []
     offsets: list[int] = []
@@ -171,7 +187,7 @@ def heard(frames: list[Any], index: int) -> dict[str, Any]:
             continue
         spoken = choice.get("delta") or {"content": choice.get("text")}
         for key in ("content", "reasoning"):
-            texts[key] = texts.get(key, "") + (spoken.get(key) or "")
+            texts[key] += spoken.get(key) or ""
         for call in spoken.get("tool_calls", []):
             known = calls.setdefault(call["index"], {"ids": "", "name": "", "arguments": ""})
             known["ids"] += "x" if call.get("id") else ""

@@ -5,19 +5,14 @@ from __future__ import annotations
 import pytest
 
 from nproxy.choices.commands import Resumed, Retried
-from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.recovery import LONGEST_WAIT_SECONDS
-from tests.choices.tutil import DONE, FANOUT, Play, chat, contents, delta
-
-NOBODY = Failure(FailureKind.UNAVAILABLE, "There is no server that can be asked now.", retry_after=1.0)
-STOP = delta(finish="stop")
+from tests.choices.tutil import DONE, FANOUT, NOBODY, STOP, Play, chat, contents, delta, replayed
 
 
 def cut(n: int = 1, retries: int = 1) -> Play:
     """A stream whose first leg has been cut."""
-    play = Play(chat(stream=True, n=n, seed=5), FANOUT, retries=retries, resume="replay")
-    play.says(0, delta("Hel"))
-    play.fails(0, FailureKind.CUT)
+    play = replayed(chat(stream=True, n=n, seed=5), retries=retries)
+    play.breaks_off(0, delta("Hel"))
     return play
 
 

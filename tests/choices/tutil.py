@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
+from nproxy.choices import reading
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import (
     Anomaly,
@@ -20,6 +21,7 @@ from nproxy.choices.commands import (
     Finish,
     OpenLeg,
     Respond,
+    Resumed,
     SetTimer,
 )
 from nproxy.choices.conduct import Conduct
@@ -40,6 +42,7 @@ from nproxy.choices.resume import Resume
 from nproxy.choices.settings import ConductSettings
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.openai.sse import SSEDecoder
 
@@ -121,8 +124,10 @@ def answer(*contents: str, prompt: int = 10, tokens: int | None = None, finish: 
 
 
 DONE = b"[DONE]"
+ROLE = delta("", role="assistant")
+STOP = delta(finish="stop")
 
-OK_STREAM = (delta("", role="assistant"), delta("a"), delta("b"), delta(finish="stop"), DONE)
+OK_STREAM = (ROLE, delta("a"), delta("b"), STOP, DONE)
 
 
 def status(code: int, body: bytes = b"", *, retry_after: float | None = None, own_key: bool = False) -> Failure:
@@ -141,6 +146,14 @@ def status(code: int, body: bytes = b"", *, retry_after: float | None = None, ow
 def failure(kind: FailureKind) -> Failure:
     """A failure without an answer."""
     return Failure(kind, f"It failed: {kind}.")
+
+
+def in_band(error: JSON | bytes) -> Failure:
+    """An error within a 200: the envelope's inside, or the very bytes."""
+    return reading.in_band(error if isinstance(error, bytes) else json.dumps({"error": error}).encode()).failure
+
+
+NOBODY = Failure(FailureKind.UNAVAILABLE, "There is no server that can be asked now.", retry_after=1.0)
 
 
 # ---- the play
@@ -215,6 +228,10 @@ class Play:
         """A leg fails."""
         return self.gets(LegFailed(leg, why if isinstance(why, Failure) else failure(why)))
 
+    def breaks_off(self, leg: int, *events: bytes) -> list[Command]:
+        """A leg sends events, and then its connection breaks."""
+        return self.says(leg, *events) + self.fails(leg, FailureKind.CUT)
+
     def fires(self, name: str) -> list[Command]:
         """A timer runs out."""
         assert name in self.timers, f"{name} was not set: {self.timers}"
@@ -240,6 +257,11 @@ class Play:
         decoder = SSEDecoder()
         events = [*decoder.feed(self.emitted), *decoder.close()]
         return ["[DONE]" if event.data == DONE else json.loads(event.data) for event in events]
+
+    @property
+    def resumed(self) -> list[str]:
+        """What became of the calls that went on, or were to."""
+        return [f"{resumed.how} {resumed.outcome}" for resumed in self.of(Resumed)]
 
     @property
     def respond(self) -> Respond:
@@ -316,6 +338,16 @@ class Play:
         else:
             assert self.respond.status >= 400
             assert set(self.reply["error"]) >= {"message", "type", "param", "code"}
+
+
+def replayed(request: Request | None = None, capability: Capability = FANOUT, **more: Any) -> Play:
+    """A stream whose legs are replayed when they are cut."""
+    return Play(request or chat(stream=True, seed=5), capability, **{"retries": 1, "resume": "replay", **more})
+
+
+def continued(request: Request, capability: Capability = FANOUT, **more: Any) -> Play:
+    """A stream whose legs are gone on with when they are cut."""
+    return Play(request, capability, **{"retries": 1, "resume": "continue", "chat_continues": "flag", **more})
 
 
 # ---- the client's side

@@ -1,0 +1,36 @@
+"""An error where an answer was promised: within a 200, whose status cannot say whose fault it is."""
+
+from __future__ import annotations
+
+import re
+
+from nproxy.openai.jsonvalue import JSON, loads
+
+_WHERE = ("code", "status", "status_code", "type")
+_REQUEST_AT_FAULT = re.compile(
+    r"invalid|bad_?request|validation|not_?found|permission|authenti|content_?(?:filter|policy)|context|too_?long", re.I
+)
+
+
+def status_in_band(body: bytes) -> int:
+    """The status that the error would have had as an answer of its own: 4xx is the request's fault, 5xx the server's.
+
+    Read where servers write it, as a number or in digits. Where it stands nowhere, their words tell: 400 where they
+    speak of the request, else 500.
+    """
+    try:
+        told = loads(body)
+    except ValueError:
+        return 500
+    error = told.get("error", told) if isinstance(told, dict) else told
+    said = [error.get(key) for key in _WHERE] if isinstance(error, dict) else []
+    statuses = [status for status in map(_status, said) if status is not None]
+    if statuses:
+        return statuses[0]
+    return 400 if any(_REQUEST_AT_FAULT.search(value) for value in said if isinstance(value, str)) else 500
+
+
+def _status(value: JSON) -> int | None:
+    if isinstance(value, str) and len(value) == 3 and value.isdecimal():
+        value = int(value)
+    return value if isinstance(value, int) and 400 <= value <= 599 else None
