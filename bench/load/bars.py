@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.load import chaos, leave, overload, reload, soak, wide
+from bench.load import chaos, idle, leave, overload, reload, soak, wide
 from bench.load.bar import Bar
 
 BARS: Mapping[str, Bar] = {
@@ -13,6 +13,12 @@ BARS: Mapping[str, Bar] = {
         wide.run,
         long={"clients": 1000, "n": 8, "seconds": 300.0, "pace": 0.5, "tokens": 20},
         short={"clients": 20, "n": 8, "seconds": 1.0, "pace": 10.0, "tokens": 12},
+    ),
+    "idle": Bar(
+        "10,000 connections that ask nothing: none is closed, RSS <= 16 KiB each, others are answered at once",
+        idle.run,
+        long={"idle": 10_000, "processes": 2, "workers": 2},
+        short={"idle": 1000, "processes": 1, "workers": 1},
     ),
     "leave": Bar(
         "10,000 disconnects at random moments: 2 s later no upstream call is left; files, tasks and permits are back",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
-import socket
 
 import pytest
 
@@ -288,28 +286,3 @@ async def test_many_slow_clients_keep_nobody_waiting(upstream: FakeUpstream, kin
         for _, writer in slow:
             writer.close()
     assert len(upstream.calls) == 6
-
-
-async def test_thousands_of_idle_sockets_keep_nobody_waiting(upstream: FakeUpstream) -> None:
-    """As many as the limit of file descriptors has room for, both ends being in this process; at most 4,000."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    count = min(4000, (soft - 300) // 2)
-    config = {"upstreams": [upstream_settings(upstream)]}
-    async with gateway_for(config, header_seconds=60.0) as gateway:
-        idle: list[socket.socket] = []
-        try:
-            for _ in range(count):
-                sock = socket.socket()
-                idle.append(sock)
-                sock.setblocking(False)
-                await asyncio.get_running_loop().sock_connect(sock, gateway.address)
-            async with asyncio.timeout(10):
-                while len(gateway.http.connections) < count:
-                    await asyncio.sleep(0.01)
-                assert len((await gateway.ask(n=2)).json()["choices"]) == 2
-        finally:
-            for sock in idle:
-                sock.close()
-        async with asyncio.timeout(10):
-            while len(gateway.http.connections) > 1:  # the client's own
-                await asyncio.sleep(0.01)
