@@ -138,13 +138,12 @@ async def _serve(
         else:
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, log.warning, _ONE_PROCESS)
             await serve(
-                config,
+                reading,
                 engine_socket=engine_socket,
                 sock=sock,
                 admin_sock=admin_sock,
                 ready=herald.listens,
                 stop=stop,
-                reading=reading,
                 reloaded=herald.reloaded,
             )
 

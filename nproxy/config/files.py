@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import ssl
 
-from nproxy.config.keys import keys_in
+from nproxy.config.keys import Key, read_keys
 from nproxy.config.settings import Config, Tls
-from nproxy.config.tree import ConfigError, Path, Problem, Tree, read_file
+from nproxy.config.tree import ConfigError, Path, Problem, Tree
 
 
-def check_files(config: Config, tree: Tree) -> Tree | None:
-    """Read the keys file; gives what it holds, None where there is none.
+def check_files(config: Config, tree: Tree) -> tuple[Key, ...]:
+    """Read the keys file; gives what it holds, nothing where there is none.
 
     Raises ConfigError for a keys file or a certificate that cannot be used; of the former with its own lines.
     """
     problems: list[Problem] = []
-    keys: Tree | None = None
+    keys: tuple[Key, ...] = ()
     if config.auth is not None and config.auth.api_keys_file is not None:
         try:
-            keys = read_file(config.auth.api_keys_file)
-            keys_in(keys)
+            keys = read_keys(config.auth.api_keys_file)
         except ConfigError as error:
             problems += error.problems
     if config.listen.tls is not None and (unusable := why_unusable(config.listen.tls)) is not None:

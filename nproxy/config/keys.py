@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from nproxy.config.checking import checked
-from nproxy.config.tree import Tree, read_file
+from nproxy.config.tree import read_file
 from nproxy.config.values import Count, Name, Settings, Weight, conflict
 
 
@@ -33,6 +33,10 @@ def _parse_digest(value: object) -> object:
     return bytes.fromhex(found[1])
 
 
+def _write_digest(digest: bytes) -> str:
+    return f"sha256:{digest.hex()}"
+
+
 def _parse_moment(value: object) -> object:
     """Read a day, which means its begin, or a day and a time; both in UTC where they say nothing else."""
     if not isinstance(value, str):
@@ -48,7 +52,12 @@ def _listed(value: object) -> object:
     return (_parse_digest(value),) if isinstance(value, str) else value
 
 
-Digest = Annotated[bytes, BeforeValidator(_parse_digest), WithJsonSchema({"type": "string"})]
+Digest = Annotated[
+    bytes,
+    BeforeValidator(_parse_digest),
+    PlainSerializer(_write_digest, when_used="json"),
+    WithJsonSchema({"type": "string"}),
+]
 Moment = Annotated[datetime, BeforeValidator(_parse_moment), WithJsonSchema({"type": "string"})]
 
 
@@ -99,9 +108,4 @@ class KeysFile(Settings):
 
 def read_keys(file: Path) -> tuple[Key, ...]:
     """Read a file of keys. Raises ConfigError with every error at its line."""
-    return keys_in(read_file(file))
-
-
-def keys_in(tree: Tree) -> tuple[Key, ...]:
-    """The keys of a file that was read. Raises ConfigError with every error at its line."""
-    return checked(KeysFile, tree, {}).keys
+    return checked(KeysFile, read_file(file), {}).keys

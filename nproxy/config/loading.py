@@ -11,7 +11,7 @@ from typing import Any
 from nproxy.config.checking import checked
 from nproxy.config.environment import lay_environment
 from nproxy.config.files import check_files
-from nproxy.config.keys import Key, keys_in
+from nproxy.config.keys import Key
 from nproxy.config.settings import Config
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree, read_file
 from nproxy.config.watching import Digest, digest
@@ -22,7 +22,7 @@ class Reading:
     """What a source said: settings that are good, or problems.
 
     tree: what the settings were made from, with the place of each part. folder: where relative paths begin. secrets:
-    what was found for each reference to a secret. keys: what the keys file holds, None where there is none. files: what
+    what was found for each reference to a secret. keys: those of the keys file. files: what
     was read of each file that bears on the settings, None for one that was not there.
     """
 
@@ -32,7 +32,7 @@ class Reading:
     tree: Tree = field(repr=False)
     folder: Path
     secrets: Mapping[str, str] = field(repr=False)
-    keys: Tree | None = field(repr=False)
+    keys: tuple[Key, ...] = field(repr=False)
     files: Mapping[Path, Digest | None] = field(repr=False)
 
     def checked(self) -> Config:
@@ -60,7 +60,7 @@ class Reading:
             "data": self.tree.data,
             "folder": str(self.folder),
             "secrets": dict(self.secrets),
-            "keys": None if self.keys is None else self.keys.data,
+            "keys": [key.model_dump(mode="json") for key in self.keys],
         }
 
 
@@ -70,9 +70,9 @@ def from_message(message: Mapping[str, Any]) -> Config:
     return checked(Config, tree, {"environ": {}, "folder": Path(message["folder"]), "secrets": message["secrets"]})
 
 
-def keys_from_message(message: Mapping[str, Any]) -> tuple[Key, ...] | None:
-    """The keys of the keys file that another process read and checked; None where there is none."""
-    return None if message["keys"] is None else keys_in(Tree(Origin("keys"), message["keys"]))
+def keys_from_message(message: Mapping[str, Any]) -> tuple[Key, ...]:
+    """The keys of the keys file that another process read and checked."""
+    return tuple(map(Key.model_validate, message["keys"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Source:
         secrets: dict[str, str] = {}
         tree = Tree(Origin("settings"))
         config, problems = None, []
-        keys: Tree | None = None
+        keys: tuple[Key, ...] = ()
         try:
             if self.file is not None:
                 tree = read_file(self.file)

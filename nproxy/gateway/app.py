@@ -47,7 +47,7 @@ class App:
     requests in flight, without those that ask about the gateway itself.
     """
 
-    def __init__(self, config: Config, engine_socket: Path | None = None, keys: Sequence[Key] | None = None) -> None:
+    def __init__(self, config: Config, keys: Sequence[Key] = (), engine_socket: Path | None = None) -> None:
         edge = Edge.of(config, keys)
         self.shown = None if config.listen.tls is None else Shown(config.listen.tls)
         self.upstreams = Upstreams(config, engine_socket)
@@ -70,11 +70,11 @@ class App:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def reconfigure(self, config: Config, keys: Sequence[Key] | None = None) -> None:
+    def reconfigure(self, config: Config, keys: Sequence[Key] = ()) -> None:
         """Serve requests from now on under other settings; those in flight go on under what they began with.
 
-        keys: those of the keys file; None has it read. What needs a restart must be as it was. Raises ConfigError, with
-        nothing changed, for a keys file or a certificate that cannot be used.
+        keys: those of the keys file. What needs a restart must be as it was. Raises ConfigError, with nothing changed,
+        for a certificate that cannot be used.
         """
         edge = Edge.of(config, keys)
         if self.shown is not None and config.listen.tls is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from nproxy.config import Auth, Key, digest_of, read_keys
+from nproxy.config import Auth, Key, digest_of
 from nproxy.gateway.callers import Caller, Rates
 from nproxy.openai.errors import ApiError
 
@@ -57,15 +57,12 @@ class KeyRing:
         return held.caller
 
 
-def read_ring(auth: Auth | None, read: Sequence[Key] | None = None) -> KeyRing | None:
-    """The keys that the settings name, None where they name none. read: those of the keys file, where they are known.
-
-    Raises ConfigError for a file that cannot be used.
-    """
+def ring_of(auth: Auth | None, keys: Sequence[Key]) -> KeyRing | None:
+    """The keys that may call, None where anybody may. keys: those of the keys file, where there is one."""
     if auth is None:
         return None
     if auth.api_keys_file is not None:
-        return KeyRing(read_keys(auth.api_keys_file) if read is None else read)
+        return KeyRing(keys)
     only = "" if auth.api_key is None else auth.api_key.get_secret_value()
     return KeyRing([Key(name=ONLY_NAME, hash=(digest_of(only),))])
 

@@ -10,7 +10,7 @@ from typing import Self
 from aiohttp.web_request import BaseRequest
 
 from nproxy.config import Config, Key
-from nproxy.gateway.auth import KeyRing, read_ring, shown_key, unnamed
+from nproxy.gateway.auth import KeyRing, ring_of, shown_key, unnamed
 from nproxy.gateway.callers import Caller
 from nproxy.gateway.cors import Cors
 from nproxy.gateway.proxies import Network, client_address, neighbourhood
@@ -28,12 +28,9 @@ class Edge:
     cors: Cors
 
     @classmethod
-    def of(cls, config: Config, keys: Sequence[Key] | None = None) -> Self:
-        """Read what the settings say and name. keys: those of the keys file, where that was read already.
-
-        Raises ConfigError for a keys file that cannot be used.
-        """
-        return cls(read_ring(config.auth, keys), config.listen.trusted_proxies, Cors(config.listen.cors_origins))
+    def of(cls, config: Config, keys: Sequence[Key]) -> Self:
+        """keys: those of the keys file."""
+        return cls(ring_of(config.auth, keys), config.listen.trusted_proxies, Cors(config.listen.cors_origins))
 
     def client(self, request: BaseRequest) -> str:
         """The address of the client, behind the proxies that are trusted."""

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,30 +46,29 @@ class Running:
 
 
 async def serve(
-    config: Config,
+    reading: Reading,
     *,
     engine_socket: Path | None = None,
     sock: socket.socket | None = None,
     admin_sock: socket.socket | None = None,
     ready: Callable[[str, CommonMetrics], None] | None = None,
     stop: asyncio.Event | None = None,
-    reading: Reading | None = None,
     reloaded: Callable[[Reload], None] | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`; drain for `listen.drain_seconds` or until a second signal, and return.
 
+    reading: the settings; they are read again at SIGHUP and when their files change. reloaded: hears of that.
     engine_socket: the Unix socket of the built-in engine, which becomes the first upstream (it may not answer yet).
     sock, admin_sock: bound sockets to listen on instead of the addresses that `listen` and `admin` name.
     ready: called once with the base URL (`http://127.0.0.1:8000`) and the metrics as soon as connections are accepted.
-    reading: where `config` came from: it is read again at SIGHUP and when its files change. reloaded: hears of that.
     Raises OSError when the address cannot be bound.
     """
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
     with ending_signals(stop, hurry):
         async with (
-            running(config, engine_socket=engine_socket, sock=sock) as gateway,
+            running(reading.checked(), reading.keys, engine_socket=engine_socket, sock=sock) as gateway,
             administered(gateway.app, admin_sock),
-            nullcontext() if reading is None else follow(reading, gateway.app, reloaded),
+            follow(reading, gateway.app, reloaded),
             beside(look_for_upstreams(gateway.app)),
         ):
             if ready is not None:
@@ -111,7 +110,7 @@ def reloader_of(
 
     def apply(other: Reading) -> None:
         config = other.checked()
-        app.reconfigure(config)
+        app.reconfigure(config, other.keys)
         logs.reformat(config.telemetry.log_format)
 
     def tell(reload: Reload) -> None:
@@ -168,18 +167,18 @@ def _in_a_terminal() -> bool:
 @asynccontextmanager
 async def running(
     config: Config,
+    keys: Sequence[Key] = (),
     *,
     engine_socket: Path | None = None,
     sock: socket.socket | None = None,
     header_seconds: float = HEADER_SECONDS,
-    keys: Sequence[Key] | None = None,
     prepare: Callable[[App], None] = lambda _: None,
 ) -> AsyncIterator[Running]:
     """Accept connections while the block runs; on leaving it, what is still in flight is cancelled.
 
-    keys: those of the keys file; None has it read. prepare: called with the app before anything reaches it.
+    keys: those of the keys file. prepare: called with the app before anything reaches it.
     """
-    app = App(config, engine_socket, keys)
+    app = App(config, keys, engine_socket)
     try:
         prepare(app)
         await app.upstreams.begin()

@@ -73,7 +73,7 @@ async def work(listener: socket.socket, line: socket.socket) -> None:
     engine_socket = None if start.engine_socket is None else Path(start.engine_socket)
     ours, keys = share(config, start.index, start.workers), keys_from_message(start.settings)
     worker = _Worker(channel, start)
-    async with running(ours, engine_socket=engine_socket, sock=listener, keys=keys, prepare=worker.prepare) as gateway:
+    async with running(ours, keys, engine_socket=engine_socket, sock=listener, prepare=worker.prepare) as gateway:
         await worker.serve(gateway, messages)
     channel.send(Beat(as_data(gateway.app.metrics.report())))  # the last requests are counted too
     channel.close()

@@ -70,14 +70,15 @@ def test_another_process_takes_what_was_read_and_reads_nothing(tmp_path: Path) -
     key = there.upstreams[0].api_key
     assert isinstance(key, SecretStr)
     assert key.get_secret_value() == CANARY
-    assert keys_from_message(message) is None
+    assert keys_from_message(message) == ()
 
 
 def test_keys_go_to_another_process_as_they_were_read(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
-    file.write_text(f"keys: [{{name: a, hash: 'sha256:{'0' * 64}', expires: 2027-01-31}}]")
+    file.write_text(f"keys: [{{name: a, hash: 'sha256:{'0' * 64}', models: [m], weight: 0.5, expires: 2027-01-31}}]")
     reading = read(tmp_path, BASE + "auth: {api_keys_file: keys.yaml}")
     keys = read_keys(file)
+    assert reading.keys == keys
     message = json.loads(json.dumps(reading.message()))
     file.unlink()
     assert keys_from_message(message) == keys

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import uvloop
 
-from nproxy.config import Config
+from nproxy.config import Config, read_keys
 from nproxy.gateway.app import App
 from nproxy.gateway.serve import Running, running
 from tests.clients import plain_client
@@ -118,8 +118,9 @@ def envelope(answer: httpx.Response) -> dict[str, Any]:
 async def gateway_for(config: dict[str, Any], **kwargs: Any) -> AsyncIterator[Gateway]:
     """Run a gateway with this configuration on a free port."""
     parsed = Config.model_validate({"listen": {"port": 0}, **config})
+    file = None if parsed.auth is None else parsed.auth.api_keys_file
     async with (
-        running(parsed, **kwargs) as gateway,
+        running(parsed, () if file is None else read_keys(file), **kwargs) as gateway,
         plain_client(gateway.url) as client,
     ):
         yield Gateway(gateway, client)

@@ -45,7 +45,7 @@ async def following(file: Path, settings: dict[str, Any], poll_seconds: float = 
     write(file, {"listen": {"port": 0}, **settings})
     reading = Source(file, ENVIRON).read()
     async with (
-        running(reading.checked()) as gateway,
+        running(reading.checked(), reading.keys) as gateway,
         plain_client(gateway.url, timeout=60, limits=httpx.Limits()) as client,
     ):
         follower = Following(gateway, client)

@@ -139,15 +139,15 @@ async def test_L5_a_kept_connection_is_answered_while_draining_and_then_closed(g
     writer.close()
 
 
-async def test_L5_sigterm(start: Start, upstream: FakeUpstream) -> None:
+async def test_L5_sigterm(upstream: FakeUpstream, tmp_path: Path) -> None:
     """The whole of `serve`, ended by a real signal."""
     going = Behaviour(hold_after=2)
     upstream.behaviour = going
     parts: dict[str, Any] = {"listen": {"port": 0, "drain_seconds": 5}, "upstreams": [upstream_settings(upstream)]}
-    urls: asyncio.Queue[str] = asyncio.Queue()
-    served = asyncio.create_task(serve(Config.model_validate(parts), ready=lambda url, _: urls.put_nowait(url)))
-    url = await urls.get()
-    async with plain_client(url) as client:
+    file, urls = tmp_path / "nproxy.yaml", asyncio.Queue[str]()
+    write(file, parts)
+    served = asyncio.create_task(serve(Source(file, {}).read(), ready=lambda url, _: urls.put_nowait(url)))
+    async with plain_client(await urls.get()) as client:
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=body(n=2, stream=True)))
         await upstream.until(lambda: len(upstream.open_calls) == 2)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -167,12 +167,7 @@ async def test_L5_the_limit_is_the_one_that_is_said_now(upstream: FakeUpstream, 
     parts: dict[str, Any] = {"listen": {"port": 0, "drain_seconds": 600}, "upstreams": [upstream_settings(upstream)]}
     write(file, parts)
     reading, urls, reloads = Source(file, {}).read(), asyncio.Queue[str](), asyncio.Queue[Reload]()
-    serving = serve(
-        reading.checked(),
-        ready=lambda url, _: urls.put_nowait(url),
-        reading=reading,
-        reloaded=reloads.put_nowait,
-    )
+    serving = serve(reading, ready=lambda url, _: urls.put_nowait(url), reloaded=reloads.put_nowait)
     served = asyncio.create_task(serving)
     async with plain_client(await urls.get()) as client:
         asked = asyncio.create_task(client.post("/v1/chat/completions", json=body(n=2, stream=True)))

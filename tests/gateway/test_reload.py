@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nproxy.config import ConfigError
+from nproxy.config import Reading, Source
 from nproxy.gateway.serve import follow
 from nproxy.telemetry import logs
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
@@ -97,28 +97,30 @@ async def test_log_lines_have_another_form_at_once(
     assert " info    chat/completions request_id=" in last
 
 
+def write_keys(file: Path, *shown: str) -> None:
+    entries = [
+        {"name": f"k{at}", "hash": f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"} for at, key in enumerate(shown)
+    ]
+    write(file, {"keys": entries})
+
+
+async def status(gateway: Following, key: str) -> int:
+    return (await gateway.client.get("/v1/models", headers={"authorization": f"Bearer {key}"})).status_code
+
+
 async def test_keys_come_and_go(gateway: Following, settings: dict[str, Any]) -> None:
-    def keys(*shown: str) -> None:
-        entries = [
-            {"name": f"k{at}", "hash": f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"}
-            for at, key in enumerate(shown)
-        ]
-        write(gateway.file.with_name("keys.yaml"), {"keys": entries})
-
-    async def status(key: str) -> int:
-        return (await gateway.client.get("/v1/models", headers={"authorization": f"Bearer {key}"})).status_code
-
-    keys("one")
+    file = gateway.file.with_name("keys.yaml")
+    write_keys(file, "one")
     closed = {**settings, "auth": {"api_keys_file": "keys.yaml"}}
     assert (await gateway.reload(closed)).outcome == "applied"
-    assert [await status(key) for key in ("one", "two")] == [200, 401]
-    keys("two")
+    assert [await status(gateway, key) for key in ("one", "two")] == [200, 401]
+    write_keys(file, "two")
     assert (await gateway.reload(closed)).outcome == "applied", "the file of keys changed, though not its name"
-    assert [await status(key) for key in ("one", "two")] == [401, 200]
+    assert [await status(gateway, key) for key in ("one", "two")] == [401, 200]
     assert (await gateway.reload(closed)).outcome == "unchanged"
-    gateway.file.with_name("keys.yaml").write_text("keys: []")
+    file.write_text("keys: []")
     assert (await gateway.reload(closed)).outcome == "refused"
-    assert [await status(key) for key in ("one", "two")] == [401, 200]
+    assert [await status(gateway, key) for key in ("one", "two")] == [401, 200]
 
 
 async def test_a_stream_goes_on_at_an_upstream_that_is_gone(
@@ -250,19 +252,21 @@ async def test_no_secret_is_told(gateway: Following, caplog: pytest.LogCaptureFi
         assert CANARY not in caplog.text + repr(reload) + page
 
 
-async def test_a_keys_file_that_breaks_at_the_last_moment_changes_nothing(
-    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+async def test_keys_are_served_as_they_were_checked(
+    gateway: Following, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was good when the settings were checked."""
+    """Their file is read once: what becomes of it after that is for the next reload."""
+    file, read = gateway.file.with_name("keys.yaml"), Source.read
 
-    def broken(*_: object) -> None:
-        raise ConfigError([])
+    def read_at_the_last_moment(source: Source) -> Reading:
+        reading = read(source)
+        file.unlink()
+        return reading
 
-    monkeypatch.setattr("nproxy.gateway.edge.read_ring", broken)
-    before, upstreams = gateway.app.config, gateway.app.upstreams.all
-    others = [upstream_settings(upstream, name="other")]
-    assert (await gateway.reload({**settings, "n_policy": {"max_n": 2}, "upstreams": others})).outcome == "refused"
-    assert (gateway.app.config, gateway.app.upstreams.all) == (before, upstreams)
+    write_keys(file, "one")
+    monkeypatch.setattr(Source, "read", read_at_the_last_moment)
+    assert (await gateway.reload({**settings, "auth": {"api_keys_file": "keys.yaml"}})).outcome == "applied"
+    assert [await status(gateway, key) for key in ("one", "two")] == [200, 401]
 
 
 async def test_a_fault_of_our_own_is_no_reason_to_stop(
