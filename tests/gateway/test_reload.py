@@ -17,7 +17,7 @@ from nproxy.config import Reading, Source
 from nproxy.gateway.serve import follow
 from nproxy.telemetry import logs
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
-from tests.gateway.conftest import envelope, upstream_settings
+from tests.gateway.conftest import Stream, envelope, upstream_settings
 from tests.gateway.reloading import Following, following, under_streams, write
 
 CANARY = "canary-90d2"
@@ -32,6 +32,15 @@ def settings(upstream: FakeUpstream) -> dict[str, Any]:
 async def gateway(settings: dict[str, Any], tmp_path: Path) -> AsyncIterator[Following]:
     async with following(tmp_path / "nproxy.yaml", settings) as gateway:
         yield gateway
+
+
+@pytest.fixture
+async def held(gateway: Following, upstream: FakeUpstream) -> asyncio.Task[Stream]:
+    """A stream of two choices that stands still in its middle until the upstream's `go_on` is set."""
+    upstream.behaviour = Behaviour(hold_after=2)
+    asked = asyncio.create_task(gateway.stream(n=2, seed=1))
+    await upstream.until(lambda: len(upstream.open_calls) == 2)
+    return asked
 
 
 async def test_limits_change_at_once(gateway: Following, settings: dict[str, Any]) -> None:
@@ -62,16 +71,13 @@ async def test_everything_that_a_request_reads_is_the_new(gateway: Following, se
 
 
 async def test_admission_has_other_limits_at_once(
-    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream, held: asyncio.Task[Stream]
 ) -> None:
-    upstream.behaviour = Behaviour(hold_after=2)
-    asked = asyncio.create_task(gateway.stream(n=2, seed=1))
-    await upstream.until(lambda: len(upstream.open_calls) == 2)
     narrow = {"limits": {"inflight_choices": 2, "queue_seconds": 0}, "n_policy": {"max_n": 2}}
     await gateway.reload({**settings, **narrow})
     assert (await gateway.ask(n=2)).status_code == 429
     upstream.behaviour.go_on.set()
-    assert (await asked).done
+    assert (await held).done
     assert (await gateway.ask(n=2)).status_code == 200
 
 
@@ -124,34 +130,28 @@ async def test_keys_come_and_go(gateway: Following, settings: dict[str, Any]) ->
 
 
 async def test_a_stream_goes_on_at_an_upstream_that_is_gone(
-    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream, held: asyncio.Task[Stream]
 ) -> None:
-    upstream.behaviour = Behaviour(hold_after=2)
-    asked = asyncio.create_task(gateway.stream(n=2, seed=1))
-    await upstream.until(lambda: len(upstream.open_calls) == 2)
     async with FakeUpstream() as other:
         await gateway.reload({**settings, "upstreams": [upstream_settings(other, name="other")]})
         answer = await gateway.ask(n=2)
         assert answer.headers["x-nproxy-upstream"] == "other"
         assert len(other.calls) == 2
         upstream.behaviour.go_on.set()
-        assert (await asked).done
+        assert (await held).done
         assert await gateway.metric('nproxy_inflight_legs{upstream="fake"}') == 0
 
 
 async def test_a_stream_goes_on_when_its_replica_is_no_longer_listed(
-    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream
+    gateway: Following, settings: dict[str, Any], upstream: FakeUpstream, held: asyncio.Task[Stream]
 ) -> None:
-    upstream.behaviour = Behaviour(hold_after=2)
-    asked = asyncio.create_task(gateway.stream(n=2, seed=1))
-    await upstream.until(lambda: len(upstream.open_calls) == 2)
     async with FakeUpstream() as other:
         moved = upstream_settings(upstream, replicas=[other.url])
         await gateway.reload({**settings, "upstreams": [moved]})
         assert (await gateway.ask(n=3)).status_code == 200
         assert (len(upstream.calls), len(other.calls)) == (2, 3)
         upstream.behaviour.go_on.set()
-        assert (await asked).done
+        assert (await held).done
 
 
 async def test_names_become_labels(gateway: Following, settings: dict[str, Any], upstream: FakeUpstream) -> None:
