@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
-from nproxy.gateway.reload import Reload
+from nproxy.gateway.reload import History
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.tls import Shown
 from nproxy.gateway.whole import Whole
@@ -39,9 +38,9 @@ log = logging.getLogger("nproxy.gateway")
 class App:
     """The state of one gateway process. Made inside the event loop; `close` once.
 
-    keys: those of the keys file; None has it read.
-    config: what is served; it changes, so what is read once is to be held. configured_at: since when, in Unix time.
-    last_reload: None before the first. whole: who speaks for all processes, tell_lesson: who hears of new lessons; None
+    keys: those of the keys file.
+    config: what is served; it changes, so what is read once is to be held. history: since when, and the last reload.
+    whole: who speaks for all processes, tell_lesson: who hears of new lessons; None
     where this is the only process. draining: no new work is welcome; /ready says so. leaving: another process is in
     this one's place; connections end with their next answer. drives: the generation requests in flight. inflight:
     requests in flight, without those that ask about the gateway itself.
@@ -56,10 +55,7 @@ class App:
         self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
         self.desk = Desk(config, self.metrics)
         self._take(config, edge)
-        self.configured_at = time.time()
-        self.last_reload: Reload | None = None
-        self.metrics.reload_success.set(1)
-        self.metrics.reload_time.set(self.configured_at)
+        self.history = History(self.metrics)
         self.whole: Whole | None = None
         self.tell_lesson: Callable[[str, str, Lesson], None] | None = None
         self.draining = self.leaving = False
@@ -83,13 +79,6 @@ class App:
         self.metrics.name(self.upstreams.by_name, _configured_models(config))
         self.desk.reconfigure(config)
         self._take(config, edge)
-
-    def reloaded(self, reload: Reload) -> None:
-        """Tell of a reload, which may have reconfigured this or not."""
-        self.last_reload = reload
-        if reload.outcome == "applied":
-            self.configured_at = reload.at
-        self.metrics.reloaded(reload.outcome, reload.at)
 
     def _take(self, config: Config, edge: Edge) -> None:
         """Everything that a request reads of the settings is set here."""

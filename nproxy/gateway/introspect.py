@@ -7,7 +7,6 @@ from math import inf
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from nproxy.gateway import reload
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.errors import ApiError, invalid_request
@@ -73,7 +72,7 @@ def status_document(app: App) -> dict[str, object]:
     """What /status tells of this process."""
     return {
         "draining": app.draining,
-        "settings": reload.told(app.configured_at, app.last_reload),
+        "settings": app.history.told(),
         "inflight": {"requests": app.inflight, "choices": app.desk.taken, "waiting": app.desk.waiting},
         "upstreams": [_describe(upstream) for upstream in app.upstreams.all],
     }

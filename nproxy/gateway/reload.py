@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from nproxy.config import Config, ConfigError, Problem, Reading, Watch, needs_restart
+from nproxy.telemetry.metrics import CommonMetrics
 
 POLL_SECONDS = 1.0
 """Between two looks at the files; a change is taken once nothing has moved from one look to the next."""
@@ -33,10 +34,32 @@ class Reload:
     changed: tuple[str, ...] = ()
 
 
-def told(since: float, last: Reload | None) -> dict[str, object]:
-    """What the status page says: since when (Unix time) the settings are served, and what the last reload came to."""
-    reload = None if last is None else {"at": _moment(last.at), "outcome": last.outcome, "problems": [*last.problems]}
-    return {"since": _moment(since), "last_reload": reload}
+class History:
+    """Since when settings are served, and what the last reload came to, as /status and the metrics tell it.
+
+    Made when the first settings are served.
+    """
+
+    def __init__(self, metrics: CommonMetrics) -> None:
+        self._metrics = metrics
+        self._since = time.time()
+        self._last: Reload | None = None
+        metrics.reload_success.set(1)
+        metrics.reload_time.set(self._since)
+
+    def add(self, reload: Reload) -> None:
+        """Take a reload, whatever came of it."""
+        self._last = reload
+        if reload.outcome == "applied":
+            self._since = reload.at
+        self._metrics.reloaded(reload.outcome, reload.at)
+
+    def told(self) -> dict[str, object]:
+        """What the status page says of it."""
+        told: dict[str, object] = {"since": _moment(self._since), "last_reload": None}
+        if (last := self._last) is not None:
+            told["last_reload"] = {"at": _moment(last.at), "outcome": last.outcome, "problems": [*last.problems]}
+        return told
 
 
 def _moment(seconds: float) -> str:

@@ -114,7 +114,7 @@ def reloader_of(
         logs.reformat(config.telemetry.log_format)
 
     def tell(reload: Reload) -> None:
-        app.reloaded(reload)
+        app.history.add(reload)
         if reloaded is not None:
             reloaded(reload)
 

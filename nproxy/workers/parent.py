@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import assert_never
 
 from nproxy.config import Config, Reading
-from nproxy.gateway import reload
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.clerk import Clerk, owner
 from nproxy.gateway.admission.messages import Answer, Room, message_of, to_data
 from nproxy.gateway.introspect import ENGINE_METRICS_SECONDS
+from nproxy.gateway.reload import History
 from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import ParentMetrics, engine_lines
 from nproxy.telemetry.sums import exposition
@@ -54,8 +54,8 @@ log = logging.getLogger("nproxy.workers")
 class Parent:
     """The gateway as a whole, to the admin port and to the workers.
 
-    reading: the settings that are served. registrar: servers that announced themselves. supervisor: the workers.
-    to_restart: set when these are to be replaced.
+    reading: the settings that are served; history: since when, and the last reload. registrar: servers that announced
+    themselves. supervisor: the workers. to_restart: set when these are to be replaced.
     Made inside the event loop; `close` once.
     """
 
@@ -70,6 +70,7 @@ class Parent:
     ) -> None:
         self.reading = reading
         self.registrar = Registrar(self._publish)
+        self.history = History(metrics)
         self.to_restart = asyncio.Event()
         self.supervisor = Supervisor(
             listener,
@@ -86,10 +87,6 @@ class Parent:
         self._members: Snapshot | None = None
         self._lessons: deque[tuple[float, Taught]] = deque(maxlen=MOST_LESSONS)
         self._engine = Upstreams(self.config.model_copy(update={"upstreams": ()}), engine_socket)
-        self._configured_at = time.time()
-        self._last_reload: reload.Reload | None = None
-        metrics.reload_success.set(1)
-        metrics.reload_time.set(self._configured_at)
 
     @property
     def config(self) -> Config:
@@ -122,13 +119,6 @@ class Parent:
         logs.reformat(self.config.telemetry.log_format)
         self._clerk.reconfigure(Bounds.of(self.config))
         self.supervisor.tell(Reconfigure(reading.message()))
-
-    def reloaded(self, last: reload.Reload) -> None:
-        """Tell of a reload."""
-        self._last_reload = last
-        if last.outcome == "applied":
-            self._configured_at = last.at
-        self._metrics.reloaded(last.outcome, last.at)
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._members = snapshot
@@ -188,7 +178,7 @@ class Parent:
         return {
             **together([document for document in told if document is not None]),
             "draining": self.supervisor.ending,
-            "settings": reload.told(self._configured_at, self._last_reload),
+            "settings": self.history.told(),
             "workers": [
                 {
                     "slot": worker.index,

@@ -70,7 +70,7 @@ async def _drain_when_told(parent: Parent, stop: asyncio.Event, hurry: asyncio.E
 
 async def _follow(parent: Parent, reloaded: Callable[[Reload], None]) -> None:
     def tell(reload: Reload) -> None:
-        parent.reloaded(reload)
+        parent.history.add(reload)
         reloaded(reload)
 
     reloader = Reloader(parent.reading, parent.serve, tell)
