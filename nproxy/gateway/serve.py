@@ -1,14 +1,12 @@
-"""Run the gateway: sockets, signals, drain. The entry for the command line and for tests."""
+"""Run the gateway, from its start to its drain. The entry for the command line and for tests."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from nproxy.gateway.app import App
 from nproxy.gateway.reload import POLL_SECONDS, Reload, Reloader
 from nproxy.gateway.routes import dispatch
 from nproxy.gateway.server import HEADER_SECONDS, HttpServer
+from nproxy.gateway.signals import ending_signals, reloads_at_hangup
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry import logs
 from nproxy.telemetry.loop_lag import LagProbe
@@ -95,7 +94,7 @@ async def follow(reading: Reading, app: App, reloaded: Callable[[Reload], None] 
     reloaded: hears of every reload, behind `app`.
     """
     reloader = reloader_of(app, reading, reloaded=reloaded)
-    with reloads_at(signal.SIGHUP, reloader):
+    with reloads_at_hangup(reloader):
         async with beside(reloader.run()):
             yield
 
@@ -119,49 +118,6 @@ def reloader_of(
             reloaded(reload)
 
     return Reloader(reading, apply, tell, poll_seconds)
-
-
-@contextmanager
-def reloads_at(number: signal.Signals, reloader: Reloader) -> Iterator[None]:
-    """Take this signal while the block runs: settings are read again.
-
-    A terminal sends SIGHUP too, when it is closed: then it means the end, as SIGTERM does.
-    """
-    loop = asyncio.get_running_loop()
-    in_a_terminal = _in_a_terminal()
-
-    def told() -> None:
-        if in_a_terminal and not _in_a_terminal():
-            signal.raise_signal(signal.SIGTERM)
-        else:
-            reloader.ask()
-
-    loop.add_signal_handler(number, told)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(number)
-
-
-@contextmanager
-def ending_signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """Take SIGTERM and SIGINT while the block runs: the first sets `stop`, a second one `hurry`."""
-    loop = asyncio.get_running_loop()
-
-    def told() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-
-def _in_a_terminal() -> bool:
-    return os.isatty(0)
 
 
 @asynccontextmanager

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from nproxy import __version__
 from nproxy.config import Reading
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.reload import Reload, Reloader
-from nproxy.gateway.serve import ending_signals, reloads_at, url_of
+from nproxy.gateway.serve import url_of
+from nproxy.gateway.signals import calls, ending_signals, reloads_at_hangup
 from nproxy.telemetry.metrics import CommonMetrics, ParentMetrics
 from nproxy.upstreams.tasks import beside
 from nproxy.workers.parent import Parent
@@ -74,13 +75,13 @@ async def _follow(parent: Parent, reloaded: Callable[[Reload], None]) -> None:
         reloaded(reload)
 
     reloader = Reloader(parent.reading, parent.serve, tell)
-    with reloads_at(signal.SIGHUP, reloader):
+    with reloads_at_hangup(reloader):
         await reloader.run()
 
 
 async def _restart_when_asked(parent: Parent) -> None:
     """Replace the workers at every SIGUSR2; one that comes meanwhile has them replaced once more."""
-    with _calls(signal.SIGUSR2, parent.restart):
+    with calls(parent.restart, signal.SIGUSR2):
         await parent.supervisor.started.wait()
         while True:
             await parent.to_restart.wait()
@@ -92,13 +93,3 @@ async def _greet(supervisor: Supervisor, ready: Callable[[], None]) -> None:
     await supervisor.started.wait()
     if not supervisor.ending:
         ready()
-
-
-@contextmanager
-def _calls(number: signal.Signals, told: Callable[[], None]) -> Iterator[None]:
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(number, told)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(number)

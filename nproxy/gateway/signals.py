@@ -1,0 +1,49 @@
+"""What signals mean to a process that serves, or that keeps those which do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from nproxy.gateway.reload import Reloader
+
+
+@contextmanager
+def calls(told: Callable[[], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Have the event loop call `told` at each of these signals while the block runs."""
+    loop = asyncio.get_running_loop()
+    for number in numbers:
+        loop.add_signal_handler(number, told)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def ending_signals(stop: asyncio.Event, hurry: asyncio.Event) -> AbstractContextManager[None]:
+    """Take SIGTERM and SIGINT while the block runs: the first sets `stop`, a second one `hurry`."""
+    return calls(lambda: (hurry if stop.is_set() else stop).set(), signal.SIGTERM, signal.SIGINT)
+
+
+def reloads_at_hangup(reloader: Reloader) -> AbstractContextManager[None]:
+    """Take SIGHUP while the block runs: settings are read again.
+
+    A terminal sends it too, when it is closed: then it means the end, as SIGTERM does.
+    """
+    in_a_terminal = _in_a_terminal()
+
+    def told() -> None:
+        if in_a_terminal and not _in_a_terminal():
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            reloader.ask()
+
+    return calls(told, signal.SIGHUP)
+
+
+def _in_a_terminal() -> bool:
+    return os.isatty(0)
