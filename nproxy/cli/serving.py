@@ -24,8 +24,9 @@ from nproxy import models
 from nproxy.cli import engine_child
 from nproxy.cli.standard_streams import open_missing
 from nproxy.config import Config, Engine, Reading
+from nproxy.gateway.listening import BACKLOG
 from nproxy.gateway.reload import Reload
-from nproxy.gateway.serve import BACKLOG, serve
+from nproxy.gateway.serve import serve
 from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import CommonMetrics
 from nproxy.workers.notify import READY, Notifier

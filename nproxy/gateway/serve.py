@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from nproxy.config import Config, Key, Reading
 from nproxy.gateway.admin.gateway import Alone
 from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.app import App
+from nproxy.gateway.listening import base_url, served
 from nproxy.gateway.reload import POLL_SECONDS, Reload, Reloader
 from nproxy.gateway.routes import dispatch
 from nproxy.gateway.server import HEADER_SECONDS, HttpServer
@@ -27,7 +27,6 @@ from nproxy.telemetry.metrics import CommonMetrics
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.tasks import beside
 
-BACKLOG = 1024
 AFTER_DRAIN_SECONDS = 1.0
 """What is left of a request when the drain limit has passed has so long to say its last word."""
 
@@ -139,19 +138,12 @@ async def running(
         prepare(app)
         await app.upstreams.begin()
         http = HttpServer(partial(dispatch, app), header_seconds=header_seconds)
-        loop = asyncio.get_running_loop()
-        where: dict[str, Any] = {"sock": sock} if sock else {"host": config.listen.host, "port": config.listen.port}
-        accept = http if app.shown is None else app.shown.over(http, header_seconds)
-        server = await loop.create_server(accept, **where, backlog=BACKLOG)
-        try:
+        accept = None if app.shown is None else app.shown.over(http, header_seconds)
+        async with served(http, config.listen, sock, end_seconds=AFTER_DRAIN_SECONDS, accept=accept) as server:
+            url = base_url(server.sockets[0], tls=app.shown is not None)
             async with app.upstreams.kept():
                 with LagProbe(app.metrics.loop_lag.set):
-                    yield Running(app, http, server, url_of(server.sockets[0], config))
-        finally:
-            server.close()
-            http.pre_shutdown()
-            await http.shutdown(AFTER_DRAIN_SECONDS)
-            await server.wait_closed()
+                    yield Running(app, http, server, url)
     finally:
         await app.close()
 
@@ -209,10 +201,3 @@ async def _break_off(app: App) -> None:
             await app.idle()
     except TimeoutError:
         log.warning("requests were cut off", extra={"fields": {"requests": app.inflight}})
-
-
-def url_of(sock: socket.socket, config: Config) -> str:
-    """The base URL of a gateway that listens on this socket."""
-    host, port = sock.getsockname()[:2]
-    scheme = "http" if config.listen.tls is None else "https"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

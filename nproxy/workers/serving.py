@@ -14,8 +14,8 @@ from pathlib import Path
 from nproxy import __version__
 from nproxy.config import Reading
 from nproxy.gateway.admin.port import admin_port
+from nproxy.gateway.listening import base_url
 from nproxy.gateway.reload import Reload, Reloader
-from nproxy.gateway.serve import url_of
 from nproxy.gateway.signals import calls, ending_signals, reloads_at_hangup
 from nproxy.telemetry.metrics import CommonMetrics, ParentMetrics
 from nproxy.upstreams.tasks import beside
@@ -51,7 +51,7 @@ async def serve(
         stack.push_async_callback(parent.close)
         if parent.config.admin is not None:
             await stack.enter_async_context(admin_port(parent, parent.registrar, admin_sock))
-        greeting = partial(ready, url_of(listener, parent.config), metrics)
+        greeting = partial(ready, base_url(listener, tls=parent.config.listen.tls is not None), metrics)
         async with beside(
             _follow(parent, reloaded),
             _restart_when_asked(parent),

@@ -22,6 +22,7 @@ from nproxy.gateway.admin.gateway import Gateway
 from nproxy.gateway.admin.replicas import Behind, Serve
 from nproxy.gateway.exchange import ClientLeft, Exchange, WriteGuard
 from nproxy.gateway.heads import origin_form, refusal
+from nproxy.gateway.listening import base_url, served
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.server import HttpServer
 from nproxy.openai.errors import ApiError, internal_error, invalid_request
@@ -90,21 +91,9 @@ async def admin_port(gateway: Gateway, registrar: Registrar, sock: socket.socket
     sock: a bound socket to listen on instead of `admin.host` and `admin.port`. Raises OSError where these cannot be
     bound.
     """
-    loop, settings = asyncio.get_running_loop(), _settings(gateway)
     http = HttpServer(partial(_answer, Behind(gateway, registrar)))
-    if sock is not None:
-        server = await loop.create_server(http, sock=sock)
-    else:
-        server = await loop.create_server(http, settings.host, settings.port)
-    try:
-        async with beside(registrar.run()):
-            host, port = server.sockets[0].getsockname()[:2]
-            yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    finally:
-        server.close()
-        http.pre_shutdown()
-        await http.shutdown(CLOSE_SECONDS)
-        await server.wait_closed()
+    async with served(http, _settings(gateway), sock, end_seconds=CLOSE_SECONDS) as server, beside(registrar.run()):
+        yield base_url(server.sockets[0])
 
 
 def _settings(gateway: Gateway) -> Admin:
