@@ -122,6 +122,28 @@ async def test_one_that_is_passed_over_is_no_reason_to_call_the_request_wrong(
         assert refused.status_code == 503 and refused.headers["x-nproxy-upstream"] == "main"
 
 
+async def test_where_the_upstream_cannot_do_it_the_client_is_told_and_no_other_is_asked(
+    upstream: FakeUpstream, spare: FakeUpstream
+) -> None:
+    one = main(upstream, "spare")
+    async with behind(one, {"name": "spare", "replicas": [spare.url], "n": "native"}) as gateway:
+        refused = await gateway.ask(n=2, use_beam_search=True)
+        assert refused.status_code == 400 and not upstream.calls and not spare.calls
+        assert (await gateway.ask()).status_code == 200
+        assert "nproxy_fallbacks_total{" not in (await gateway.client.get("/metrics")).text
+
+
+async def test_one_that_cannot_do_it_is_passed_over(upstream: FakeUpstream, spare: FakeUpstream) -> None:
+    upstream.behaviour = DOWN
+    async with FakeUpstream(Behaviour(n="native")) as third:
+        one = main(upstream, "spare", "third", n="native", breaker={"in_a_row": 1, "open": 3600})
+        last = {"name": "third", "replicas": [third.url], "n": "native"}
+        async with behind(one, {"name": "spare", "replicas": [spare.url]}, last) as gateway:
+            for _ in range(2):  # when it has failed, and when it is known to be down
+                answer = await gateway.ask(n=2, use_beam_search=True)
+                assert answer.headers["x-nproxy-upstream"] == "third" and not spare.calls
+
+
 async def test_a_sole_replica_is_looked_at_where_there_is_a_fallback(
     upstream: FakeUpstream, spare: FakeUpstream
 ) -> None:

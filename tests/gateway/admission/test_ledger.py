@@ -167,6 +167,16 @@ def test_N4_a_wide_one_is_passed_by_no_more_than_the_others_fair_shares(
     assert passed <= keys, "with its tag it is first, but for who came in the same moment of virtual time"
 
 
+def test_who_has_had_much_stays_behind_while_any_of_it_is_in_flight() -> None:
+    door = Door()
+    door.ask("a", 4)
+    door.leave(door.ask("b", 4))
+    running = door.ask("c", 4)
+    again, new = door.ask("a", 4), door.ask("d", 4)
+    assert door.leave(running) == [new]
+    assert door.leave(new) == [again]
+
+
 def test_who_leaves_the_queue_leaves_no_trace() -> None:
     door = Door()
     running = door.ask("z", 8)
@@ -278,6 +288,33 @@ def test_N5_waiting_too_long() -> None:
     assert door.ledger.taken == 0
 
 
+def test_what_was_kept_for_one_who_has_waited_too_long_is_given_away() -> None:
+    door = Door()
+    door.ask("a", 6)
+    wide = door.ask("b", 8)
+    door.now = 5.0
+    small = door.ask("c", 2)
+    assert not door.is_in(small)
+    door.take(door.ledger.tick(10.0))
+    assert door.refusal(wide).reason == "timeout"
+    assert door.is_in(small)
+
+
+def test_the_next_deadline_is_that_of_who_has_waited_longest_for_whatever() -> None:
+    door = Door(replace(BOUNDS, upstreams={"v": 2}))
+    mover = door.ask("a", 2)
+    door.ask("b", 2, "v")
+    door.now = 3.0
+    waits = door.ask("c", 2, "v")
+    door.take(door.ledger.receive(Move(mover, "v"), 4.0))
+    assert door.ledger.deadline() == 13.0
+    door.leave(waits)
+    assert door.ledger.deadline() == 14.0
+    door.now = 5.0
+    door.ask("c", 2, "v")
+    assert door.ledger.deadline() == 14.0
+
+
 def test_no_waiting_where_the_queue_has_no_seconds() -> None:
     door = Door(replace(BOUNDS, seconds=0))
     door.ask("a", 8)
@@ -304,6 +341,14 @@ def test_room_is_told_once_to_whom_full_was_said() -> None:
     door.leave(waits)
     assert door.said.count(Room()) == 1
     door.leave(running)
+    assert door.said.count(Room()) == 1
+
+
+def test_room_is_told_when_the_limits_change() -> None:
+    door = Door(replace(BOUNDS, queue=0))
+    door.ask("a", 8)
+    assert door.refusal(door.ask("a")).full
+    door.take(door.ledger.reconfigure(BOUNDS, 0.0))
     assert door.said.count(Room()) == 1
 
 
@@ -398,6 +443,16 @@ def test_a_request_that_moves_takes_its_permits_along() -> None:
     assert door.ledger.taken == 5
     assert len(door.said) == before + 1
     assert door.refusal(door.ask("d", 4, "v", waits=False)).reason == "draining", "it has them there"
+
+
+def test_who_leaves_while_he_moves_is_nowhere() -> None:
+    door = Door(replace(BOUNDS, upstreams={"v": 2}))
+    mover, blocks = door.ask("a", 2), door.ask("b", 2, "v")
+    door.take(door.ledger.receive(Move(mover, "v"), 0.0))
+    door.leave(mover)
+    assert door.leave(blocks) == []
+    assert door.is_in(door.ask("c", 2, "v"))
+    assert door.ledger.receive(Move(mover, "v"), 0.0) == []
 
 
 def test_a_move_that_finds_no_room_in_time() -> None:
