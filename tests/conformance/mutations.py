@@ -473,6 +473,44 @@ _NATIVE = [
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 
+_FLEET = [
+    ("S1", UPSTREAMS + "permits.py", "failed=kin.failed.get(wish.leg, ()),", "failed=(),"),
+    ("S2", UPSTREAMS + "breaker.py", "        self._open(now)\n        return True", "        return True"),
+    (
+        "S3",
+        UPSTREAMS + "balancing.py",
+        "        replica for replica in replicas if replica.admits(who, now, last_resort=True)\n",
+        "        *replicas\n",
+    ),
+    (
+        "S4",
+        CHOICES + "conduct.py",
+        "falls_back = self._settings.fallback and self._losses.upstreams_own",
+        "falls_back = False",
+    ),
+    (
+        "S5",
+        CHOICES + "conduct.py",
+        "        if self._begun:\n            if self._roster.unsettled == 0:",
+        "        if False:\n            if True:",
+    ),
+    ("S6", CHOICES + "resume.py", 'if not request.stream or how == "off":', "if True:"),
+    ("S7", CHOICES + "replay.py", "if self.left <= 0 and self.tape.digest != self.digest:", "if False:"),
+    (
+        "S8",
+        UPSTREAMS + "replicas.py",
+        "        self.weight, self.models, self.draining = given.weight, given.models, given.draining",
+        "        self.weight, self.models = given.weight, given.models",
+    ),
+    (
+        "S9",
+        UPSTREAMS + "balancing.py",
+        "least_busy(free, draw) if prompt is None else home(free, prompt)",
+        "least_busy(free, draw)",
+    ),
+    ("S10", UPSTREAMS + "gate.py", "for line in lines[:most]:", "for line in ():"),
+]
+
 MUTATIONS = [
     Mutation(*row)
     for rows in (
@@ -488,6 +526,7 @@ MUTATIONS = [
         _BYTES,
         _ROUTING,
         _NATIVE,
+        _FLEET,
     )
     for row in rows
 ]

@@ -107,21 +107,22 @@ class Scene(Stage):
 
     def does(self, **fields: Any) -> Behaviour:
         """Say how all calls are answered."""
-        self.upstream.behaviour = self._behaviour(fields)
+        self.upstream.behaviour = self.behaviour(**fields)
         return self.upstream.behaviour
 
     def choice_does(self, index: int, **fields: Any) -> Behaviour:
         """Say how that call is answered which brings this choice; where there is one call only, that one."""
         index = 0 if self.legs == 1 else index
-        self._by_choice[index] = self._behaviour(fields)
+        self._by_choice[index] = self.behaviour(**fields)
         self.upstream.choose = self._chosen
         return self._by_choice[index]
 
     def first_call_does(self, **fields: Any) -> None:
         """Say how the next call is answered."""
-        self.upstream.script(self._behaviour(fields))
+        self.upstream.script(self.behaviour(**fields))
 
-    def _behaviour(self, fields: dict[str, Any]) -> Behaviour:
+    def behaviour(self, **fields: Any) -> Behaviour:
+        """How a server of this setting answers."""
         return Behaviour(**{"n": "native" if self.setting.native else "ignore", **fields})
 
     def _chosen(self, call: Seen) -> Behaviour | None:

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "conformance.md"
 
-_ROW = re.compile(r"[A-R]\d+")
+_ROW = re.compile(r"[A-S]\d+")
 _TITLES = {"fanout": "fan-out", "native": "native", "one": "n = 1"}
 
 _INTRODUCTION = """\
