@@ -21,6 +21,9 @@ from nproxy.upstreams.lifeline import Lifeline
 AVOID_SECONDS = 5.0
 """How long a replica that could not be reached is passed over while another one can be."""
 
+LONGEST_REST_SECONDS = 300.0
+"""How long a replica is left alone that asks for it, as long as a breaker is open at most: a clock may be wrong."""
+
 Source = Literal["static", "dns", "registered"]
 """Where a replica comes from: the configuration, a name that it resolves, or the server itself."""
 
@@ -143,8 +146,8 @@ class Replica:
         self.looks.heard(now)
 
     def rest(self, seconds: float) -> None:
-        """Note that it asked to be left alone for so long."""
-        self.resting_until = max(self.resting_until, time.monotonic() + seconds)
+        """Note that it asked to be left alone for so long; it is asked again after LONGEST_REST_SECONDS at the latest."""
+        self.resting_until = max(self.resting_until, time.monotonic() + min(seconds, LONGEST_REST_SECONDS))
 
     @contextmanager
     def lifeline(self) -> Iterator[Lifeline]:
