@@ -146,7 +146,7 @@ class Replica:
         self.looks.heard(now)
 
     def rest(self, seconds: float) -> None:
-        """Note that it asked to be left alone for so long; it is asked again after LONGEST_REST_SECONDS at the latest."""
+        """Note that it asked to be left alone for so long; LONGEST_REST_SECONDS at most."""
         self.resting_until = max(self.resting_until, time.monotonic() + min(seconds, LONGEST_REST_SECONDS))
 
     @contextmanager
