@@ -12,7 +12,7 @@ import click
 from nproxy import __version__
 from nproxy.cli.options import ServeOptions
 from nproxy.cli.wrong_use import WrongUse
-from nproxy.config import Config, ConfigError, Source, load, summarise
+from nproxy.config import ConfigError, Source, load, summarise
 
 if TYPE_CHECKING:
     from nproxy.cli.probe.command import OutputForm
@@ -95,8 +95,9 @@ def check(context: click.Context, /, file: Path) -> None:
 @main.command("config-schema")
 def config_schema() -> None:
     """Print the JSON schema of the settings file."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
-    click.echo(json.dumps(schema, indent=2))
+    from nproxy.config.schema import schema
+
+    click.echo(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema()}, indent=2))
 
 
 @main.command()

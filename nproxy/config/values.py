@@ -96,7 +96,6 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
         hide_input_in_errors=True,  # an input may be a secret
         validate_default=False,
     )

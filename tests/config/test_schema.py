@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from nproxy.config import Config
+from nproxy.config.schema import schema as whole
 
-SCHEMA = Config.model_json_schema()
-
-
+SCHEMA = whole()
 KEYS = [(name, key) for name, part in SCHEMA["$defs"].items() for key in part["properties"]]
 
 

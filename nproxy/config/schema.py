@@ -1,0 +1,37 @@
+"""The settings as a JSON schema, each key described by the docstring beside it in the source.
+
+Pydantic would read these docstrings (`use_attribute_docstrings`) whenever a process starts, a third of what all the
+settings take it. They are read here, when somebody asks for the schema.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from nproxy.config.settings import Config
+from nproxy.config.values import Settings
+
+
+def schema() -> dict[str, Any]:
+    """The schema of a settings file."""
+    told = Config.model_json_schema()
+    definitions = {Config.__name__: told, **told["$defs"]}
+    for section in Settings.__subclasses__():
+        properties = definitions.get(section.__name__, {}).get("properties", {})
+        for name, text in _docstrings(section):
+            if name in properties:
+                properties[name] = {"description": text, **properties[name]}
+    return told
+
+
+def _docstrings(section: type[Settings]) -> Iterator[tuple[str, str]]:
+    """The keys that a type declares with a string behind them, and that string."""
+    nodes = (node for node in ast.walk(ast.parse(inspect.getsource(section))) if isinstance(node, ast.ClassDef))
+    for statement, behind in pairwise(next(nodes).body):
+        match statement, behind:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, inspect.cleandoc(text)
