@@ -221,7 +221,7 @@ class Ledger:
 
     def _none_left(self) -> bool:
         """Whether there is not one permit for those who wait; what a walk along all of them would find as well."""
-        self._reserved = bool(self._queue) and self.taken >= self.bounds.inflight
+        self._reserved = self.taken >= self.bounds.inflight
         return self._reserved
 
     def _arrive(self, claim: Claim, now: float) -> None:

@@ -344,6 +344,16 @@ def test_room_is_told_once_to_whom_full_was_said() -> None:
     assert door.said.count(Room()) == 1
 
 
+def test_room_is_told_when_one_who_waited_has_given_up() -> None:
+    door = Door(replace(BOUNDS, queue=1))
+    door.ask("a", 8)
+    door.ask("a")
+    door.now = 1.0
+    assert door.refusal(door.ask("a")).full
+    door.take(door.ledger.tick(10.0))
+    assert door.said.count(Room()) == 1
+
+
 def test_room_is_told_when_the_limits_change() -> None:
     door = Door(replace(BOUNDS, queue=0))
     door.ask("a", 8)
@@ -367,6 +377,14 @@ def test_who_may_not_wait_is_refused_and_others_are_served() -> None:
     assert door.refusal(door.ask("a", 1, waits=False)).reason == "draining"
     assert door.leave(running) == [before]
     assert door.is_in(door.ask("a", 1, waits=False))
+
+
+def test_one_who_may_not_wait_is_not_told_that_the_queue_is_full() -> None:
+    door = Door(replace(BOUNDS, queue=1))
+    door.ask("a", 8)
+    door.ask("a")
+    refused = door.refusal(door.ask("a", waits=False))
+    assert (refused.reason, refused.full) == ("draining", False)
 
 
 def test_retry_after_is_what_the_queue_takes_at_the_pace_of_late() -> None:
@@ -446,13 +464,25 @@ def test_a_request_that_moves_takes_its_permits_along() -> None:
 
 
 def test_who_leaves_while_he_moves_is_nowhere() -> None:
-    door = Door(replace(BOUNDS, upstreams={"v": 2}))
-    mover, blocks = door.ask("a", 2), door.ask("b", 2, "v")
+    door = Door(replace(BOUNDS, upstreams={"u": 2, "v": 2}))
+    mover, blocks = door.ask("a", 2, "u"), door.ask("b", 2, "v")
     door.take(door.ledger.receive(Move(mover, "v"), 0.0))
     door.leave(mover)
     assert door.leave(blocks) == []
-    assert door.is_in(door.ask("c", 2, "v"))
     assert door.ledger.receive(Move(mover, "v"), 0.0) == []
+    for upstream in ("u", "v"):
+        assert [door.is_in(door.ask("c", 2, upstream)) for _ in range(2)] == [True, False]
+
+
+def test_who_moves_is_passed_by_nobody_for_the_same_upstream() -> None:
+    door = Door(replace(BOUNDS, upstreams={"v": 4}))
+    first, second, blocks = door.ask("a", 3), door.ask("a", 1), door.ask("b", 3, "v")
+    for mover in (first, second):
+        door.take(door.ledger.receive(Move(mover, "v"), 0.0))
+    behind = door.ask("c", 1, "v")
+    assert not door.is_in(behind) and len(door.said) == 3, "there is room for one, and it is kept"
+    assert door.leave(blocks) == [first, second]
+    assert door.leave(first) == [behind]
 
 
 def test_a_move_that_finds_no_room_in_time() -> None:
