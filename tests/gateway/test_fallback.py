@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, envelope, gateway_for
 from tests.gateway.test_replicas import until
 
@@ -176,6 +176,21 @@ async def test_what_passes_through_falls_back_while_its_body_is_here(
         assert answer.status_code == 200 and answer.headers["x-nproxy-upstream"] == "spare"
         assert '"ours"' in answer.json()["body"]
         assert await gateway.metric('nproxy_fallbacks_total{to="spare",upstream="main"}') == 1
+
+
+async def test_what_has_begun_to_go_up_goes_nowhere_else(spare: FakeUpstream) -> None:
+    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"--b--")
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+
+    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n'
+    async with raw_server(refuses) as url:
+        one = {"name": "main", "replicas": [url], "models": ["m"], "fallback": ["spare"]}
+        async with behind(one, {"name": "spare", "replicas": [spare.url], "models": ["m"]}) as gateway:
+            kind = {"content-type": "multipart/form-data; boundary=b"}
+            answer = await gateway.client.post("/v1/audio/transcriptions", content=form, headers=kind)
+            assert answer.status_code == 503 and answer.headers["x-nproxy-upstream"] == "main"
+            assert not spare.requests
 
 
 async def test_what_passes_through_goes_by_an_upstream_without_room(

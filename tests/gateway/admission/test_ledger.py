@@ -337,6 +337,7 @@ def test_room_is_told_once_to_whom_full_was_said() -> None:
     running = door.ask("a", 8)
     waits = door.ask("a")
     assert door.refusal(door.ask("a")).full
+    assert not door.refusal(door.ask("b", waits=False)).full
     assert Room() not in door.said
     door.leave(waits)
     assert door.said.count(Room()) == 1
