@@ -23,6 +23,7 @@ from pathlib import Path
 
 import aiohttp
 
+from nproxy.cli.private_folder import private_folder
 from nproxy.config import Engine
 from nproxy.models import LocalModel
 from nproxy.upstreams.tasks import beside
@@ -96,11 +97,11 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
 @contextlib.contextmanager
 def private_socket() -> Iterator[Path]:
     """A path for a Unix socket in a new folder of mode 0700, removed afterwards."""
-    # a socket's path may have about 100 bytes, and some systems have deep temporary folders
-    deep = len(os.fsencode(tempfile.gettempdir())) > 70
-    folder = "/tmp" if deep else None  # noqa: S108 - the new folder in it is private
-    with tempfile.TemporaryDirectory(prefix="nproxy-", dir=folder, ignore_cleanup_errors=True) as private:
-        yield Path(private) / "engine.sock"
+    place = Path(tempfile.gettempdir())
+    if len(os.fsencode(place)) > 64:  # a socket's path may have about 100 bytes, and some systems have deep folders
+        place = Path("/tmp")  # noqa: S108 - the new folder in it is private
+    with private_folder(place) as folder:
+        yield folder / "engine.sock"
 
 
 @contextlib.asynccontextmanager

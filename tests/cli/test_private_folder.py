@@ -1,0 +1,65 @@
+"""The folder of the engine's socket: nobody else's, and gone with its process however that ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nproxy.cli.private_folder import PREFIX, private_folder
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from nproxy.cli.private_folder import private_folder
+with private_folder(Path(sys.argv[1])) as folder:
+    (folder / "engine.sock").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_is_private_and_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
+    with private_folder(tmp_path) as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "engine.sock").touch()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    (left,) = tmp_path.iterdir()
+    with private_folder(tmp_path) as folder:
+        assert [*tmp_path.iterdir()] == [folder] and folder != left
+
+
+def test_what_is_in_use_stays(tmp_path: Path) -> None:
+    with private_folder(tmp_path) as one, private_folder(tmp_path) as other:
+        assert {one, other} == {*tmp_path.iterdir()}
+
+
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (tmp_path / f"{PREFIX}link").symlink_to(kept)
+    with private_folder(tmp_path):
+        pass
+    assert kept.exists()
+
+
+def test_one_that_is_taken_for_left_before_it_is_locked_gives_way_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def make_and_lose(**where: Path) -> str:
+        made.append(make(prefix=PREFIX, dir=tmp_path))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    with private_folder(tmp_path) as folder:
+        assert folder == Path(made[1]) and folder.exists()
