@@ -54,19 +54,17 @@ class _Upload:
     def data(self, name: ModelName) -> bytes | AsyncGenerator[bytes] | None:
         """What is sent to an upstream, which knows the model by this name."""
         if self.rest is not None:
-            return self.stream()
+            return self._stream(self.rest)
         if self.body is not None and name.upstream is not None:
             return bytes(self.body.splice({"model": name.upstream}))
         return self.known or None
 
-    async def stream(self) -> AsyncGenerator[bytes]:
+    async def _stream(self, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         self.used = True
         if self.known:
             yield self.known
-        if self.rest is None:
-            return
         try:
-            async for data in self.rest:
+            async for data in rest:
                 yield data
         except ApiError as error:
             self.error = error

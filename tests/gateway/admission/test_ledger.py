@@ -332,8 +332,34 @@ def test_a_key_that_fills_the_queue_makes_room_for_the_others() -> None:
     assert door.leave(running) == [other, *queued[:2]]
 
 
+@pytest.mark.parametrize(("weight", "full"), [(1.0, True), (2.0, False)])
+def test_full_is_said_where_a_narrower_one_would_make_no_room_either(weight: float, full: bool) -> None:
+    door = Door(replace(BOUNDS, queue=1))
+    door.ask("a", 8)
+    door.ask("a", 1)
+    assert door.refusal(door.ask("b", 2, weight=weight)).full == full
+
+
+def test_full_is_not_said_where_a_narrower_one_would_make_room() -> None:
+    door = Door(replace(BOUNDS, queue=4))
+    door.ask("a", 8)
+    door.ask("a", 4)
+    assert not door.refusal(door.ask("b", 4)).full
+    assert door.ledger.waiting == 4
+    door.ask("b", 1)
+    assert door.ledger.waiting == 1
+
+
+def test_full_is_said_to_a_key_at_its_own_limit() -> None:
+    door = Door(replace(BOUNDS, queue=1))
+    door.ask("a", 2, most=2)
+    door.ask("a", 1, most=2)
+    assert door.refusal(door.ask("a", 1, most=2)).full
+
+
 def test_room_is_told_once_to_whom_full_was_said() -> None:
     door = Door(replace(BOUNDS, queue=1))
+    door.leave(door.ask("a"))
     running = door.ask("a", 8)
     waits = door.ask("a")
     assert door.refusal(door.ask("a")).full
@@ -399,7 +425,7 @@ def test_retry_after_is_what_the_queue_takes_at_the_pace_of_late() -> None:
         got = door.leave(running.pop(0))
         running += got
         door.ask("a")
-    assert door.refusal(door.ask("a")).retry_after == pytest.approx(21 / 2, rel=0.1)
+    assert door.refusal(door.ask("a", 2)).retry_after == pytest.approx(22 / 2, rel=0.05)
     door.now += 1000
     assert door.refusal(door.ask("a")).retry_after == 60.0
 
