@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path as FilePath
 
 from nproxy.config.keys import Key, read_keys
 from nproxy.config.settings import Config, Tls
@@ -12,13 +13,14 @@ from nproxy.config.tree import ConfigError, Path, Problem, Tree
 def check_files(config: Config, tree: Tree) -> tuple[Key, ...]:
     """Read the keys file; gives what it holds, nothing where there is none.
 
-    Raises ConfigError for a keys file or a certificate that cannot be used; of the former with its own lines.
+    Raises ConfigError for a keys file or a certificate that cannot be used; for what stands in the former with its own
+    lines.
     """
     problems: list[Problem] = []
     keys: tuple[Key, ...] = ()
     if config.auth is not None and config.auth.api_keys_file is not None:
         try:
-            keys = read_keys(config.auth.api_keys_file)
+            keys = _read_keys(config.auth.api_keys_file, tree)
         except ConfigError as error:
             problems += error.problems
     if config.listen.tls is not None and (unusable := why_unusable(config.listen.tls)) is not None:
@@ -29,13 +31,26 @@ def check_files(config: Config, tree: Tree) -> tuple[Key, ...]:
     return keys
 
 
+def _read_keys(file: FilePath, tree: Tree) -> tuple[Key, ...]:
+    path = ("auth", "api_keys_file")
+    if (unreadable := _why_unreadable(file)) is not None:
+        raise ConfigError([Problem(tree.origin(path), path, unreadable)])
+    return read_keys(file)
+
+
+def _why_unreadable(file: FilePath) -> str | None:
+    try:
+        file.read_bytes()
+    except OSError as error:
+        return f"cannot read {file}: {(error.strerror or str(error)).lower()}"
+    return None
+
+
 def why_unusable(tls: Tls) -> tuple[str, str] | None:
     """What is wrong with a certificate and its key: which of the two, and the reason; None where they can be used."""
     for name, file in (("certificate", tls.certificate), ("key", tls.key)):
-        try:
-            file.read_bytes()
-        except OSError as error:
-            return name, f"cannot read {file}: {(error.strerror or str(error)).lower()}"
+        if (unreadable := _why_unreadable(file)) is not None:
+            return name, unreadable
     try:
         load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
     except ssl.SSLError as error:

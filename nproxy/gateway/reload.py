@@ -25,7 +25,8 @@ class Reload:
     """One reading of the settings, and what became of it.
 
     at: Unix time. applied: they are served now. unchanged: they say what is served already. refused: what was served
-    before is served on; problems: why, without a secret. changed: the sections that differ from what was served.
+    before is served on; problems: why, without a secret. changed: the sections, and the files that they name, which
+    differ from what was served.
     """
 
     at: float
@@ -122,8 +123,8 @@ class Reloader:
             return _refused(at, reading.problems)
         if fixed := needs_restart(served.checked(), reading.config, reading.tree):
             return _refused(at, fixed)
-        changed = _changed_sections(served.checked(), reading.config)
-        if not changed and reading.named_files == served.named_files:
+        changed = (*_changed_sections(served.checked(), reading.config), *_changed_files(served, reading))
+        if not changed:
             self._served = reading
             return Reload(at, "unchanged")
         try:
@@ -140,6 +141,11 @@ def _refused(at: float, problems: list[Problem] | tuple[Problem, ...]) -> Reload
 
 def _changed_sections(one: Config, other: Config) -> tuple[str, ...]:
     return tuple(key for key in Config.model_fields if getattr(one, key) != getattr(other, key))
+
+
+def _changed_files(one: Reading, other: Reading) -> tuple[str, ...]:
+    differ = one.named_files.items() ^ other.named_files.items()
+    return tuple(sorted({str(file) for file, _ in differ}))
 
 
 def _log(reload: Reload) -> None:

@@ -50,7 +50,8 @@ async def serve(
         parent = Parent(reading, listener, log_level=log_level, engine_socket=engine_socket, metrics=metrics)
         stack.push_async_callback(parent.close)
         if parent.config.admin is not None:
-            await stack.enter_async_context(admin_port(parent, parent.registrar, admin_sock))
+            url = await stack.enter_async_context(admin_port(parent, parent.registrar, admin_sock))
+            log.info("the admin port listens", extra={"fields": {"url": url}})
         greeting = partial(ready, base_url(listener, tls=parent.config.listen.tls is not None), metrics)
         async with beside(
             _follow(parent, reloaded),

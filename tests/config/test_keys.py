@@ -103,8 +103,9 @@ def test_an_error_is_told_at_its_line(tmp_path: Path, text: str, problem: str) -
 
 
 def test_settings_with_a_bad_keys_file_are_bad(tmp_path: Path) -> None:
-    (tmp_path / "nproxy.yaml").write_text("auth: {api_keys_file: keys.yaml}")
-    with pytest.raises(ConfigError, match=r"keys\.yaml: cannot be read: no such file or directory"):
+    (tmp_path / "nproxy.yaml").write_text("n_policy: {}\nauth: {api_keys_file: keys.yaml}")
+    wrong = r"nproxy\.yaml:2: auth\.api_keys_file: cannot read .*/keys\.yaml: no such file or directory"
+    with pytest.raises(ConfigError, match=wrong):
         load(tmp_path / "nproxy.yaml", {})
     (tmp_path / "keys.yaml").write_text("keys:\n- name: a\n")
     with pytest.raises(ConfigError, match=r"keys\.yaml:2: keys\[0\]\.hash: is required"):

@@ -121,7 +121,10 @@ async def test_keys_come_and_go(gateway: Following, settings: dict[str, Any]) ->
     assert (await gateway.reload(closed)).outcome == "applied"
     assert [await status(gateway, key) for key in ("one", "two")] == [200, 401]
     write_keys(file, "two")
-    assert (await gateway.reload(closed)).outcome == "applied", "the file of keys changed, though not its name"
+    reload = await gateway.reload(closed)
+    assert (reload.outcome, reload.changed) == ("applied", (str(file),)), (
+        "the file of keys changed, though not its name"
+    )
     assert [await status(gateway, key) for key in ("one", "two")] == [401, 200]
     assert (await gateway.reload(closed)).outcome == "unchanged"
     file.write_text("keys: []")
