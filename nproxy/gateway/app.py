@@ -40,10 +40,10 @@ class App:
 
     keys: those of the keys file.
     config: what is served; it changes, so what is read once is to be held. history: since when, and the last reload.
-    whole: who speaks for all processes, tell_lesson: who hears of new lessons; None
-    where this is the only process. draining: no new work is welcome; /ready says so. leaving: another process is in
-    this one's place; connections end with their next answer. drives: the generation requests in flight. inflight:
-    requests in flight, without those that ask about the gateway itself.
+    whole: who speaks for all processes, tell_lesson: who hears of new lessons; None where this is the only process.
+    draining: no new work is welcome; /ready says so. leaving: another process is in this one's place; connections end
+    with their next answer. drives: the generation requests in flight. inflight: requests in flight, without those that
+    ask about the gateway itself.
     """
 
     def __init__(self, config: Config, keys: Sequence[Key] = (), engine_socket: Path | None = None) -> None:

@@ -8,7 +8,7 @@ from aiohttp import HttpVersion10, HttpVersion11, hdrs
 from aiohttp.web_request import BaseRequest
 
 from nproxy.gateway.server import answer_as_http11
-from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.errors import ApiError, invalid_request, unknown_url, wrong_method
 
 MOST_HEAD_BYTES = 64 << 10
 """All header lines together; the parser limits each of them, and their number."""
@@ -28,16 +28,10 @@ def refusal(request: BaseRequest) -> ApiError | None:
     if not _HOST.fullmatch(request.headers.get(hdrs.HOST, "")):
         return invalid_request("The Host header names no host.")
     if (named := authority(request.raw_path)) is not None and named != request.headers.get(hdrs.HOST, "").lower():
-        return invalid_request("The request is for another host.", code="unknown_url", status=404)
+        return unknown_url("The request is for another host.")
     if request.method in ("CONNECT", "TRACE"):
         message = f"{request.method} is not served: this is no proxy, and headers hold secrets."
-        return ApiError(
-            405,
-            message,
-            type="invalid_request_error",
-            code="method_not_allowed",
-            headers={"Allow": "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"},
-        )
+        return wrong_method(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"), message)
     if len(request.raw_headers) > _FEW_HEADERS and _size(request) > MOST_HEAD_BYTES:
         return invalid_request(f"The headers are longer than {MOST_HEAD_BYTES} bytes.", status=431)
     return None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from nproxy.config import Config
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
-from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.errors import not_ready, unknown_url
 from nproxy.openai.jsonvalue import dumps
 from nproxy.upstreams.breaker import State
 from nproxy.upstreams.replicas import Replica
@@ -20,28 +23,42 @@ ENGINE_METRICS_SECONDS = 2.0
 
 async def health(app: App, exchange: Exchange) -> None:
     """The process lives."""
-    await exchange.respond(200, b'{"status":"ok"}')
+    await tell_health(exchange)
 
 
 async def ready(app: App, exchange: Exchange) -> None:
     """Some upstream answers, and no drain has begun; else 503."""
-    if (reason := await why_unready(app)) is not None:
-        raise ApiError(503, reason, type="server_error", code="not_ready")
-    await exchange.respond(200, b'{"status":"ready"}')
+    await tell_ready(exchange, await why_unready(app))
 
 
 async def metrics(app: App, exchange: Exchange) -> None:
     """The Prometheus text format, over all workers; the built-in engine's own metrics stand behind the gateway's."""
-    if not app.config.telemetry.metrics:
-        raise invalid_request("Metrics are switched off.", code="unknown_url", status=404)
-    told = await (exposition(app) if app.whole is None else app.whole.exposition())
-    await exchange.respond(200, told, content_type=CONTENT_TYPE_LATEST)
+    await tell_metrics(exchange, app.config, partial(exposition, app) if app.whole is None else app.whole.exposition)
 
 
 async def status(app: App, exchange: Exchange) -> None:
     """Upstreams, replicas, what was learned, and what is in flight, over all workers, as JSON."""
     told = status_document(app) if app.whole is None else await app.whole.status()
     await exchange.respond(200, dumps(told))
+
+
+async def tell_health(exchange: Exchange) -> None:
+    """Answer /health, on any port."""
+    await exchange.respond(200, b'{"status":"ok"}')
+
+
+async def tell_ready(exchange: Exchange, reason: str | None) -> None:
+    """Answer /ready, on any port. reason: why there should be no requests; None where they are welcome."""
+    if reason is not None:
+        raise not_ready(reason)
+    await exchange.respond(200, b'{"status":"ready"}')
+
+
+async def tell_metrics(exchange: Exchange, config: Config, read: Callable[[], Awaitable[bytes]]) -> None:
+    """Answer /metrics, on any port, with what `read` gives."""
+    if not config.telemetry.metrics:
+        raise unknown_url("Metrics are switched off.")
+    await exchange.respond(200, await read(), content_type=CONTENT_TYPE_LATEST)
 
 
 async def why_unready(app: App) -> str | None:

@@ -14,7 +14,7 @@ from nproxy.gateway import generate, introspect, models, passthrough
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
-from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.errors import unknown_url, wrong_method
 
 Serve = Callable[[App, Exchange], Awaitable[None]]
 
@@ -87,7 +87,7 @@ async def _route(app: App, exchange: Exchange) -> None:
         exchange.headers.update(app.desk.headers(exchange.caller))
     own = _OWN.get(path)
     if path in _ADMINS and app.config.admin is not None:
-        raise _not_found("It is served on the admin port.")
+        raise unknown_url("It is served on the admin port.")
     if own is not None:
         methods, serve = own
         exchange.endpoint = path.removeprefix("/v1").removeprefix("/")
@@ -101,7 +101,7 @@ async def _route(app: App, exchange: Exchange) -> None:
         await models.one_model(app, exchange, unquote(path.removeprefix(_MODEL)))
         return
     if not passes(app.config.passthrough, path):
-        raise _not_found()
+        raise unknown_url()
     exchange.endpoint = "passthrough"
     await passthrough.serve(app, exchange)
 
@@ -120,14 +120,7 @@ def _path_of(target: str) -> str:
 
 def _check_method(request: BaseRequest, methods: tuple[str, ...]) -> None:
     if request.method not in methods:
-        allow = ", ".join(methods)
-        raise ApiError(
-            405,
-            f"This endpoint takes {' or '.join(methods)} only.",
-            type="invalid_request_error",
-            code="method_not_allowed",
-            headers={"Allow": allow},
-        )
+        raise wrong_method(methods)
 
 
 def _refuse_escapes(path: str) -> None:
@@ -136,8 +129,4 @@ def _refuse_escapes(path: str) -> None:
     segments = decoded.split("/")
     suspicious = "//" in path or "\\" in decoded or any(ord(c) < 32 or ord(c) == 127 for c in decoded)
     if not path.startswith("/") or suspicious or "." in segments or ".." in segments:
-        raise _not_found()
-
-
-def _not_found(message: str = "Unknown request path.") -> ApiError:
-    return invalid_request(message, code="unknown_url", status=404)
+        raise unknown_url()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
 
@@ -47,6 +47,27 @@ class ApiError(Exception):
 def invalid_request(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> ApiError:
     """Build the error of a request that is itself at fault."""
     return ApiError(status, message, type="invalid_request_error", param=param, code=code)
+
+
+def unknown_url(message: str = "Unknown request path.") -> ApiError:
+    """Build the 404 for a path that is not served."""
+    return invalid_request(message, code="unknown_url", status=404)
+
+
+def wrong_method(allowed: Collection[str], message: str | None = None) -> ApiError:
+    """Build the 405 for a method that is not taken; `allowed` are. message: in place of one that names them."""
+    return ApiError(
+        405,
+        message or f"This endpoint takes {' or '.join(allowed)} only.",
+        type="invalid_request_error",
+        code="method_not_allowed",
+        headers={"Allow": ", ".join(allowed)},
+    )
+
+
+def not_ready(reason: str) -> ApiError:
+    """Build the 503 of a gateway that can do nothing for anybody now."""
+    return ApiError(503, reason, type="server_error", code="not_ready")
 
 
 def body_too_large(limit: int) -> ApiError:

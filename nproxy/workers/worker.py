@@ -22,7 +22,7 @@ from nproxy.gateway.admission.refusals import UNANSWERED
 from nproxy.gateway.app import App
 from nproxy.gateway.introspect import look, status_document, why_unready
 from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running
-from nproxy.openai.errors import ApiError
+from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
 from nproxy.telemetry.sums import as_data
 from nproxy.workers.channel import Channel, ChannelClosed, connect
@@ -238,4 +238,4 @@ class _Parent:
         try:
             return await self._channel.ask(what, ASK_SECONDS)
         except (ChannelClosed, TimeoutError):
-            raise ApiError(503, UNANSWERED, type="server_error", code="not_ready") from None
+            raise not_ready(UNANSWERED) from None

@@ -437,7 +437,7 @@ _ROUTING = [
         "zip(app.upstreams.all, lists, strict=True)",
         "zip(app.upstreams.all[:1], lists, strict=False)",
     ),
-    ("Q10", GATEWAY + "routes.py", 'headers={"Allow": allow},', ""),
+    ("Q10", OPENAI + "errors.py", 'headers={"Allow": ", ".join(allowed)},', ""),
     ("Q11", GATEWAY + "routes.py", "    _refuse_escapes(path)\n    if", "    if"),
     (
         "Q15",

@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from nproxy.config import Admin
 from nproxy.gateway.admin import replicas
@@ -22,10 +21,11 @@ from nproxy.gateway.admin.gateway import Gateway
 from nproxy.gateway.admin.replicas import Behind, Serve
 from nproxy.gateway.exchange import ClientLeft, Exchange, WriteGuard
 from nproxy.gateway.heads import origin_form, refusal
+from nproxy.gateway.introspect import tell_health, tell_metrics, tell_ready
 from nproxy.gateway.listening import base_url, served
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.server import HttpServer
-from nproxy.openai.errors import ApiError, internal_error, invalid_request
+from nproxy.openai.errors import ApiError, internal_error, invalid_request, unknown_url, wrong_method
 from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry.logs import access
 from nproxy.upstreams.registrar import Registrar
@@ -38,19 +38,15 @@ log = logging.getLogger("nproxy.gateway")
 
 
 async def _health(behind: Behind, exchange: Exchange, _: str) -> None:
-    await exchange.respond(200, b'{"status":"ok"}')
+    await tell_health(exchange)
 
 
 async def _ready(behind: Behind, exchange: Exchange, _: str) -> None:
-    if (reason := await behind.gateway.why_unready()) is not None:
-        raise ApiError(503, reason, type="server_error", code="not_ready")
-    await exchange.respond(200, b'{"status":"ready"}')
+    await tell_ready(exchange, await behind.gateway.why_unready())
 
 
 async def _metrics(behind: Behind, exchange: Exchange, _: str) -> None:
-    if not behind.gateway.config.telemetry.metrics:
-        raise invalid_request("Metrics are switched off.", code="unknown_url", status=404)
-    await exchange.respond(200, await behind.gateway.exposition(), content_type=CONTENT_TYPE_LATEST)
+    await tell_metrics(exchange, behind.gateway.config, behind.gateway.exposition)
 
 
 async def _status(behind: Behind, exchange: Exchange, _: str) -> None:
@@ -144,16 +140,10 @@ async def _route(behind: Behind, exchange: Exchange) -> None:
         served, upstream = _OF_REPLICAS[found["act"]], unquote(found["upstream"])
         _demand_upstream(behind, upstream)
     if served is None:
-        raise invalid_request("Unknown request path.", code="unknown_url", status=404)
+        raise unknown_url()
     serve = served.get("GET" if request.method == "HEAD" else request.method)
     if serve is None:
-        raise ApiError(
-            405,
-            f"This endpoint takes {', '.join(served)} only.",
-            type="invalid_request_error",
-            code="method_not_allowed",
-            headers={"Allow": ", ".join(served)},
-        )
+        raise wrong_method(served)
     await serve(behind, exchange, upstream)
 
 
