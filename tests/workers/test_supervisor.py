@@ -77,11 +77,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "TICK_SECONDS", 0.2)
     async with kept() as scene:
         stopped = scene.serving
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
+        monkeypatch.setattr(process, "TICK_SECONDS", 0.2)
+        await until(lambda: bool(scene.lost))
+        monkeypatch.undo()  # the next one starts as fast as the machine lets it
         await until(lambda: scene.serving not in (stopped, None))
         assert not psutil.pid_exists(stopped)
         assert [worker.how for worker in scene.lost][:1] == ["hangs"]
