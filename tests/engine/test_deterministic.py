@@ -265,7 +265,7 @@ def test_loading_tries_what_it_promises(tiny_folder: Path, monkeypatch: pytest.M
 @pytest.mark.timeout(300)
 def test_the_real_model(default_model: Path) -> None:
     runner = load(default_model, "bfloat16", num_blocks=64, block_size=16, max_sequences=4)
-    adds = [group(1, 40, 2, 16, vocab=40_000), group(2, 20, 1, 8, vocab=40_000)]
+    adds = [group(1, 40, 2, 10, vocab=40_000), group(2, 20, 1, 6, vocab=40_000)]
     told, stats = answers(runner, adds, blocks=5, every=2)
     assert stats.preemptions > 0
     assert told == {key: mine for one in adds for key, mine in alone(runner, one).items()}

@@ -218,7 +218,7 @@ def test_a_random_walk(tiny: Runner, undisturbed: dict[tuple[int, int], list[int
 def test_the_real_model_under_preemption(default_model: Path) -> None:
     runner = Runner.load(EngineConfig(str(default_model), dtype="float32", num_blocks=64, block_size=16))
     # Senseless prompts, so that thousands of tokens are about equally likely, and nothing cut off.
-    traffic = [group(1, 75, 4, 20, 7, vocab=40_000), group(2, 33, 2, 20, 70, vocab=40_000)]
-    together, stats = answers(runner, traffic, blocks=10, tokens=64, every=2)
+    traffic = [group(1, 43, 3, 12, 7, vocab=40_000), group(2, 20, 2, 14, 70, vocab=40_000)]
+    together, stats = answers(runner, traffic, blocks=6, tokens=32, every=2)
     assert stats.preemptions > 0
     assert together == {key: answers(runner, [one])[0][0, 0] for key, one in singles(traffic).items()}
