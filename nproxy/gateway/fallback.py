@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from nproxy.gateway.admission.grant import Grant
+from nproxy.gateway.admission.refusals import Unanswered
 from nproxy.gateway.app import App
 from nproxy.openai.errors import ApiError
 from nproxy.upstreams.routes import Route
@@ -58,10 +59,14 @@ class Fallbacks(Generic[A]):
     async def after(self, grant: Grant) -> A | None:
         """The next upstream that can do what is asked for and has room; the permits are there now. None: no other."""
         while (route := await self._routes.next()) is not None:
-            with suppress(ApiError):
+            try:
                 attempt = self._plan(route)
                 await grant.move(route.upstream.name)
                 return self._taken(attempt)
+            except Unanswered:
+                break  # the next move would wait as long, and in vain
+            except ApiError:
+                continue
         return None
 
     def _taken(self, attempt: A) -> A:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from nproxy.gateway.admission import desk
+from nproxy.gateway.admission.messages import Message, Move
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, envelope, gateway_for
 from tests.gateway.test_replicas import until
@@ -220,3 +222,27 @@ async def test_with_the_fallback_gone_too_the_last_error_is_told(upstream: FakeU
         assert refused.headers["x-nproxy-upstream"] == "spare"
         async with asyncio.timeout(5):
             await gateway.app.idle()
+
+
+async def test_a_ledger_that_stands_still_is_not_asked_for_one_upstream_after_the_other(
+    upstream: FakeUpstream, spare: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the parent of several workers is stopped: the client waits once, and is told why the first one failed."""
+    monkeypatch.setattr(desk, "ANSWER_SECONDS", 0.05)
+    upstream.behaviour = DOWN
+    others = [{"name": name, "replicas": [spare.url]} for name in ("one", "two")]
+    async with behind(main(upstream, "one", "two"), *others, limits={"queue_seconds": 0}) as gateway:
+        ledger, moves = gateway.app.desk._transport, list[str]()
+        send = ledger.send
+
+        def stand_still_for_moves(message: Message) -> None:
+            if isinstance(message, Move):
+                moves.append(message.upstream)
+            else:
+                send(message)
+
+        monkeypatch.setattr(ledger, "send", stand_still_for_moves)
+        refused = await gateway.ask()
+        assert (refused.status_code, refused.headers["x-nproxy-upstream"]) == (503, "main")
+        assert moves == ["one"] and not spare.calls
+        assert await gateway.metric("nproxy_inflight_choices") == 0

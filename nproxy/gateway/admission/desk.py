@@ -16,7 +16,7 @@ from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.known_rates import KnownRates
 from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Full, Hold, Memory, limit_of
 from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Leave, Move, Refused, Room
-from nproxy.gateway.admission.refusals import UNANSWERED, error_of, rate_headers, unavailable
+from nproxy.gateway.admission.refusals import Unanswered, error_of, rate_headers, unavailable
 from nproxy.gateway.callers import Caller, Rates
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry.metrics import OTHER, Metrics
@@ -177,7 +177,7 @@ class Desk:
         except TimeoutError:
             outcome = "timeout"
             self._metrics.refused("unanswered").inc()
-            raise unavailable(UNANSWERED, "not_ready", SHED_RETRY) from None
+            raise Unanswered(SHED_RETRY) from None
         finally:
             del self._waiters[ask.ticket]
             self.waiting -= ask.choices

@@ -15,6 +15,13 @@ UNANSWERED = "The parent process does not answer."
 LATE = "The request waited too long for others to end; try again later."
 
 
+class Unanswered(ApiError):
+    """No ledger answered in time, and none would answer another question sooner. `retry_after` in seconds."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(503, UNANSWERED, type="server_error", code="not_ready", headers=_later(retry_after))
+
+
 def error_of(refused: Refused, choices: int) -> ApiError:
     """The error of a request for so many choices."""
     match refused.reason:
