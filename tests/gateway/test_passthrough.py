@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from tests.fakes.upstream import FakeUpstream, raw_server
@@ -62,6 +62,25 @@ async def test_no_body_stays_no_body(gateway: Gateway, upstream: FakeUpstream) -
     await gateway.client.get("/v1/responses/1")
     seen = {name.lower() for name in upstream.requests[-1].headers}
     assert not seen & {"content-length", "content-type", "transfer-encoding"}
+
+
+async def test_an_upload_that_has_begun_is_not_sent_again() -> None:
+    """Though nothing was answered on a connection that was kept: what has gone up is not here any more."""
+    methods: list[bytes] = []
+
+    async def serves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                methods.append((await reader.readuntil(b"\r\n\r\n")).split()[0])
+                if methods[-1] == b"POST":
+                    await reader.readexactly(5)
+                    return
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with raw_server(serves) as url, gateway_for({"upstreams": [{"name": "u", "replicas": [url]}]}) as gateway:
+        assert (await gateway.client.get("/v1/responses/1")).text == "ok"
+        assert (await gateway.client.post("/v1/audio/speech", content=b"12345")).status_code == 502
+    assert methods == [b"GET", b"POST"]
 
 
 async def test_the_client_leaves(gateway: Gateway) -> None:

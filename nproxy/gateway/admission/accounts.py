@@ -39,6 +39,6 @@ class Accounts:
             if self._forgets(account) and account.meters.full(now):
                 del self.by_key[key]
         if len(self.by_key) >= MOST_KEYS:
-            for key in [key for key in idle if key in self.by_key][: MOST_KEYS // 8]:
+            for key in idle[: MOST_KEYS // 8]:
                 del self.by_key[key]
         self._sweep_at = max(LEAST_SWEEP, min(2 * len(self.by_key), MOST_KEYS))

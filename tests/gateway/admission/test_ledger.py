@@ -167,6 +167,42 @@ def test_N4_a_wide_one_is_passed_by_no_more_than_the_others_fair_shares(
     assert passed <= keys, "with its tag it is first, but for who came in the same moment of virtual time"
 
 
+def test_who_comes_late_has_saved_nothing() -> None:
+    door = Door(replace(BOUNDS, inflight=1))
+    last = door.ask("early")
+    for _ in range(12):
+        door.ask("early")
+    for _ in range(6):
+        (last,) = door.leave(last)
+    for _ in range(6):
+        door.ask("late")
+    order = ""
+    for _ in range(6):
+        (last,) = door.leave(last)
+        order += last[0]
+    assert order.count("l") == 3
+
+
+def test_what_a_key_has_at_several_upstreams_adds_up() -> None:
+    door = Door(replace(BOUNDS, inflight=12))
+    everything = door.ask("z", 12)
+    door.ask("a", 4, "u")
+    door.ask("a", 4, "v")
+    running = door.ask("b", 4, "u")
+    assert len(door.leave(everything)) == 3
+    again, other = door.ask("a", 4), door.ask("b", 4)
+    assert door.leave(running) == [other]
+    assert door.leave(other) == [again]
+
+
+def test_nobody_is_ahead_when_all_have_left() -> None:
+    door = Door()
+    door.leave(door.ask("a", 4), door.ask("b", 1))
+    running = door.ask("z", 8)
+    first, _ = door.ask("a", 8), door.ask("c", 8)
+    assert door.leave(running) == [first]
+
+
 def test_who_has_had_much_stays_behind_while_any_of_it_is_in_flight() -> None:
     door = Door()
     door.ask("a", 4)
@@ -187,6 +223,16 @@ def test_who_leaves_the_queue_leaves_no_trace() -> None:
     first = door.leave(running)
     second = door.leave(*first)
     assert [*first, *second] == ["b-7", mine], theirs
+
+
+def test_who_leaves_changes_nothing_for_who_stands_before_him() -> None:
+    door = Door(replace(BOUNDS, upstreams={"u": 4}))
+    running = door.ask("z", 4, "u")
+    first, behind = door.ask("a", 4, "u"), door.ask("a", 1, "u")
+    door.ask("a", 2, "v")
+    door.ask("b", 4, "u")
+    door.leave(behind)
+    assert door.leave(running) == [first]
 
 
 # ---- who waits for whom
@@ -563,3 +609,19 @@ def test_keys_are_forgotten_when_nothing_is_known_of_them(monkeypatch: pytest.Mo
     for number in range(100):
         door.leave(door.ask(f"s{number}"))
     assert door.ledger.keys <= 40
+
+
+@pytest.mark.parametrize(("most", "known"), [(1000, {"running", "ahead", "waits"}), (8, {"running", "waits"})])
+def test_keys_of_which_something_is_known_stay(monkeypatch: pytest.MonkeyPatch, most: int, known: set[str]) -> None:
+    monkeypatch.setattr(accounts, "LEAST_SWEEP", 4)
+    monkeypatch.setattr(accounts, "MOST_KEYS", most)
+    door = Door()
+    door.ask("running", 4)
+    door.leave(door.ask("ahead", 2))
+    door.ask("others", 4)
+    door.ask("waits", 8)
+    rates = Rates(requests=1) if most == 8 else Rates()
+    for number in range(20):
+        door.leave(door.ask(f"k{number}", rates=rates))
+    assert known <= set(door.ledger._accounts.by_key)
+    assert len(door.ledger._accounts.by_key) <= 8

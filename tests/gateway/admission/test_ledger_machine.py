@@ -182,6 +182,7 @@ class Requests(RuleBasedStateMachine):
         assert not self.waiting, "nobody was let in any more"
         assert not self.inflight
         assert not any(self.ledger._upstreams.values())
+        assert not self.ledger._queue._accounts
         assert not any(account.inflight or account.waiting for account in self.ledger._accounts.by_key.values())
 
 
