@@ -95,6 +95,32 @@ async def test_the_second_head_has_its_time_too_and_idle_ones_have_more(upstream
         writer.close()
 
 
+async def test_a_head_in_pieces_has_one_limit_which_ends_with_it(gateway: Gateway) -> None:
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+    await reader.readuntil(b"}")
+    (connection,) = gateway.http.connections
+    async with asyncio.timeout(5):
+        while connection._waiter is None or connection._waiter.done():
+            await asyncio.sleep(0)
+    connection.data_received(b"GET /hea")
+    timer = connection._header_timer
+    connection.data_received(b"lth HTTP/1.1\r\n")
+    assert connection._header_timer is timer and timer is not None
+    connection.data_received(b"Host: h\r\n\r\n")
+    assert connection._header_timer is None and timer.cancelled()
+    await reader.readuntil(b"}")
+    writer.close()
+
+
+async def test_a_connection_that_asks_nothing_more_is_closed_in_time(
+    upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEEPALIVE_SECONDS", 0.2)
+    async with gateway_for({"upstreams": [upstream_settings(upstream)]}, header_seconds=60.0) as gateway:
+        assert await exchange(gateway, b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n", 10.0) != b""
+
+
 async def test_a_long_answer_is_not_cut_by_the_limit_for_heads(upstream: FakeUpstream) -> None:
     config = {"upstreams": [upstream_settings(upstream)]}
     upstream.behaviour = Behaviour(pause=0.4)

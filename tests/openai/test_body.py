@@ -90,7 +90,10 @@ def test_A12_lone_surrogates(escape: str) -> None:
     refusal(b'{"a":[{"b":"%s"}]}' % escape.encode())
 
 
-@pytest.mark.parametrize("escape", [r"\ud83d\ude00", r"\\ud800", r"\\\\ud800", r"\u00e9", r"\\\ud83d\ude00"])
+@pytest.mark.parametrize(
+    "escape",
+    [r"\ud83d\ude00", r"\\ud800", r"\\\\ud800", r"\u00e9", r"\\\ud83d\ude00", r"\\ud800 \ud83d\ude00"],
+)
 def test_A12_whole_surrogate_pairs_and_escaped_backslashes_pass(escape: str) -> None:
     raw = b'{"a":"%s"}' % escape.encode()
     assert Body.parse(raw).fields == json.loads(raw)
