@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from statistics import mean
 from typing import Any
 
 import pytest
 from openai import BadRequestError, OpenAI
 
+from tests.real.at_once import at_once
 from tests.real.fixtures import MODEL
 from tests.real.processes import Server
 
@@ -26,9 +28,8 @@ def client(road: Server) -> Iterator[OpenAI]:
 
 def test_each_choice_is_what_it_would_be_alone(client: OpenAI) -> None:
     together = client.completions.create(**ASKED, n=4, extra_body={"choice_params": OWN})
-    alone = [
-        client.completions.create(**{**ASKED, "seed": 5 + index, **own}).choices[0] for index, own in enumerate(OWN)
-    ]
+    singles = [{**ASKED, "seed": 5 + index, **own} for index, own in enumerate(OWN)]
+    alone = [one.choices[0] for one in at_once(*(partial(client.completions.create, **asked) for asked in singles))]
     assert [choice.text for choice in together.choices] == [choice.text for choice in alone]
     assert len({choice.text for choice in together.choices}) == 4
 
@@ -50,8 +51,9 @@ def test_what_cannot_be_is_refused_alike(client: OpenAI, own: Any, param: str) -
 
 def test_J12_the_likeliest_of_three_is_the_same_on_both_roads(client: OpenAI) -> None:
     """The engine draws them in one group; fanned out, they are calls of their own, and nproxy chooses."""
-    [best] = client.completions.create(**ASKED, best_of=3).choices
-    drawn = client.completions.create(**ASKED, n=3, logprobs=0).choices
+    create = client.completions.create
+    answers = at_once(lambda: create(**ASKED, best_of=3), lambda: create(**ASKED, n=3, logprobs=0))
+    [best], drawn = (answer.choices for answer in answers)
     means = [mean(choice.logprobs.token_logprobs) for choice in drawn]
     assert best.text == drawn[means.index(max(means))].text
     assert best.logprobs is None

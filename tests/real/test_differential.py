@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.real.at_once import at_once
 from tests.real.fixtures import MODEL
 from tests.real.processes import Server
 
@@ -41,10 +43,26 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+FORMS: tuple[dict[str, Any], ...] = ({}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}})
+
+
+@dataclass(frozen=True)
+class Told:
+    """A case, and what both roads say to it in each of the forms: relayed, fanned out."""
+
+    path: str
+    body: dict[str, Any]
+    answers: list[tuple[httpx.Response, httpx.Response]]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def told(request: pytest.FixtureRequest, engine_road: Server, fanout_road: Server) -> Told:
+    """All of it is asked for at once."""
     path, own = CASES[request.param]
-    return path, {**DRAWN, **own}
+    body = {**DRAWN, **own}
+    roads = [(server, {**body, **form}) for form in FORMS for server in (engine_road, fanout_road)]
+    relayed_and_fanned = at_once(*(partial(post, server, path, asked) for server, asked in roads))
+    return Told(path, body, list(zip(relayed_and_fanned[::2], relayed_and_fanned[1::2], strict=True)))
 
 
 def post(server: Server, path: str, body: dict[str, Any]) -> httpx.Response:
@@ -105,23 +123,19 @@ def strands(chunks: list[dict[str, Any]]) -> dict[int | None, Strand]:
     return dict(told)
 
 
-def test_the_answers_are_the_same(engine_road: Server, fanout_road: Server, case: tuple[str, dict[str, Any]]) -> None:
-    relayed, fanned = (post(server, *case) for server in (engine_road, fanout_road))
+def test_the_answers_are_the_same(told: Told) -> None:
+    relayed, fanned = told.answers[0]
     assert (relayed.status_code, fanned.status_code) == (200, 200)
     assert relayed.headers["content-type"] == fanned.headers["content-type"]
     assert items(relayed.json()) == items(fanned.json())
-    prompts = case[1].get("prompt")
-    wanted = case[1].get("n", 1) * (len(prompts) if isinstance(prompts, list) else 1)
+    prompts = told.body.get("prompt")
+    wanted = told.body.get("n", 1) * (len(prompts) if isinstance(prompts, list) else 1)
     assert [choice["index"] for choice in fanned.json()["choices"]] == list(range(wanted))
 
 
-@pytest.mark.parametrize("options", [None, {"include_usage": True}], ids=str)
-def test_the_streams_are_the_same(
-    engine_road: Server, fanout_road: Server, case: tuple[str, dict[str, Any]], options: dict[str, bool] | None
-) -> None:
-    path, body = case
-    asked = {**body, "stream": True, **({"stream_options": options} if options else {})}
-    relayed, fanned = (post(server, path, asked) for server in (engine_road, fanout_road))
+@pytest.mark.parametrize("form", [1, 2], ids=["plain", "usage"])
+def test_the_streams_are_the_same(told: Told, form: int) -> None:
+    relayed, fanned = told.answers[form]
     assert (relayed.status_code, fanned.status_code) == (200, 200)
     assert relayed.headers["content-type"] == fanned.headers["content-type"]
 
@@ -133,12 +147,12 @@ def test_the_streams_are_the_same(
         assert (strand.text, strand.ends) == (other.text, other.ends)
         assert strand.between == other.between or [] in (strand.between, other.between)
         assert len(strand.between) <= 1, "chunks of one choice that look different"
-    assert (None in one_way) == bool(options)
+    assert (None in one_way) == ("stream_options" in FORMS[form])
     for one in chunks:
         assert len({(chunk["id"], chunk["created"]) for chunk in one}) == 1
 
-    whole = post(fanout_road, path, body).json()["choices"]
-    texts = [one["message"]["content"] if path == CHAT else one["text"] for one in whole]
+    whole = told.answers[0][1].json()["choices"]
+    texts = [one["message"]["content"] if told.path == CHAT else one["text"] for one in whole]
     assert [one_way[index].text for index in range(len(whole))] == texts
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.real.at_once import at_once
 from tests.real.fixtures import MODEL
 from tests.real.processes import Server, free_port, nproxy
 
@@ -29,8 +32,11 @@ def client(road: Server) -> Iterator[OpenAI]:
 
 
 def test_create_gives_n_choices(client: OpenAI) -> None:
-    one = client.chat.completions.create(**ASKED, max_tokens=16)
-    four = client.chat.completions.create(**ASKED, max_tokens=16, n=4)
+    create = client.chat.completions.create
+    one, four = at_once(
+        lambda: create(**ASKED, max_tokens=16),
+        lambda: create(**ASKED, max_tokens=16, n=4),
+    )
 
     assert [choice.index for choice in four.choices] == [0, 1, 2, 3]
     assert all(choice.message.role == "assistant" and choice.message.content for choice in four.choices)
@@ -45,8 +51,11 @@ def test_create_gives_n_choices(client: OpenAI) -> None:
 
 def test_stream_has_right_indices(client: OpenAI) -> None:
     asked = {**ASKED, "max_tokens": 16, "n": 4, "seed": 11}
-    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
-    whole = client.chat.completions.create(**asked)
+    create = client.chat.completions.create
+    chunks, whole = at_once(
+        lambda: list(create(**asked, stream=True, stream_options={"include_usage": True})),
+        lambda: create(**asked),
+    )
 
     *spoken, tail = chunks
     assert [chunk.choices[0].index for chunk in spoken[:4]] == [0, 1, 2, 3]
@@ -75,10 +84,12 @@ def test_stream_has_right_indices(client: OpenAI) -> None:
 def test_stream_helper_completes(client: OpenAI) -> None:
     # the helper refuses choices that were cut at their length, so these end at their first full stop
     asked = {**ASKED, "max_tokens": 400, "n": 4, "seed": 12, "stop": "."}
-    with client.chat.completions.stream(**asked) as stream:
-        done = {event.type for event in stream}
-        folded = stream.get_final_completion()
-    whole = client.chat.completions.create(**asked)
+
+    def streamed_with_the_helper() -> tuple[set[str], Any]:
+        with client.chat.completions.stream(**asked) as stream:
+            return {event.type for event in stream}, stream.get_final_completion()
+
+    (done, folded), whole = at_once(streamed_with_the_helper, lambda: client.chat.completions.create(**asked))
 
     assert {"chunk", "content.delta", "content.done"} <= done
     assert [choice.index for choice in folded.choices] == [0, 1, 2, 3]
@@ -91,9 +102,11 @@ def test_stream_helper_completes(client: OpenAI) -> None:
 async def test_async_client(road: Server) -> None:
     asked = {**ASKED, "max_tokens": 12, "n": 3, "seed": 13}
     async with AsyncOpenAI(base_url=road.v1, api_key="unused", max_retries=0, timeout=60.0) as client:
-        whole = await client.chat.completions.create(**asked)
+        chunks, whole = await asyncio.gather(
+            client.chat.completions.create(**asked, stream=True), client.chat.completions.create(**asked)
+        )
         texts = ["", "", ""]
-        async for chunk in await client.chat.completions.create(**asked, stream=True):
+        async for chunk in chunks:
             for choice in chunk.choices:
                 texts[choice.index] += choice.delta.content or ""
     assert texts == [choice.message.content for choice in whole.choices]
@@ -117,9 +130,12 @@ async def test_async_stream_helper(road: Server) -> None:
 
 def test_legacy_completions(client: OpenAI) -> None:
     asked: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "seed": 14}
-    both = client.completions.create(prompt=["The sea is", "A cat can"], n=2, **asked)
-    sea = client.completions.create(prompt="The sea is", n=2, **asked)
-    cat = client.completions.create(prompt="A cat can", n=2, **asked)
+    create, prompts = client.completions.create, ["The sea is", "A cat can"]
+    both, sea, cat, chunks = at_once(
+        lambda: create(prompt=prompts, n=2, **asked),
+        *(partial(create, prompt=prompt, n=2, **asked) for prompt in prompts),
+        lambda: list(create(prompt=prompts, n=2, stream=True, **asked)),
+    )
 
     assert [choice.index for choice in both.choices] == [0, 1, 2, 3]
     assert [choice.text for choice in both.choices] == [choice.text for choice in [*sea.choices, *cat.choices]]
@@ -127,7 +143,7 @@ def test_legacy_completions(client: OpenAI) -> None:
     assert both.usage.prompt_tokens == sea.usage.prompt_tokens + cat.usage.prompt_tokens
 
     texts = [""] * 4
-    for chunk in client.completions.create(prompt=["The sea is", "A cat can"], n=2, stream=True, **asked):
+    for chunk in chunks:
         for choice in chunk.choices:
             texts[choice.index] += choice.text
     assert texts == [choice.text for choice in both.choices]
@@ -136,7 +152,7 @@ def test_legacy_completions(client: OpenAI) -> None:
 def test_B1_choice_i_is_the_single_request_with_seed_plus_i(client: OpenAI) -> None:
     asked = {**ASKED, "max_tokens": 16}
     four = client.chat.completions.create(n=4, seed=42, **asked)
-    singles = [client.chat.completions.create(seed=seed, **asked) for seed in range(42, 46)]
+    singles = at_once(*(partial(client.chat.completions.create, seed=seed, **asked) for seed in range(42, 46)))
     assert [choice.message.content for choice in four.choices] == [one.choices[0].message.content for one in singles]
 
 

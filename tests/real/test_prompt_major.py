@@ -7,12 +7,14 @@ would train on the wrong prompt and nobody would see it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from openai import OpenAI
 from openai.types import CompletionChoice
 
+from tests.real.at_once import at_once
 from tests.real.fixtures import MODEL
 from tests.real.processes import Server
 
@@ -41,8 +43,9 @@ def groups(choices: Sequence[CompletionChoice]) -> list[list[str]]:
 
 @pytest.mark.parametrize("prompts", [PROMPTS, TOKENS], ids=["strings", "token ids"])
 def test_each_group_belongs_to_its_prompt(client: OpenAI, prompts: Any) -> None:
-    batch = client.completions.create(**ASKED, prompt=prompts, n=G)
-    alone = [client.completions.create(**ASKED, prompt=prompt, n=G) for prompt in prompts]
+    batch, *alone = at_once(
+        *(partial(client.completions.create, **ASKED, prompt=prompt, n=G) for prompt in [prompts, *prompts])
+    )
 
     assert groups(batch.choices) == [[choice.text for choice in one.choices] for one in alone]
     assert all(len(set(group)) == G for group in groups(batch.choices))
@@ -52,9 +55,10 @@ def test_each_group_belongs_to_its_prompt(client: OpenAI, prompts: Any) -> None:
 
 
 def test_a_stream_fills_the_same_places(client: OpenAI) -> None:
-    whole = client.completions.create(**ASKED, prompt=PROMPTS, n=G)
+    create = partial(client.completions.create, **ASKED, prompt=PROMPTS, n=G)
+    whole, chunks = at_once(create, lambda: list(create(stream=True)))
     texts = [""] * len(whole.choices)
-    for chunk in client.completions.create(**ASKED, prompt=PROMPTS, n=G, stream=True):
+    for chunk in chunks:
         for choice in chunk.choices:
             texts[choice.index] += choice.text
     assert texts == [choice.text for choice in whole.choices]

@@ -11,6 +11,7 @@ import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from pydantic import BaseModel
 
+from tests.real.at_once import at_once
 from tests.real.fixtures import MODEL
 from tests.real.processes import Server
 
@@ -72,17 +73,18 @@ def test_created_retrieved_listed_and_deleted(client: OpenAI) -> None:
 
 def test_a_stream_and_its_final_response(client: OpenAI) -> None:
     asked: Any = {"model": MODEL, "input": "Name an animal.", "max_output_tokens": 16, "extra_body": {"seed": 2}}
-    whole = client.responses.create(**asked)
-    types, deltas = [], []
-    for event in client.responses.create(**asked, stream=True):
-        types.append(event.type)
-        if event.type == "response.output_text.delta":
-            deltas.append(event.delta)
-    assert "".join(deltas) == whole.output_text
+
+    def snapshots() -> list[str]:
+        with client.responses.stream(**asked) as stream:
+            return [event.snapshot for event in stream if event.type == "response.output_text.delta"]
+
+    whole, events, texts = at_once(
+        lambda: client.responses.create(**asked), lambda: list(client.responses.create(**asked, stream=True)), snapshots
+    )
+    types = [event.type for event in events]
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
     assert types[:2] == ["response.created", "response.in_progress"]
     assert types[-1] == f"response.{whole.status}"
-    with client.responses.stream(**asked) as stream:
-        texts = [event.snapshot for event in stream if event.type == "response.output_text.delta"]
     assert texts[-1] == whole.output_text
 
 
