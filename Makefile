@@ -22,6 +22,8 @@ help:  ## What can be made
 serve: $(VENV)/.engine  ## Install what is needed and serve the default model on port 8000
 	$(bin)/nproxy serve $(ARGS)
 
+# Some hundred processes are started: none shall compile again what another has compiled, whatever the shell says.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: lint  ## Lint, types, import contracts and all tests of nproxy by itself
 	$(bin)/python -m pytest --ignore tests/system --numprocesses 2 --dist loadgroup $(ARGS)
 
