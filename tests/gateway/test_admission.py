@@ -211,6 +211,28 @@ async def test_large_bodies_have_to_fit_together(start: Start, upstream: FakeUps
     assert gateway.app.desk.bodies.held == 0
 
 
+@pytest.mark.parametrize(("announced", "expected"), [(60_000, 503), (1 << 30, 413)])
+async def test_what_is_announced_is_refused_before_it_comes(
+    start: Start, upstream: FakeUpstream, announced: int, expected: int
+) -> None:
+    """For want of room, where it would be taken at another time."""
+    gateway: Gateway = await start()
+    gateway.app.desk.bodies.limit, gateway.app.body_limit = 100_000, 80_000
+    held = asyncio.Event()
+    upstream.behaviour = Behaviour(hold=held)
+    size = 60_000 if expected == 503 else 10_000
+    first = asyncio.create_task(gateway.ask(messages=[{"role": "user", "content": "x" * size}]))
+    await upstream.until(lambda: len(upstream.open_calls) == 1)
+    reader, writer = await asyncio.open_connection(*gateway.address)
+    writer.write(post(b"", f"Content-Length: {announced}"))
+    async with asyncio.timeout(10):
+        status, _, _ = apart(await reader.readuntil(b"\r\n\r\n"))
+    assert status == expected
+    held.set()
+    assert (await first).status_code == 200
+    writer.close()
+
+
 async def test_a_body_that_does_not_come_takes_no_room(start: Start) -> None:
     """Who sends nothing of what he announced would keep all others from sending theirs, for as long as he may take."""
     gateway: Gateway = await start()
