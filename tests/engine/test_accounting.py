@@ -10,20 +10,19 @@ import pytest
 
 from tests.engine.asking import complete, counts, texts
 from tests.engine.conftest import engine
+from tests.fakes import tiny_chat
 from tests.real.metrics import metric
 from tests.real.processes import Server
-
-pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
 BLOCK, CHOICES, PROMPT, NEW = 16, 32, 509, 29
 
 
 @pytest.fixture(scope="module")
-def fresh(default_model: Path, engine_logs: Path) -> Iterator[Server]:
+def fresh(tmp_path_factory: pytest.TempPathFactory, engine_logs: Path) -> Iterator[Server]:
     """An engine whose counts nobody else has moved."""
-    with engine(
-        default_model, "--max-sequences", str(CHOICES), "--no-prefix-cache", log=engine_logs / "accounting.log"
-    ) as running:
+    model = tiny_chat.save(tmp_path_factory.mktemp("accounting"), 1024)
+    options = ("--max-sequences", str(CHOICES), "--num-blocks", "512", "--no-prefix-cache")
+    with engine(model, *options, log=engine_logs / "accounting.log") as running:
         yield running
 
 
@@ -31,8 +30,8 @@ async def test_a_prompt_is_computed_once_and_held_once(fresh: Server) -> None:
     def counted(name: str, **labels: str) -> float:
         return metric(fresh.url, f"nproxy_engine_{name}", **labels)
 
-    prompt = [(number * 37) % 40_000 + 100 for number in range(PROMPT)]
-    async with httpx.AsyncClient(base_url=fresh.url, timeout=300.0, trust_env=False) as client:
+    prompt = [(number * 37) % 250 + 5 for number in range(PROMPT)]
+    async with httpx.AsyncClient(base_url=fresh.url, timeout=60.0, trust_env=False) as client:
         answered = await complete(client, prompt=prompt, n=CHOICES, max_tokens=NEW, seed=1, ignore_eos=True)
     assert len(texts(answered)) == CHOICES
     assert counts(answered["usage"]) == (PROMPT, CHOICES * NEW)
