@@ -203,6 +203,17 @@ def test_nobody_is_ahead_when_all_have_left() -> None:
     assert door.leave(running) == [first]
 
 
+def test_who_was_held_up_elsewhere_turns_no_time_back() -> None:
+    door = Door(replace(BOUNDS, upstreams={"u": 4}))
+    elsewhere, held_up = door.ask("z", 4, "u"), door.ask("a", 4, "u")
+    for key in ("y", "y", "x"):
+        door.leave(door.ask(key, 4, "v"))
+    running = door.ask("x", 4, "v")
+    assert door.leave(elsewhere) == [held_up]
+    first, _ = door.ask("y", 4, "v"), door.ask("late", 4, "v")
+    assert door.leave(running) == [first]
+
+
 def test_who_has_had_much_stays_behind_while_any_of_it_is_in_flight() -> None:
     door = Door()
     door.ask("a", 4)
@@ -376,6 +387,33 @@ def test_a_key_that_fills_the_queue_makes_room_for_the_others() -> None:
     late = door.ask("b", 1)
     assert door.refusal(late).reason == "queue_full", "b has its half"
     assert door.leave(running) == [other, *queued[:2]]
+
+
+def test_who_makes_room_is_found_by_weight() -> None:
+    door = Door(replace(BOUNDS, queue=7))
+    door.ask("z", 8)
+    door.ask("heavy", 4, weight=4.0)
+    longest = [door.ask("a") for _ in range(3)]
+    door.ask("b")
+    assert door.refusal(longest[2]).reason == "queue_full"
+    assert door.refusal(door.ask("c", 3)).reason == "queue_full"
+    assert door.ledger.waiting == 7
+
+
+def test_nobody_makes_room_for_a_key_with_as_much_for_its_weight() -> None:
+    door = Door(replace(BOUNDS, queue=4))
+    door.ask("z", 8)
+    for _ in range(4):
+        door.ask("heavy", weight=4.0)
+    assert door.refusal(door.ask("b")).reason == "queue_full"
+
+
+def test_nobody_makes_room_where_it_would_not_be_enough() -> None:
+    door = Door(replace(BOUNDS, queue=4))
+    door.ask("z", 8)
+    queued = [door.ask("a") for _ in range(4)]
+    assert door.refusal(door.ask("b", 3)).reason == "queue_full"
+    assert not any(answer.ticket in queued for answer in door.said if isinstance(answer, Refused))
 
 
 @pytest.mark.parametrize(("weight", "full"), [(1.0, True), (2.0, False)])
