@@ -146,9 +146,11 @@ async def test_hosts_that_are_fine(gateway: Gateway, host: str) -> None:
 # Targets, methods, versions
 
 
+@pytest.mark.parametrize("host", ["h", "H"])
 @pytest.mark.parametrize("target", ["http://h/health", "HTTP://H/health", "https://h/health?x=1"])
-async def test_the_absolute_form_is_taken(gateway: Gateway, target: str) -> None:
-    assert answers(await exchange(gateway, LAST.replace(b"/health", target.encode()))) == [200]
+async def test_the_absolute_form_is_taken(gateway: Gateway, target: str, host: str) -> None:
+    sent = LAST.replace(b"/health", target.encode()).replace(b"Host: h", f"Host: {host}".encode())
+    assert answers(await exchange(gateway, sent)) == [200]
 
 
 async def test_the_absolute_form_leads_nowhere_else(start: Start, upstream: FakeUpstream) -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
-from nproxy.gateway.server import Handler, HttpServer
+from nproxy.gateway.server import Handler, HttpServer, _heads_apart
 from tests.gateway.raw import apart
 
 ASK = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -42,6 +42,12 @@ async def answer(host: str, port: int) -> bytes:
             pass
     writer.close()
     return got
+
+
+@pytest.mark.parametrize(("heads", "parts"), [(1, 1), (2, 2), (64, 64), (65, 1)])
+def test_only_so_many_heads_are_parted(heads: int, parts: int) -> None:
+    parted = _heads_apart(ASK * heads)
+    assert (len(parted), b"".join(parted)) == (parts, ASK * heads)
 
 
 async def test_a_fault_of_our_own_is_told_of_in_the_log_only(caplog: pytest.LogCaptureFixture) -> None:
