@@ -149,8 +149,9 @@ async def test_a_call_is_ok_only_if_its_answer_could_be_read(gateway: Gateway, u
 
 
 async def test_log_and_metrics_tell_the_mode_that_the_client_is_told(
-    gateway: Gateway, lines: list[logging.LogRecord]
+    start: Start, lines: list[logging.LogRecord]
 ) -> None:
+    gateway = await start(n="auto")
     answer = await gateway.ask(n=2)  # asked natively first, then for what was missing
     await gateway.app.idle()
     assert answer.headers["x-nproxy-mode"] == "fanout"
