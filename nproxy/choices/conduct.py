@@ -236,7 +236,7 @@ class Conduct:
         kind, _, number = name.partition(":")
         if kind == "retry":
             run = self._roster.find(int(number))
-            if run is not None and run.state is LegState.PAUSED:
+            if run.state is LegState.PAUSED:
                 self._roster.resume(run)
         elif kind == "warm":
             self._roster.release(self._warming.release_all())

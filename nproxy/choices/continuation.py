@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 from nproxy.choices.leg import Leg, Prefix
 from nproxy.choices.plan import Request, top_up
@@ -151,18 +151,15 @@ def _prompt(request: CompletionRequest, leg: Leg, prefix: Prefix) -> dict[str, J
 
 def _messages(asked: Mapping[str, JSON], prefix: Prefix) -> dict[str, JSON] | None:
     """The messages with what was said at their end: of a message of its own, or of the one that the client began."""
-    messages = asked.get("messages")
-    if not isinstance(messages, list) or not messages:
-        return None
+    messages = cast(list[dict[str, JSON]], asked["messages"])  # objects, and at least one: the request was read
     put: dict[str, JSON] = {"continue_final_message": True, "add_generation_prompt": False} if prefix.flag else {}
     last = messages[-1]
-    begun = isinstance(last, dict) and last.get("role") == "assistant"
-    if begun and isinstance(last, dict) and (not prefix.flag or asked.get("continue_final_message") is True):
-        content = last.get("content")
-        if not isinstance(content, str):
-            return None
-        return put | {"messages": [*messages[:-1], {**last, "content": content + prefix.text}]}
-    return put | {"messages": [*messages, {"role": "assistant", "content": prefix.text}]}
+    if last.get("role") != "assistant" or (prefix.flag and asked.get("continue_final_message") is not True):
+        return put | {"messages": [*messages, {"role": "assistant", "content": prefix.text}]}
+    content = last.get("content")
+    if not isinstance(content, str):
+        return None
+    return put | {"messages": [*messages[:-1], {**last, "content": content + prefix.text}]}
 
 
 def whole(usage: Usage, prefix: Prefix, prompt: int | None) -> Usage:

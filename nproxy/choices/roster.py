@@ -60,9 +60,9 @@ class Roster:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def find(self, number: int) -> Run | None:
-        """The leg of this number, if there is one."""
-        return self._runs.get(number)
+    def find(self, number: int) -> Run:
+        """The leg of this number."""
+        return self._runs[number]
 
     def calling(self, number: int) -> Run | None:
         """The leg of this number, if it holds a call."""

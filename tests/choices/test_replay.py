@@ -149,6 +149,14 @@ def test_the_older_function_call_and_lists_of_parts() -> None:
     assert new == {"function_call": {"arguments": "}"}, "thinking_blocks": parts[2:]}
 
 
+def test_an_empty_name_is_none_that_was_sent() -> None:
+    play = replayed()
+    play.breaks_off(0, ROLE, delta(audio={"id": "", "data": "a"}))
+    play.fires("retry:0")
+    play.streams(0, delta(audio={"id": "x", "data": "ab"}), STOP)
+    assert [choice["delta"] for choice in choices_in(play.frames)][2] == {"audio": {"id": "x", "data": "b"}}
+
+
 def test_a_part_that_is_longer_than_the_one_before_differs_at_once() -> None:
     play = replayed()
     play.breaks_off(0, ROLE, delta(thinking_blocks=[{"type": "text", "text": "a"}]))

@@ -60,6 +60,27 @@ def test_chat_by_a_flag() -> None:
     assert sum(bool(choice["delta"].get("role")) for choice in choices_in(play.frames)) == 1
 
 
+def test_no_least_is_left_where_more_has_come() -> None:
+    play = continued(chat(stream=True, min_tokens=1))
+    play.breaks_off(0, delta("a"), delta("b"))
+    play.fires("retry:0")
+    assert sent(play)["min_tokens"] == 0
+
+
+def test_no_limit_stays_none() -> None:
+    play = continued(chat(stream=True, n_predict=-1))
+    play.breaks_off(0, delta("a"))
+    play.fires("retry:0")
+    assert sent(play)["n_predict"] == -1
+
+
+def test_a_chunk_without_text_is_nothing_else() -> None:
+    play = continued(chat(stream=True))
+    play.breaks_off(0, delta(role="assistant"), delta("a"), delta(content=None, reasoning=None, logprobs={}))
+    play.fires("retry:0")
+    assert sent(play)["messages"][-1]["content"] == "a"
+
+
 def test_chat_by_its_place() -> None:
     play = continued(chat(stream=True), chat_continues="trailing")
     before = sent(play)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nproxy.choices.commands import Resumed, Retried
 from nproxy.choices.recovery import LONGEST_WAIT_SECONDS
-from tests.choices.tutil import DONE, FANOUT, NOBODY, STOP, Play, chat, contents, delta, replayed
+from tests.choices.tutil import DONE, FANOUT, NATIVE, NOBODY, STOP, Play, chat, contents, continued, delta, replayed
 
 
 def cut(n: int = 1, retries: int = 1) -> Play:
@@ -43,6 +45,28 @@ def test_not_for_ever() -> None:
         waited += play.timers.get("retry:0", 0.0)
     assert waited <= LONGEST_WAIT_SECONDS < waited + 1.125
     assert "no server" in play.frames[-1]["error"]["message"]
+
+
+def test_to_the_last_moment() -> None:
+    play = cut()
+    play.fires("retry:0")
+    play.fails(0, replace(NOBODY, retry_after=LONGEST_WAIT_SECONDS - 0.125))
+    assert play.timers["retry:0"] == LONGEST_WAIT_SECONDS
+    play.fires("retry:0")
+    play.fails(0, replace(NOBODY, retry_after=0.0))
+    assert play.over
+
+
+def test_so_does_a_part_of_a_call_whose_other_choices_go_on_by_themselves() -> None:
+    play = continued(chat(n=2, stream=True), NATIVE)
+    play.breaks_off(0, delta("a"), delta("b", index=1))
+    for leg in (1, 2):
+        play.fires(f"retry:{leg}")
+        play.fails(leg, NOBODY)
+    for leg, said in ((1, "c"), (2, "d")):
+        play.fires(f"retry:{leg}")
+        play.streams(leg, delta(said), STOP)
+    assert contents(play.frames) == {0: "ac", 1: "bd"} and play.finish == "ok"
 
 
 @pytest.mark.parametrize("stream", [False, True])
