@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 
 from nproxy.config import Config
 from nproxy.gateway.cors import Cors
-from tests.fakes.upstream import Behaviour, FakeUpstream
-from tests.gateway.conftest import CHAT, Gateway, Start, body
+from tests.fakes.upstream import Behaviour, FakeUpstream, raw_server
+from tests.gateway.conftest import CHAT, Gateway, Start, body, gateway_for
 
 PAGE = "https://chat.example"
 ASKS = {
@@ -85,6 +87,18 @@ async def test_all_answers_may_be_read(start: Start, upstream: FakeUpstream) -> 
         assert "access-control-allow-credentials" not in answer.headers
     shown = answers[0].headers["access-control-expose-headers"].lower().split(", ")
     assert {"x-nproxy-mode", "x-nproxy-legs", "x-nproxy-upstream"} <= set(shown)
+
+
+async def test_what_an_upstreams_answer_varies_by_is_told_too() -> None:
+    async def varies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nVary: Accept-Language\r\nContent-Length: 2\r\n\r\nok")
+
+    async with raw_server(varies) as url:
+        config = {"listen": {"cors_origins": [PAGE]}, "upstreams": [{"name": "u", "replicas": [url]}]}
+        async with gateway_for(config) as gateway:
+            answer = await gateway.client.get("/v1/responses/1", headers={"Origin": PAGE})
+            assert answer.headers.get_list("vary") == ["Accept-Language", "Origin"]
 
 
 async def test_without_the_setting_no_answer_says_anything(gateway: Gateway, upstream: FakeUpstream) -> None:

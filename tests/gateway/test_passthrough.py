@@ -58,6 +58,13 @@ async def test_a_cut_answer_is_cut_for_the_client_too() -> None:
         assert b"\r\n0\r\n" not in raw
 
 
+async def test_it_is_counted_by_where_it_went(gateway: Gateway, upstream: FakeUpstream) -> None:
+    await gateway.client.get("/v1/responses/1")
+    (name,) = gateway.app.upstreams.by_name
+    labels = {"endpoint": "passthrough", "upstream": name, "model": "", "mode": "passthrough", "code": "200"}
+    assert gateway.app.metrics.registry.get_sample_value("nproxy_requests_total", labels) == 1
+
+
 async def test_no_body_stays_no_body(gateway: Gateway, upstream: FakeUpstream) -> None:
     await gateway.client.get("/v1/responses/1")
     seen = {name.lower() for name in upstream.requests[-1].headers}
