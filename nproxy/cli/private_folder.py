@@ -45,7 +45,7 @@ def _new_folder(place: Path) -> tuple[Path, int]:
 
 def _remove_if_left(folder: Path) -> None:
     with suppress(OSError):  # another user's, or gone meanwhile
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError, which is an OSError: it is in use
             if os.fstat(lock).st_uid == os.geteuid():

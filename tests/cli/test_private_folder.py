@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import tempfile
@@ -49,17 +50,29 @@ def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
     assert kept.exists()
 
 
-def test_one_that_is_taken_for_left_before_it_is_locked_gives_way_to_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["before it is opened", "before it is locked"])
+def test_one_that_is_taken_for_left_gives_way_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    make, made = tempfile.mkdtemp, list[str]()
+    made: list[Path] = []
+    make, lock = tempfile.mkdtemp, fcntl.flock
 
-    def make_and_lose(**where: Path) -> str:
-        made.append(make(prefix=PREFIX, dir=tmp_path))
+    def lose_the_first() -> None:
         if len(made) == 1:
-            Path(made[0]).rmdir()
-        return made[-1]
+            made[0].rmdir()
+
+    def make_and_lose(**_: object) -> str:
+        made.append(Path(make(prefix=PREFIX, dir=tmp_path)))
+        if moment == "before it is opened":
+            lose_the_first()
+        return str(made[-1])
+
+    def lose_and_lock(descriptor: int, how: int) -> None:
+        if moment == "before it is locked":
+            lose_the_first()
+        lock(descriptor, how)
 
     monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    monkeypatch.setattr(fcntl, "flock", lose_and_lock)
     with private_folder(tmp_path) as folder:
-        assert folder == Path(made[1]) and folder.exists()
+        assert folder == made[1] and folder.exists()

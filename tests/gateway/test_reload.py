@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from nproxy.config import Reading, Source
-from nproxy.gateway.serve import follow
+from nproxy.gateway.reload import History, Reload
+from nproxy.gateway.serve import follow, serve
 from nproxy.telemetry import logs
+from nproxy.telemetry.metrics import Metrics
+from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import Stream, envelope, upstream_settings
 from tests.gateway.reloading import Following, following, under_streams, write
@@ -270,6 +273,34 @@ async def test_keys_are_served_as_they_were_checked(
     monkeypatch.setattr(Source, "read", read_at_the_last_moment)
     assert (await gateway.reload({**settings, "auth": {"api_keys_file": "keys.yaml"}})).outcome == "applied"
     assert [await status(gateway, key) for key in ("one", "two")] == [200, 401]
+
+
+async def test_keys_are_served_as_they_were_checked_from_the_start(settings: dict[str, Any], tmp_path: Path) -> None:
+    file, keys = tmp_path / "nproxy.yaml", tmp_path / "keys.yaml"
+    write(file, {**settings, "auth": {"api_keys_file": "keys.yaml"}})
+    write_keys(keys, "one")
+    reading, urls, stop = Source(file, {}).read(), asyncio.Queue[str](), asyncio.Event()
+    keys.unlink()
+    served = asyncio.create_task(serve(reading, ready=lambda url, _: urls.put_nowait(url), stop=stop))
+    async with plain_client(await urls.get()) as client:
+        shown = {"authorization": "Bearer one"}
+        assert (await client.get("/v1/models", headers=shown)).status_code == 200
+        assert (await client.get("/v1/models")).status_code == 401
+    stop.set()
+    await served
+
+
+def test_settings_are_served_since_they_were_applied() -> None:
+    history = History(Metrics(version="0", upstreams=[], models=[]))
+    since = history.told()["since"]
+    assert history.told()["last_reload"] is None
+    history.add(Reload(1e9, "refused", ("why",)))
+    refused = {"at": "2001-09-09T01:46:40+00:00", "outcome": "refused", "problems": ["why"]}
+    assert history.told() == {"since": since, "last_reload": refused}
+    history.add(Reload(2e9, "applied"))
+    assert history.told()["since"] == "2033-05-18T03:33:20+00:00"
+    history.add(Reload(3e9, "unchanged"))
+    assert history.told()["since"] == "2033-05-18T03:33:20+00:00"
 
 
 async def test_a_fault_of_our_own_is_no_reason_to_stop(
