@@ -31,7 +31,7 @@ def engine(model: Path, *options: str, log: Path) -> Iterator[Server]:
     argv = [sys.executable, "-m", "engine", str(model), "--port", str(port), "--served-model-name", MODEL]
     argv += ["--dtype", "float32", *options]
     # With two threads a step waits at every product for a core that another process holds; alone it never does.
-    with server(argv, port=port, log=log, ready="/health", env={"OMP_NUM_THREADS": "1"}) as running:
+    with server(argv, port=port, log=log, ready="/health", env={"OMP_NUM_THREADS": "1"}, seconds=110.0) as running:
         yield running
 
 
