@@ -209,8 +209,19 @@ async def test_a_key_for_some_models_passes_through_to_them_only(
             answer = await gateway.client.request(method, target, content=content, headers=headers)
             assert answer.status_code == 404
         assert len(upstream.requests) == seen
+        assert await status(b'{"model": "other", "input": "x", "model": "fake-model"}') == 200
+        assert b"other" not in upstream.requests[-1].raw, "some servers would take the first"
         only = form.replace(b"MODEL", b"fake-model") + b"--b--\r\n"
         assert await status(only, "multipart/form-data; boundary=b") == 200
+
+
+async def test_a_key_for_some_models_goes_where_they_are(config: dict[str, Any], upstream: FakeUpstream) -> None:
+    config["upstreams"][0]["models"] = ["fake-model"]
+    other = {"name": "before", "replicas": ["http://127.0.0.1:9/v1"], "models": ["other"]}
+    config["upstreams"].insert(0, other)
+    async with gateway_for(config) as gateway:
+        sent = {"model": "fake-model", "input": "x"}
+        assert (await gateway.post(sent, "/v1/embeddings", headers=bearer(NARROW))).status_code == 200
 
 
 JSON_BODY = {"content-type": "application/json"}
