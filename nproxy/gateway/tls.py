@@ -84,4 +84,4 @@ class Handshake(asyncio.Protocol):
         if secured is None or secured.get_extra_info("ssl_object") is None:  # broken off here, which is no error
             self._connection.connection_lost(None)
         else:
-            self._connection.connection_made(secured)
+            self._connection.connection_made(secured)  # its first bytes come behind it on uvloop, not on asyncio's loop
