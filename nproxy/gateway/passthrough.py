@@ -244,7 +244,7 @@ async def _route(app: App, model: str | None) -> Route:
 def _headers_up(exchange: Exchange, upstream: Upstream, upload: _Upload) -> CIMultiDict[str]:
     request = exchange.request
     caller = upstream.caller_shown(exchange.caller.name)
-    headers = upward(request.headers, upstream.settings.api_key, drop=("x-request-id",), caller=caller)
+    headers = upward(request.headers, upstream.settings.api_key, caller=caller)
     headers["X-Request-Id"] = exchange.id
     if upload.rest is not None and hdrs.CONTENT_LENGTH in request.headers:
         headers[hdrs.CONTENT_LENGTH] = request.headers[hdrs.CONTENT_LENGTH]

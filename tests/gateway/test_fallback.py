@@ -180,6 +180,19 @@ async def test_what_passes_through_falls_back_while_its_body_is_here(
         assert await gateway.metric('nproxy_fallbacks_total{to="spare",upstream="main"}') == 1
 
 
+@pytest.mark.parametrize("status", [200, 400, 429, 500])
+async def test_an_answer_to_what_passes_through_is_an_answer(spare: FakeUpstream, status: int) -> None:
+    async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(b"HTTP/1.1 %d So\r\nContent-Length: 0\r\n\r\n" % status)
+
+    async with raw_server(says) as url:
+        one = {"name": "main", "replicas": [url], "models": ["m"], "fallback": ["spare"]}
+        async with behind(one, {"name": "spare", "replicas": [spare.url], "models": ["m"]}) as gateway:
+            answer = await gateway.post({"model": "m"}, "/v1/embeddings")
+            assert answer.status_code == status and not spare.requests
+
+
 async def test_what_has_begun_to_go_up_goes_nowhere_else(spare: FakeUpstream) -> None:
     async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"--b--")

@@ -155,6 +155,13 @@ async def test_without_a_model_the_configured_upstream() -> None:
         assert answer.headers["x-nproxy-upstream"] == "other"
 
 
+async def test_a_model_that_nobody_lists_goes_where_no_list_can_be_read() -> None:
+    async with two_upstreams("a", "b") as (gateway, _, other):
+        other.list_fails = True
+        assert (await gateway.post({"model": "c"}, "/v1/embeddings")).status_code == 200
+        assert other.requests[-1].path == "/v1/embeddings"
+
+
 async def test_an_alias_is_written_as_the_upstreams_name(start: Start, upstream: FakeUpstream) -> None:
     gateway = await start(models={"mine": "theirs"})
     await gateway.client.post("/v1/embeddings", json={"model": "mine", "input": "x"})
