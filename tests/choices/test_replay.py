@@ -121,6 +121,23 @@ def test_calls_keep_the_ids_that_were_sent(at: int, capability: Capability) -> N
     assert calls_heard(play) == [[ids[0], "find", '{"q":1}'], [ids[1], "open", '{"x":2}']]
 
 
+def test_calls_that_took_turns_may_come_one_behind_the_other() -> None:
+    play = replayed()
+    turns = [call(0, '{"q', "a1", "find"), call(1, '{"x"', "a2", "open"), call(0, '":1}'), call(1, ":2")]
+    play.breaks_off(0, ROLE, *turns)
+    play.fires("retry:0")
+    play.streams(0, call(0, '{"q":1}', "b1", "find"), call(1, '{"x":2}', "b2", "open"), delta(finish="tool_calls"))
+    assert calls_heard(play) == [["a1", "find", '{"q":1}'], ["a2", "open", '{"x":2}']]
+
+
+def test_what_is_no_call_has_its_place() -> None:
+    play = replayed()
+    play.breaks_off(0, ROLE, delta(tool_calls=["ab", "c"]))
+    play.fires("retry:0")
+    play.streams(0, delta(tool_calls=["abd", "ce"]), STOP)
+    assert [choice["delta"] for choice in choices_in(play.frames)][2] == {"tool_calls": ["d", "e"]}
+
+
 @pytest.mark.parametrize(
     "other",
     [

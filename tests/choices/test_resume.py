@@ -6,6 +6,8 @@ import pytest
 
 from nproxy.choices.commands import Anomaly, Retried
 from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.replay import Transcript
+from nproxy.choices.resume import recorder
 from nproxy.choices.retry import resumable, retryable
 from tests.choices.tutil import (
     DONE,
@@ -77,6 +79,11 @@ def test_off_is_off() -> None:
     play = replayed(resume="off")
     play.breaks_off(0, ROLE, delta("Hel"))
     assert play.over and "error" in play.frames[-1] and play.resumed == []
+
+
+def test_nothing_is_recorded_where_nothing_is_made_good() -> None:
+    assert recorder(chat(stream=True), "off") is None and recorder(chat(), "replay") is None
+    assert recorder(chat(stream=True), "replay") is Transcript
 
 
 def test_a_cut_behind_every_finish_is_none() -> None:
