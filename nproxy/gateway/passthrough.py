@@ -158,7 +158,7 @@ async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
         return _Upload(b"", None), None
     plain = hdrs.CONTENT_ENCODING not in request.headers
     only = app.upstreams.all[0] if len(app.upstreams.all) == 1 else None
-    if only is not None and not only.models.configured:
+    if only is not None and not only.names_matter:
         return _Upload(b"", chunks(request, app.body_limit)), None
     if plain and request.content_type.endswith("json"):
         raw = await read_body(request, app.body_limit, hold=hold)

@@ -90,6 +90,11 @@ class Upstream:
     def _announced_models(self) -> set[str]:
         return set().union(*(replica.models for replica in self.gate.replicas if replica.models is not None))
 
+    @property
+    def names_matter(self) -> bool:
+        """Whether it makes a difference which model is asked for: its names are configured, or its servers say theirs."""
+        return self.models.configured or bool(self._announced_models())
+
     def may_serve(self, model: str) -> bool:
         """Whether not all of its servers have said that they do not serve a model."""
         replicas = self.gate.replicas

@@ -172,6 +172,18 @@ async def test_calls_go_to_the_servers_that_serve_their_model(fleet: Fleet, serv
     assert {entry["id"] for entry in listed} == {MODEL, "other", "common"}
 
 
+async def test_what_passes_through_goes_to_the_servers_that_serve_its_model(
+    fleet: Fleet, servers: list[FakeUpstream]
+) -> None:
+    first, second = servers
+    await fleet.announce(first, models=[MODEL])
+    await fleet.announce(second, models=["other"])
+    for _ in range(4):
+        sent = {"model": "other", "input": "x"}
+        assert (await fleet.gateway.post(sent, "/v1/embeddings")).status_code == 200
+    assert [seen.path for seen in second.requests if seen.method == "POST"] == ["/v1/embeddings"] * 4
+
+
 async def test_what_a_server_said_that_it_serves_is_believed_and_not_asked_for(fleet: Fleet) -> None:
     async with FakeUpstream(models=["unsaid"]) as server:
         await fleet.announce(server, models=["said"])
