@@ -92,7 +92,7 @@ class Upstream:
 
     @property
     def names_matter(self) -> bool:
-        """Whether it makes a difference which model is asked for: its names are configured, or its servers say theirs."""
+        """Whether it matters which model is asked for: names are configured, or its servers said what they serve."""
         return self.models.configured or bool(self._announced_models())
 
     def may_serve(self, model: str) -> bool:
