@@ -184,6 +184,11 @@ async def test_CONNECT_and_TRACE(start: Start, upstream: FakeUpstream, line: str
     assert upstream.requests == []
 
 
+async def test_what_is_served_is_said_beside_what_is_not(gateway: Gateway) -> None:
+    _, headers, _ = apart(await exchange(gateway, b"TRACE /health HTTP/1.1\r\nHost: h\r\n\r\n"))
+    assert "POST" in headers["allow"] and "TRACE" not in headers["allow"]
+
+
 @pytest.mark.parametrize("line", ["FOO /health", "get /health", "GE\x00T /health", "G@T /health"])
 async def test_methods_that_nobody_knows(gateway: Gateway, upstream: FakeUpstream, line: str) -> None:
     await refused(gateway, upstream, f"{line} HTTP/1.1\r\nHost: h\r\n\r\n".encode(), 400, 405)

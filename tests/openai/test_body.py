@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nproxy.openai import body as bodies
 from nproxy.openai.body import Body
 from nproxy.openai.errors import ApiError
+from nproxy.openai.jsonvalue import PATIENT
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -43,6 +44,7 @@ def refusal(raw: bytes, **options: int) -> ApiError:
         b"{'a':1}",
         b"{1:1}",
         b'{"a":1}}',
+        b'["a":1}',
         b'{"a":1} x',
         b'{"a":01}',
         b'{"a":+1}',
@@ -246,13 +248,21 @@ def test_parse_accepts_what_json_accepts_and_raises_nothing_else(raw: bytes) -> 
 )
 def test_more_parts_than_are_worth_parsing(monkeypatch: pytest.MonkeyPatch, most: str, unit: bytes, name: str) -> None:
     monkeypatch.setattr(bodies, most, 9)
-    for count in (7, 8, 9):
+    for count in (7, 8, 9, 10):
         raw = b'{"a":[%b],"b":"[[[,,,\\",{{"}' % b",".join([unit] * count)
         size = {"MOST_CONTAINERS": count + 2, "MOST_STRINGS": count + 3, "MOST_VALUES": count}[most]
         if size > 9:
             assert refusal(raw).message.endswith(f"it holds more than 9 {name}.")
         else:
             assert Body.parse(raw).fields == json.loads(raw)
+
+
+def test_a_long_body_is_read_by_a_decoder_that_gives_other_threads_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PATIENT.parse_int is not int, "which holds them up for all of a list"
+    monkeypatch.setattr(bodies, "LONG", 8)
+    monkeypatch.setattr(bodies, "PATIENT", json.JSONDecoder(parse_int=lambda digits: -int(digits)))
+    assert Body.parse(b'{"a":1}').fields == {"a": 1}
+    assert Body.parse(b'{"a":12}').fields == {"a": -12}
 
 
 def outcome(raw: bytes) -> object:
