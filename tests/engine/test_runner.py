@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import gguf
 import pytest
 import torch
-from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoConfig, LlamaForCausalLM
 from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
@@ -22,10 +24,11 @@ from engine.messages import Logprobs, Sampling
 from engine.passes import Pass
 from engine.runner import Runner
 from engine.sampling import logprobs as raw_logprobs
+from engine.text.tokenizer import load_tokenizer
 from tests.fakes.tiny_models import make, save
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 SIZE = 16
 GREEDY = Draw(0, 0, 0, Sampling(temperature=0.0))
@@ -273,9 +276,12 @@ def real(default_model: Path) -> Runner:
 @pytest.fixture(scope="module")
 def transformers_model(default_model: Path) -> PreTrainedModel:
     """The same file as transformers reads it, in float32 (its own way to load it asks for one more package)."""
-    with no_init_weights():
+    with pytest.MonkeyPatch.context() as patch, no_init_weights():
+        # It reads the file's head again for each call, and makes the table of names anew for each module.
+        patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
+        patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
         model = LlamaForCausalLM(AutoConfig.from_pretrained(default_model.parent, gguf_file=default_model.name)).float()
-    tensors = load_gguf_checkpoint(default_model, return_tensors=True, model_to_load=model)["tensors"]
+        tensors = load_gguf_checkpoint(default_model, return_tensors=True, model_to_load=model)["tensors"]
     loaded = model.load_state_dict(tensors, strict=False)
     assert (loaded.missing_keys, loaded.unexpected_keys) == (["lm_head.weight"], [])
     model.tie_weights()
@@ -284,17 +290,11 @@ def transformers_model(default_model: Path) -> PreTrainedModel:
 
 @pytest.fixture(scope="module")
 def prompts(default_model: Path) -> list[list[int]]:
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        default_model.parent, gguf_file=default_model.name
-    )
+    tokenizer = load_tokenizer(default_model)
+    assert tokenizer.template is not None
     asked = ["Write a long story about a dragon.", "What is the capital of France?", "Count from 1 to 50."]
-    chats = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
-        )
-        for text in asked
-    ]
-    return [*chats, tokenizer("def fibonacci(n):\n    ")["input_ids"]]
+    chats = [tokenizer.template.render([{"role": "user", "content": text}], {}) for text in asked]
+    return [*(list(tokenizer.encode_chat(chat)) for chat in chats), list(tokenizer.encode("def fibonacci(n):\n    "))]
 
 
 @pytest.mark.model
@@ -320,7 +320,7 @@ def test_greedy_equals_transformers_token_by_token(
     # What transformers would choose after each of our tokens: one pass of its model a prompt.
     torch.set_num_threads(1)
     for prompt in prompts:
-        tokens = Fork(real, prompt, [GREEDY]).run(32)[0]
+        tokens = Fork(real, prompt, [GREEDY]).run(16)[0]
         with torch.inference_mode():
             logits = transformers_model(torch.tensor([prompt + tokens])).logits[0]
         assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == tokens
