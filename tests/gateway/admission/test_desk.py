@@ -279,6 +279,7 @@ async def test_the_door_is_shut_for_whom_the_queue_is_full_until_there_is_room(b
         pass
     assert shut.value.status == 429
     assert "retry-after" in shut.value.headers
+    assert scene.metric("nproxy_queue_wait_seconds_count", outcome="refused") == 2
     with scene.desk.door(BOB):
         pass
     await first.left()
@@ -442,6 +443,7 @@ async def test_memory_is_looked_at_at_the_door(begin: Begin) -> None:
     assert (short.value.status, short.value.code) == (503, "overloaded")
     assert "retry-after" in short.value.headers
     assert scene.metric("nproxy_shed_total", reason="memory") == 1
+    assert scene.metric("nproxy_requests_refused_total", reason="memory") == 1
 
 
 async def test_bodies_are_bounded_together(begin: Begin) -> None:
