@@ -88,6 +88,27 @@ async def test_an_upload_that_has_begun_is_not_sent_again() -> None:
     assert methods == [b"GET", b"POST"]
 
 
+async def test_a_body_that_is_here_is_sent_again_where_a_kept_connection_was_closed() -> None:
+    heads = 0
+
+    async def serves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heads
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"}")
+                heads += 1
+                if heads == 2:
+                    return
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with raw_server(serves) as url:
+        config = {"upstreams": [{"name": "u", "replicas": [url], "models": ["m"], "retries": {"per_leg": 0}}]}
+        async with gateway_for(config) as gateway:
+            for _ in range(2):
+                assert (await gateway.post({"model": "m"}, "/v1/embeddings")).status_code == 200
+    assert heads == 3
+
+
 async def test_the_client_leaves(gateway: Gateway) -> None:
     came, closed = asyncio.Event(), asyncio.Event()
 
