@@ -364,7 +364,7 @@ async def test_good_bad_and_unchanged_reloads_under_streams(
     upstream.behaviour = going
     upstream.choose = lambda call: None if call.body["seed"] < 10_000 else Behaviour(pause=0.001)
     held = [asyncio.create_task(gateway.stream(n=2, seed=10 * number)) for number in range(200)]
-    await upstream.until(lambda: len(upstream.open_calls) == 400, 30)
+    await upstream.until(lambda: len(upstream.open_calls) == 400, 100)
     async with FakeUpstream(Behaviour(pause=0.001)) as other:
         variants: tuple[dict[str, Any] | str, ...] = (
             {**settings, "upstreams": [upstream_settings(upstream, replicas=[upstream.url, other.url])]},
