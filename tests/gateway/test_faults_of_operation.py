@@ -166,9 +166,7 @@ async def test_a_log_that_is_read_loses_nothing(upstream: FakeUpstream, tmp_path
 WALL_CLOCK = {
     "nproxy/gateway/generate.py": "created",
     "nproxy/gateway/edge.py": "when keys expire",
-    "nproxy/gateway/app.py": "when settings were read",
     "nproxy/gateway/reload.py": "when settings were read",
-    "nproxy/workers/parent.py": "when settings were read",
     "nproxy/upstreams/retry_after.py": "an upstream's Retry-After as a date",
 }
 """The only places that ask for the time of day, and for what."""
