@@ -76,7 +76,7 @@ async def test_B9_beside_each_other_and_other_traffic(client: httpx.AsyncClient,
 @pytest.fixture(scope="module")
 def small_engine(default_model: Path, engine_logs: Path) -> Iterator[Server]:
     """An engine whose pool holds about half of what all questions together come to, and prompts in pieces."""
-    options = ("--num-blocks", "36", "--max-sequences", "32", "--max-batch-tokens", "64")
+    options = ("--num-blocks", "38", "--max-sequences", "32", "--max-batch-tokens", "64")
     with engine(default_model, *options, log=engine_logs / "small.log") as running:
         yield running
 
