@@ -25,6 +25,7 @@ HEADER_SECONDS = 10.0
 KEEPALIVE_SECONDS = 75.0
 LINGER_SECONDS = 5.0
 MOST_HEADERS = 128
+_TOO_MANY = "Too many headers"  # what the parser says of them: it has no exception of its own for it
 LONGEST_HEADER = 8190
 
 PRIVATE = ("_request_count", "_waiter", "_messages", "_current_request", "_lingering_time")
@@ -203,4 +204,6 @@ def _parser_error(status: int, exc: BaseException | None) -> ApiError:
         return internal_error()
     if isinstance(exc, LineTooLong):
         return invalid_request("The request line or a header is too long.", status=431)
+    if _TOO_MANY in str(exc):
+        return invalid_request(f"The request has more than {MOST_HEADERS} headers.", status=431)
     return invalid_request("The request is not HTTP that can be read.")
