@@ -82,11 +82,17 @@ def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
 
 
 def parse_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
-    """Parse a whole answer into the same value: each message becomes one delta. Raises MalformedChunk."""
+    """Parse a whole answer into the same value: each message becomes one delta. Raises MalformedChunk.
+
+    A choice that says nothing at all, not even why it ended, is no answer.
+    """
     value = _object(body)
     if (error := _in_band_error(value)) is not None:
         return error
-    return _chunk(value, value.get("choices"), dialect, "message")
+    answer = _chunk(value, value.get("choices"), dialect, "message")
+    if any(choice.finish_reason is None and not any(choice.delta.values()) for choice in answer.choices):
+        raise MalformedChunk("a choice is empty and has no finish_reason")
+    return answer
 
 
 def _object(data: bytes) -> dict[str, Any]:

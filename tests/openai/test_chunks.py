@@ -175,6 +175,22 @@ def test_K12_malformed_answer(data: bytes) -> None:
         parse_answer(data, CHAT)
 
 
+@pytest.mark.parametrize(
+    ("dialect", "choice"),
+    [
+        (CHAT, {}),
+        (CHAT, {"message": None}),
+        (CHAT, {"message": {"role": "assistant", "content": None}, "finish_reason": ""}),
+        (COMPLETIONS, {"text": ""}),
+    ],
+)
+def test_K12_a_choice_that_says_nothing_is_no_answer(dialect: Dialect, choice: dict[str, Any]) -> None:
+    said: dict[str, Any] = {"message": {"content": "x"}} if dialect is CHAT else {"text": "x"}
+    with pytest.raises(MalformedChunk, match="empty"):
+        parse_answer(json.dumps({"choices": [said, choice]}).encode(), dialect)
+    assert parse_answer(json.dumps({"choices": [said, {**choice, "finish_reason": "stop"}]}).encode(), dialect)
+
+
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(
     st.recursive(
