@@ -7,6 +7,7 @@ import re
 from nproxy.openai.jsonvalue import JSON, loads
 
 _WHERE = ("code", "status", "status_code", "type")
+_COME_AGAIN = re.compile(r"rate_?limit|too_?many_?requests|quota", re.I)
 _REQUEST_AT_FAULT = re.compile(
     r"invalid|bad_?request|validation|not_?found|permission|authenti|content_?(?:filter|policy)|context|too_?long", re.I
 )
@@ -15,8 +16,8 @@ _REQUEST_AT_FAULT = re.compile(
 def status_in_band(body: bytes) -> int:
     """The status that the error would have had as an answer of its own: 4xx is the request's fault, 5xx the server's.
 
-    Read where servers write it, as a number or in digits. Where it stands nowhere, their words tell: 400 where they
-    speak of the request, else 500.
+    Read where servers write it, as a number or in digits. Where it stands nowhere, their words tell: 429 where they
+    speak of a limit on requests, 400 where they speak of the request, else 500.
     """
     try:
         told = loads(body)
@@ -27,7 +28,10 @@ def status_in_band(body: bytes) -> int:
     statuses = [status for status in map(_status, said) if status is not None]
     if statuses:
         return statuses[0]
-    return 400 if any(_REQUEST_AT_FAULT.search(value) for value in said if isinstance(value, str)) else 500
+    words = " ".join(value for value in said if isinstance(value, str))
+    if _COME_AGAIN.search(words):
+        return 429
+    return 400 if _REQUEST_AT_FAULT.search(words) else 500
 
 
 def _status(value: JSON) -> int | None:
