@@ -13,7 +13,7 @@ pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --c
 pins := pyproject.toml requirements/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-system kernels conformance-mutations fuzz soak compatibility lint format clean
+.PHONY: help serve test test-system docs kernels conformance-mutations fuzz soak compatibility lint format clean
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
@@ -30,6 +30,9 @@ test: lint  ## Lint, types, import contracts and all tests of nproxy by itself
 test-system: $(VENV)/.dev  ## Install other people's servers and clients, and run the tests that need them
 	PYTHON="$(abspath $(bin))/python" tests/system/install.sh
 	$(bin)/python -m pytest tests/system $(ARGS)
+
+docs: $(VENV)/.dev  ## Write the pages of docs/ that are made from the code
+	$(bin)/python -m docs.generate
 
 kernels: $(VENV)/.dev  ## Compile all kernels for a Hopper GPU, no GPU is needed; write bench/results/gpu/compile.json (minutes)
 	$(bin)/python -m tests.system.packages triton-oldest

@@ -6,10 +6,10 @@ from nproxy.config.engine import Engine
 from nproxy.config.settings import Config
 from nproxy.config.tree import Path, Problem, Tree
 
-_THERE_OR_NOT: tuple[Path, ...] = (("engine",), ("admin",), ("listen", "tls"))
+THERE_OR_NOT: tuple[Path, ...] = (("engine",), ("admin",), ("listen", "tls"))
 """Sections that cannot come or go."""
 
-_BOUND: tuple[Path, ...] = (
+BOUND: tuple[Path, ...] = (
     ("listen", "host"),
     ("listen", "port"),
     ("listen", "workers"),
@@ -25,12 +25,12 @@ def needs_restart(served: Config, wanted: Config, tree: Tree) -> list[Problem]:
 
 
 def _differing(served: Config, wanted: Config) -> list[Path]:
-    paths = [path for path in _THERE_OR_NOT if (_at(served, path) is None) != (_at(wanted, path) is None)]
+    paths = [path for path in THERE_OR_NOT if (_at(served, path) is None) != (_at(wanted, path) is None)]
     if served.engine is not None and wanted.engine is not None:
         paths += [
             ("engine", key) for key in Engine.model_fields if getattr(served.engine, key) != getattr(wanted.engine, key)
         ]
-    return paths + [path for path in _BOUND if path[:1] not in paths and _at(served, path) != _at(wanted, path)]
+    return paths + [path for path in BOUND if path[:1] not in paths and _at(served, path) != _at(wanted, path)]
 
 
 def _at(config: Config, path: Path) -> object:

@@ -16,10 +16,10 @@ from nproxy.config.settings import Config
 from nproxy.config.values import Settings
 
 
-def schema() -> dict[str, Any]:
-    """The schema of a settings file."""
-    told = Config.model_json_schema()
-    definitions = {Config.__name__: told, **told["$defs"]}
+def schema(file: type[Settings] = Config) -> dict[str, Any]:
+    """The schema of a settings file, or of another kind of file."""
+    told = file.model_json_schema()
+    definitions = {file.__name__: told, **told["$defs"]}
     for section in Settings.__subclasses__():
         properties = definitions.get(section.__name__, {}).get("properties", {})
         for name, text in _docstrings(section):

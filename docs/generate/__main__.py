@@ -1,0 +1,24 @@
+"""Write the generated pages, or say which are stale.
+
+python -m docs.generate [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from docs.generate.pages import DOCS, PAGES, stale
+
+
+def main(check: bool) -> int:
+    """Exit code: 1 where --check finds a page that is not what its source says."""
+    for name in stale():
+        if not check:
+            (DOCS / name).parent.mkdir(exist_ok=True)
+            (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        print(f"docs/{name} {'is stale: make docs' if check else 'written'}")
+    return int(check and bool(stale()))
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""docs/reference/cli.md: every command with its words and options, from click's own."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+import click
+
+from docs.generate.markdown import code, table
+from nproxy.cli.commands import main
+
+_INTRODUCTION = """\
+# Commands
+
+Made from the commands themselves (`make docs`); `nproxy COMMAND --help` (or `-h`) says the same.
+
+Exit codes: 0 fine; 1 it failed; 2 wrong use, or settings that cannot be served. What is asked for goes to standard
+output, what is told besides (errors, logs, progress) to standard error.
+"""
+
+
+def page() -> str:
+    """The text of docs/reference/cli.md."""
+    return "\n".join([_INTRODUCTION, *_commands(main, click.Context(main, info_name="nproxy"))])
+
+
+def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
+    """A command and, behind it, those below it."""
+    yield f"## {context.command_path}\n"
+    yield _told(command.help or "")
+    yield f"```text\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```\n"
+    options = [
+        _option(option, context) for option in command.params if isinstance(option, click.Option) and not option.hidden
+    ]
+    if options:
+        yield table(["option", "default", "what it does"], options)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.commands[name]
+            if not below.hidden:
+                yield from _commands(below, click.Context(below, info_name=name, parent=context))
+
+
+def _option(option: click.Option, context: click.Context) -> tuple[str, str, str]:
+    names = ", ".join(code(name) for name in (*option.opts, *option.secondary_opts))
+    value = "" if option.is_flag or option.count else f" {code(option.make_metavar(context))}"
+    default, words = "", option.help or ""
+    if found := re.search(r"\s*\[default: (.*)\]$", words):
+        default, words = found[1], words[: found.start()]
+    elif option.show_default:
+        default = str(option.default)
+    return names + value, default and code(default), words + (" May be given again." if option.multiple else "")
+
+
+def _told(help: str) -> str:
+    """A command's words as paragraphs; those that click is told not to wrap are commands to type."""
+    paragraphs = []
+    for paragraph in inspect.cleandoc(help).split("\n\n"):
+        typed = paragraph.removeprefix("\b\n")
+        paragraphs.append(
+            " ".join(paragraph.split()) if typed == paragraph else f"```sh\n{inspect.cleandoc(typed)}\n```"
+        )
+    return "\n\n".join(paragraphs) + "\n"

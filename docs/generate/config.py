@@ -1,0 +1,154 @@
+"""docs/reference/config.md: every key of the settings and of the file of keys, from their types and docstrings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from docs.generate.markdown import code, table
+from nproxy.config.changes import BOUND, THERE_OR_NOT
+from nproxy.config.hints import PREFIX
+from nproxy.config.keys import KeysFile
+from nproxy.config.planned import PLANNED_KEYS
+from nproxy.config.schema import schema
+from nproxy.config.settings import Config
+
+Schema = Mapping[str, Any]
+
+_INTRODUCTION = """\
+# Settings
+
+Every key of the settings file, made from the types that read it (`make docs`). `nproxy config-schema` prints the same
+as a JSON schema, and `nproxy check FILE` says what is wrong with a file, each problem at its line. An unknown key is an
+error. `check` sees the file and this machine's environment: what a gateway that runs cannot change, and what its
+upstreams answer, it cannot know.
+
+What is said later wins: defaults, the file (`--config`), environment variables, options of the command line. A
+variable's name is the key's path in capitals, with two underscores between levels, and a place in a list, counted from
+0, for `N`. A value that begins with `[` or `{` is read as YAML, `null` is null. A secret is `${NAME}` (from the
+environment), `file:PATH`, or the secret itself; relative paths are looked for beside the file.
+
+A changed file is [read again](../fleet.md#reload) while it is served. Keys marked with ⟲ are read at the start only.
+
+`NPROXY_CACHE` is no key: the folder where models are kept, `~/.cache/nproxy` if it is not set.
+"""
+
+
+def page() -> str:
+    """The text of docs/reference/config.md."""
+    settings, keys = schema(Config), schema(KeysFile)
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            *_section(settings, settings, "", "The file"),
+            *_planned(),
+            "## The file of keys\n",
+            f"What `auth.api_keys_file` names. {keys['description']} [How keys are used](../fleet.md#keys).\n",
+            *_section(keys, keys["$defs"]["Key"], "keys[].", "`keys[]`", variables=False),
+        ]
+    )
+
+
+def _section(whole: Schema, section: Schema, path: str, title: str, *, variables: bool = True) -> Iterator[str]:
+    """A section of the settings as a table of its own keys, and then the sections within it."""
+    head = ["key", "type", "default", *(["variable"] if variables else []), "meaning"]
+    rows, inner = [], []
+    for name, told in section["properties"].items():
+        key, kinds = path + name, _alternatives(whole, told)
+        inner += [(key + "[]." if many else key + ".", kind) for kind, many in _sections(whole, kinds)]
+        default = "required" if name in section.get("required", ()) else _default(told)
+        variable = [code(_variable(key))] if variables else []
+        mark = " ⟲" if _at_the_start(key) else ""
+        rows.append(
+            [code(name) + mark, _type(whole, told), default, *variable, told.get("description") or _about(whole, kinds)]
+        )
+    yield f"## {title}\n"
+    if path:
+        yield section.get("description", "") + "\n"
+    yield table(head, rows)
+    for below, kind in inner:
+        yield from _section(whole, kind, below, code(below.removesuffix(".")), variables=variables)
+
+
+def _planned() -> Iterator[str]:
+    if PLANNED_KEYS:
+        yield "## Not there yet\n"
+        yield f"Known, and refused until they are built: {', '.join(map(code, sorted(PLANNED_KEYS)))}.\n"
+
+
+def _alternatives(whole: Schema, told: Schema) -> list[Schema]:
+    """What a key may be, references followed; null left out."""
+    found = told.get("anyOf") or told.get("oneOf") or [told]
+    kinds = [whole["$defs"][kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind for kind in found]
+    return [kind for kind in kinds if kind.get("type") != "null"]
+
+
+def _sections(whole: Schema, kinds: list[Schema]) -> Iterator[tuple[Schema, bool]]:
+    """Those of them that have keys of their own, and whether they are a list's items."""
+    for kind in kinds:
+        if "properties" in kind and "description" in kind:
+            yield kind, False
+        if kind.get("type") == "array":
+            yield from ((item, True) for item, _ in _sections(whole, _alternatives(whole, kind["items"])))
+
+
+def _type(whole: Schema, told: Schema) -> str:
+    null = any(kind.get("type") == "null" for kind in told.get("anyOf", ()))
+    words = dict.fromkeys(_word(whole, kind) for kind in _alternatives(whole, told))
+    return " or ".join([*words, *(["null"] if null else [])])
+
+
+def _word(whole: Schema, kind: Schema) -> str:
+    match kind:
+        case {"properties": _, "description": _}:
+            return "section"
+        case {"enum": values}:
+            return " or ".join(code(str(value)) for value in values)
+        case {"const": value}:
+            return code(str(value))
+        case {"type": "array", "items": items}:
+            return f"list of {_type(whole, items)}".replace("section", "sections")
+        case {"type": "array"}:
+            return "list"
+        case {"type": "object", "properties": properties}:
+            return "{" + ", ".join(map(code, properties)) + "}"
+        case {"type": "object"}:
+            return "map of text to text"
+        case {"type": "boolean"}:
+            return "true or false"
+        case {"type": "integer" | "number" as number}:
+            return " ".join(["whole number" if number == "integer" else "number", *_range(kind)])
+        case {"type": "string", "pattern": pattern}:
+            return f"text: {code(pattern)}"
+        case {"type": "string"}:
+            return "text"
+    raise ValueError(f"no word for {kind}")
+
+
+def _range(kind: Schema) -> Iterator[str]:
+    bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    said = [f"{sign} {kind[bound]:g}" for bound, sign in bounds.items() if bound in kind]
+    if said:
+        yield ", ".join(said)
+
+
+def _default(told: Schema) -> str:
+    default = told.get("default")
+    if isinstance(default, dict) and default:
+        return "as below"
+    return code(json.dumps(default)) if "default" in told else "empty"
+
+
+def _variable(key: str) -> str:
+    return PREFIX + key.replace("[]", ".N").replace(".", "__").upper()
+
+
+def _at_the_start(key: str) -> bool:
+    path = tuple(key.split("."))
+    return path in BOUND or path in THERE_OR_NOT or path[0] == "engine"
+
+
+def _about(whole: Schema, kinds: list[Schema]) -> str:
+    """What the sections say that stand at a key which says nothing itself."""
+    return " ".join(kind["description"] for kind, _ in _sections(whole, kinds))

@@ -1,0 +1,142 @@
+"""docs/reference/errors.md: what nproxy and its engine answer with, from the code, and what to do, from errors.toml."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from docs.generate.markdown import code, table
+from docs.generate.raised import Raised, raised
+
+EXPLAINED = Path(__file__).with_name("errors.toml")
+_ADMIN = "nproxy.gateway.admin."
+
+_INTRODUCTION = """\
+# Errors
+
+Every error of nproxy's and the built-in engine's own, made from the calls that give them (`make docs`). `{name}` in a
+message is filled in when it is given.
+
+```json
+{
+  "error": {
+    "message": "The model 'gpt-7' does not exist.",
+    "type": "invalid_request_error",
+    "param": "model",
+    "code": "model_not_found"
+  }
+}
+```
+
+- An upstream's own error comes with its status, and in this form whatever form it had; what it says beside the four
+  fields is kept.
+- In a stream that has begun there is no status to send any more: the error is an event `data: {"error": {...}}`, and
+  no `[DONE]` follows. With `on_leg_failure: partial` it stands in the choice that failed, beside
+  `finish_reason: "error"`.
+- `retry-after` (and `retry-after-ms`) say when to ask again. `x-should-retry: false` tells OpenAI's clients not to:
+  nproxy has tried again already.
+- `x-request-id` of the answer is `request_id` in the [log](../fleet.md#operations).
+"""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """When an error comes, and what to do."""
+
+    when: str
+    do: str
+
+
+def page() -> str:
+    """The text of docs/reference/errors.md. Raises LookupError where code and explanations do not agree."""
+    by_code: defaultdict[tuple[int, str], list[Raised]] = defaultdict(list)
+    for error in raised():
+        by_code[error.status, str(error.code or "")].append(error)
+    explained = _explained()
+    if by_code.keys() != explained.keys():
+        raise LookupError(f"in the code or in {EXPLAINED.name} only: {sorted(by_code.keys() ^ explained.keys())}")
+    return "\n".join([_INTRODUCTION, _overview(by_code), *_sections(by_code, explained)])
+
+
+def _explained() -> dict[tuple[int, str], Explained]:
+    entries = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))["error"]
+    return {(entry["status"], entry["code"]): Explained(entry["when"], entry["do"]) for entry in entries}
+
+
+Found = Mapping[tuple[int, str], list[Raised]]
+
+
+def _overview(found: Found) -> str:
+    rows = (
+        (
+            str(status),
+            f"[{_name(word)}](#{_anchor(status, word)})",
+            code(str(found[status, word][0].type)),
+            _by(found[status, word]),
+        )
+        for status, word in sorted(found)
+    )
+    return table(["status", "code", "type", "from"], rows)
+
+
+def _sections(found: Found, explained: Mapping[tuple[int, str], Explained]) -> Iterator[str]:
+    for status, word in sorted(found):
+        yield f"## {status} {_name(word)}\n"
+        told = explained[status, word]
+        yield f"{told.when} **What to do:** {told.do}\n"
+        yield from (f"- {line}" for line in _messages(found[status, word]))
+        yield ""
+
+
+def _name(word: str) -> str:
+    return code(word or "null")
+
+
+def _anchor(status: int, word: str) -> str:
+    return f"{status}-{word or 'null'}"
+
+
+def _by(errors: Iterable[Raised]) -> str:
+    """Who gives it: the gateway, its admin port, the engine. What both read by the same code, both refuse."""
+    rooms = {error.module.split(".")[0] if not error.module.startswith(_ADMIN) else "admin" for error in errors}
+    if any(error.module.startswith("nproxy.openai.") for error in errors):
+        rooms.add("engine")
+    return ", ".join(
+        name for room, name in (("nproxy", "gateway"), ("admin", "admin port"), ("engine", "engine")) if room in rooms
+    )
+
+
+def _messages(errors: Iterable[Raised]) -> list[str]:
+    """The messages, each once and with the fields that it is about; not those that are another one filled in."""
+    params: defaultdict[str, set[str]] = defaultdict(set)
+    for error in errors:
+        params[str(error.message)] |= {str(error.param)} if isinstance(error.param, str) else set()
+    kept = [
+        text
+        for text in params
+        if not _OPEN.fullmatch(text) and not any(_fills(text, form) for form in params if form != text)
+    ]
+    return [f"{text}{_about(params[text])}" for text in sorted(kept, key=str.lower)]
+
+
+_OPEN = re.compile(r"\{[^}]*\}")
+
+
+def _fills(text: str, form: str) -> bool:
+    """Whether a text is what comes of a form when its places are filled; of two that are each other's, the first."""
+    if _OPEN.fullmatch(form) or not re.fullmatch(_pattern(form), text):
+        return False
+    return text > form if re.fullmatch(_pattern(text), form) else True
+
+
+def _pattern(form: str) -> str:
+    return ".+".join(map(re.escape, _OPEN.split(form)))
+
+
+def _about(params: set[str]) -> str:
+    named = sorted(param for param in params if not _OPEN.search(param))
+    return f" ({', '.join(map(code, named))})" if named else ""
