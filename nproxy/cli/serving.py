@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import logging
 import os
-import resource
 import shlex
 import signal
 import socket
@@ -22,6 +20,7 @@ from rich.console import Console
 
 from nproxy import models
 from nproxy.cli import engine_child
+from nproxy.cli.open_files import take_all_files
 from nproxy.cli.standard_streams import open_missing
 from nproxy.config import Config, Engine, Reading
 from nproxy.gateway.listening import BACKLOG
@@ -49,7 +48,7 @@ class ServeFailed(Exception):
 def run(reading: Reading, log_level: str) -> None:
     """Serve the settings that were read until a signal ends it. Raises ServeFailed."""
     open_missing()
-    _take_all_files()
+    take_all_files()
     config = reading.checked()
     logs.configure(log_level, config.telemetry.log_format)
     listen, admin = config.listen, config.admin
@@ -61,13 +60,6 @@ def run(reading: Reading, log_level: str) -> None:
             uvloop.run(_serve(reading, sock, admin_sock, model, log_level))
         except (engine_child.EngineFailed, WorkersFailed) as error:
             raise ServeFailed(str(error)) from error
-
-
-def _take_all_files() -> None:
-    """Allow this process and its children as many open files as it may have: each stream is two of them."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # some systems tell of more than they give
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _listen(host: str, port: int, key: str = "--port") -> socket.socket:

@@ -1,6 +1,8 @@
-"""What a user got wrong."""
+"""What a user got wrong, and the exit codes of all commands."""
 
 from __future__ import annotations
+
+FAILED, WRONG_USE = 1, 2
 
 
 class WrongUse(Exception):

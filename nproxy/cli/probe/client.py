@@ -11,6 +11,7 @@ import httpx
 
 from nproxy.cli.probe.interview import ProbeFailed
 from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply
+from nproxy.cli.target import reason
 from nproxy.config import Replica
 
 LARGEST = 16 * 1024 * 1024
@@ -126,8 +127,8 @@ class Client:
         if isinstance(error, httpx.TimeoutException):
             return self._too_slow()
         if isinstance(error, httpx.ConnectError):
-            return f"cannot be reached: {_reason(error)}"
-        return f"{_BROKE_OFF}: {_reason(error)}"
+            return f"cannot be reached: {reason(error)}"
+        return f"{_BROKE_OFF}: {reason(error)}"
 
 
 @contextlib.contextmanager
@@ -140,13 +141,6 @@ def opened(replica: Replica, key: str | None, seconds: float) -> Iterator[Client
     transport = httpx.HTTPTransport(uds=socket, trust_env=False, limits=limits)
     with httpx.Client(transport=transport, headers=headers, timeout=seconds, trust_env=False) as http:
         yield Client(replica, key, seconds, http)
-
-
-def _reason(error: Exception) -> str:
-    """The innermost cause's own words: the outer ones repeat them less clearly."""
-    while (inner := error.__cause__ or error.__context__) is not None and isinstance(inner, Exception):
-        error = inner
-    return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()
 
 
 def _retry_after(reply: Reply) -> float | None:

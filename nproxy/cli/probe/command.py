@@ -7,27 +7,24 @@ from collections.abc import Callable
 from typing import Literal
 
 import click
-from pydantic import SecretStr, ValidationError
-from pydantic_core import PydanticCustomError
 from rich.console import Console
 
+from nproxy.cli.printable import printable
 from nproxy.cli.probe import client
 from nproxy.cli.probe.entry import as_yaml
 from nproxy.cli.probe.findings import Report
 from nproxy.cli.probe.interview import Plan, ProbeFailed, conduct, interview
-from nproxy.cli.probe.questions import Question, Reply, printable
+from nproxy.cli.probe.questions import Question, Reply
 from nproxy.cli.probe.report_json import as_json
 from nproxy.cli.probe.table import show
-from nproxy.cli.wrong_use import WrongUse
-from nproxy.config import Replica, Upstream
-from nproxy.config.replicas import parse_address
+from nproxy.cli.target import parse_target
 
 OutputForm = Literal["table", "json", "yaml"]
 
 
 def run(url: str, *, model: str | None, api_key: str | None, seconds: float, form: OutputForm) -> None:
     """Probe and print. Raises WrongUse and ProbeFailed, whose messages never hold the key."""
-    replica, key = _parse(url, api_key)
+    replica, key = parse_target(url, api_key)
     plan = Plan(nonce=secrets.token_hex(4), model=model)
     try:
         with client.opened(replica, key, seconds) as asking:
@@ -58,17 +55,3 @@ def _with_progress(url: str, plan: Plan, ask: Callable[[Question], Reply]) -> Re
             return ask(question)
 
         return conduct(url, interview(plan), counted)
-
-
-def _parse(url: str, api_key: str | None) -> tuple[Replica, str | None]:
-    """Read URL and key by the rules of the settings file: one place says what a base URL and a key may be."""
-    try:
-        replica = parse_address(url)
-        upstream = Upstream.model_validate({"name": "probed", "replicas": [replica], "api_key": api_key or "none"})
-    except PydanticCustomError as error:
-        raise WrongUse(f"URL: {error.message()}") from None
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        raise WrongUse(f"--api-key: {first['msg']}") from None
-    key = upstream.api_key.get_secret_value() if isinstance(upstream.api_key, SecretStr) else None
-    return replica, key

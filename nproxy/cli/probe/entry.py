@@ -6,8 +6,8 @@ import json
 import re
 
 from nproxy import __version__
+from nproxy.cli.printable import printable
 from nproxy.cli.probe.findings import FACTS, Report
-from nproxy.cli.probe.questions import printable
 from nproxy.cli.probe.table import TITLES
 from nproxy.config import ENGINE_UPSTREAM, Replica
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from nproxy.cli.printable import printable
 from nproxy.cli.probe import activity, legacy, sampling, streams, tools, width
 from nproxy.cli.probe.findings import FACTS, Finding, Report, completed, no, unknown, yes
-from nproxy.cli.probe.questions import Asking, Form, Get, Question, Reply, printable
+from nproxy.cli.probe.questions import Asking, Form, Get, Question, Reply
 from nproxy.cli.probe.reading import read
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import wrap_foreign

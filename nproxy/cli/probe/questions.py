@@ -6,8 +6,9 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
 
+from nproxy.cli.printable import printable
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.errors import shorten, wrap_foreign
+from nproxy.openai.errors import wrap_foreign
 from nproxy.openai.jsonvalue import JSON, loads
 
 VARIED = "Reply with nothing but random words, at least thirty of them, and no introduction."
@@ -137,8 +138,3 @@ class Form:
 
 
 PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
-
-
-def printable(text: str, limit: int = 120) -> str:
-    """What a server said, on one line, without control characters, and cut."""
-    return shorten(" ".join("".join(c if c.isprintable() else " " for c in text).split()), limit)

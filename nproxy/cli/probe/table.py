@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nproxy.cli.printable import printable
 from nproxy.cli.probe.findings import FACTS, UNASKED, Report
-from nproxy.cli.probe.questions import printable
 
 TITLES = {"server": "server", "chat": "/chat/completions", "completions": "/completions"}
 _STYLES = {"yes": "green", "no": "red", "unknown": "dim"}
