@@ -1,0 +1,172 @@
+"""One answer as it comes: when each choice spoke and ended, what it cost, or why it is no answer. Knows no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nproxy.cli.printable import printable
+from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, is_done, is_null, parse_answer, parse_chunk
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import wrap_foreign
+from nproxy.openai.in_band import status_in_band
+from nproxy.openai.jsonvalue import dumps
+from nproxy.openai.sse import SSEDecoder, SSEError
+from nproxy.openai.usage import Usage, within_leg
+
+_FAILED = "error"
+"""The finish_reason with which nproxy ends a choice that it could not get."""
+
+
+class Failure(NamedTuple):
+    """Why a request has no answer. kind: a status or a word, by which they are counted. words: for people."""
+
+    kind: str
+    words: str
+
+
+@dataclass(slots=True)
+class Spoken:
+    """One choice of a stream; times in seconds from the moment the request was due.
+
+    first, last: when text came. gaps: seconds between two of its texts. finish: why it ended. finished: when it did.
+    """
+
+    first: float | None = None
+    last: float | None = None
+    gaps: list[float] = field(default_factory=list)
+    finish: str | None = None
+    finished: float | None = None
+
+    @property
+    def texts(self) -> int:
+        """How many chunks brought text."""
+        return 0 if self.first is None else 1 + len(self.gaps)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What became of one request; times in seconds from the moment it was due.
+
+    late: when it was sent. seconds: when it had ended. choices: of a stream; empty for an answer in JSON form, which
+    does not say when they came. width: how many choices came.
+    """
+
+    late: float
+    seconds: float
+    failure: Failure | None = None
+    choices: Sequence[Spoken] = ()
+    width: int = 0
+    usage: Usage | None = None
+
+    @property
+    def texts(self) -> int:
+        """How many chunks brought text, over all choices."""
+        return sum(choice.texts for choice in self.choices)
+
+
+class Answer:
+    """Takes an answer in pieces, each with the time at which it came. wanted: how many choices it must have."""
+
+    def __init__(self, dialect: Dialect, wanted: int) -> None:
+        self._dialect = dialect
+        self._wanted = wanted
+        self._decoder = SSEDecoder()
+        self._choices: dict[int, Spoken] = {}
+        self._tails: list[Usage] = []
+        self._riders: dict[int, Usage] = {}
+        self._streamed = True
+        self._ended_at = 0.0
+        self.done = False
+        self.failure: Failure | None = None
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is needed."""
+        return self.done or self.failure is not None
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take bytes of a stream."""
+        try:
+            for event in self._decoder.feed(data):
+                self._event(event.data, now)
+        except SSEError as error:
+            self.fail("malformed", str(error))
+
+    def whole(self, body: bytes, now: float) -> None:
+        """Take an answer in JSON form."""
+        self._streamed = False
+        self._ended_at = now
+        try:
+            self._take(parse_answer(body, self._dialect), now)
+        except MalformedChunk as error:
+            self.fail("malformed", f"the answer cannot be read: {error}")
+        self.done = True
+
+    def refuse(self, status: int, content_type: str, body: bytes) -> None:
+        """Take an answer that is an error."""
+        self.fail(str(status), wrap_foreign(status, content_type, body).message)
+
+    def fail(self, kind: str, words: str) -> None:
+        """It is no answer; what was said first of why holds. Behind its end nothing fails any more."""
+        if not self.over:
+            self.failure = Failure(kind, printable(words, 200))
+
+    def record(self, due: float, sent: float, ended: float) -> Record:
+        """The whole of it, when nothing more comes; times are those of the clock that `now` is from."""
+        if not self.over:
+            for event in self._decoder.close():
+                self._event(event.data, ended)
+        came = [choice for index, choice in self._choices.items() if index < self._wanted and choice.finish != _FAILED]
+        if not self.over and any(choice.finish is None for choice in came or [Spoken()]):
+            self.fail("cut", "the stream ended before its end")
+        if self.failure is None and len(came) < self._wanted:
+            self.failure = Failure("short", f"{len(came)} of {self._wanted} choices came")
+        if self.failure is not None:
+            return Record(sent - due, ended - due, self.failure)
+        usage = within_leg(self._tails, self._riders, choices=len(came))
+        end = self._ended_at if self.done else ended
+        choices = [_since(due, choice) for choice in came] if self._streamed else ()
+        return Record(sent - due, end - due, None, choices, len(came), usage)
+
+    def _event(self, data: bytes, now: float) -> None:
+        if self.over or is_null(data):
+            return
+        if is_done(data):
+            self.done, self._ended_at = True, now
+            return
+        try:
+            self._take(parse_chunk(data, self._dialect), now)
+        except MalformedChunk as error:
+            self.fail("malformed", f"a chunk cannot be read: {error}")
+
+    def _take(self, chunk: UpstreamChunk, now: float) -> None:
+        if chunk.error is not None:
+            said = dumps({"error": chunk.error})
+            error = wrap_foreign(status_in_band(said), "application/json", said)
+            self.fail(f"{error.status} in the stream" if self._streamed else str(error.status), error.message)
+            return
+        if chunk.usage is not None and not (self._streamed and chunk.choices):
+            self._tails.append(chunk.usage)
+        for part in chunk.choices:
+            choice = self._choices.setdefault(part.index, Spoken())
+            if any(part.delta.values()):
+                if choice.last is None:
+                    choice.first = now
+                else:
+                    choice.gaps.append(now - choice.last)
+                choice.last = now
+            if part.finish_reason is not None:
+                choice.finish, choice.finished = part.finish_reason, now
+            if chunk.usage is not None and self._streamed:
+                self._riders[part.index] = chunk.usage
+
+
+def _since(due: float, choice: Spoken) -> Spoken:
+    """The choice with times from `due` on."""
+
+    def since(at: float | None) -> float | None:
+        return None if at is None else at - due
+
+    return Spoken(since(choice.first), since(choice.last), choice.gaps, choice.finish, since(choice.finished))

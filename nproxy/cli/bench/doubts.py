@@ -1,0 +1,35 @@
+"""When figures are not what they seem: words of warning, from the figures alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nproxy.cli.bench.report import Client, Requests, Tokens
+
+BUSY = 0.8
+"""Share of a core from which on this client may be what is measured."""
+LATE = 0.010
+"""Seconds by which one request in a hundred may leave late before it is said."""
+SEVERAL = 1.1
+"""Tokens in a chunk from which on times between chunks are not times between tokens."""
+
+
+def doubts(client: Client, requests: Requests, tokens: Tokens, tokens_per_chunk: float | None) -> Iterator[str]:
+    """What whoever reads the figures has to know."""
+    if client.cpu_share >= BUSY:
+        yield (
+            f"this client used {client.cpu_share:.0%} of a core and may itself have been the limit:"
+            " share the load between several"
+        )
+    if client.late_p99 is not None and client.late_p99 > LATE:
+        yield (
+            f"1 in 100 requests was sent {1000 * client.late_p99:.0f} ms or more after it was due:"
+            " this client did not keep the rate; the wait is in the times"
+        )
+    if tokens.by_chunks:
+        yield (
+            f"{tokens.by_chunks} of {requests.ok} answers had no usage: of a stream the chunks with text are counted"
+            " for tokens, of a whole answer nothing"
+        )
+    if tokens_per_chunk is not None and tokens_per_chunk >= SEVERAL:
+        yield f"a chunk holds {tokens_per_chunk:.1f} tokens: times between tokens are times between chunks"

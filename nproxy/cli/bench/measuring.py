@@ -1,0 +1,106 @@
+"""A whole measurement: warm up, send, count, and stop when the user says so."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from nproxy.cli.bench.answer import Failure, Record
+from nproxy.cli.bench.asking import Ask, Form
+from nproxy.cli.bench.running import closed_loop, open_loop
+from nproxy.cli.bench.schedule import Closed, Extent, Load, due_times
+from nproxy.cli.bench.tally import Tally
+
+Asking = Callable[[Ask, float | None], Awaitable[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. warmup: requests before it counts. seed: of the times at which an open loop's are due."""
+
+    load: Load
+    extent: Extent
+    warmup: int
+    form: Form
+    seed: int
+
+
+class Measuring:
+    """One measurement, of which a progress line may read while it runs; clock: seconds from some moment on."""
+
+    def __init__(self, plan: Plan, ask: Asking, clock: Callable[[], float]) -> None:
+        self._plan = plan
+        self._ask = ask
+        self._clock = clock
+        self.tally = Tally()
+        self.begun = 0
+        self.started: float | None = None
+        self._last_sent = 0.0
+        self._ended = 0.0
+        self._processor = 0.0
+
+    async def warm_up(self) -> Failure | None:
+        """Send what does not count, at most as many at once as later; why nothing of it was answered, or None."""
+        width = self._plan.load.concurrency if isinstance(self._plan.load, Closed) else 1
+        records: list[Record] = []
+
+        async def send(number: int, _: float) -> None:
+            records.append(await self._ask(self._plan.form.ask(number), None))
+
+        await closed_loop(width, Extent(self._plan.warmup, None), send, self._clock)
+        failures = [record.failure for record in records if record.failure is not None]
+        return failures[0] if failures and len(failures) == len(records) else None
+
+    async def run(self) -> None:
+        """Measure. When it is cancelled, what has ended until then counts."""
+        plan = self._plan
+        processor = time.process_time()
+        self.started = self._last_sent = self._clock()
+        try:
+            if isinstance(plan.load, Closed):
+                await closed_loop(plan.load.concurrency, plan.extent, self._send, self._clock)
+            else:
+                due = due_times(plan.load, plan.extent, random.Random(plan.seed))
+                await open_loop(due, self._send, self._clock)
+        finally:
+            self._ended = self._clock()
+            self._processor = time.process_time() - processor
+
+    @property
+    def wall_seconds(self) -> float:
+        """From the first request's moment until the last one had ended, or the measurement was cut off."""
+        return 0.0 if self.started is None else self._ended - self.started
+
+    @property
+    def tail_seconds(self) -> float:
+        """Of these, those after the last request was sent."""
+        return self._ended - self._last_sent if self.wall_seconds else 0.0
+
+    @property
+    def cpu_share(self) -> float:
+        """Processor seconds of this process for each second."""
+        return self._processor / self.wall_seconds if self.wall_seconds else 0.0
+
+    async def _send(self, number: int, due: float) -> None:
+        ask = self._plan.form.ask(self._plan.warmup + number)
+        self.begun += 1
+        self._last_sent = self._clock()
+        self.tally.add(await self._ask(ask, due))
+
+
+async def until_told(work: Awaitable[None], told: asyncio.Event) -> bool:
+    """Run the work until its end or until told; says whether it was told."""
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(_whole(work))
+        waiting = group.create_task(_whole(told.wait()))
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        waiting.cancel()
+    return told.is_set() and running.cancelled()
+
+
+async def _whole(work: Awaitable[object]) -> None:
+    await work

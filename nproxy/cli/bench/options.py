@@ -1,0 +1,144 @@
+"""What `nproxy bench` takes; the rest of it is imported when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
+
+CONCURRENCY, REQUESTS, WORDS, MAX_TOKENS = 8, 100, 128, 128
+"""What holds where nothing is typed."""
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_COUNT = click.IntRange(min=1)
+_MORE_THAN_0 = click.FloatRange(min=0, min_open=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was typed; None where it was not. chat: or else legacy completions. against: a report to compare with."""
+
+    url: str
+    n: int | None
+    concurrency: int | None
+    rate: float | None
+    burstiness: float | None
+    requests: int | None
+    seconds: float | None
+    warmup: int
+    prompt: str | None
+    prompt_tokens: int | None
+    shared_prefix: int | None
+    dataset: Path | None
+    max_tokens: int | None
+    ignore_eos: bool
+    stream: bool | None
+    temperature: float | None
+    seed: int | None
+    chat: bool
+    model: str | None
+    api_key: str | None
+    timeout: float
+    as_json: bool
+    save: Path | None
+    against: Path | None
+
+    def check(self) -> None:
+        """Raise click's UsageError where options exclude each other, or one has nothing to say without another."""
+        sources = {"--prompt": self.prompt, "--prompt-tokens": self.prompt_tokens, "--dataset": self.dataset}
+        _only_one(sources)
+        _only_one({"--concurrency": self.concurrency, "--rate": self.rate})
+        if self.burstiness is not None and self.rate is None:
+            raise click.UsageError("--burstiness goes with --rate")
+        if self.shared_prefix is not None and (self.prompt is not None or self.dataset is not None):
+            raise click.UsageError("--shared-prefix goes with --prompt-tokens")
+        if (self.shared_prefix or 0) > (self.prompt_tokens or WORDS):
+            raise click.UsageError("--shared-prefix is longer than the prompt (--prompt-tokens)")
+
+
+def _only_one(given: Mapping[str, object]) -> None:
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise click.UsageError(f"{named[0]} and {named[1]} exclude each other")
+
+
+@click.command()
+@click.argument("url")
+@click.option("-n", "--n", metavar="N", type=_COUNT, help="Choices of a request.  [default: 1]")
+@click.option(
+    "--concurrency", metavar="K", type=_COUNT, help=f"Requests in flight at any time.  [default: {CONCURRENCY}]"
+)
+@click.option("--rate", metavar="R", type=_MORE_THAN_0, help="Requests a second instead, whatever becomes of others.")
+@click.option(
+    "--burstiness", metavar="B", type=_MORE_THAN_0, help="With --rate: 1 is Poisson, less in bursts.  [default: 1]"
+)
+@click.option("--requests", metavar="N", type=_COUNT, help=f"Requests to send.  [default: {REQUESTS}, or the dataset]")
+@click.option("--seconds", metavar="S", type=_MORE_THAN_0, help="Send for so long; those on their way are awaited.")
+@click.option(
+    "--warmup",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Requests before it counts.",
+)
+@click.option("--prompt", metavar="TEXT", help="The same prompt in every request.")
+@click.option(
+    "--prompt-tokens", metavar="N", type=_COUNT, help=f"Random words, other ones each time.  [default: {WORDS}]"
+)
+@click.option("--shared-prefix", metavar="N", type=_COUNT, help="Of them, so many the same in every prompt.")
+@click.option("--dataset", metavar="FILE", type=_FILE, help='JSON lines: bodies of requests, or {"prompt": TEXT}.')
+@click.option("--max-tokens", metavar="N", type=_COUNT, help=f"Most tokens of a choice.  [default: {MAX_TOKENS}]")
+@click.option("--ignore-eos", is_flag=True, help="Every choice as long as it may be, where the server can.")
+@click.option("--stream/--no-stream", default=None, help="As events, or in one piece.  [default: stream]")
+@click.option("--temperature", metavar="T", type=click.FloatRange(min=0), help="[default: the server's]")
+@click.option("--seed", metavar="S", type=click.IntRange(min=0), help="The same prompts, times and seeds once more.")
+@click.option("--chat/--completions", default=True, help="Which endpoint.  [default: chat]")
+@click.option("--model", metavar="ID", help="The model to ask.  [default: the first one that the server lists]")
+@click.option("--api-key", metavar="KEY", help="The server's key: ${NAME}, file:PATH, or the key itself.")
+@click.option(
+    "--timeout",
+    metavar="S",
+    type=_MORE_THAN_0,
+    default=600.0,
+    show_default=True,
+    help="Seconds that one answer may take.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--save", metavar="FILE", type=_FILE, help="Write the report as JSON.")
+@click.option("--compare", "against", metavar="FILE", type=_FILE, help="Ratios to a report that was saved.")
+@click.pass_context
+def bench(context: click.Context, /, **given: Any) -> None:
+    """Load a server and say how it did.
+
+    URL is the base URL of any OpenAI-compatible server, as in http://127.0.0.1:8000/v1, or unix:/path of a socket.
+    With --concurrency a request goes out when another has ended: that shows what a server can do. With --rate requests
+    go out at random times, and their times count from when they were due: that shows what clients wait.
+
+    Ctrl-C ends it early, prints what was measured until then, and exits with 130. Else the exit code is 0, or 1 where
+    no request was answered.
+
+    \b
+    Examples:
+      nproxy bench http://127.0.0.1:8000 -n 8
+      nproxy bench http://127.0.0.1:8000 -n 8 --concurrency 32 --seconds 60 --save before.json
+      nproxy bench http://127.0.0.1:8000 -n 8 --concurrency 32 --seconds 60 --compare before.json
+      nproxy bench http://127.0.0.1:8000 --rate 5 --seconds 120 --prompt-tokens 1000 --shared-prefix 800
+      nproxy bench http://127.0.0.1:8000 --dataset requests.jsonl --json | jq .per_second
+    """
+    options = Options(**given)
+    options.check()
+    from nproxy.cli.bench import command
+    from nproxy.cli.bench.client import Unanswered
+
+    try:
+        code = command.run(options)
+    except (WrongUse, Unanswered) as error:
+        click.echo(f"nproxy: {error}", err=True)
+        code = WRONG_USE if isinstance(error, WrongUse) else FAILED
+    context.exit(code)

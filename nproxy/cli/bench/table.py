@@ -1,0 +1,83 @@
+"""A report in lines for people: the same on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from nproxy.cli.bench.measures import MEASURES
+from nproxy.cli.bench.report import Condition, Report
+
+_WIDTH = 32
+"""Of the first column."""
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The report, line by line."""
+    yield f"{report.url}, {report.model}"
+    yield described(report.conditions)
+    yield ""
+    requests, tokens, rates = report.requests, report.tokens, report.per_second
+    unfinished = f", {requests.unfinished} cut off" if requests.unfinished else ""
+    early = " (ended early)" if report.interrupted else ""
+    yield _row("requests", f"{requests.ok} answered, {requests.failed} failed{unfinished}")
+    tail = f"{report.tail_seconds:.2f} s of it after the last was sent"
+    yield _row("wall time", f"{report.wall_seconds:.2f} s{early}, {tail}")
+    yield _row("requests/s", f"{rates.requests:,.2f}")
+    yield _row("choices/s", f"{rates.choices:,.2f}")
+    yield _row("completion tokens/s", f"{rates.completion_tokens:,.1f} ({_counted(report)})")
+    if report.requests.ok:
+        each = tokens.completion / max(1, report.choices)
+        prompt = f"{tokens.prompt / tokens.by_usage:,.1f} a prompt, " if tokens.by_usage else ""
+        yield _row("tokens", f"{prompt}{each:,.1f} a choice")
+    yield _row("this client", f"{report.client.cpu_share:.0%} of a core")
+    if report.latencies:
+        yield ""
+        yield from latencies(report)
+    if report.errors:
+        yield ""
+        yield "failed"
+        yield from (f"  {errors.count:>6}  {errors.kind}: {errors.example}" for errors in report.errors)
+    yield from ("", *(f"warning: {words}" for words in report.warnings)) if report.warnings else ()
+
+
+def latencies(report: Report) -> Iterator[str]:
+    """The measures, in milliseconds."""
+    yield _cells("milliseconds", ("p50", "p90", "p99", "max", "count"))
+    for measure in MEASURES:
+        if (spread := report.latencies.get(measure.name)) is not None:
+            times = [milliseconds(seconds) for seconds in (spread.p50, spread.p90, spread.p99, spread.max)]
+            yield _cells(measure.title, (*times, f"{spread.count:,}")) + ("" if spread.exact else "  (within 0.5 %)")
+
+
+def described(conditions: Mapping[str, Condition]) -> str:
+    """What was asked for, on one line."""
+    return ", ".join(
+        name if value is True else f"{name.replace('_', ' ')} {said(value)}"
+        for name, value in conditions.items()
+        if value is not None and value is not False
+    )
+
+
+def said(value: Condition) -> str:
+    """A condition's value, numbers without zeros that say nothing."""
+    return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def milliseconds(seconds: float) -> str:
+    """With as many digits as mean something."""
+    value = 1000 * seconds
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _counted(report: Report) -> str:
+    if not report.tokens.by_chunks:
+        return "by usage"
+    return "by usage and by chunks" if report.tokens.by_usage else "by chunks"
+
+
+def _row(name: str, words: str) -> str:
+    return f"{name:<{_WIDTH}} {words}"
+
+
+def _cells(name: str, cells: Sequence[str]) -> str:
+    return _row(name, "".join(f"{cell:>11}" for cell in cells))

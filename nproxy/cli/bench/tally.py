@@ -1,0 +1,98 @@
+"""Records added up, one by one, into what a report needs of them."""
+
+from __future__ import annotations
+
+from nproxy.cli.bench.answer import Record
+from nproxy.cli.bench.measures import MEASURES, tokens_of
+from nproxy.cli.bench.report import Errors, Rates, Requests, Spread, Tokens
+from nproxy.cli.bench.samples import BOUND, Samples
+
+
+class Tally:
+    """Grows with every request that has ended; holds no more than `bound` times of each measure."""
+
+    def __init__(self, bound: int = BOUND) -> None:
+        self._samples = {measure.name: Samples(bound) for measure in MEASURES}
+        self._late = Samples(bound)
+        self._errors: dict[str, Errors] = {}
+        self.ok = 0
+        self.choices = 0
+        self.texts = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self._by_usage = 0
+        self._usage_texts = 0
+        self._usage_tokens = 0
+
+    @property
+    def failed(self) -> int:
+        """Requests without an answer."""
+        return sum(errors.count for errors in self._errors.values())
+
+    def add(self, record: Record) -> None:
+        """Count a request that has ended; of one that failed nothing but that, and how late it was sent."""
+        self._late.add(record.late)
+        if record.failure is not None:
+            kind, words = record.failure
+            known = self._errors.get(kind)
+            self._errors[kind] = Errors(
+                kind=kind, count=known.count + 1 if known else 1, example=known.example if known else words
+            )
+            return
+        self.ok += 1
+        self.choices += record.width
+        self.completion_tokens += tokens_of(record)
+        if record.usage is not None:
+            self._by_usage += 1
+            self.prompt_tokens += record.usage.prompt
+            self._usage_texts += record.texts
+            self._usage_tokens += record.usage.completion
+        for measure in MEASURES:
+            self._samples[measure.name].extend(measure.of(record))
+
+    @property
+    def tokens_per_chunk(self) -> float | None:
+        """Tokens by usage for each chunk with text; None where no request tells both."""
+        return self._usage_tokens / self._usage_texts if self._usage_texts else None
+
+    def late(self, share: float) -> float:
+        """The seconds behind its time at which this share of all requests had been sent; 0 where there were none."""
+        return self._late.percentile(share) if len(self._late) else 0.0
+
+    def requests(self, begun: int) -> Requests:
+        """Of so many requests that were sent."""
+        return Requests(ok=self.ok, failed=self.failed, unfinished=begun - self.ok - self.failed)
+
+    def tokens(self) -> Tokens:
+        """Tokens, and how they were counted."""
+        return Tokens(
+            prompt=self.prompt_tokens,
+            completion=self.completion_tokens,
+            by_usage=self._by_usage,
+            by_chunks=self.ok - self._by_usage,
+        )
+
+    def rates(self, seconds: float) -> Rates:
+        """All that was answered, over so many seconds."""
+        counts = {"requests": self.ok, "choices": self.choices, "completion_tokens": self.completion_tokens}
+        return Rates(**{name: count / seconds if seconds > 0 else 0.0 for name, count in counts.items()})
+
+    def latencies(self) -> dict[str, Spread]:
+        """The spread of every measure that has a value."""
+        return {name: _spread(samples) for name, samples in self._samples.items() if len(samples)}
+
+    def errors(self) -> tuple[Errors, ...]:
+        """The failures by kind, the most frequent first."""
+        return tuple(sorted(self._errors.values(), key=lambda errors: -errors.count))
+
+
+def _spread(samples: Samples) -> Spread:
+    return Spread(
+        count=len(samples),
+        mean=samples.mean,
+        p50=samples.percentile(0.5),
+        p90=samples.percentile(0.9),
+        p99=samples.percentile(0.99),
+        max=samples.largest,
+        exact=samples.exact,
+    )
