@@ -6,7 +6,19 @@ from nproxy.config.files import load_pair, why_unusable
 from nproxy.config.keys import Key, digest_of, read_keys
 from nproxy.config.loading import Reading, Source, from_message, load
 from nproxy.config.replicas import DnsName, Replica
-from nproxy.config.settings import Admin, Auth, Config, Limits, Listen, NPolicy, Passthrough, Stream, Telemetry, Tls
+from nproxy.config.settings import (
+    Admin,
+    Auth,
+    Config,
+    Limits,
+    Listen,
+    NPolicy,
+    Pages,
+    Passthrough,
+    Stream,
+    Telemetry,
+    Tls,
+)
 from nproxy.config.summary import summarise
 from nproxy.config.tree import ConfigError, Origin, Problem, Tree
 from nproxy.config.upstream import Breaker, Health, Retries, Timeouts, Upstream
@@ -30,6 +42,7 @@ __all__ = [
     "NPolicy",
     "NativeUpTo",
     "Origin",
+    "Pages",
     "Passthrough",
     "Problem",
     "Reading",

@@ -144,6 +144,15 @@ class Stream(Settings):
     """Without an event by then, the 200 is sent; null: wait for the first event."""
 
 
+class Pages(Settings):
+    """The pages that the gateway serves itself. They are shown without a key; what they ask needs one."""
+
+    playground: bool = True
+    """Whether GET / is the playground: n answers side by side."""
+    docs: bool = True
+    """Whether GET /docs is the reference of the API, made of /openapi.json."""
+
+
 class Telemetry(Settings):
     """What the gateway tells about itself."""
 
@@ -163,6 +172,7 @@ class Config(Settings):
     passthrough: Passthrough = Passthrough()
     limits: Limits = Limits()
     stream: Stream = Stream()
+    pages: Pages = Pages()
     telemetry: Telemetry = Telemetry()
     auth: Auth | None = None
     admin: Admin | None = None

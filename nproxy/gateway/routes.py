@@ -67,7 +67,9 @@ DEFAULT_PASSTHROUGH = (
 async def dispatch(app: App, request: BaseRequest) -> StreamResponse:
     """Answer one request: the handler that the server calls."""
     target = origin_form(request.raw_path)
-    return await app.handle(request, target, _route, introspection=_path_of(target) in _INTROSPECTION)
+    path = _path_of(target)
+    introspection = path in _INTROSPECTION or app.site.find(app.config.pages, request.method, path) is not None
+    return await app.handle(request, target, _route, introspection=introspection)
 
 
 async def _route(app: App, exchange: Exchange) -> None:
@@ -81,6 +83,10 @@ async def _route(app: App, exchange: Exchange) -> None:
     if (preflight := edge.cors.preflight(request.method, request.headers)) is not None:
         exchange.endpoint = "preflight"
         await exchange.respond(204, b"", preflight)
+        return
+    if (place := app.site.find(app.config.pages, request.method, path)) is not None:
+        exchange.endpoint = place.page
+        await app.site.serve(exchange, place)
         return
     if path not in _OPEN:
         exchange.caller = edge.caller(request, exchange.client)

@@ -48,6 +48,7 @@ GOOD: dict[str, Any] = {
     "passthrough": {"paths": ["/v1/x"], "upstream": "one"},
     "limits": {"body_mib": 10, "queue_seconds": 0, "tokens_per_minute": 100},
     "stream": {"ping_seconds": None},
+    "pages": {"playground": False},
     "telemetry": {"metrics": True, "log_format": "text"},
     "auth": {"api_key": CANARY},
     "admin": {"host": "::1", "port": 0, "token": "${TOKEN}"},

@@ -1,0 +1,135 @@
+// The answers side by side: a column for each choice, in one of three views. Model text enters the page as text only.
+
+import { compare } from "./diff.js";
+import { token } from "./heat.js";
+import { speed, tokens } from "./run.js";
+import { Pieces } from "./tokens.js";
+
+const FINISHES = {
+  stop: "It ended by itself, or at a stop sequence.",
+  length: "It was cut at max tokens, or where the model's context is full.",
+  content_filter: "A content filter has ended it.",
+  tool_calls: "It calls a tool.",
+  error: "Its upstream call failed.",
+  stopped: "You have stopped it.",
+  "cut off": "No finish reason came: it may lack its end.",
+};
+
+/** All columns of a run. own: what each choice has of its own, as the request says it. */
+export class Columns {
+  #element;
+  #columns = [];
+
+  constructor(element) {
+    this.#element = element;
+  }
+
+  /** Begin anew, with a column for each of `own`. */
+  open(own) {
+    this.#columns = own.map((one, index) => new Column(index, one));
+    this.#element.replaceChildren(...this.#columns.map((column) => column.element));
+  }
+
+  /** Show how far a run is, as "text", "heat" or "differences". */
+  render(run, view) {
+    for (const [index, column] of this.#columns.entries()) column.render(run, run.choices[index], view);
+  }
+}
+
+class Column {
+  #index;
+  #finish = made("span", "finish");
+  #counts = made("p", "counts");
+  #remark = made("p", "remark");
+  #reasoning = made("details", "reasoning");
+  #thought = made("div", "thought");
+  #text = made("div", "text");
+  #shown = null;
+  #pieces = new Pieces();
+  #taken = 0;
+
+  constructor(index, own) {
+    this.#index = index;
+    const head = made("header");
+    head.append(made("h2", "", `Choice ${index}`), this.#finish);
+    const settings = Object.entries(own).map(([name, value]) => `${name} ${value}`);
+    this.#reasoning.append(made("summary", "", "Reasoning"), this.#thought);
+    this.element = made("article", "choice");
+    this.element.setAttribute("aria-label", `Choice ${index}`);
+    this.element.append(head, this.#counts, made("p", "own", settings.join(", ")), this.#remark, this.#reasoning, this.#text);
+  }
+
+  render(run, choice, view) {
+    const over = run.ended !== null;
+    this.#sayEnd(run, choice, over);
+    set(this.#counts, countsOf(run, choice));
+    set(this.#remark, choice.error ?? this.#likeness(run, choice, over, view));
+    this.#reasoning.hidden = choice.reasoning === "" || view === "heat"; // its tokens are among the others
+    set(this.#thought, choice.reasoning);
+    const shown = view === "differences" && !over ? "text" : view;
+    if (shown !== this.#shown) this.#restart(shown);
+    if (shown === "text") set(this.#text, choice.text);
+    else if (shown === "heat") this.#renderHeat(choice, over);
+    else if (!this.#text.hasChildNodes()) this.#renderDifferences(run, choice);
+  }
+
+  #restart(view) {
+    this.#shown = view;
+    this.#pieces = new Pieces();
+    this.#taken = 0;
+    this.#text.replaceChildren();
+    this.#text.className = `text ${view}`;
+  }
+
+  #sayEnd(run, choice, over) {
+    const word = choice.finish ?? (over ? (run.state === "stopped" ? "stopped" : "cut off") : "");
+    set(this.#finish, word);
+    this.#finish.title = FINISHES[word] ?? "";
+    this.#finish.className = `finish ${["error", "cut off"].includes(word) ? "bad" : ""}`;
+    this.element.classList.toggle("live", !over && choice.finish === null);
+  }
+
+  /** What is to be said of its text beside those of the others. */
+  #likeness(run, choice, over, view) {
+    if (!over) return "";
+    const twin = run.choices.findIndex((other) => other.text === choice.text);
+    if (choice.text !== "" && twin < this.#index) return `The same text as choice ${twin}.`;
+    if (view === "heat" && choice.entries.length === 0) return "No log probabilities came with this answer.";
+    return view === "differences" && this.#index === 0 ? "The others are compared with this one." : "";
+  }
+
+  #renderHeat(choice, over) {
+    const pieces = this.#pieces.take(choice.entries.slice(this.#taken));
+    this.#taken = choice.entries.length;
+    if (over) pieces.push(...this.#pieces.rest());
+    this.#text.append(...pieces.map(token));
+    if (this.#text.querySelector("[tabindex='0']") === null) this.#text.firstChild?.setAttribute("tabindex", "0");
+  }
+
+  #renderDifferences(run, choice) {
+    const runs = this.#index === 0 ? [{ text: choice.text, same: true }] : compare(run.choices[0].text, choice.text);
+    this.#text.append(...runs.map(({ text, same }) => (same ? new Text(text) : made("mark", "", text))));
+  }
+}
+
+function countsOf(run, choice) {
+  const { count, exact } = tokens(run, choice);
+  const rate = speed(run, choice);
+  const parts = [`${exact ? "" : "≈ "}${count} tokens`];
+  if (rate !== null) parts.push(`${rate.toFixed(1)}/s`);
+  if (choice.first !== null) parts.push(`first after ${((choice.first - run.started) / 1000).toFixed(2)} s`);
+  return parts.join(" · ");
+}
+
+/** An element with a class and a text. */
+export function made(name, className = "", text = "") {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  if (text) element.textContent = text;
+  return element;
+}
+
+/** Give an element its text, if it has another one. */
+export function set(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}

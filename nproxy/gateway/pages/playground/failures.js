@@ -1,0 +1,73 @@
+// What can go wrong between this page and an answer, in words for the person in front of it.
+
+const TITLES = {
+  400: "The request was refused",
+  401: "A valid key is needed",
+  403: "This key may not do that",
+  404: "There is no such thing here",
+  413: "The request is too long",
+  429: "Too much is asked for at the moment",
+  500: "The server failed",
+  502: "The upstream failed",
+  503: "Nothing can answer now",
+  504: "The upstream took too long",
+};
+
+/** A request that did not become a whole answer. `param` names the field that is at fault, where one is. */
+export class Failure extends Error {
+  constructor(title, message, { status = 0, code = null, param = null, requestId = null } = {}) {
+    super(message);
+    Object.assign(this, { title, status, code, param, requestId });
+  }
+}
+
+/** An HTTP error. `text` is its body: OpenAI's envelope, unless something else than nproxy has answered. */
+export function refusal(status, text, headers) {
+  const error = inside(text);
+  const wait = headers.get("retry-after");
+  const message = [error.message ?? `The answer has the status ${status} and says no more.`];
+  if (wait !== null && /^\d+$/.test(wait)) message.push(`It may be tried again in ${wait} s.`);
+  return new Failure(TITLES[status] ?? `The answer has the status ${status}`, message.join(" "), {
+    status,
+    code: error.code ?? null,
+    param: error.param ?? null,
+    requestId: headers.get("x-request-id"),
+  });
+}
+
+/** An error that came as an event of a stream: what was shown by then stands, and no more will come. */
+export function brokenOff(error, requestId) {
+  const message = typeof error?.message === "string" ? error.message : "It does not say why.";
+  return new Failure("The stream ended with an error", message, { code: error?.code ?? null, requestId });
+}
+
+/** No connection came about. */
+export function unreachable() {
+  return new Failure("The gateway cannot be reached", "Is it running, and is this page still from where it listens?");
+}
+
+/** The connection broke while the answer came. */
+export function cut(requestId) {
+  const message = "The connection was cut before the answer was complete.";
+  return new Failure("The answer is not complete", message, { requestId });
+}
+
+/** The stream came to its end, but not to [DONE]. */
+export function unfinished(requestId) {
+  const message = "The stream ended without [DONE], so what is shown may lack its end.";
+  return new Failure("The answer is not complete", message, { requestId });
+}
+
+/** Something came that is no stream of chunks: a proxy's page, say. */
+export function unreadable(what, requestId) {
+  return new Failure("The answer cannot be read", `${what} came instead of a stream of chunks.`, { requestId });
+}
+
+function inside(text) {
+  try {
+    const { error } = JSON.parse(text);
+    return typeof error?.message === "string" ? error : {};
+  } catch {
+    return {};
+  }
+}

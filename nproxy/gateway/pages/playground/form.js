@@ -1,0 +1,151 @@
+// The form: its fields as values and back, a row for each choice, and what is wrong with a field said beside it.
+
+import { EACH, MOST_CHOICES } from "./request.js";
+
+/** Fields of the API that go by another name in the form. */
+const FIELDS = { messages: "prompt", max_completion_tokens: "max_tokens", n: "n", logprobs: "top_logprobs" };
+const CHOICE_PARAM = /^choice_params[.[](\d+)\]?\.(\w+)/;
+const LABELS = { temperature: "temp.", top_p: "top p", max_tokens: "max tokens", seed: "seed" };
+
+/** The form as one object. `values` is what request.js reads; the key is not among them. */
+export class Form {
+  #form;
+  #rows;
+
+  constructor(form) {
+    this.#form = form;
+    this.#rows = form.querySelector("#each-rows");
+    form.elements.n.addEventListener("input", () => this.#fitRows());
+    form.addEventListener("input", (event) => this.#clear(event.target));
+  }
+
+  get key() {
+    return this.#form.elements.key.value.trim();
+  }
+
+  get values() {
+    const { elements } = this.#form;
+    const named = (name) => elements[name].value.trim();
+    return {
+      ...Object.fromEntries(["system", "n", "temperature", "top_p", "max_tokens", "seed", "top_logprobs"].map((name) => [name, named(name)])),
+      prompt: elements.prompt.value,
+      model: elements.model.hidden ? named("typed-model") : elements.model.value,
+      logprobs: elements.logprobs.checked,
+      each: this.#each(),
+    };
+  }
+
+  set values(values) {
+    const { elements } = this.#form;
+    for (const [name, value] of Object.entries(values)) {
+      if (name === "model") this.#choose(value);
+      else if (name === "logprobs") elements.logprobs.checked = value;
+      else if (name !== "each" && elements[name]) elements[name].value = value;
+    }
+    this.#fitRows();
+    values.each.forEach((one, index) => {
+      for (const name of EACH) this.#own(index, name)?.setAttribute("value", one[name] ?? "");
+    });
+  }
+
+  /** Offer these models; where none is known, one can be typed. */
+  offer(models) {
+    const { model } = this.#form.elements;
+    const typed = this.#form.elements["typed-model"];
+    const before = model.value;
+    model.replaceChildren(...models.map((id) => new Option(id, id)));
+    model.hidden = models.length === 0;
+    typed.hidden = models.length > 0;
+    this.#choose(before);
+  }
+
+  /** Whether the browser finds nothing wrong; it says so itself where it does. */
+  check() {
+    this.#form.querySelectorAll(":invalid").forEach((field) => this.#reveal(field));
+    return this.#form.reportValidity();
+  }
+
+  /** Say what is wrong beside the field that the API names; false where there is none. */
+  blame(param, message) {
+    const field = this.#find(param);
+    if (!field) return false;
+    this.#reveal(field);
+    field.setAttribute("aria-invalid", "true");
+    field.closest(".field").querySelector(".problem")?.replaceChildren(message);
+    field.focus();
+    return true;
+  }
+
+  /** Ask for a key; `message` says why. */
+  wantKey(message) {
+    this.#form.elements.key.closest(".field").hidden = false;
+    this.blame("key", message);
+  }
+
+  /** Put what is wrong with all fields away. */
+  forgive() {
+    this.#form.querySelectorAll("[aria-invalid]").forEach((field) => this.#clear(field));
+  }
+
+  #find(param) {
+    const own = CHOICE_PARAM.exec(param ?? "");
+    if (own) return this.#own(Number(own[1]), own[2]);
+    const name = FIELDS[param] ?? param;
+    if (name === "model" && this.#form.elements.model.hidden) return this.#form.elements["typed-model"];
+    return name ? this.#form.querySelector(`[name="${CSS.escape(name)}"]`) : null;
+  }
+
+  #clear(field) {
+    field.removeAttribute("aria-invalid");
+    field.closest(".field")?.querySelector(".problem")?.replaceChildren();
+  }
+
+  #reveal(field) {
+    for (let at = field.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
+  }
+
+  #choose(id) {
+    const { model } = this.#form.elements;
+    this.#form.elements["typed-model"].value = id;
+    const known = [...model.options].some((option) => option.value === id);
+    if (known) model.value = id;
+  }
+
+  #each() {
+    const rows = [...this.#rows.querySelectorAll(".row")];
+    return rows.map((_, index) => Object.fromEntries(EACH.map((name) => [name, this.#own(index, name).value.trim()])));
+  }
+
+  #own(index, name) {
+    return this.#rows.querySelector(`[name="each.${index}.${CSS.escape(name)}"]`);
+  }
+
+  /** As many rows as choices; what was typed in those that stay stays. */
+  #fitRows() {
+    const wanted = Math.min(Math.max(Number(this.#form.elements.n.value) || 0, 0), MOST_CHOICES);
+    const rows = this.#rows.querySelectorAll(".row");
+    rows.forEach((row, index) => index >= wanted && row.remove());
+    for (let index = rows.length; index < wanted; index += 1) this.#rows.append(this.#row(index));
+  }
+
+  #row(index) {
+    const row = document.createElement("div");
+    row.className = "row";
+    row.append(`${index}`, ...EACH.map((name) => this.#cell(index, name)));
+    return row;
+  }
+
+  #cell(index, name) {
+    const above = this.#form.elements[name];
+    const cell = Object.assign(document.createElement("input"), {
+      type: "number",
+      name: `each.${index}.${name}`,
+      min: above.min,
+      max: above.max,
+      step: above.step,
+      placeholder: LABELS[name],
+    });
+    cell.setAttribute("aria-label", `${LABELS[name]} of choice ${index}`);
+    return cell;
+  }
+}

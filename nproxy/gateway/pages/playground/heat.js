@@ -1,0 +1,100 @@
+// Tokens shaded by their probability, and what else was likely at the one that is pointed at or has the focus.
+
+import { SHADES, alternatives, percent, shade, visible } from "./tokens.js";
+
+const of = new WeakMap(); // what is known of each token on the page
+
+/** A piece of text as an element that can be pointed at and focused. */
+export function token(piece) {
+  const element = document.createElement("span");
+  const least = Math.min(...piece.entries.map((entry) => entry.logprob));
+  element.className = `token shade-${shade(least)}`;
+  element.tabIndex = -1;
+  element.textContent = piece.text;
+  of.set(element, piece.entries);
+  return element;
+}
+
+/** What the shades mean, as elements. */
+export function legend() {
+  const bounds = SHADES.map((bound) => `≥ ${bound * 100} %`);
+  return [...bounds, `< ${SHADES.at(-1) * 100} %`].map((text, index) => {
+    const sample = document.createElement("span");
+    sample.className = `token shade-${index}`;
+    sample.textContent = text;
+    return sample;
+  });
+}
+
+/** The table of alternatives. One for the page; it follows pointer and focus in `area`. */
+export class Tip {
+  #element;
+  #owner = null;
+
+  constructor(element, area) {
+    this.#element = element;
+    for (const event of ["pointerover", "focusin"]) area.addEventListener(event, ({ target }) => this.#at(target));
+    for (const event of ["pointerleave", "focusout"]) area.addEventListener(event, () => this.hide());
+    area.addEventListener("keydown", walk);
+    document.addEventListener("scroll", () => this.hide(), { capture: true, passive: true });
+  }
+
+  get shown() {
+    return this.#owner !== null;
+  }
+
+  hide() {
+    this.#owner?.removeAttribute("aria-describedby");
+    this.#owner = null;
+    this.#element.hidden = true;
+  }
+
+  #at(target) {
+    const entries = of.get(target);
+    if (entries === undefined) return this.hide();
+    if (target === this.#owner) return;
+    this.hide();
+    this.#owner = target;
+    target.setAttribute("aria-describedby", this.#element.id);
+    this.#element.replaceChildren(...entries.map(table));
+    this.#element.hidden = false;
+    this.#place(target.getClientRects()[0] ?? target.getBoundingClientRect());
+  }
+
+  /** Below the token, or above it where there is no room; never beyond the window. */
+  #place(token) {
+    const { width, height } = this.#element.getBoundingClientRect();
+    const gap = 6;
+    const below = token.bottom + gap + height <= innerHeight;
+    const left = Math.max(gap, Math.min(token.left, document.documentElement.clientWidth - width - gap));
+    this.#element.style.left = `${left}px`;
+    this.#element.style.top = `${below ? token.bottom + gap : Math.max(gap, token.top - gap - height)}px`;
+  }
+}
+
+/** Arrows go from token to token: each text is one stop of the Tab key. */
+function walk(event) {
+  const to = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
+  const next = of.has(event.target) && to ? event.target[to] : null;
+  if (!next) return;
+  event.preventDefault();
+  event.target.tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
+function table(entry) {
+  const made = document.createElement("table");
+  made.createCaption().textContent = `${visible(entry.token)}  ${percent(entry.logprob)}  (log ${entry.logprob.toFixed(3)})`;
+  for (const { token, logprob, drawn } of alternatives(entry)) {
+    const row = made.insertRow();
+    row.className = drawn ? "drawn" : "";
+    row.insertCell().textContent = visible(token);
+    const bar = document.createElement("span");
+    bar.className = "share";
+    bar.style.width = `${Math.exp(logprob) * 100}%`;
+    row.insertCell().append(bar);
+    row.insertCell().textContent = percent(logprob);
+  }
+  return made;
+}

@@ -1,0 +1,54 @@
+// What was asked and answered here before. It stays in this browser, and in it no longer than wanted.
+
+/** How many requests are kept, and in how many characters all together. */
+export const MOST_KEPT = 50;
+export const MOST_CHARACTERS = 1_000_000;
+
+const ENTRIES = "nproxy.history.1";
+const WANTED = "nproxy.history.wanted";
+
+/** The requests of before, the newest first. storage: as storage.js makes it. */
+export class History {
+  #storage;
+
+  constructor(storage) {
+    this.#storage = storage;
+  }
+
+  /** Whether anything is kept. */
+  get wanted() {
+    return this.#storage.read(WANTED) !== "no";
+  }
+
+  /** Keep no more, and forget what there is; or keep again. */
+  set wanted(wanted) {
+    this.#storage.write(WANTED, wanted ? "yes" : "no");
+    if (!wanted) this.clear();
+  }
+
+  /** All that is kept: `[{at, values, run}, ...]`. */
+  get entries() {
+    try {
+      const kept = JSON.parse(this.#storage.read(ENTRIES) ?? "[]");
+      return Array.isArray(kept) ? kept : [];
+    } catch {
+      return [];
+    }
+  }
+
+  /** Keep an entry; the oldest make room for it. */
+  add(entry) {
+    if (!this.wanted) return;
+    const entries = [entry, ...this.entries].slice(0, MOST_KEPT);
+    while (entries.length > 0) {
+      const text = JSON.stringify(entries);
+      if (text.length <= MOST_CHARACTERS && this.#storage.write(ENTRIES, text)) return;
+      entries.pop();
+    }
+  }
+
+  /** Forget all of it. */
+  clear() {
+    this.#storage.forget(ENTRIES);
+  }
+}

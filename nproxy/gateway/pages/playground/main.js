@@ -1,0 +1,198 @@
+// The page: what is pressed, what is sent, what is shown.
+
+import { Columns, made, set } from "./columns.js";
+import { Form } from "./form.js";
+import { Tip, legend } from "./heat.js";
+import { History } from "./history.js";
+import { Past } from "./past.js";
+import { DEFAULTS, bodyOf, overrides, streaming } from "./request.js";
+import { begin, end, kept, take, total } from "./run.js";
+import { curl, python } from "./snippets.js";
+import { storage } from "./storage.js";
+import { api, ask, listModels } from "./stream.js";
+
+const $ = (id) => document.getElementById(id);
+
+const KEY = "nproxy.key";
+const tab = storage(() => sessionStorage); // the key is gone with it
+const narrow = matchMedia("(max-width: 50rem)");
+const form = new Form($("form"));
+const columns = new Columns($("columns"));
+const tip = new Tip($("tip"), $("columns"));
+const history = new History(storage(() => localStorage));
+const past = new Past(history, reopen);
+let run = null; // what is shown
+let request = null; // the AbortController of what is under way
+let painting = false;
+
+// ---- a request, from the button to its last word
+
+async function send() {
+  if (request !== null || !form.check()) return;
+  const values = form.values;
+  forget();
+  request = new AbortController();
+  show(begin(Number(values.n), performance.now()), values);
+  busy(true);
+  try {
+    for await (const said of ask(streaming(bodyOf(values)), form.key, request.signal)) {
+      if (said.headers) run.answered = headersOf(said.headers);
+      else take(run, said, performance.now());
+      paintSoon();
+    }
+    end(run, "done", performance.now());
+  } catch (error) {
+    end(run, error.name === "AbortError" ? "stopped" : "failed", performance.now());
+    if (run.state === "failed") fail(error);
+  }
+  request = null;
+  busy(false);
+  paint();
+  tell(run.state === "done" ? `Done. ${$("status").textContent}` : run.state);
+  if (run.choices.some((choice) => choice.text || choice.reasoning)) history.add({ at: Date.now(), values, run: kept(run) });
+}
+
+const stop = () => request?.abort();
+
+function show(next, values) {
+  run = next;
+  columns.open(overrides(values));
+  $("answers").classList.add("used");
+  if (narrow.matches) {
+    $("controls").open = false;
+    $("answers").scrollIntoView({ block: "start" });
+  }
+  paint();
+}
+
+function busy(now) {
+  $("send").hidden = now;
+  $("stop").hidden = !now;
+  $("columns").setAttribute("aria-busy", String(now));
+  if (now) tell("Sent.");
+}
+
+function fail(error) {
+  if (error.title === undefined) throw error; // a fault of this page
+  if (error.status === 401) form.wantKey(error.message);
+  else form.blame(error.param, error.message);
+  const facts = [error.status || null, error.code, error.requestId && `request ${error.requestId}`].filter(Boolean);
+  $("failure").replaceChildren(made("strong", "", error.title), made("p", "", error.message), made("p", "facts", facts.join(" · ")));
+  $("failure").hidden = false;
+}
+
+function forget() {
+  form.forgive();
+  $("failure").hidden = true;
+}
+
+function headersOf(headers) {
+  return { mode: headers.get("x-nproxy-mode"), upstream: headers.get("x-nproxy-upstream"), legs: headers.get("x-nproxy-legs") };
+}
+
+// ---- painting, at most once a frame
+
+function paintSoon() {
+  if (painting) return;
+  painting = true;
+  requestAnimationFrame(() => {
+    painting = false;
+    paint();
+  });
+}
+
+function paint() {
+  if (run === null) return;
+  const view = document.querySelector("[name=view]:checked").value;
+  $("legend").hidden = view !== "heat";
+  columns.render(run, view);
+  set($("status"), statusOf(run));
+}
+
+function statusOf(run) {
+  if (run.state === "waiting") return "Waiting for the first token ...";
+  const { count, exact, seconds, speed } = total(run, performance.now());
+  const { mode, upstream, legs } = run.answered;
+  const asked = run.usage ? `${run.usage.prompt_tokens} prompt tokens` : null;
+  const parts = [`${exact ? "" : "≈ "}${count} tokens`, asked, `${seconds.toFixed(1)} s`, `${speed.toFixed(1)} tokens/s`];
+  if (mode) parts.push(`${mode}${legs > 1 ? `, ${legs} calls` : ""}${upstream ? ` by ${upstream}` : ""}`);
+  return parts.filter(Boolean).join(" · ");
+}
+
+const tell = (text) => set($("told"), text);
+
+// ---- copying
+
+async function copy(button, write) {
+  const base = api("").href.replace(/\/$/, "");
+  const text = write(bodyOf(form.values), base, form.key !== "");
+  try {
+    await navigator.clipboard.writeText(text);
+    const label = button.textContent;
+    button.textContent = "Copied";
+    tell("Copied");
+    setTimeout(() => (button.textContent = label), 1500);
+  } catch {
+    $("paste-text").value = text;
+    $("paste").showModal();
+    $("paste-text").select();
+  }
+}
+
+// ---- the rest of the page
+
+function reopen({ values, run }) {
+  if (request !== null) return;
+  forget();
+  form.values = { ...DEFAULTS, ...values };
+  show(run, values);
+}
+
+async function loadModels() {
+  try {
+    form.offer(await listModels(form.key));
+  } catch (error) {
+    form.offer([]);
+    if (error.status === 401) form.wantKey(error.message);
+    else fail(error);
+  }
+}
+
+function onKey(event) {
+  if (document.querySelector("dialog[open]") !== null) return;
+  const typing = event.target.matches("input, textarea, select");
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
+  else if (event.key === "Escape" && tip.shown) tip.hide();
+  else if (event.key === "Escape") stop();
+  else if (event.key === "?" && !typing) $("keys").showModal();
+  else return;
+  event.preventDefault();
+}
+
+function start() {
+  form.values = { ...DEFAULTS, ...history.entries[0]?.values };
+  $("legend").append("Probability ", ...legend());
+  $("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    send();
+  });
+  $("stop").addEventListener("click", stop);
+  $("views").addEventListener("change", paint);
+  $("copy-curl").addEventListener("click", ({ currentTarget }) => copy(currentTarget, curl));
+  $("copy-python").addEventListener("click", ({ currentTarget }) => copy(currentTarget, python));
+  $("open-history").addEventListener("click", () => past.open());
+  $("open-keys").addEventListener("click", () => $("keys").showModal());
+  document.addEventListener("keydown", onKey);
+  narrow.addEventListener("change", () => ($("controls").open ||= !narrow.matches));
+  $("controls").open = !narrow.matches;
+  const key = $("form").elements.key;
+  key.value = tab.read(KEY) ?? "";
+  key.closest(".field").hidden = key.value === "";
+  key.addEventListener("change", () => {
+    tab.write(KEY, form.key);
+    loadModels();
+  });
+  loadModels();
+}
+
+start();

@@ -1,0 +1,52 @@
+// The history as a list to choose from.
+
+import { made } from "./columns.js";
+
+const $ = (id) => document.getElementById(id);
+
+/** The dialog. reopen: what is called with the entry that was chosen. */
+export class Past {
+  #history;
+  #reopen;
+
+  constructor(history, reopen) {
+    this.#history = history;
+    this.#reopen = reopen;
+    $("history-wanted").addEventListener("change", ({ target }) => {
+      history.wanted = target.checked;
+      this.#list();
+    });
+    $("history-clear").addEventListener("click", () => {
+      history.clear();
+      this.#list();
+    });
+  }
+
+  open() {
+    $("history-wanted").checked = this.#history.wanted;
+    this.#list();
+    $("history").showModal();
+  }
+
+  #list() {
+    const entries = this.#history.entries;
+    $("history-list").replaceChildren(...entries.map((entry) => this.#item(entry)));
+    if (entries.length === 0) $("history-list").append(made("li", "hint", "Nothing is kept."));
+    $("history-clear").disabled = entries.length === 0;
+  }
+
+  #item(entry) {
+    const { values, at } = entry;
+    const button = made("button");
+    button.type = "button";
+    const facts = [new Date(at).toLocaleString(), `n ${values.n}`, values.model].join(" · ");
+    button.append(made("span", "prompt", values.prompt), made("span", "facts", facts));
+    button.addEventListener("click", () => {
+      $("history").close();
+      this.#reopen(entry);
+    });
+    const item = made("li");
+    item.append(button);
+    return item;
+  }
+}

@@ -1,0 +1,56 @@
+// Log probabilities as something to look at: tokens grouped until they are text, shades, and what else was likely.
+
+/** A lower bound of the probability for each shade; what is below all of them has the last one. */
+export const SHADES = [0.9, 0.6, 0.3, 0.1];
+
+/** The shade of a token, from 0 (nearly certain) to SHADES.length. */
+export function shade(logprob) {
+  const found = SHADES.findIndex((bound) => Math.exp(logprob) >= bound);
+  return found < 0 ? SHADES.length : found;
+}
+
+/** Groups tokens of a stream until their bytes are whole characters: an emoji may take four of them. */
+export class Pieces {
+  #decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  #waiting = [];
+
+  /** What these entries complete: `[{text, entries}, ...]`. */
+  take(entries) {
+    const pieces = [];
+    for (const entry of entries) {
+      this.#waiting.push(entry);
+      const text = entry.bytes ? this.#decoder.decode(Uint8Array.from(entry.bytes), { stream: true }) : entry.token;
+      if (text !== "" || entry.bytes?.length === 0) {
+        pieces.push({ text, entries: this.#waiting });
+        this.#waiting = [];
+      }
+    }
+    return pieces;
+  }
+
+  /** What is left when no more will come: a character that was cut, as the sign for one. */
+  rest() {
+    const entries = this.#waiting;
+    this.#waiting = [];
+    return entries.length > 0 ? [{ text: this.#decoder.decode(), entries }] : [];
+  }
+}
+
+/** The likeliest tokens, and the one that was drawn where it is not among them: `[{token, logprob, drawn}, ...]`. */
+export function alternatives(entry) {
+  const told = (entry.top_logprobs ?? []).map(({ token, logprob }) => ({ token, logprob, drawn: token === entry.token }));
+  const own = { token: entry.token, logprob: entry.logprob, drawn: true };
+  return told.some((one) => one.drawn) ? told : [...told, own];
+}
+
+const SPACES = { " ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥" };
+
+/** A token with its spaces made visible. */
+export const visible = (token) => token.replace(/[ \n\r\t]/g, (space) => SPACES[space]) || "∅";
+
+/** A probability for people, from its logarithm. */
+export function percent(logprob) {
+  const share = Math.exp(logprob) * 100;
+  if (share >= 99.95) return "100 %";
+  return share < 0.01 ? "< 0.01 %" : `${share.toFixed(share < 1 ? 2 : 1)} %`;
+}
