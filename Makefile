@@ -13,7 +13,7 @@ pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --c
 pins := pyproject.toml requirements/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-system docs kernels conformance-mutations fuzz soak compatibility lint format clean
+.PHONY: help serve test test-system docs dashboards kernels conformance-mutations fuzz soak compatibility lint format clean
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
@@ -50,6 +50,9 @@ soak: $(VENV)/.dev  ## All load bars in their long forms, one after the other; w
 
 compatibility: $(VENV)/.dev  ## Install real servers (a compiler is needed), probe them, play the cases, write docs/compatibility.md
 	$(bin)/python -m tests.compatibility $(ARGS)
+
+dashboards: $(VENV)/.dev  ## Write grafana/dashboards/ anew from grafana/source/
+	$(bin)/python -m grafana.source
 
 lint: $(VENV)/.dev  ## Check style, types and the arrows between rooms
 	$(bin)/ruff check

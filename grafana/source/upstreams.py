@@ -1,0 +1,218 @@
+"""Each upstream and its replicas: whether they are there, how they answer, what is known of them."""
+
+from __future__ import annotations
+
+from grafana.source.kit import (
+    CALLS,
+    COUNT,
+    REQUESTS,
+    SECONDS,
+    SHARE,
+    Query,
+    Row,
+    built,
+    falling,
+    lines,
+    listing,
+    number,
+    rising,
+    states,
+)
+from grafana.source.promql import ANSWERS, MODEL, UPSTREAM, error_ratio, or_zero, over, quantile, rate, series
+
+_FIRST, _GAP, _WHOLE = "nproxy_time_to_first_token_seconds", "nproxy_inter_token_seconds", "nproxy_request_seconds"
+_CALLED = rate("nproxy_legs_total", UPSTREAM, by=("upstream",))
+_FAILED = rate("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=("upstream",))
+_JUDGED = rate("nproxy_legs_total", UPSTREAM, 'outcome!="cancelled"')
+_REPLICA = ("upstream", "replica")
+_OPEN = over("max", series("nproxy_breaker_open", UPSTREAM), *_REPLICA)
+_UP = over("min", series("nproxy_replica_up", UPSTREAM), *_REPLICA)
+
+_NOW = Row(
+    "Now",
+    [
+        number(
+            "Replicas",
+            COUNT,
+            "Known at the moment, of all upstreams shown. Fewer than expected: registrations ran out, or a host name "
+            "gives fewer addresses.",
+            over("count", _OPEN),
+        ),
+        number(
+            "Replicas down",
+            COUNT,
+            "Not reachable when they were looked at last. The log says why; calls go to the others.",
+            over("count", _UP) + " - " + over("sum", _UP),
+            thresholds=rising(1, 2),
+            none="not looked at",
+        ),
+        number(
+            "Breakers open",
+            COUNT,
+            "Replicas that get no calls because too many failed; one request at a time tries them again.",
+            over("sum", _OPEN),
+            thresholds=rising(1, 2),
+        ),
+        number(
+            "Calls that succeed",
+            SHARE,
+            "Of calls that were not cancelled. Retries hide most failures from clients, and cost time and tokens.",
+            f"1 - {or_zero(over('sum', _FAILED), over('sum', _CALLED))} / {_JUDGED}",
+            thresholds=falling(0.99, 0.95),
+        ),
+        number(
+            "Calls in flight",
+            COUNT,
+            "All upstreams shown together. Compare with what the servers themselves say is running.",
+            over("sum", series("nproxy_inflight_legs", UPSTREAM)),
+        ),
+        number(
+            "Gone to another upstream",
+            REQUESTS,
+            "Requests a second that fell back. Not zero: the first upstream cannot answer, and the substitute pays "
+            "for it.",
+            rate("nproxy_fallbacks_total", UPSTREAM),
+            none="none yet",
+        ),
+    ],
+)
+
+_REPLICAS = Row(
+    "Replicas",
+    [
+        states(
+            "Reachable",
+            "By the looks at each replica, the worst gateway's view. Down everywhere at once: health.path is wrong, "
+            "or the network is.",
+            Query(_UP, "{{upstream}} {{replica}}"),
+            zero=("down", "red"),
+            one=("up", "green"),
+        ),
+        states(
+            "Breakers",
+            "Open: no calls but one that tries. It closes by itself when that one succeeds; flapping means that the "
+            "server fails under load only.",
+            Query(_OPEN, "{{upstream}} {{replica}}"),
+            zero=("closed", "green"),
+            one=("open", "red"),
+        ),
+        lines(
+            "Calls by replica",
+            CALLS,
+            "They follow the weights and the load. One at zero: it is down, drained, or its breaker is open.",
+            Query(rate("nproxy_replica_calls_total", UPSTREAM, by=_REPLICA), "{{upstream}} {{replica}}"),
+            stacked=True,
+            width=12,
+        ),
+        lines(
+            "Failed calls by replica",
+            CALLS,
+            "One alone: that server. All alike: the model, the requests, or the network in between.",
+            Query(
+                rate("nproxy_replica_calls_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=(*_REPLICA, "outcome")),
+                "{{upstream}} {{replica}} {{outcome}}",
+            ),
+            width=12,
+        ),
+    ],
+)
+
+_CALLS = Row(
+    "Calls",
+    [
+        lines(
+            "Calls that fail",
+            SHARE,
+            "Of all calls to the upstream. Above a tenth for ten minutes is an alert (NproxyUpstreamFailing).",
+            Query(f"{or_zero(_FAILED, _CALLED)} / {_CALLED}", "{{upstream}}"),
+            thresholds=rising(0.05, 0.1),
+        ),
+        lines(
+            "Failures by kind",
+            CALLS,
+            "connect, stale, reset: the connection; timeout, down: too slow or hanging; status: its own refusal; cut, "
+            "malformed, short: its answer.",
+            Query(
+                rate("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=("upstream", "outcome")),
+                "{{upstream}} {{outcome}}",
+            ),
+            stacked=True,
+        ),
+        lines(
+            "Failed answers",
+            SHARE,
+            "What clients saw in spite of retries and fallbacks.",
+            Query(error_ratio(("upstream",)), "{{upstream}}"),
+            thresholds=rising(0.005, 0.05),
+        ),
+        lines(
+            "Calls in flight",
+            COUNT,
+            "By upstream. A plateau at parallel x replicas: calls wait for their turn (`legs_waiting` in /status).",
+            Query(over("sum", series("nproxy_inflight_legs", UPSTREAM), "upstream"), "{{upstream}}"),
+            stacked=True,
+        ),
+        lines(
+            "Gone to another upstream",
+            REQUESTS,
+            "From where to where. See the first one's replicas above.",
+            Query(rate("nproxy_fallbacks_total", UPSTREAM, by=("upstream", "to")), "{{upstream}} to {{to}}"),
+        ),
+        lines(
+            "Calls made again",
+            CALLS,
+            "Before the client read of them. More than retries.budget lets through is never tried.",
+            Query(rate("nproxy_retries_total", UPSTREAM, by=("upstream",)), "{{upstream}}"),
+        ),
+    ],
+)
+
+_LATENCY = Row(
+    "Latency",
+    [
+        lines(
+            "Time to first token, p95",
+            SECONDS,
+            "By upstream and model. One model alone: its prompts are long, or its servers too few.",
+            Query(quantile(0.95, _FIRST, MODEL, by=("upstream", "model")), "{{upstream}} {{model}}"),
+            thresholds=rising(5, 10),
+        ),
+        lines(
+            "Between events, p95",
+            SECONDS,
+            "By upstream and model: how smoothly text comes.",
+            Query(quantile(0.95, _GAP, MODEL, by=("upstream", "model")), "{{upstream}} {{model}}"),
+        ),
+        lines(
+            "Whole answers, p95",
+            SECONDS,
+            "By upstream and model. Compare with answers' lengths (tokens on Cost) before blaming a server.",
+            Query(quantile(0.95, _WHOLE, MODEL, ANSWERS, by=("upstream", "model")), "{{upstream}} {{model}}"),
+        ),
+    ],
+)
+
+_KNOWN = Row(
+    "What is known of them",
+    [
+        listing(
+            "Capabilities",
+            COUNT,
+            "n: the widest call (Infinity: no limit showed); parallel: calls at once; all others are 1 or 0. A 0 that "
+            "surprises: it is asked again after ten minutes; `nproxy probe URL` asks now.",
+            over("min", series("nproxy_capability", MODEL), "upstream", "model", "name"),
+            "upstream",
+            "model",
+            "name",
+            value="Able",
+            width=24,
+        )
+    ],
+)
+
+DASHBOARD = built(
+    "nproxy-upstreams",
+    "nproxy / Upstreams",
+    "Each upstream and its replicas: whether they are there, how they answer, what is known of them.",
+    [_NOW, _REPLICAS, _CALLS, _LATENCY, _KNOWN],
+)
