@@ -29,8 +29,8 @@ def page() -> str:
 def _commands(command: click.Command, context: click.Context) -> Iterator[str]:
     """A command and, behind it, those below it."""
     yield f"## {context.command_path}\n"
-    yield _told(command.help or "")
     yield f"```text\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```\n"
+    yield _told(command.help or "")
     options = [
         _option(option, context) for option in command.params if isinstance(option, click.Option) and not option.hidden
     ]
@@ -55,11 +55,9 @@ def _option(option: click.Option, context: click.Context) -> tuple[str, str, str
 
 
 def _told(help: str) -> str:
-    """A command's words as paragraphs; those that click is told not to wrap are commands to type."""
+    """A command's words as paragraphs; what click is told not to wrap stays as it is: tests/cli runs the examples."""
     paragraphs = []
     for paragraph in inspect.cleandoc(help).split("\n\n"):
-        typed = paragraph.removeprefix("\b\n")
-        paragraphs.append(
-            " ".join(paragraph.split()) if typed == paragraph else f"```sh\n{inspect.cleandoc(typed)}\n```"
-        )
+        kept = paragraph.removeprefix("\b\n")
+        paragraphs.append(" ".join(paragraph.split()) if kept == paragraph else f"```text\n{kept}\n```")
     return "\n\n".join(paragraphs) + "\n"

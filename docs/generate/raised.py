@@ -8,9 +8,9 @@ of the parameters. What is known only while serving stays as `{name}`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 
@@ -48,9 +48,10 @@ class Raised:
     code: Value
 
 
-def raised() -> list[Raised]:
+@cache
+def raised() -> tuple[Raised, ...]:
     """All errors, in the order of the modules and their lines; each once."""
-    return list(dict.fromkeys(_Reader(dict(_modules())).errors()))
+    return tuple(dict.fromkeys(_Reader(dict(_modules())).errors()))
 
 
 def _modules() -> Iterator[tuple[str, _Module]]:
@@ -87,7 +88,7 @@ class _Module:
                         self.makers[node.name] = node
 
 
-def _assigned(body: list[ast.stmt]) -> dict[str, ast.expr]:
+def _assigned(body: Iterable[ast.stmt]) -> dict[str, ast.expr]:
     """What names are given in these statements."""
     found: dict[str, ast.expr] = {}
     for statement in body:
@@ -124,21 +125,21 @@ class _Reader:
 
     def _made(self, module: _Module, function: Function, given: Names) -> Iterator[Raised]:
         """The errors of the calls in a function whose parameters are these."""
-        for world in _worlds(function):
-            for call in _calls(function):
-                names = self._names(module, function, call.lineno, given, world)
-                values = {word.arg: self._value(module, word.value, names, world) for word in call.keywords if word.arg}
-                places = [self._value(module, word, names, world) for word in call.args]
-                if _makes_error(call.func):
-                    fields = {**dict.fromkeys(_FIELDS), **dict(zip(_FIELDS, places, strict=False)), **values}
-                    match fields:
-                        case {"status": int(status), "type": str(kind)}:  # else it repeats what another call made
-                            yield Raised(module.name, status, kind, fields["message"], fields["param"], fields["code"])
-                elif (maker := self._maker(module, call.func)) is not None:
-                    room, inside = maker
-                    arguments = [word.arg for word in inside.args.args if word.arg != "self"]
-                    told = {**self._defaults(room, inside), **dict(zip(arguments, places, strict=False)), **values}
-                    yield from (replace(error, module=module.name) for error in self._made(room, inside, told))
+        calls = [(call, self._maker(module, call.func)) for call in _calls(function)]
+        calls = [(call, maker) for call, maker in calls if maker is not None or _makes_error(call.func)]
+        for world, (call, maker) in product(_worlds(function), calls):
+            names = self._names(module, function, call.lineno, given, world)
+            values = {word.arg: self._value(module, word.value, names, world) for word in call.keywords if word.arg}
+            places = [self._value(module, word, names, world) for word in call.args]
+            if maker is None:
+                match {**dict.fromkeys(_FIELDS), **dict(zip(_FIELDS, places, strict=False)), **values}:
+                    case {"status": int(status), "type": str(kind), **rest}:  # else it repeats what another call made
+                        yield Raised(module.name, status, kind, rest["message"], rest["param"], rest["code"])
+            else:
+                room, inside = maker
+                arguments = [word.arg for word in inside.args.args if word.arg != "self"]
+                told = {**self._defaults(room, inside), **dict(zip(arguments, places, strict=False)), **values}
+                yield from (replace(error, module=module.name) for error in self._made(room, inside, told))
 
     def _maker(self, module: _Module, called: ast.expr) -> tuple[_Module, Function] | None:
         match called:
@@ -160,8 +161,8 @@ class _Reader:
     def _names(self, module: _Module, function: Function, line: int, given: Names, world: World) -> Names:
         """What the function's names stand for at a line: what was assigned last above it."""
         names = dict(given)
-        statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt) and node.lineno < line]
-        for name, value in _assigned(sorted(statements, key=lambda node: node.lineno)).items():
+        above = [statement for statement in _statements(function) if statement.lineno < line]
+        for name, value in _assigned(above).items():
             names[name] = self._value(module, value, names, world)
         return names
 
@@ -216,11 +217,18 @@ def _makes_error(called: ast.expr) -> bool:
     return ast.unparse(called) in (_ERROR, "super().__init__")
 
 
-def _calls(function: Function) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(function) if isinstance(node, ast.Call))
+@cache
+def _calls(function: Function) -> tuple[ast.Call, ...]:
+    return tuple(node for node in ast.walk(function) if isinstance(node, ast.Call))
 
 
-def _worlds(function: Function) -> Iterator[World]:
+@cache
+def _statements(function: Function) -> list[ast.stmt]:
+    statements = (node for node in ast.walk(function) if isinstance(node, ast.stmt))
+    return sorted(statements, key=lambda statement: statement.lineno)
+
+
+@cache
+def _worlds(function: Function) -> list[World]:
     tests = sorted({ast.unparse(node.test) for node in ast.walk(function) if isinstance(node, ast.IfExp)})
-    for falls in product((True, False), repeat=len(tests)):
-        yield dict(zip(tests, falls, strict=True))
+    return [dict(zip(tests, falls, strict=True)) for falls in product((True, False), repeat=len(tests))]

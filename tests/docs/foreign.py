@@ -1,0 +1,59 @@
+"""Other people's programs that the pages name, and what stands in for each while its commands are tested.
+
+Each is a small program of its name that is found first. What it is given is kept, so that a test can ask for it; a
+server that it would start is there already, scripted, at the port that the page's port is changed to.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SERVERS = ("ollama", "llama-server", "vllm", "mlx_lm.server", "sglang")
+"""Start a server: a scripted one of their kind listens already."""
+
+INSTALLERS = ("pip", "pipx", "uv", "brew", "git", "docker", "systemctl", "cp")
+"""Change the machine, so they are not run; nproxy is installed already."""
+
+OTHERS = ("lm_eval", "promtool", "prometheus", "grafana-cli")
+"""Are there in tests/system only."""
+
+_SAID = 'echo "$(basename "$0") $*" >> "$NOTES/foreign"\n'
+
+# nproxy serve goes on when it listens, so that the next line can ask it; another takes its place.
+_NPROXY = """\
+if [ "$1" != serve ]; then exec "$PYTHON" -P -m nproxy "$@"; fi
+if [ -e "$NOTES/serving" ]; then
+  pid=$(cat "$NOTES/serving"); kill "$pid"; while kill -0 "$pid" 2> /dev/null; do /bin/sleep 0.02; done
+fi
+"$PYTHON" -P -m nproxy "$@" > "$NOTES/serve.log" 2>&1 < /dev/null &
+echo $! > "$NOTES/serving"
+until curl -s -o /dev/null "http://127.0.0.1:$NPROXY_LISTEN__PORT/health"; do
+  kill -0 $! || { cat "$NOTES/serve.log"; exit 1; }
+  /bin/sleep 0.05
+done
+"""
+
+# What make would do is asked of make. The engine with the default model runs already.
+_MAKE = 'command -p make -C "$ROOT" -n "$@" > /dev/null\n'
+
+# Its words are read as it would, but for the model, which is a word in capitals; what follows is in tests/real.
+_ENGINE = """\
+words='import sys; from engine.options import read_words; read_words(sys.argv[1:])'
+case "$*" in
+  "-m engine "*) shift 2; exec "$PYTHON" -P -c "$words" "$@" ;;
+  *) exec "$PYTHON" -P "$@" ;;
+esac
+"""
+
+# An endless loop goes round once.
+_SLEEP = 'test ! -e "$NOTES/slept" && touch "$NOTES/slept" || { rm "$NOTES/slept"; exit 1; }\n'
+
+
+def put(folder: Path) -> None:
+    """Write all of them into a folder, which belongs at the front of PATH."""
+    own = {"nproxy": _NPROXY, "make": _MAKE, "python": _ENGINE, "python3": _ENGINE, "sleep": _SLEEP}
+    programs = {**dict.fromkeys((*SERVERS, *INSTALLERS, *OTHERS), _SAID), **own}
+    for name, text in programs.items():
+        file = folder / name
+        file.write_text(f"#!/bin/sh\n{text}")
+        file.chmod(0o755)

@@ -1,0 +1,36 @@
+"""A page played from top to bottom, in its scene."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.docs.blocks import Block, blocks_of
+from tests.docs.reading import Reading
+from tests.docs.scenes import SCENES, Scene, scripted
+from tests.real.processes import ROOT, free_port
+
+START = "nproxy serve --config nproxy.yaml\n"
+
+
+def play(page: str, folder: Path, engine: str | None = None) -> None:
+    """Run all blocks of a page; raises with the lines of those that do not work."""
+    scene = SCENES.get(page, Scene())
+    with scripted(scene.servers) as addresses:
+        ports = {"127.0.0.1:9000": f"127.0.0.1:{(admin := free_port())}", "port: 9000": f"port: {admin}"}
+        reading = Reading(folder, {**scene.words, **addresses, **ports}, free_port(), engine)
+        for name, text in scene.files.items():
+            (folder / name).write_text(text)
+        blocks = blocks_of(ROOT / page)
+        if scene.config:
+            (folder / "nproxy.yaml").write_text(reading.here(scene.config))
+            blocks.insert(0, Block(page, 0, "sh", START))
+        failures = []
+        try:
+            for block in blocks:
+                try:
+                    reading.run(block)
+                except Exception as error:
+                    failures.append(f"{block}: {type(error).__name__}: {error}\n{block.text}")
+        finally:
+            reading.close()
+    assert failures == [], "\n".join(failures)

@@ -1,0 +1,126 @@
+"""One page's blocks, run in their order as somebody would who reads it from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from nproxy.config import from_message, read_keys
+from tests.docs import foreign
+from tests.docs.blocks import Block
+from tests.real.processes import ROOT
+
+SECONDS = 60.0
+"""How long one block may take before its test fails."""
+
+_REFERENCES = re.compile(r"\$\{\w+\}")
+_KEYS, _SECRET = ("ADMIN", "KEY", "VLLM_KEY", "FLEET_KEY", "CLOUD_KEY"), "secret-of-the-page-01"
+_DIAGRAMS = ("flowchart", "sequenceDiagram", "stateDiagram-v2", "gantt")
+
+
+class UnknownLanguage(Exception):
+    """Nobody has said what is to become of a block in this language."""
+
+
+class Reading:
+    """A folder, the addresses and words of the page changed to those that are here, and what its blocks have left.
+
+    words: what stands for what. engine: where the engine with the default model is served, for pages that begin with
+    it; `port`: where the gateway will listen that a block starts.
+    """
+
+    def __init__(self, folder: Path, words: Mapping[str, str], port: int, engine: str | None) -> None:
+        self.folder, self.words, self.port = folder, words, port
+        self.gateway = engine or f"127.0.0.1:{port}"
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        self.notes = folder / "notes"
+        self._programs = folder / "programs"
+        for made in (self.notes, self._programs):
+            made.mkdir()
+        foreign.put(self._programs)
+
+    def run(self, block: Block) -> None:
+        """Run a block by its language; raises what is wrong with it."""
+        match block.language:
+            case "sh":
+                self._shell(block.text)
+            case "python":
+                self._python(block)
+            case "yaml":
+                self._yaml(block.text)
+            case "json":
+                json.loads(block.text)
+            case "mermaid":
+                assert block.text.split()[0] in _DIAGRAMS, "no diagram that GitHub draws"
+            case "text":  # what is shown and not typed: what a command prints, a header, a formula
+                assert block.text.strip()
+            case language:
+                raise UnknownLanguage(f"no language in which blocks are tested: {language!r}")
+
+    def close(self) -> None:
+        """End what blocks have started."""
+        if (serving := self.notes / "serving").exists():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(int(serving.read_text()))
+                process.terminate()
+                process.wait(20)
+
+    def here(self, text: str) -> str:
+        """A text with the page's addresses changed to those that are here."""
+        for word, here in {**self.words, "127.0.0.1:8000": self.gateway}.items():
+            text = text.replace(word, here)
+        return text
+
+    def _shell(self, text: str) -> None:
+        if re.search(r"(?m)^nproxy serve", text):
+            self.gateway = f"127.0.0.1:{self.port}"
+        env = {name: value for name, value in os.environ.items() if name == "NPROXY_CACHE" or "NPROXY_" not in name}
+        env |= dict.fromkeys(_KEYS, _SECRET)
+        env |= {
+            "PATH": f"{self._programs}:{os.environ['PATH']}",
+            "PYTHON": sys.executable,
+            "PYTHONPATH": str(ROOT),
+            "ROOT": str(ROOT),
+            "NOTES": str(self.notes),
+            "NPROXY_LISTEN__PORT": str(self.port),
+            "OPENAI_BASE_URL": f"http://{self.gateway}/v1",
+            "OPENAI_API_KEY": "unused",
+        }
+        words = ["bash", "-euo", "pipefail", "-c", self.here(text)]
+        done = subprocess.run(
+            words, cwd=self.folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
+        )
+        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        assert '"error"' not in done.stdout, done.stdout[-3000:]
+
+    def _python(self, block: Block) -> None:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(self.folder):
+            exec(compile(self.here(block.text), str(block), "exec"), self.names)
+
+    def _yaml(self, text: str) -> None:
+        """Settings, or a file of keys; what begins with a comment of its name is there for the next blocks."""
+        named = re.match(r"# (\S+\.yaml)\n", text)
+        if named and named[1] == "keys.yaml":
+            file = self.folder / "keys-of-the-page.yaml"
+            file.write_text(re.sub(r"sha256:(\w+)\.\.\.", lambda found: f"sha256:{found[1]:0<64}", text))
+            read_keys(file)
+            return
+        data: Any = yaml.safe_load(textwrap.dedent(text))
+        if text.startswith(" "):  # keys of an upstream
+            data = {"upstreams": [{"name": "fleet", "replicas": ["http://10.0.0.1:8000/v1"], **data}]}
+        secrets = dict.fromkeys(_REFERENCES.findall(text), _SECRET)
+        from_message({"data": data, "folder": str(ROOT), "secrets": secrets})
+        if named:
+            (self.folder / named[1]).write_text(self.here(text))

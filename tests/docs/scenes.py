@@ -1,0 +1,84 @@
+"""What stands where while a page's blocks are run: scripted servers at the page's addresses, files, a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from tests.fakes.behaviour import Behaviour
+from tests.fakes.upstream import FakeUpstream
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A scripted server: how it takes `n`, and the models that it lists."""
+
+    models: tuple[str, ...]
+    behaviour: Behaviour = field(default_factory=Behaviour)
+
+
+OLLAMA = Kind(("llama3.2:latest",))
+LLAMA_CPP = Kind(("qwen3-8b",), Behaviour(n="native", width=4))
+VLLM = Kind(("qwen3-8b",), Behaviour(n="native"))
+MLX_LM = Kind(("mlx-community/Qwen3-8B-4bit",))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """servers: by the address that the page has for them. words: what else the page names that is here by another name.
+
+    files: what the reader has already. config: the gateway runs from the start, with this file. engine: so does the
+    engine with the default model, where the page says that nproxy listens.
+    """
+
+    servers: Mapping[str, Kind] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    config: str = ""
+    engine: bool = False
+
+
+_FLEET = """\
+admin: {host: 127.0.0.1, port: 9000, token: "${ADMIN}"}
+upstreams:
+  - {name: fleet, replicas: ["http://10.0.0.1:8000/v1"]}
+"""
+
+SCENES: Mapping[str, Scene] = {
+    "README.md": Scene({"127.0.0.1:11434": OLLAMA}, engine=True),
+    "docs/fleet.md": Scene(
+        {"10.0.0.1:8000": VLLM, "10.0.0.7:8000": VLLM, "10.0.0.7:8001": VLLM},
+        words={"gateway:9000": "127.0.0.1:9000", "-HUP PID": '-HUP "$(cat "$NOTES/serving")"'},
+        files={"key.txt": "a-key-that-there-was-before-it-0123\n"},
+        config=_FLEET,
+    ),
+}
+"""A page that is not here needs nothing but nproxy."""
+
+
+@contextmanager
+def scripted(kinds: Mapping[str, Kind]) -> Iterator[Mapping[str, str]]:
+    """Run scripted servers in a thread of their own; gives, for the page's addresses, where they are."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    stack = AsyncExitStack()
+
+    async def start() -> dict[str, str]:
+        found = {}
+        for address, kind in kinds.items():
+            server = FakeUpstream(kind.behaviour, models=list(kind.models))
+            await stack.enter_async_context(server)
+            found[address] = f"127.0.0.1:{server.port}"
+        return found
+
+    try:
+        yield asyncio.run_coroutine_threadsafe(start(), loop).result(20)
+    finally:
+        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(20)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

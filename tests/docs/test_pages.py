@@ -1,0 +1,45 @@
+"""Every block of the pages works: commands run, programs run, settings are good. Nothing is skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import PAGES, Block, blocks_of, name_of
+from tests.docs.play import play
+from tests.docs.reading import Reading, UnknownLanguage
+from tests.docs.scenes import SCENES
+
+NAMES = [name_of(page) for page in PAGES]
+HERE = [name for name in NAMES if name not in SCENES or not SCENES[name].engine]
+"""Those that need the engine are played in tests/real, where it runs."""
+
+
+@pytest.mark.parametrize("page", HERE)
+def test_the_blocks_of_a_page(page: str, tmp_path: Path) -> None:
+    play(page, tmp_path)
+
+
+def test_scenes_are_of_pages() -> None:
+    assert [name for name in SCENES if name not in NAMES] == []
+
+
+@pytest.mark.parametrize("language", ["", "bash", "console", "yml"])
+def test_a_block_in_another_language_is_not_passed_over(language: str, tmp_path: Path) -> None:
+    with pytest.raises(UnknownLanguage):
+        Reading(tmp_path, {}, 1, None).run(Block("page.md", 1, language, "true\n"))
+
+
+def test_a_command_that_fails_is_seen(tmp_path: Path) -> None:
+    reading = Reading(tmp_path, {}, 1, None)
+    reading.run(Block("page.md", 1, "sh", "true\n"))
+    with pytest.raises(AssertionError, match="exit code 3"):
+        reading.run(Block("page.md", 1, "sh", "true\n(exit 3)\ntrue\n"))
+
+
+def test_blocks_are_found_wherever_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.docs.blocks.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("words\n\n```sh\ntrue\n```\n\n- in a list\n\n  ```yaml\n  a: {b: 1}\n  ```\n")
+    assert blocks_of(page) == [Block("page.md", 4, "sh", "true\n"), Block("page.md", 10, "yaml", "a: {b: 1}\n")]
