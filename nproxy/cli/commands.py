@@ -10,20 +10,32 @@ from typing import TYPE_CHECKING
 import click
 
 from nproxy import __version__
-from nproxy.cli.options import ServeOptions
-from nproxy.cli.wrong_use import WrongUse
-from nproxy.config import ConfigError, Source, load, summarise
+from nproxy.cli.bench.options import bench
+from nproxy.cli.chat.options import chat
+from nproxy.cli.completion import completion
+from nproxy.cli.models.options import models
+from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
 
 if TYPE_CHECKING:
     from nproxy.cli.probe.command import OutputForm
-
-FAILED, WRONG_USE = 1, 2
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="nproxy", message="%(prog)s %(version)s")
 def main() -> None:
-    """OpenAI's n parameter in front of any LLM server."""
+    """OpenAI's n parameter in front of any LLM server.
+
+    \b
+    Examples:
+      nproxy serve                   # the built-in engine, on 127.0.0.1:8000
+      nproxy chat -n 4               # in a second terminal: four answers side by side
+      nproxy probe http://127.0.0.1:11434/v1
+      nproxy serve --upstream http://127.0.0.1:11434/v1
+    """
+
+
+for _command in (bench, chat, completion, models):
+    main.add_command(_command)
 
 
 @main.command()
@@ -58,7 +70,20 @@ def serve(context: click.Context, /, log_level: str, file: Path | None, **given:
     With no model, no upstream and no file, the built-in engine serves smollm2-135m-instruct.
     Options go over NPROXY_... variables, and these over the file. Two underscores join the levels of a
     variable's key: NPROXY_LISTEN__PORT=9000 is the file's listen.port.
+
+    \b
+    Examples:
+      nproxy serve
+      nproxy serve --model HuggingFaceTB/SmolLM2-360M-Instruct --port 9000
+      nproxy serve --model ./weights/model.gguf --dtype float32
+      nproxy serve --upstream http://127.0.0.1:11434/v1 --n fanout
+      nproxy serve --upstream http://10.0.0.1:8000/v1 --api-key '${KEY}' --host 0.0.0.0
+      nproxy serve --config nproxy.yaml --workers 4
+      NPROXY_N_POLICY__MAX_N=16 nproxy serve --config nproxy.yaml
     """
+    from nproxy.cli.options import ServeOptions
+    from nproxy.config import ConfigError, Source
+
     options = ServeOptions.of(given)
     try:
         reading = Source(file, adjust=options.lay_over).read()
@@ -83,7 +108,14 @@ def check(context: click.Context, /, file: Path) -> None:
 
     Prints a summary, or each error with its line. NPROXY_... variables are laid over the file, as they are when
     serving.
+
+    \b
+    Examples:
+      nproxy check nproxy.yaml
+      nproxy check nproxy.yaml && systemctl reload nproxy
     """
+    from nproxy.config import ConfigError, load, summarise
+
     try:
         config = load(file)
     except ConfigError as error:
@@ -94,7 +126,15 @@ def check(context: click.Context, /, file: Path) -> None:
 
 @main.command("config-schema")
 def config_schema() -> None:
-    """Print the JSON schema of the settings file."""
+    """Print the JSON schema of the settings file.
+
+    Editors that know YAML complete and check a file by it that begins with the comment
+    "# yaml-language-server: $schema=nproxy.schema.json".
+
+    \b
+    Examples:
+      nproxy config-schema > nproxy.schema.json
+    """
     from nproxy.config.schema import schema
 
     click.echo(json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema()}, indent=2))
@@ -131,6 +171,12 @@ def probe(
 
     Asks an OpenAI-compatible server some tiny requests and says what showed. URL is its base URL, as in
     http://127.0.0.1:8000/v1, or unix:/path of a socket.
+
+    \b
+    Examples:
+      nproxy probe http://127.0.0.1:11434/v1 --model llama3.2
+      nproxy probe http://127.0.0.1:8080/v1 --yaml >> nproxy.yaml
+      nproxy probe https://api.example.com/v1 --api-key '${EXAMPLE_KEY}' --json
     """
     if as_json and as_yaml:
         raise click.UsageError("--json and --yaml exclude each other")
@@ -147,7 +193,13 @@ def probe(
 
 @main.group()
 def keys() -> None:
-    """Make API keys for the file that auth.api_keys_file names."""
+    """Make API keys for the file that auth.api_keys_file names.
+
+    \b
+    Examples:
+      nproxy keys new team-a --file keys.yaml
+      nproxy keys hash < key.txt
+    """
 
 
 @keys.command("new")
@@ -159,6 +211,11 @@ def keys_new(context: click.Context, /, name: str, file: Path | None) -> None:
 
     Prints the key, once, and what the file of keys is to know of it. With --file the file gets it: a name that it has
     has two keys from then on, until the old hash is taken out.
+
+    \b
+    Examples:
+      nproxy keys new team-a
+      nproxy keys new team-a --file keys.yaml
     """
     from nproxy.cli.keys.command import new_key
 
@@ -174,7 +231,13 @@ def keys_new(context: click.Context, /, name: str, file: Path | None) -> None:
 @keys.command("hash")
 @click.pass_context
 def keys_hash(context: click.Context, /) -> None:
-    """Print the hash of a key, which is read from standard input."""
+    """Print the hash of a key, which is read from standard input.
+
+    \b
+    Examples:
+      nproxy keys hash < key.txt
+      openssl rand -hex 24 | tee key.txt | nproxy keys hash
+    """
     from nproxy.cli.keys.command import hash_of
 
     key = sys.stdin.readline()

@@ -1,4 +1,4 @@
-"""Models on this machine: the default one, a path, or an id of the Hugging Face hub."""
+"""Models on this machine: the default one, a path, an id of the Hugging Face hub, or a GGUF file there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nproxy.models.errors import ModelError, NoSuchModel
-from nproxy.models.hub import HUB_ID, demand_safetensors, from_hub
+from nproxy.models.hub import HUB_FILE, HUB_ID, demand_safetensors, file_from_hub, from_hub
+from nproxy.models.inventory import Kept, kept
 from nproxy.models.packaged import DEFAULT, Packaged, cache_folder, fetch
 
-__all__ = ["DEFAULT", "LocalModel", "ModelError", "NoSuchModel", "Packaged", "cache_folder", "fetch", "resolve"]
+__all__ = [
+    "DEFAULT",
+    "Kept",
+    "LocalModel",
+    "ModelError",
+    "NoSuchModel",
+    "Packaged",
+    "cache_folder",
+    "fetch",
+    "kept",
+    "resolve",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +33,7 @@ class LocalModel:
 
 
 def resolve(name: str) -> LocalModel:
-    """Find a model by the default's id, a path or a hub id; fetch it where it is not here yet.
+    """Find a model by the default's id, a path, a hub id or a file there; fetch it where it is not here yet.
 
     Shows progress on standard error when that is a terminal. Raises ModelError,
     and of that NoSuchModel where the name can mean no model.
@@ -33,6 +45,8 @@ def resolve(name: str) -> LocalModel:
         return _local(path)
     if HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return LocalModel(name, from_hub(name))
+    if not path.is_absolute() and (there := HUB_FILE.fullmatch(name)) is not None:
+        return LocalModel(path.stem, file_from_hub(*there.groups()))
     if path.suffix == ".gguf" or path.is_absolute() or name.startswith((".", "~")):
         raise NoSuchModel(f"model {name}: no such file or folder")
     raise NoSuchModel(f"model {name}: neither {DEFAULT.id}, nor a file or folder here, nor a hub id such as org/name")

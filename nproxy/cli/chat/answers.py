@@ -1,0 +1,130 @@
+"""The choices of one request as they grow. No clock: who takes a chunk says when it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from nproxy.cli.chat.failed import ChatFailed
+from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
+from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.usage import Usage
+
+_REASONING = ("reasoning_content", "reasoning")
+"""What servers call the thoughts before an answer."""
+
+
+class Tokens(NamedTuple):
+    """How many tokens a choice has. exact: the server's own count bears it out."""
+
+    number: int
+    exact: bool
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice so far. pieces: chunks that brought text. first, last: when the first and the last of them came."""
+
+    index: int
+    text: str = ""
+    reasoning: str = ""
+    finish: str | None = None
+    error: str | None = None
+    pieces: int = 0
+    first: float | None = None
+    last: float | None = None
+
+    def take(self, said: UpstreamChoice, now: float) -> None:
+        """Add what a chunk says of this choice."""
+        text = _text(said.delta, "content") + _text(said.delta, "refusal")
+        reasoning = next((found for name in _REASONING if (found := _text(said.delta, name))), "")
+        if text or reasoning:
+            self.text += text
+            self.reasoning += reasoning
+            self.pieces += 1
+            self.first, self.last = now if self.first is None else self.first, now
+        if said.finish_reason is not None:
+            self.finish = said.finish_reason
+        if isinstance(error := said.extra.get("error"), dict):
+            self.error = _text(error, "message") or "it failed"
+
+    def speed(self, tokens: int) -> float | None:
+        """Tokens per second from the first one on; None where there were too few to tell."""
+        if self.first is None or self.last is None or self.last <= self.first or tokens < 2:
+            return None
+        return (tokens - 1) / (self.last - self.first)
+
+
+@dataclass(slots=True)
+class Answers:
+    """All choices of one request, from when it was asked to when it was over.
+
+    stopped: the user did not want the rest. broken: what went wrong on the way.
+    """
+
+    choices: list[Choice]
+    began: float
+    ended: float | None = None
+    usage: Usage | None = None
+    stopped: bool = False
+    broken: str | None = None
+
+    @classmethod
+    def of(cls, n: int, began: float) -> Self:
+        """n choices of which nothing has come yet."""
+        return cls([Choice(index) for index in range(n)], began)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything came."""
+        return any(choice.pieces or choice.finish for choice in self.choices)
+
+    def take(self, chunk: UpstreamChunk, now: float) -> None:
+        """Add a chunk. Raises ChatFailed for a choice that was not asked for."""
+        for said in chunk.choices:
+            if said.index >= len(self.choices):
+                raise ChatFailed(f"the server sent choice {said.index}, though {len(self.choices)} were asked for")
+            self.choices[said.index].take(said, now)
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+
+    def tokens(self) -> list[Tokens]:
+        """Tokens of each choice.
+
+        Servers count them over all choices, and usually send one in a piece of text, and one more, without text, where
+        a choice ends by itself. Where their count says so, too, that is exact; else it is divided as the pieces are.
+        """
+        pieces = [choice.pieces for choice in self.choices]
+        if self.usage is None:
+            return [Tokens(number, exact=False) for number in pieces]
+        with_ends = [choice.pieces + (choice.finish == "stop") for choice in self.choices]
+        for counted in (pieces, with_ends):
+            if sum(counted) == self.usage.completion:
+                return [Tokens(number, exact=True) for number in counted]
+        share = self.usage.completion / max(1, sum(pieces))
+        return [Tokens(round(number * share), exact=len(pieces) == 1) for number in pieces]
+
+    def failure(self) -> str | None:
+        """Why this is not what was asked for, once it is over; None where it is."""
+        if self.stopped or self.broken is not None:
+            return self.broken
+        if failed := next((choice for choice in self.choices if choice.error), None):
+            return f"choice {failed.index} failed: {failed.error}"
+        missing = [choice for choice in self.choices if choice.finish is None]
+        if not missing:
+            return None
+        if all(choice.pieces == 0 for choice in missing):
+            came = len(self.choices) - len(missing)
+            hint = "; nproxy gives it n: nproxy serve --upstream URL" if came == 1 else ""
+            return f"the server sent {came} of {len(self.choices)} choices{hint}"
+        return f"the stream ended before {_named([choice.index for choice in missing])} did"
+
+
+def _named(indices: list[int]) -> str:
+    return f"choice{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"
+
+
+def _text(values: Mapping[str, JSON], name: str) -> str:
+    value = values.get(name)
+    return value if isinstance(value, str) else ""

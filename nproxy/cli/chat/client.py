@@ -1,0 +1,134 @@
+"""The server: which models it lists, and its answer to a request, chunk by chunk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import httpx
+
+from nproxy.cli.chat.failed import ChatFailed
+from nproxy.cli.chat.settings import DEFAULT_URL
+from nproxy.cli.printable import printable
+from nproxy.cli.target import reason
+from nproxy.config import Replica
+from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, is_done, is_null, parse_answer, parse_chunk
+from nproxy.openai.dialect import Dialect
+from nproxy.openai.errors import wrap_foreign
+from nproxy.openai.jsonvalue import JSON, dumps, loads
+from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
+
+LARGEST = 64 * 1024 * 1024
+"""Bytes of an answer that is no stream."""
+
+
+@dataclass(slots=True)
+class Client:
+    """Asks one server. key: blotted out of what comes back. seconds: how long it may be silent."""
+
+    replica: Replica
+    key: str | None = field(repr=False)
+    seconds: float
+    _http: httpx.Client
+
+    def models(self) -> list[str]:
+        """The ids of the models that it lists. Raises ChatFailed."""
+        with self._answer("GET", "/models", None) as response:
+            body = self._whole(response)
+        try:
+            value = loads(body)
+        except ValueError:
+            value = None
+        entries = value.get("data") if isinstance(value, dict) else None
+        listed = entries if isinstance(entries, list) else []
+        return [name for entry in listed if isinstance(entry, dict) and isinstance(name := entry.get("id"), str)]
+
+    def ask(self, body: Mapping[str, JSON]) -> Generator[UpstreamChunk]:
+        """The answer as it comes; one that is no stream is one chunk. Closing it leaves. Raises ChatFailed."""
+        with self._answer("POST", f"/{Dialect.CHAT}", dumps(body)) as response:
+            if "text/event-stream" in response.headers.get("content-type", "").lower():
+                yield from self._events(response)
+            else:
+                yield self._read(parse_answer, self._whole(response))
+
+    @contextlib.contextmanager
+    def _answer(self, method: str, path: str, body: bytes | None) -> Iterator[httpx.Response]:
+        """A good answer's head, with its body still to come. What fails while the block runs is told in words, too."""
+        headers = {} if body is None else {"content-type": "application/json"}
+        try:
+            with self._http.stream(method, self.replica.url + path, content=body, headers=headers) as response:
+                if response.status_code != 200:
+                    raise self._refused(response)
+                yield response
+        except httpx.ConnectError as error:
+            raise ChatFailed(f"{self.replica} cannot be reached: {reason(error)}{self._hint()}") from error
+        except httpx.TimeoutException as error:
+            raise ChatFailed(f"{self.replica} was silent for {self.seconds:g} s") from error
+        except httpx.HTTPError as error:
+            raise ChatFailed(f"{self.replica} broke off: {reason(error)}") from error
+
+    def _hint(self) -> str:
+        if self.replica.url != DEFAULT_URL:
+            return ""
+        return "; start a server with: nproxy serve (or name one with --url)"
+
+    def _refused(self, response: httpx.Response) -> ChatFailed:
+        error = wrap_foreign(response.status_code, response.headers.get("content-type", ""), self._whole(response))
+        hint = "; give its key with --api-key" if response.status_code == 401 and self.key is None else ""
+        return ChatFailed(f"{self.replica} answered {response.status_code}: {printable(error.message, 400)}{hint}")
+
+    def _whole(self, response: httpx.Response) -> bytes:
+        body = bytearray()
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > LARGEST:
+                raise ChatFailed(f"{self.replica}: its answer is larger than {LARGEST} bytes")
+        return self._blotted(bytes(body))
+
+    def _events(self, response: httpx.Response) -> Iterator[UpstreamChunk]:
+        decoder = SSEDecoder()
+        try:
+            for piece in response.iter_bytes():
+                for event in decoder.feed(piece):
+                    if is_done(event.data):
+                        return
+                    yield from self._chunk(event)
+            for event in decoder.close():
+                if not is_done(event.data):
+                    yield from self._chunk(event)
+        except SSEError as error:
+            raise ChatFailed(f"{self.replica}: {error}") from error
+
+    def _chunk(self, event: SSEEvent) -> Iterator[UpstreamChunk]:
+        if is_null(event.data):
+            return
+        data = self._blotted(event.data)
+        if event.name == "error":
+            raise self._in_band(data)
+        yield self._read(parse_chunk, data)
+
+    def _in_band(self, body: bytes) -> ChatFailed:
+        return ChatFailed(f"{self.replica} failed: {printable(wrap_foreign(500, '', body).message, 400)}")
+
+    def _read(self, parse: Callable[[bytes, Dialect], UpstreamChunk], data: bytes) -> UpstreamChunk:
+        try:
+            chunk = parse(data, Dialect.CHAT)
+        except MalformedChunk as error:
+            raise ChatFailed(f"{self.replica} does not answer as OpenAI does: {error}") from error
+        if chunk.error is not None:
+            raise self._in_band(data)
+        return chunk
+
+    def _blotted(self, body: bytes) -> bytes:
+        return body.replace(self.key.encode(), b"***") if self.key else body
+
+
+@contextlib.contextmanager
+def opened(replica: Replica, key: str | None, seconds: float) -> Iterator[Client]:
+    """A client of one server; asks it directly, whatever proxies the environment names, as the gateway does."""
+    headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
+    socket = None if replica.socket is None else str(replica.socket)
+    transport = httpx.HTTPTransport(uds=socket, trust_env=False)
+    with httpx.Client(transport=transport, headers=headers, timeout=seconds, trust_env=False) as http:
+        yield Client(replica, key, seconds, http)

@@ -1,0 +1,160 @@
+"""What is typed behind a slash at the prompt: a word, and what it wants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from nproxy.cli.chat.conversation import Conversation
+from nproxy.cli.chat.settings import WIDEST, Settings
+from nproxy.cli.wrong_use import WrongUse
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a chat stands. prompt: the last one, which /retry asks again."""
+
+    settings: Settings
+    conversation: Conversation = field(default_factory=Conversation)
+    prompt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a word did. said: to be shown. ask: a prompt to be asked now. over: the user wants to leave."""
+
+    state: State
+    said: str = ""
+    ask: str | None = None
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word behind a slash. wants: what follows it, for the help."""
+
+    wants: str
+    help: str
+    obey: Callable[[State, str], Outcome]
+
+
+def obey(line: str, state: State) -> Outcome:
+    """Do what a line with a slash says. Raises WrongUse."""
+    name, _, rest = line.removeprefix("/").partition(" ")
+    word = WORDS.get(name)
+    if word is None:
+        raise WrongUse(f"there is no /{name}; /help lists what there is, and // begins a prompt with a slash")
+    return word.obey(state, rest.strip())
+
+
+def _pick(state: State, given: str) -> Outcome:
+    index = _number(int, given, "the index of an answer", 0, WIDEST)
+    return Outcome(replace(state, conversation=state.conversation.picking(index)), f"answer {index} goes on")
+
+
+def _retry(state: State, given: str) -> Outcome:
+    _nothing(given)
+    if state.prompt is None:
+        raise WrongUse("nothing was asked yet")
+    turns = state.conversation.turns
+    answered = bool(turns) and turns[-1].prompt == state.prompt
+    again = state.conversation.without_last() if answered else state.conversation
+    return Outcome(replace(state, conversation=again), ask=state.prompt)
+
+
+def _clear(state: State, given: str) -> Outcome:
+    _nothing(given)
+    return Outcome(State(state.settings), "a new conversation")
+
+
+def _help(state: State, given: str) -> Outcome:
+    _nothing(given)
+    rows = [(f"/{name} {word.wants}".rstrip(), word.help) for name, word in WORDS.items()]
+    keys = [("Ctrl-C", "stop the answer"), ("Ctrl-D", "leave"), ("\\ at a line's end", "go on in the next line")]
+    return Outcome(state, "\n".join(f"{what:20}{text}" for what, text in [*rows, *keys]))
+
+
+def _quit(state: State, given: str) -> Outcome:
+    _nothing(given)
+    return Outcome(state, over=True)
+
+
+def _setting(name: str, change: Callable[[Settings, str], Settings]) -> Callable[[State, str], Outcome]:
+    """A word that changes a setting, and says what it is where nothing follows."""
+
+    def obeyed(state: State, given: str) -> Outcome:
+        settings = change(state.settings, given) if given else state.settings
+        value = getattr(settings, name)
+        shown = "left to the server" if value is None else value
+        return Outcome(replace(state, settings=settings), f"{name.replace('_', ' ')}: {shown}")
+
+    return obeyed
+
+
+Number = TypeVar("Number", int, float)
+Given = TypeVar("Given")
+
+
+def _number(kind: Callable[[str], Number], given: str, what: str, least: float, most: float = math.inf) -> Number:
+    try:
+        number = kind(given)
+    except ValueError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise WrongUse(f"{what} is wanted" + (f", from {least:g} to {most:g}" if most < math.inf else ""))
+    return number
+
+
+def _off_or(read: Callable[[str], Given], given: str) -> Given | None:
+    return None if given == "off" else read(given)
+
+
+def _nothing(given: str) -> None:
+    if given:
+        raise WrongUse("nothing follows this word")
+
+
+def _n(settings: Settings, given: str) -> Settings:
+    return replace(settings, n=_number(int, given, "a whole number", 1, WIDEST))
+
+
+def _seed(settings: Settings, given: str) -> Settings:
+    def read(given: str) -> int:
+        return _number(int, given, "a whole number or off", -math.inf)
+
+    return replace(settings, seed=_off_or(read, given))
+
+
+def _temperature(settings: Settings, given: str) -> Settings:
+    def read(given: str) -> float:
+        return _number(float, given, "a number from 0 on or off", 0)
+
+    return replace(settings, temperature=_off_or(read, given))
+
+
+def _max_tokens(settings: Settings, given: str) -> Settings:
+    def read(given: str) -> int:
+        return _number(int, given, "a whole number from 1 on or off", 1)
+
+    return replace(settings, max_tokens=_off_or(read, given))
+
+
+def _system(settings: Settings, given: str) -> Settings:
+    return replace(settings, system=_off_or(str, given))
+
+
+WORDS = {
+    "pick": Word("I", "go on from answer I instead of 0", _pick),
+    "retry": Word("", "ask the last prompt again", _retry),
+    "n": Word("N", "ask for N answers", _setting("n", _n)),
+    "system": Word("TEXT|off", "set the system prompt", _setting("system", _system)),
+    "seed": Word("S|off", "set the seed", _setting("seed", _seed)),
+    "temperature": Word("T|off", "set the temperature", _setting("temperature", _temperature)),
+    "max-tokens": Word("N|off", "most tokens of an answer", _setting("max_tokens", _max_tokens)),
+    "model": Word("ID", "ask another model", _setting("model", lambda settings, given: replace(settings, model=given))),
+    "clear": Word("", "begin a new conversation", _clear),
+    "help": Word("", "this list", _help),
+    "quit": Word("", "leave", _quit),
+}

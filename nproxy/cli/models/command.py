@@ -1,0 +1,90 @@
+"""Models listed, fetched and removed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from nproxy.cli.wrong_use import WrongUse
+from nproxy.models import DEFAULT, Kept, ModelError, kept, resolve
+
+VERSION = 1
+"""Grows when a key of the JSON is renamed or goes."""
+
+
+def show(*, json_form: bool) -> None:
+    """Print what is here: a table on a terminal, lines of three columns in a pipe, or JSON."""
+    found = kept()
+    if json_form:
+        click.echo(json.dumps({"models_version": VERSION, "default": DEFAULT.id, "models": [*map(_entry, found)]}))
+        return
+    if DEFAULT.id not in [model.name for model in found]:
+        click.echo(f"{DEFAULT.id}, the default, is not here yet: nproxy models pull", err=True)
+    if not sys.stdout.isatty():
+        for model in found:
+            click.echo(f"{model.name}\t{model.size}\t{model.path}")
+    elif found:
+        Console(highlight=False).print(_table(found))
+
+
+def pull(name: str | None) -> None:
+    """Fetch a model where it is not here yet. Raises ModelError."""
+    wanted = name or DEFAULT.id
+    if Path(wanted).expanduser().exists():
+        raise WrongUse(f"{wanted} is a path, and here already: nproxy serve --model {wanted}")
+    try:
+        model = resolve(wanted)
+    except KeyboardInterrupt:
+        raise ModelError(f"model {wanted}: not fetched in full; the same command takes it up again") from None
+    click.echo(model.path)
+
+
+def remove(names: Sequence[str], *, yes: bool) -> None:
+    """Remove models, all or none of them. Raises WrongUse for one that is not here, and where nobody can be asked."""
+    here = {model.name: model for model in kept()}
+    if missing := [name for name in names if name not in here]:
+        raise WrongUse(f"no model here is named {missing[0]}; see: nproxy models list")
+    going = [here[name] for name in dict.fromkeys(names)]
+    if not yes:
+        if not sys.stdin.isatty():
+            raise WrongUse("nobody can be asked here: --yes removes without a question")
+        for model in going:
+            click.echo(f"{model.name}, {decimal(model.size)}, in {model.path}", err=True)
+        if not click.confirm(f"Remove {'it' if len(going) == 1 else 'them'}?", err=True):
+            return
+    for model in going:
+        try:
+            model.remove()
+        except OSError as error:
+            raise ModelError(f"model {model.name}: cannot be removed: {error.strerror or error}") from error
+        click.echo(f"removed {model.name}, {decimal(model.size)}")
+
+
+def _table(found: Sequence[Kept]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    table.add_column("model", overflow="fold")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("where", overflow="fold", style="dim")
+    for model in found:
+        star = "*" if model.name == DEFAULT.id else ""
+        table.add_row(star, Text(model.name, "bold"), decimal(model.size), Text(str(model.path)))
+    return table
+
+
+def _entry(model: Kept) -> dict[str, object]:
+    return {
+        "name": model.name,
+        "bytes": model.size,
+        "path": str(model.path),
+        "cache": model.origin,
+        "default": model.name == DEFAULT.id,
+    }

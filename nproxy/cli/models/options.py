@@ -1,0 +1,97 @@
+"""What `nproxy models list|pull|remove` take; the rest of it is imported when they run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import click
+
+from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
+
+
+@click.group()
+def models() -> None:
+    """List, fetch and remove the built-in engine's models.
+
+    \b
+    Examples:
+      nproxy models list
+      nproxy models pull
+      nproxy models pull HuggingFaceTB/SmolLM2-360M-Instruct
+      nproxy models remove HuggingFaceTB/SmolLM2-360M-Instruct
+    """
+
+
+@models.command("list")
+@click.option("--json", "json_form", is_flag=True, help="Print them as JSON, with sizes in bytes.")
+@click.pass_context
+def list_models(context: click.Context, /, *, json_form: bool) -> None:
+    """List the models on this machine.
+
+    Shows what `nproxy serve --model` takes, how large it is, and where it lies. The one with the star is served where
+    no other is named.
+
+    \b
+    Examples:
+      nproxy models list
+      nproxy models list --json | jq -r '.models[].name'
+    """
+    from nproxy.cli.models import command
+
+    with _told(context):
+        command.show(json_form=json_form)
+
+
+@models.command()
+@click.argument("name", required=False)
+@click.pass_context
+def pull(context: click.Context, /, *, name: str | None) -> None:
+    """Fetch a model, and print where it lies.
+
+    NAME is the default model's (which is fetched where nothing is named), a model of the Hugging Face hub, or one GGUF
+    file there. What is here in full stays as it is; what broke off is taken up again, file by file.
+
+    \b
+    Examples:
+      nproxy models pull
+      nproxy models pull Qwen/Qwen3-0.6B
+      nproxy models pull Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf
+      HF_TOKEN=hf_... nproxy models pull meta-llama/Llama-3.2-1B-Instruct
+    """
+    from nproxy.cli.models import command
+
+    with _told(context):
+        command.pull(name)
+
+
+@models.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.pass_context
+def remove(context: click.Context, /, *, names: tuple[str, ...], yes: bool) -> None:
+    """Remove models from this machine.
+
+    Asks before it does. Other programs that use the Hugging Face hub's cache lose what is removed there, too.
+
+    \b
+    Examples:
+      nproxy models remove Qwen/Qwen3-0.6B
+      nproxy models remove --yes smollm2-135m-instruct
+    """
+    from nproxy.cli.models import command
+
+    with _told(context):
+        command.remove(names, yes=yes)
+
+
+@contextlib.contextmanager
+def _told(context: click.Context) -> Iterator[None]:
+    """Tell in one line what goes wrong, and leave with the code for it."""
+    from nproxy.models import ModelError, NoSuchModel
+
+    try:
+        yield
+    except (WrongUse, ModelError) as error:
+        click.echo(f"nproxy: {error}", err=True)
+        context.exit(WRONG_USE if isinstance(error, (WrongUse, NoSuchModel)) else FAILED)
