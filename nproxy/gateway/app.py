@@ -168,6 +168,7 @@ class App:
             if exchange.response is None:
                 await exchange.respond_error(ended_by or internal_error())
             else:
+                exchange.outcome = "internal" if ended_by is None else "ended"
                 exchange.abort()  # a status was sent: all that can still be said is that this is not the whole answer
 
     def _entered(self, exchange: Exchange, limit: asyncio.Timeout) -> None:
@@ -183,6 +184,8 @@ class App:
         seconds = asyncio.get_running_loop().time() - exchange.started
         labels = (exchange.endpoint, exchange.upstream, exchange.model)
         self.metrics.requests(*labels, exchange.mode, str(exchange.code)).inc()
+        if exchange.broken:
+            self.metrics.broken_answers(*labels, exchange.outcome).inc()
         self.metrics.request_seconds(*labels).observe(seconds)
         level = logging.DEBUG if exchange.introspection else logging.INFO  # probes and scrapes come day and night
         access.log(level, "%s", exchange.endpoint, extra={"fields": _log_fields(exchange, seconds)})

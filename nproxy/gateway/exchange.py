@@ -57,6 +57,11 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)
     response: StreamResponse | None = None
 
+    @property
+    def broken(self) -> bool:
+        """Whether a 200 was sent, and then something else than the whole answer."""
+        return self.code == 200 and self.outcome not in ("", "ok", "partial")
+
     async def respond(
         self, status: int, body: bytes, headers: Mapping[str, str] = _NONE, content_type: str = "application/json"
     ) -> None:

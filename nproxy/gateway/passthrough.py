@@ -100,6 +100,7 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
                 return attempt
         except ForwardError as error:
             if exchange.response is not None:
+                exchange.outcome = error.failure.kind
                 exchange.abort()  # a cut answer must not look complete
                 return None
             if not upload.used and retries.another(error.failure):

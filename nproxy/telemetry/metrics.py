@@ -111,6 +111,14 @@ class Metrics(CommonMetrics):
         self._listed: dict[str, set[str]] = {}
 
         self.requests = counter("requests", "Requests answered.", "endpoint", "upstream", "model", "mode", "code")
+        self.broken_answers = counter(
+            "broken_answers",
+            "Answers that failed when their status, a 200, had been sent.",
+            "endpoint",
+            "upstream",
+            "model",
+            "outcome",
+        )
         self.choices = counter("choices", "Choices finished.", "upstream", "model", "finish_reason")
         self.legs = counter("legs", "Upstream calls ended.", "upstream", "outcome")
         self.leg_width = Histogram(
