@@ -23,6 +23,7 @@ NAMES = (
     "prompt_tokens_saved",
     "capability",
     "anomalies",
+    "broken_answers",
     "replica_up",
     "breaker_open",
     "fallbacks",
