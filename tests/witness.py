@@ -59,9 +59,10 @@ class Witness:
 
         async def look_and_close(self: Any) -> None:
             from nproxy.gateway import introspect
+            from nproxy.telemetry import formats, sums
 
             introspect.look(self)
-            witness.look("metrics", self.metrics.exposition().decode())
+            witness.look("metrics", sums.exposition(self.metrics.report(), formats.OPENMETRICS).decode())
             witness.look("status", json.dumps(introspect.status_document(self), default=repr))
             await close(self)
 

@@ -183,10 +183,9 @@ class App:
         self._count(exchange, -1)
         seconds = asyncio.get_running_loop().time() - exchange.started
         labels = (exchange.endpoint, exchange.upstream, exchange.model)
-        self.metrics.requests(*labels, exchange.mode, str(exchange.code)).inc()
+        self.metrics.requests(*labels, exchange.mode, str(exchange.code)).observe(seconds, exchange.trace)
         if exchange.broken:
             self.metrics.broken_answers(*labels, exchange.outcome).inc()
-        self.metrics.request_seconds(*labels).observe(seconds)
         level = logging.DEBUG if exchange.introspection else logging.INFO  # probes and scrapes come day and night
         access.log(level, "%s", exchange.endpoint, extra={"fields": _log_fields(exchange, seconds)})
 

@@ -13,6 +13,7 @@ from aiohttp.web_response import Response, StreamResponse
 from nproxy.gateway.callers import ANYBODY, Caller
 from nproxy.gateway.cors import ALLOWED, exposed
 from nproxy.openai.errors import ApiError, invalid_request, model_not_found
+from nproxy.telemetry.exemplars import Trace
 
 SERVER = "nproxy"
 CLIENT_LEFT = 499
@@ -33,8 +34,8 @@ class Exchange:
     started: loop time. target: path and query. client: its address, as far as it is known. caller: whose key it shows.
     cors: what a browser is told in the answer. endpoint, upstream, model, mode: labels, "" while unknown. code: the
     status that was sent, 499 for a client that left. headers: what the answer carries besides its own. choices, legs:
-    counts, for the log. introspection: it asks about the gateway itself, and is neither work in flight nor worth a line
-    in the log.
+    counts, for the log. trace: which one it belongs to, where that is recorded. introspection: it asks about the
+    gateway itself, and is neither work in flight nor worth a line in the log.
     """
 
     request: BaseRequest
@@ -54,6 +55,7 @@ class Exchange:
     outcome: str = ""
     choices: int = 0
     legs: int = 0
+    trace: Trace | None = None
     headers: dict[str, str] = field(default_factory=dict)
     response: StreamResponse | None = None
 

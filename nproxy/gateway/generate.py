@@ -117,8 +117,8 @@ async def _drive(
         jitter=random.random,
         draw=_draw,
     )
-    observer = Observer(app.metrics, upstream.name, exchange.model, exchange.started, grant)
     legs = Legs(exchange, request, attempt)
+    observer = Observer(app.metrics, exchange, grant, partial(upstream.count, legs.kin))
     drive = Drive(
         exchange,
         conduct,
@@ -132,7 +132,7 @@ async def _drive(
         await drive.run()
     finally:
         app.drives.discard(drive)
-        observer.ended(request.choices)
+        observer.ended(request.choices, well=exchange.outcome == "ok")
     return drive.fell_back
 
 

@@ -7,16 +7,19 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
 
-from prometheus_client import CONTENT_TYPE_LATEST
+from aiohttp import hdrs
 
 from nproxy.config import Config
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.errors import not_ready, unknown_url
 from nproxy.openai.jsonvalue import dumps
+from nproxy.telemetry.formats import negotiated
+from nproxy.telemetry.metrics import ENGINE_PREFIX
+from nproxy.telemetry.sums import Report, exposition, report_of_text
 from nproxy.upstreams.breaker import State
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.upstream import Upstream
+from nproxy.upstreams.upstream import OK, Upstream
 
 ENGINE_METRICS_SECONDS = 2.0
 
@@ -32,8 +35,8 @@ async def ready(app: App, exchange: Exchange) -> None:
 
 
 async def metrics(app: App, exchange: Exchange) -> None:
-    """The Prometheus text format, over all workers; the built-in engine's own metrics stand behind the gateway's."""
-    await tell_metrics(exchange, app.config, partial(exposition, app) if app.whole is None else app.whole.exposition)
+    """What a scrape reads, over all workers; the built-in engine's own metrics stand behind the gateway's."""
+    await tell_metrics(exchange, app.config, partial(report, app) if app.whole is None else app.whole.report)
 
 
 async def status(app: App, exchange: Exchange) -> None:
@@ -54,11 +57,13 @@ async def tell_ready(exchange: Exchange, reason: str | None) -> None:
     await exchange.respond(200, b'{"status":"ready"}')
 
 
-async def tell_metrics(exchange: Exchange, config: Config, read: Callable[[], Awaitable[bytes]]) -> None:
-    """Answer /metrics, on any port, with what `read` gives."""
+async def tell_metrics(exchange: Exchange, config: Config, read: Callable[[], Awaitable[Report]]) -> None:
+    """Answer /metrics, on any port, with what `read` gives, in the form that the client likes best."""
     if not config.telemetry.metrics:
         raise unknown_url("Metrics are switched off.")
-    await exchange.respond(200, await read(), content_type=CONTENT_TYPE_LATEST)
+    form = negotiated(",".join(exchange.request.headers.getall(hdrs.ACCEPT, ())))
+    told = exposition(await read(), form)
+    await exchange.respond(200, told, {hdrs.VARY: hdrs.ACCEPT}, content_type=form.content_type)
 
 
 async def why_unready(app: App) -> str | None:
@@ -69,11 +74,16 @@ async def why_unready(app: App) -> str | None:
     return None if any(answering) else "No upstream answers."
 
 
-async def exposition(app: App) -> bytes:
+async def report(app: App) -> Report:
     """The metrics of this process, and those of the engine."""
-    engine = b"" if app.engine is None else await app.engine.document("/metrics", ENGINE_METRICS_SECONDS)
+    engine = {} if app.engine is None else await engine_report(app.engine)
     look(app)
-    return app.metrics.exposition(engine)
+    return {**app.metrics.report(), **engine}
+
+
+async def engine_report(engine: Upstream) -> Report:
+    """What the built-in engine tells of itself; nothing where it does not answer."""
+    return report_of_text(await engine.document("/metrics", ENGINE_METRICS_SECONDS), ENGINE_PREFIX)
 
 
 def look(app: App) -> None:
@@ -122,7 +132,8 @@ def _describe_replica(replica: Replica) -> dict[str, object]:
 
 
 def _show_replicas(app: App) -> None:
-    """Set the gauges anew: replicas that left leave them too."""
+    """Set all that is known of replicas anew: those that left leave the metrics too."""
+    app.metrics.replica_calls.clear()
     app.metrics.replica_up.clear()
     app.metrics.breaker_open.clear()
     for upstream in app.upstreams.all:
@@ -131,6 +142,8 @@ def _show_replicas(app: App) -> None:
             if replica.up is not None:
                 app.metrics.replica_up.labels(*labels).set(replica.up)
             app.metrics.breaker_open.labels(*labels).set(replica.breaker_state is not State.CLOSED)
+            for outcome, calls in {OK: 0, **replica.ended}.items():
+                app.metrics.replica_calls.labels(*labels, outcome).inc(calls)
 
 
 def _show_capabilities(app: App) -> None:

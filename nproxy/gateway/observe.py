@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from nproxy.choices.commands import ChoiceFinished, Spent
 from nproxy.choices.events import Event, Failure, LegChunk
 from nproxy.choices.leg import Leg
+from nproxy.gateway.exchange import Exchange
 from nproxy.telemetry.metrics import Metrics
+from nproxy.upstreams.upstream import CANCELLED, OK
 
 
 class Account(Protocol):
@@ -28,33 +30,44 @@ class Observer:
     __slots__ = (
         "_account",
         "_clock",
+        "_completion",
+        "_count_call",
+        "_first",
         "_first_finish",
         "_gaps",
+        "_labels",
         "_last",
         "_last_finish",
         "_metrics",
         "_model",
+        "_opened",
         "_started",
-        "_unjudged",
+        "_trace",
         "_upstream",
     )
 
-    def __init__(self, metrics: Metrics, upstream: str, model: str, started: float, account: Account) -> None:
+    def __init__(
+        self, metrics: Metrics, exchange: Exchange, account: Account, count_call: Callable[[int, str], None]
+    ) -> None:
+        """count_call: hears how each leg's call ended."""
         self._account = account
+        self._count_call = count_call
         self._metrics = metrics
-        self._upstream = upstream
-        self._model = model
-        self._started = started
+        self._upstream, self._model = exchange.upstream, exchange.model
+        self._labels = (exchange.endpoint, exchange.upstream, exchange.model)
+        self._trace = exchange.trace
+        self._started = exchange.started
         self._clock = asyncio.get_running_loop().time
-        self._unjudged: set[int] = set()  # legs whose last call is not known to have gone well or badly
+        self._opened: dict[int, float] = {}  # when legs were that have not been judged since
         self._last: dict[int, float] = {}
-        self._gaps = metrics.inter_token(upstream, model)
-        self._first_finish = self._last_finish = 0.0
+        self._gaps = metrics.inter_token(*self._labels)
+        self._first = self._first_finish = self._last_finish = 0.0
+        self._completion = 0
 
     def leg_opened(self, leg: Leg) -> None:
         self._metrics.leg_width.observe(leg.width)
         self._metrics.inflight_legs(self._upstream).inc()
-        self._unjudged.add(leg.number)
+        self._opened[leg.number] = self._clock()
 
     def leg_closed(self) -> None:
         """A call is over, whatever becomes of what it brought."""
@@ -62,8 +75,7 @@ class Observer:
 
     def call_ended(self, leg: int, failure: Failure | None) -> None:
         """What became of a leg's last call: a whole answer that nobody can read is known as one only here."""
-        self._unjudged.discard(leg)
-        self._metrics.legs(self._upstream, "ok" if failure is None else failure.kind.value).inc()
+        self._count(leg, OK if failure is None else failure.kind.value)
 
     def batch(self, leg: int, events: Sequence[Event]) -> None:
         """Note one batch of a leg."""
@@ -74,7 +86,8 @@ class Observer:
             if last is not None:
                 self._gaps.observe(now - last)
             elif not self._last:
-                self._metrics.first_token(self._upstream, self._model).observe(now - self._started)
+                self._first = now
+                self._metrics.first_token(*self._labels).observe(now - self._started, self._trace)
             self._last[leg] = now
 
     def choice_finished(self, command: ChoiceFinished) -> None:
@@ -90,8 +103,9 @@ class Observer:
             ("completion", "upstream", spent.upstream_completion),
         ):
             if count:
-                self._metrics.tokens(self._upstream, self._model, kind, side).inc(count)
+                self._metrics.tokens(*self._labels, kind, side).observe(count)
         if spent.client_prompt is not None and spent.client_completion is not None:
+            self._completion = spent.client_completion
             self._account.spend(spent.client_prompt, spent.client_completion)
         if spent.prompt_saved:
             self._metrics.prompt_saved(self._upstream, self._model).inc(spent.prompt_saved)
@@ -105,12 +119,22 @@ class Observer:
     def resumed(self, how: str, outcome: str) -> None:
         self._metrics.resumes(self._upstream, how, outcome).inc()
 
-    def ended(self, choices: int) -> None:
-        """The request is over; calls that were still wanted are left."""
-        if self._unjudged:
-            self._metrics.legs(self._upstream, "cancelled").inc(len(self._unjudged))
+    def ended(self, choices: int, *, well: bool) -> None:
+        """The request is over, well or not; calls that were still wanted are left."""
+        for leg in list(self._opened):
+            self._count(leg, CANCELLED)
         if choices > 1 and self._first_finish:
             self._metrics.skew(self._upstream, self._model).observe(self._last_finish - self._first_finish)
+        following = self._completion / choices - 1  # tokens of a choice behind its first: choices come side by side
+        if well and self._last and following > 0:
+            self._metrics.per_token(*self._labels).observe((max(self._last.values()) - self._first) / following)
+
+    def _count(self, leg: int, outcome: str) -> None:
+        """Count a call that is over."""
+        opened = self._opened.pop(leg, None)
+        if opened is not None:
+            self._metrics.legs(*self._labels, outcome).observe(self._clock() - opened, self._trace)
+            self._count_call(leg, outcome)
 
 
 _REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error"})

@@ -9,25 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from nproxy.telemetry import genai
 from nproxy.telemetry.logs import dropped_lines
+from nproxy.telemetry.observed import Observed, View
 from nproxy.telemetry.sums import Across, Report, report
 
 OTHER = "other"
 MOST_LISTED_MODELS = 100
 """Models of one upstream's own list that become label values; each is some hundred series."""
-ENGINE_PREFIX = b"nproxy_engine_"
+ENGINE_PREFIX = "nproxy_engine_"
+"""Of what the built-in engine tells of itself."""
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAITS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -82,6 +77,13 @@ class CommonMetrics:
     def _gauge(self, name: str, text: str, *labels: str, across: Across) -> Callable[..., Gauge]:
         return cache(self._plain(name, text, *labels, across=across).labels)
 
+    def _observed(
+        self, labels: tuple[str, ...], *views: View, bounds: tuple[float, ...] = ()
+    ) -> Callable[..., Histogram]:
+        observed = Observed(labels, bounds, views)
+        self.registry.register(observed)
+        return observed.at
+
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
         return cache(Histogram(f"nproxy_{name}", text, labels, registry=self.registry, buckets=buckets).labels)
 
@@ -107,10 +109,16 @@ class Metrics(CommonMetrics):
         super().__init__(version)
         registry = self.registry
         counter, plain, gauge, histogram = self._counter, self._plain, self._gauge, self._histogram
+        call = ("endpoint", "upstream", "model")
         self._models: frozenset[str] = frozenset()
         self._listed: dict[str, set[str]] = {}
 
-        self.requests = counter("requests", "Requests answered.", "endpoint", "upstream", "model", "mode", "code")
+        self.requests = self._observed(
+            (*call, "mode", "code"),
+            View("nproxy_requests", "Requests answered.", (*call, "mode", "code"), tells="count"),
+            View("nproxy_request_seconds", "From the request to its end.", call, _LATENCY),
+            genai.REQUEST_DURATION,
+        )
         self.broken_answers = counter(
             "broken_answers",
             "Answers that failed when their status, a 200, had been sent.",
@@ -120,7 +128,11 @@ class Metrics(CommonMetrics):
             "outcome",
         )
         self.choices = counter("choices", "Choices finished.", "upstream", "model", "finish_reason")
-        self.legs = counter("legs", "Upstream calls ended.", "upstream", "outcome")
+        self.legs = self._observed(
+            (*call, "outcome"),
+            View("nproxy_legs", "Upstream calls ended.", ("upstream", "outcome"), tells="count"),
+            genai.CALL_DURATION,
+        )
         self.leg_width = Histogram(
             "nproxy_leg_width", "Choices that one upstream call carries.", registry=registry, buckets=_WIDTHS
         )
@@ -140,20 +152,31 @@ class Metrics(CommonMetrics):
         self.key_tokens = counter("key_tokens", "Tokens told to clients, by the name of their key.", "key", "type")
         self.key_limited = counter("key_limited", "Requests that a rate of their key refused.", "key", "what")
         self.inflight_legs = gauge("inflight_legs", "Upstream calls opened and not ended.", "upstream", across="sum")
-        self.first_token = histogram(
-            "time_to_first_token_seconds", "From the request to its first event.", _LATENCY, "upstream", "model"
+        self.first_token = self._observed(
+            call,
+            View("nproxy_time_to_first_token_seconds", "From the request to its first event.", call[1:], _LATENCY),
+            genai.FIRST_TOKEN,
         )
-        self.inter_token = histogram(
-            "inter_token_seconds", "Between the events of one upstream call.", _GAPS, "upstream", "model"
+        # for every piece of every stream: more bounds, those of the conventions, would be more work for each of them
+        self.inter_token = self._observed(
+            call,
+            View("nproxy_inter_token_seconds", "Between the events of one upstream call.", call[1:]),
+            genai.PER_CHUNK,
+            bounds=_GAPS,
         )
-        self.request_seconds = histogram(
-            "request_seconds", "From the request to its end.", _LATENCY, "endpoint", "upstream", "model"
-        )
+        self.per_token = self._observed(call, genai.PER_TOKEN)
         self.skew = histogram(
             "sibling_skew_seconds", "From the first to the last choice finished.", _LATENCY, "upstream", "model"
         )
-        self.tokens = counter(
-            "tokens", "Tokens told to clients and computed by upstreams.", "upstream", "model", "type", "side"
+        self.tokens = self._observed(
+            (*call, "type", "side"),
+            View(
+                "nproxy_tokens",
+                "Tokens told to clients and computed by upstreams.",
+                ("upstream", "model", "type", "side"),
+                tells="sum",
+            ),
+            genai.TOKEN_USAGE,
         )
         self.prompt_saved = counter(
             "prompt_tokens_saved",
@@ -171,6 +194,13 @@ class Metrics(CommonMetrics):
         )
         self.anomalies = counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
         self.fallbacks = counter("fallbacks", "Requests that went on to another upstream.", "upstream", "to")
+        self._across["nproxy_replica_calls"] = "present"
+        self.replica_calls = Counter(
+            "nproxy_replica_calls",
+            "Calls ended at a replica, those that passed through among them.",
+            ("upstream", "replica", "outcome"),
+            registry=registry,
+        )
         self.replica_up = plain(
             "replica_up", "Whether the replica was reachable last.", "upstream", "replica", across="min"
         )
@@ -203,11 +233,6 @@ class Metrics(CommonMetrics):
             return model
         return model if model in self._models else OTHER
 
-    def exposition(self, engine: bytes = b"") -> bytes:
-        """The text format, the built-in engine's own metrics behind the gateway's."""
-        own = generate_latest(self.registry)
-        return own + engine_lines(engine)
-
 
 class _DroppedLines(Collector):
     """Log lines that were not written: counted where they are dropped, which is below all metrics."""
@@ -215,16 +240,3 @@ class _DroppedLines(Collector):
     def collect(self) -> Iterable[Metric]:
         text = "Log lines that were dropped: too many waited, or their stream took none."
         yield CounterMetricFamily("nproxy_log_lines_dropped", text, value=dropped_lines())
-
-
-def engine_lines(text: bytes) -> bytes:
-    """Those lines of an engine's exposition that belong to its own names, comments included."""
-    kept = [line for line in text.split(b"\n") if _metric_name(line).startswith(ENGINE_PREFIX)]
-    return b"".join(line + b"\n" for line in kept)
-
-
-def _metric_name(line: bytes) -> bytes:
-    """The name that a sample line, or a HELP or TYPE comment, speaks of."""
-    if line.startswith((b"# HELP ", b"# TYPE ")):
-        return line[7:]
-    return line

@@ -7,20 +7,37 @@ not know the metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from prometheus_client import Metric, generate_latest
-from prometheus_client.samples import Sample
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Exemplar, Sample
 
-Across = Literal["sum", "max", "min"]
-"""What a gauge of several processes is: the sum of theirs, the greatest or the least of them."""
+from nproxy.telemetry.exemplars import newest
+from nproxy.telemetry.formats import TEXT, Format
+
+Across = Literal["sum", "present", "max", "min"]
+"""What a metric of several processes is: the sum of theirs, the greatest or the least of them.
+
+present: the sum, of what a living process has series of, by all labels but the last: what is counted may go for good,
+as replicas do.
+"""
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """A sample's name and its labels."""
 
+UNITS = ("seconds", "bytes")
+"""Units that stand at the end of a metric's name."""
+
+
+def _sum(one: float, other: float) -> float:
+    return one + other
+
+
 _FOLDS: Mapping[Across, Callable[[float, float], float]] = {
-    "sum": lambda one, other: one + other,
+    "sum": _sum,
+    "present": _sum,
     "max": max,
     "min": min,
 }
@@ -28,12 +45,13 @@ _FOLDS: Mapping[Across, Callable[[float, float], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: what kind it is, what it says, how it adds up, and its samples."""
+    """One metric: what kind it is, what it says, how it adds up, its samples, and the exemplars of some of them."""
 
     kind: str
     text: str
     across: Across
     samples: Mapping[Series, float]
+    exemplars: Mapping[Series, Exemplar] = field(default_factory=dict)
 
 
 Report = Mapping[str, Family]
@@ -47,16 +65,27 @@ class Collects(Protocol):
 
 
 def report(registry: Collects, across: Mapping[str, Across]) -> Report:
-    """What the metrics of a registry say now. across: the rules of its gauges, by their names."""
-    return {
-        metric.name: Family(
-            metric.type,
-            metric.documentation,
-            across.get(metric.name, "sum"),
-            {(sample.name, tuple(sample.labels.items())): sample.value for sample in metric.samples},
-        )
-        for metric in registry.collect()
-    }
+    """What the metrics of a registry say now. across: the rules of those that do not add up, by their names."""
+    return {metric.name: _family(metric, across.get(metric.name, "sum")) for metric in registry.collect()}
+
+
+def report_of_text(text: bytes, prefix: str) -> Report:
+    """What another process has written in the text format, as far as its metrics begin so; nothing where it is none."""
+    try:
+        families = list(text_string_to_metric_families(text.decode()))
+    except ValueError:
+        return {}
+    return {metric.name: _family(metric, "sum") for metric in families if metric.name.startswith(prefix)}
+
+
+def _family(metric: Metric, across: Across) -> Family:
+    samples, exemplars = {}, {}
+    for sample in metric.samples:
+        series = (sample.name, tuple(sample.labels.items()))
+        samples[series] = sample.value
+        if sample.exemplar is not None:
+            exemplars[series] = sample.exemplar
+    return Family(metric.type, metric.documentation, across, samples, exemplars)
 
 
 def add_up(reports: Iterable[Report]) -> Report:
@@ -71,10 +100,12 @@ def add_up(reports: Iterable[Report]) -> Report:
 
 def _folded(one: Family, other: Family) -> Family:
     fold = _FOLDS[one.across]
-    samples = dict(one.samples)
+    samples, exemplars = dict(one.samples), dict(one.exemplars)
     for series, value in other.samples.items():
         samples[series] = fold(samples[series], value) if series in samples else value
-    return Family(one.kind, one.text, one.across, samples)
+    for series, exemplar in other.exemplars.items():
+        exemplars[series] = newest((exemplars.get(series), exemplar)) or exemplar
+    return Family(one.kind, one.text, one.across, samples, exemplars)
 
 
 def lasting(one: Report) -> Report:
@@ -92,24 +123,44 @@ class Totals:
         """Keep what a process had counted; it says no more."""
         self._gone = add_up((self._gone, lasting(last)))
 
-    def over(self, living: Iterable[Report]) -> Report:
+    def over(self, living: Sequence[Report]) -> Report:
         """What the living say, and those that are gone have said."""
+        self._gone = _present(self._gone, living)
         return add_up((self._gone, *living))
 
 
-def exposition(one: Report) -> bytes:
-    """The Prometheus text format."""
-    return generate_latest(_Told(one))
+def _present(gone: Report, living: Sequence[Report]) -> Report:
+    """Without the series of what none of the living has, where it may go for good."""
+
+    def kept(name: str, family: Family) -> Family:
+        if family.across != "present":
+            return family
+        there = {labels[:-1] for one in living if name in one for _, labels in one[name].samples}
+        samples = {series: value for series, value in family.samples.items() if series[1][:-1] in there}
+        return replace(family, samples=samples)
+
+    return {name: kept(name, family) for name, family in gone.items()}
 
 
-class _Told:
+def exposition(one: Report, form: Format = TEXT) -> bytes:
+    """What a scrape reads."""
+    return form.write(_Told(one))
+
+
+class _Told(CollectorRegistry):
+    """A report as a registry."""
+
     def __init__(self, one: Report) -> None:
+        super().__init__()
         self._report = one
 
     def collect(self) -> Iterable[Metric]:
         for name, family in self._report.items():
-            metric = Metric(name, family.text, family.kind)
-            metric.samples = [Sample(sample, dict(labels), value) for (sample, labels), value in family.samples.items()]
+            metric = Metric(name, family.text, family.kind, next((u for u in UNITS if name.endswith(f"_{u}")), ""))
+            metric.samples = [
+                Sample(sample, dict(labels), value, exemplar=family.exemplars.get((sample, labels)))
+                for (sample, labels), value in family.samples.items()
+            ]
             yield metric
 
 
@@ -122,6 +173,7 @@ def as_data(one: Report) -> list[Any]:
             family.text,
             family.across,
             [[*series, repr(value)] for series, value in family.samples.items()],
+            [[*series, *exemplar] for series, exemplar in family.exemplars.items()],
         ]
         for name, family in one.items()
     ]
@@ -134,10 +186,15 @@ def from_data(data: Sequence[Any]) -> Report:
             kind,
             text,
             across,
+            {_series(sample, labels): float(number) for sample, labels, number in samples},
             {
-                (sample, tuple((label, value) for label, value in labels)): float(number)
-                for sample, labels, number in samples
+                _series(sample, labels): Exemplar(dict(trace), float(value), float(at))
+                for sample, labels, trace, value, at in exemplars
             },
         )
-        for name, kind, text, across, samples in data
+        for name, kind, text, across, samples, exemplars in data
     }
+
+
+def _series(sample: str, labels: Iterable[Sequence[str]]) -> Series:
+    return sample, tuple((label, value) for label, value in labels)

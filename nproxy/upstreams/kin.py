@@ -14,9 +14,9 @@ class Kin:
     model: the upstream's name of the one that they ask for, None where that is not known; not every replica may serve
     it. together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first, by which
     that one is chosen; None where any will do. replica: where the last of them went. at: where each leg's last call
-    went. failed: the replicas that each leg has failed on, which it avoids while another one can take it. blamed,
-    praised: the replicas whose breakers have counted a failure, or a success, of this request; each counts once there,
-    however many of its legs there are.
+    went. uncounted: those of calls whose end is not counted yet. failed: the replicas that each leg has failed on,
+    which it avoids while another one can take it. blamed, praised: the replicas whose breakers have counted a failure,
+    or a success, of this request; each counts once there, however many of its legs there are.
     """
 
     model: str | None = None
@@ -24,6 +24,7 @@ class Kin:
     prompt: bytes | None = None
     replica: Replica | None = None
     at: dict[int, Replica] = field(default_factory=dict)
+    uncounted: dict[int, Replica] = field(default_factory=dict)
     failed: dict[int, set[Replica]] = field(default_factory=dict)
     blamed: set[Replica] = field(default_factory=set)
     praised: set[Replica] = field(default_factory=set)

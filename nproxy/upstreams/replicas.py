@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,11 +37,11 @@ class Replica:
     authority: the name and port that it is called by, where its URL holds an address. source: how it is known of.
     weight: its share of the calls, measured against the others'. models: the upstream's names of those that it serves,
     None for all of the upstream's. draining: it gets no new calls.
-    legs, choices: calls in flight and the choices they carry. begun: calls so far. reserved: one of them
-    has the replica for itself. speaker: whose answer said something last. trusted_until: by then it is known to stream
-    several calls at once, in monotonic seconds. up: whether the last attempt to reach it succeeded, None before the
-    first. resting_until: it asked to be left alone till then. breaker, looks: how it fares, by calls and while nobody
-    calls it. lifelines: of the calls in flight.
+    legs, choices: calls in flight and the choices they carry. begun: calls so far. ended: how many of them ended how,
+    for the metrics. reserved: one of them has the replica for itself. speaker: whose answer said something last.
+    trusted_until: by then it is known to stream several calls at once, in monotonic seconds. up: whether the last
+    attempt to reach it succeeded, None before the first. resting_until: it asked to be left alone till then. breaker,
+    looks: how it fares, by calls and while nobody calls it. lifelines: of the calls in flight.
     """
 
     base: str
@@ -54,6 +55,7 @@ class Replica:
     legs: int = 0
     choices: int = 0
     begun: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
     reserved: bool = False
     speaker: object | None = None
     trusted_until: float = -inf

@@ -30,6 +30,8 @@ from nproxy.upstreams.sessions import Sessions
 
 LIST_SECONDS = 3.0
 LIST_BYTES = 4 << 20
+OK, CANCELLED = "ok", "cancelled"
+"""How calls end that do not fail; the others end as their failure's kind says."""
 _NO_HEADERS: Mapping[str, str] = {}
 
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
@@ -166,16 +168,23 @@ class Upstream:
                 self.gate.heard(replica, kin)
                 yield answer
                 status = Failure(FailureKind.STATUS, "It answered.", status=answer.status)
-                self.judge(kin, 0, status if answer.status >= 400 else None)
+                self._passed_on(kin, status if answer.status >= 400 else None)
         except ForwardError as error:
-            self.judge(kin, 0, error.failure)
+            self._passed_on(kin, error.failure)
             raise
         except NobodyError as nobody:
             raise ForwardError(unavailable(self.name, nobody.seconds)) from None
         except GivenUpError:
             failure = given_up(self.name, spoken=False)
-            self.judge(kin, 0, failure)
+            self._passed_on(kin, failure)
             raise ForwardError(failure) from None
+        except BaseException:
+            self.count(kin, 0, CANCELLED)
+            raise
+
+    def _passed_on(self, kin: Kin, failure: Failure | None) -> None:
+        self.judge(kin, 0, failure)
+        self.count(kin, 0, OK if failure is None else failure.kind)
 
     def _failed(self, kin: Kin, replica: Replica, leg: int, failure: Failure) -> Failure:
         """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while."""
@@ -190,6 +199,11 @@ class Upstream:
         if self.gate.judge(kin, leg, failure) and failure is not None:
             # not its message, which may be the server's own words, and these the prompt's
             log.warning("a replica's breaker is open", extra=self._fields(kin.at[leg], why=failure.kind.value))
+
+    def count(self, kin: Kin, leg: int, outcome: str) -> None:
+        """Note for the metrics how a leg's last call ended, once; nothing where no replica was called."""
+        if (replica := kin.uncounted.pop(leg, None)) is not None:
+            replica.ended[outcome] += 1
 
     @property
     def watched(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised whenever a message changes its name or meaning."""
 
 Json = Any

@@ -16,11 +16,11 @@ from nproxy.config import Config, Reading
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.clerk import Clerk, owner
 from nproxy.gateway.admission.messages import Answer, Room, message_of, to_data
-from nproxy.gateway.introspect import ENGINE_METRICS_SECONDS
+from nproxy.gateway.introspect import engine_report
 from nproxy.gateway.reload import History
 from nproxy.telemetry import logs
-from nproxy.telemetry.metrics import ParentMetrics, engine_lines
-from nproxy.telemetry.sums import exposition
+from nproxy.telemetry.metrics import ParentMetrics
+from nproxy.telemetry.sums import Report, add_up, as_data
 from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.registry import Snapshot
@@ -149,7 +149,7 @@ class Parent:
         answer: Json
         match query.what:
             case "metrics":
-                answer = (await self.exposition()).decode()
+                answer = as_data(await self.report())
             case "status":
                 answer = await self.status()
             case "ready":
@@ -160,15 +160,12 @@ class Parent:
 
     # ---- what they are as a whole
 
-    async def exposition(self) -> bytes:
+    async def report(self) -> Report:
         """All workers' metrics added up, the parent's own, and the engine's."""
-        engine, workers = await asyncio.gather(self._engine_metrics(), self.supervisor.report())
+        workers, *engines = await asyncio.gather(self.supervisor.report(), *map(engine_report, self._engine.all))
         for state in ("starting", "serving", "leaving"):
             self._metrics.workers(state).set(sum(worker.state == state for worker in self.supervisor.living))
-        return exposition({**workers, **self._metrics.report()}) + engine_lines(engine)
-
-    async def _engine_metrics(self) -> bytes:
-        return b"".join([await engine.document("/metrics", ENGINE_METRICS_SECONDS) for engine in self._engine.all])
+        return {**workers, **self._metrics.report(), **add_up(engines)}
 
     async def status(self) -> Mapping[str, object]:
         """What all workers tell as one, and each worker."""

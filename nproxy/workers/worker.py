@@ -24,7 +24,7 @@ from nproxy.gateway.introspect import look, status_document, why_unready
 from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
-from nproxy.telemetry.sums import as_data
+from nproxy.telemetry.sums import Report, as_data, from_data
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.lessons import lesson_of, taught
 from nproxy.workers.messages import (
@@ -226,9 +226,8 @@ class _Parent:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def exposition(self) -> bytes:
-        told: str = await self._ask("metrics")
-        return told.encode()
+    async def report(self) -> Report:
+        return from_data(await self._ask("metrics"))
 
     async def status(self) -> Mapping[str, object]:
         told: Mapping[str, object] = await self._ask("status")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from nproxy.telemetry.metrics import MOST_LISTED_MODELS, Metrics, engine_lines
+from nproxy.telemetry.metrics import MOST_LISTED_MODELS, Metrics
+from nproxy.telemetry.sums import exposition
 
 NAMES = (
     "requests",
+    "broken_answers",
     "choices",
     "legs",
     "leg_width",
@@ -24,6 +24,7 @@ NAMES = (
     "capability",
     "anomalies",
     "broken_answers",
+    "replica_calls",
     "replica_up",
     "breaker_open",
     "fallbacks",
@@ -44,6 +45,14 @@ NAMES = (
     "key_tokens",
     "key_limited",
 )
+GENAI = {
+    "gen_ai_server_request_duration_seconds",
+    "gen_ai_server_time_to_first_token_seconds",
+    "gen_ai_server_time_per_output_token_seconds",
+    "gen_ai_client_operation_duration_seconds",
+    "gen_ai_client_operation_time_per_output_chunk_seconds",
+    "gen_ai_client_token_usage",
+}
 
 
 def metrics() -> Metrics:
@@ -51,15 +60,14 @@ def metrics() -> Metrics:
 
 
 def test_names() -> None:
-    names = {family.name for family in text_string_to_metric_families(metrics().exposition().decode())}
-    assert names == {f"nproxy_{name}" for name in NAMES}
+    assert {family.name for family in metrics().registry.collect()} == {f"nproxy_{name}" for name in NAMES} | GENAI
 
 
 def test_two_processes_worth_of_metrics_do_not_meet() -> None:
     one, two = metrics(), metrics()
     one.inflight_choices.set(3)
-    assert b"nproxy_inflight_choices 3.0" in one.exposition()
-    assert b"nproxy_inflight_choices 0.0" in two.exposition()
+    assert b"nproxy_inflight_choices 3.0" in exposition(one.report())
+    assert b"nproxy_inflight_choices 0.0" in exposition(two.report())
 
 
 def test_unknown_models_are_other() -> None:
@@ -72,8 +80,8 @@ def test_names_of_another_configuration_come_to_those_that_are_there() -> None:
     labels.inflight_legs("u").inc()
     labels.name(["u", "v"], ["k"])
     assert [labels.model_label(name, "u") for name in ("m", "k", "x")] == ["m", "k", "other"]
-    assert b'nproxy_inflight_legs{upstream="u"} 1.0' in labels.exposition()
-    assert b'nproxy_inflight_legs{upstream="v"} 0.0' in labels.exposition()
+    assert b'nproxy_inflight_legs{upstream="u"} 1.0' in exposition(labels.report())
+    assert b'nproxy_inflight_legs{upstream="v"} 0.0' in exposition(labels.report())
 
 
 def test_a_model_that_its_upstream_lists_has_its_name_for_good() -> None:
@@ -90,9 +98,3 @@ def test_so_many_listed_models_have_their_names_and_further_ones_are_other() -> 
     assert shown == [*names[:-1], "other"]
     assert labels.model_label(names[0], "u", listed=True) == names[0]
     assert labels.model_label(names[-1], "v", listed=True) == names[-1], "the bound is each upstream's own"
-
-
-def test_only_the_engines_own_lines_are_taken() -> None:
-    text = b"# HELP nproxy_engine_a A.\n# TYPE nproxy_engine_a gauge\nnproxy_engine_a 1\n# HELP b B.\nb 2\n\n"
-    assert engine_lines(text) == b"# HELP nproxy_engine_a A.\n# TYPE nproxy_engine_a gauge\nnproxy_engine_a 1\n"
-    assert engine_lines(b"") == b""

@@ -7,14 +7,31 @@ from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from nproxy.telemetry.exemplars import Trace
 from nproxy.telemetry.metrics import Metrics
-from nproxy.telemetry.sums import Family, Report, Totals, add_up, as_data, exposition, from_data, lasting
+from nproxy.telemetry.sums import (
+    Family,
+    Report,
+    Totals,
+    add_up,
+    as_data,
+    exposition,
+    from_data,
+    lasting,
+    report_of_text,
+)
 
 
 def metrics() -> Metrics:
     return Metrics(version="1", upstreams=["u"], models=["m"])
+
+
+def observed(one: Metrics, code: str, times: int = 1, trace: Trace | None = None) -> None:
+    for _ in range(times):
+        one.requests("completions", "u", "m", "native", code).observe(0.5, trace)
 
 
 def sample(report: Report, name: str, **labels: str) -> float:
@@ -27,18 +44,18 @@ def sample(report: Report, name: str, **labels: str) -> float:
 
 def test_a_report_is_written_as_the_registry_itself_is() -> None:
     one = metrics()
-    one.requests("/v1", "u", "m", "native", "200").inc(3)
+    observed(one, "200", 3)
     one.leg_width.observe(5)
     one.capability.labels("u", "m", "n").set(inf)
-    assert exposition(one.report()) == one.exposition()
+    assert exposition(one.report()) == generate_latest(one.registry)
     assert from_data(json.loads(json.dumps(as_data(one.report())))) == one.report()
 
 
 def test_counters_and_histograms_add_up_and_each_gauge_by_its_rule() -> None:
     one, two = metrics(), metrics()
-    one.requests("/v1", "u", "m", "native", "200").inc(3)
-    two.requests("/v1", "u", "m", "native", "200").inc(4)
-    two.requests("/v1", "u", "m", "native", "500").inc()
+    observed(one, "200", 3)
+    observed(two, "200", 4)
+    observed(two, "500")
     one.leg_width.observe(1)
     two.leg_width.observe(100)
     one.inflight_requests.set(5)
@@ -48,7 +65,7 @@ def test_counters_and_histograms_add_up_and_each_gauge_by_its_rule() -> None:
     one.replica_up.labels("u", "r").set(1)
     two.replica_up.labels("u", "r").set(0)
     whole = add_up((one.report(), two.report()))
-    labels = {"endpoint": "/v1", "upstream": "u", "model": "m", "mode": "native"}
+    labels = {"endpoint": "completions", "upstream": "u", "model": "m", "mode": "native"}
     assert sample(whole, "nproxy_requests_total", **labels, code="200") == 7
     assert sample(whole, "nproxy_requests_total", **labels, code="500") == 1
     assert sample(whole, "nproxy_leg_width_bucket", le="8.0") == 1
@@ -62,7 +79,8 @@ def test_counters_and_histograms_add_up_and_each_gauge_by_its_rule() -> None:
 
 def test_a_process_that_is_gone_leaves_what_it_counted_and_not_how_it_stood() -> None:
     one, two, totals = metrics(), metrics(), Totals()
-    one.legs("u", "ok").inc(9)
+    for _ in range(9):
+        one.legs("completions", "u", "m", "ok").observe(1.0)
     one.inflight_requests.set(4)
     totals.retire(one.report())
     whole = totals.over([two.report()])
@@ -70,6 +88,50 @@ def test_a_process_that_is_gone_leaves_what_it_counted_and_not_how_it_stood() ->
     assert sample(whole, "nproxy_inflight_requests") == 0
     families = list(text_string_to_metric_families(exposition(whole).decode()))
     assert len(families) == len({family.name for family in families})
+
+
+def exemplars(report: Report, name: str) -> dict[str, str]:
+    """The trace of each bucket of a metric that has one."""
+    family = report[name]
+    return {dict(labels)["le"]: trace.labels["trace_id"] for (_, labels), trace in family.exemplars.items()}
+
+
+def test_of_exemplars_the_newest_stays() -> None:
+    one, two, totals = metrics(), metrics(), Totals()
+    observed(one, "200", trace={"trace_id": "first"})
+    observed(two, "200", trace={"trace_id": "second"})
+    one.requests("completions", "u", "m", "native", "200").observe(20.0, {"trace_id": "slow"})
+    reports = [one.report(), two.report()]
+    for parts in (reports, reports[::-1]):
+        assert exemplars(add_up(parts), "nproxy_request_seconds") == {"0.5": "second", "30.0": "slow"}
+    totals.retire(two.report())
+    assert exemplars(totals.over([one.report()]), "nproxy_request_seconds") == {"0.5": "second", "30.0": "slow"}
+    assert from_data(json.loads(json.dumps(as_data(add_up(reports))))) == add_up(reports)
+
+
+def test_what_is_counted_of_replicas_goes_with_them() -> None:
+    """Replicas come and go for as long as the parent lives: of those that no worker has any more, nothing is left."""
+    one, two, totals = metrics(), metrics(), Totals()
+    one.replica_calls.labels("u", "stays", "ok").inc(3)
+    one.replica_calls.labels("u", "stays", "timeout").inc(2)
+    one.replica_calls.labels("u", "goes", "ok").inc(5)
+    two.replica_calls.labels("u", "stays", "ok").inc(4)
+    totals.retire(one.report())
+    whole = totals.over([two.report()])
+    told = {dict(labels)["replica"] for _, labels in whole["nproxy_replica_calls"].samples}
+    assert told == {"stays"}
+    assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="stays", outcome="ok") == 7
+    assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="stays", outcome="timeout") == 2
+    two.replica_calls.labels("u", "goes", "ok").inc(0)
+    whole = totals.over([two.report()])
+    assert sample(whole, "nproxy_replica_calls_total", upstream="u", replica="goes", outcome="ok") == 0, "forgotten"
+
+
+def test_another_processes_text_is_read_as_far_as_it_is_its_own() -> None:
+    text = b"# HELP nproxy_engine_a_total A.\n# TYPE nproxy_engine_a_total counter\nnproxy_engine_a_total 1\nb 2\n"
+    told = report_of_text(text, "nproxy_engine_")
+    assert exposition(told) == text.replace(b" 1\nb 2", b" 1.0")
+    assert report_of_text(b"", "nproxy_engine_") == report_of_text(b"no {metrics", "nproxy_engine_") == {}
 
 
 counts = st.dictionaries(st.sampled_from("abc"), st.integers(0, 1000), max_size=3)
@@ -98,9 +160,9 @@ def test_the_order_does_not_matter(parts: list[Report]) -> None:
 @given(reports(), st.lists(st.integers(0, 3)))
 def test_no_counter_goes_back_when_processes_end(parts: list[Report], ends: list[int]) -> None:
     totals, living = Totals(), dict(enumerate(parts))
-    before = lasting(totals.over(living.values()))
+    before = lasting(totals.over([*living.values()]))
     for end in ends:
         if end in living:
             totals.retire(living.pop(end))
-        after = lasting(totals.over(living.values()))
+        after = lasting(totals.over([*living.values()]))
         assert after == before

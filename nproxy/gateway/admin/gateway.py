@@ -7,9 +7,10 @@ from typing import Protocol
 
 from nproxy.config import Config
 from nproxy.gateway.app import App
-from nproxy.gateway.introspect import exposition, status_document, why_unready
+from nproxy.gateway.introspect import report, status_document, why_unready
 from nproxy.gateway.whole import Whole
 from nproxy.openai.errors import ApiError
+from nproxy.telemetry.sums import Report
 
 
 class Gateway(Whole, Protocol):
@@ -39,8 +40,8 @@ class Alone:
     def config(self) -> Config:
         return self._app.config
 
-    async def exposition(self) -> bytes:
-        return await exposition(self._app)
+    async def report(self) -> Report:
+        return await report(self._app)
 
     async def status(self) -> Mapping[str, object]:
         return status_document(self._app)

@@ -46,7 +46,7 @@ async def _ready(behind: Behind, exchange: Exchange, _: str) -> None:
 
 
 async def _metrics(behind: Behind, exchange: Exchange, _: str) -> None:
-    await tell_metrics(exchange, behind.gateway.config, behind.gateway.exposition)
+    await tell_metrics(exchange, behind.gateway.config, behind.gateway.report)
 
 
 async def _status(behind: Behind, exchange: Exchange, _: str) -> None:

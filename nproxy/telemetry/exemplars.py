@@ -1,0 +1,24 @@
+"""Exemplars: which trace an observation belongs to, so that a slow bucket leads to a request that was slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.samples import Exemplar
+
+Trace = dict[str, str]
+"""The labels of an exemplar."""
+
+
+def exemplar(trace_id: str) -> Trace | None:
+    """Observe with this where a trace is recorded, whose id it is; of others ("") there is nothing to look at."""
+    return {"trace_id": trace_id} if trace_id else None
+
+
+def newest(exemplars: Iterable[Exemplar | None]) -> Exemplar | None:
+    """The one that was observed last, None where there is none."""
+    return max((one for one in exemplars if one is not None), key=_observed_at, default=None)
+
+
+def _observed_at(exemplar: Exemplar) -> float:
+    return 0.0 if exemplar.timestamp is None else float(exemplar.timestamp)

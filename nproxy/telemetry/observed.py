@@ -1,0 +1,128 @@
+"""What is observed once and told under several names: a histogram of many labels and bounds, and views of it.
+
+A view leaves out labels and bounds. Its bounds are among those that are observed, so its buckets hold exactly what an
+instrument of its own would hold, and nothing is observed twice to have another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby, pairwise
+from math import inf
+from typing import Literal
+
+from prometheus_client import Histogram, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar, Sample
+from prometheus_client.utils import floatToGoString
+
+from nproxy.telemetry.exemplars import newest
+
+Labels = Mapping[str, str]
+
+
+def as_they_are(labels: Labels) -> Labels | None:
+    return labels
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One name for what is observed.
+
+    name: without `_total`. labels: those it has. bounds: of its buckets, without +Inf; those that are observed where it
+    has none. tells: a histogram, or a counter of the observations or of what they add up to. labelled: its labels, and
+    maybe more, from those that are observed; None where such an observation is not told under this name.
+    """
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    bounds: tuple[float, ...] = ()
+    tells: Literal["buckets", "count", "sum"] = "buckets"
+    labelled: Callable[[Labels], Labels | None] = as_they_are
+
+
+@dataclass(slots=True)
+class _Observations:
+    """counts: in and below each bucket, +Inf's last. exemplars: one for each bucket. total: what they add up to."""
+
+    counts: list[float]
+    exemplars: list[Exemplar | None]
+    total: float
+
+    def add(self, other: _Observations) -> None:
+        self.counts = [one + more for one, more in zip(self.counts, other.counts, strict=True)]
+        self.exemplars = [newest(pair) for pair in zip(self.exemplars, other.exemplars, strict=True)]
+        self.total += other.total
+
+
+class Observed(Collector):
+    """A histogram that is told by its views only. `at(*label values)` gives what to observe in.
+
+    bounds: of its buckets, beside those that the views have. Raises ValueError for a view with other labels or bounds.
+    """
+
+    def __init__(self, labels: tuple[str, ...], bounds: Sequence[float], views: Sequence[View]) -> None:
+        self._bounds = sorted({*bounds, inf}.union(*(view.bounds for view in views)))
+        histogram = Histogram("observed", "", labels, registry=None, buckets=self._bounds)
+        self.at = cache(histogram.labels)
+        self._histogram = histogram
+        self._views = views
+
+    def collect(self) -> Iterator[Metric]:
+        (metric,) = self._histogram.collect()
+        observed = list(_observed(metric.samples, len(self._bounds)))
+        for view in self._views:
+            yield self._told(view, observed)
+
+    def _told(self, view: View, observed: Iterable[tuple[Labels, _Observations]]) -> Metric:
+        series: dict[tuple[str, ...], _Observations] = {}
+        for labels, observations in observed:
+            if (named := view.labelled(labels)) is None:
+                continue
+            key = tuple(named[name] for name in view.labels)
+            if key in series:
+                series[key].add(observations)
+            else:
+                series[key] = _Observations(observations.counts, observations.exemplars, observations.total)
+        return self._histogram_of(view, series) if view.tells == "buckets" else _counter_of(view, series)
+
+    def _histogram_of(self, view: View, series: Mapping[tuple[str, ...], _Observations]) -> Metric:
+        family = HistogramMetricFamily(view.name, view.text, labels=view.labels)
+        ends = [self._bounds.index(bound) + 1 for bound in (*(view.bounds or self._bounds[:-1]), inf)]
+        for key, observations in series.items():
+            buckets = [
+                (_written(self._bounds[end - 1]), observations.counts[end - 1], exemplar)
+                for begin, end in pairwise((0, *ends))
+                for exemplar in (newest(observations.exemplars[begin:end]),)
+            ]
+            family.add_metric(key, buckets, observations.total)  # type: ignore[arg-type]  # None is no exemplar
+        return family
+
+
+def _written(bound: float) -> str:
+    text: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
+    return text
+
+
+def _counter_of(view: View, series: Mapping[tuple[str, ...], _Observations]) -> Metric:
+    family = CounterMetricFamily(view.name, view.text, labels=view.labels)
+    for key, observations in series.items():
+        family.add_metric(key, observations.counts[-1] if view.tells == "count" else observations.total)
+    return family
+
+
+def _observed(samples: Iterable[Sample], buckets: int) -> Iterator[tuple[Labels, _Observations]]:
+    """A histogram's samples, those of each series together."""
+
+    def series(sample: Sample) -> dict[str, str]:
+        return {name: value for name, value in sample.labels.items() if name != "le"}
+
+    for labels, group in groupby(samples, series):
+        told = list(group)
+        total = next(sample.value for sample in told if sample.name.endswith("_sum"))
+        held = told[:buckets]
+        yield labels, _Observations([one.value for one in held], [one.exemplar for one in held], total)
