@@ -13,6 +13,7 @@ from nproxy import __version__
 from nproxy.cli.bench.options import bench
 from nproxy.cli.chat.options import chat
 from nproxy.cli.completion import completion
+from nproxy.cli.dashboards.options import dashboards
 from nproxy.cli.models.options import models
 from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
 
@@ -34,7 +35,7 @@ def main() -> None:
     """
 
 
-for _command in (bench, chat, completion, models):
+for _command in (bench, chat, completion, dashboards, models):
     main.add_command(_command)
 
 

@@ -1,0 +1,42 @@
+"""Dashboards and rules as files: in a wheel they lie beside this module, in a source tree in grafana/."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_PACKAGED = Path(__file__).with_name("files")
+_TREE = Path(__file__).resolve().parents[3] / "grafana"
+_GUIDES = "docs/guides/"
+
+
+def write(folder: Path, *, datasource: str | None, guides: str | None) -> Iterator[Path]:
+    """Write all of them below a folder, and tell each file. Raises OSError.
+
+    datasource: by its name, the only one that dashboards then take. guides: stands before the links of alerts, which
+    are paths of the source tree otherwise.
+    """
+    source = _PACKAGED if _PACKAGED.is_dir() else _TREE
+    for file in sorted((*source.glob("dashboards/*.json"), *source.glob("rules/*.yml"))):
+        text = file.read_text("utf-8")
+        if datasource is not None and file.suffix == ".json":
+            text = _bound(text, datasource)
+        if guides is not None and file.suffix == ".yml":
+            text = text.replace(f"runbook_url: {_GUIDES}", f"runbook_url: {guides.rstrip('/')}/")
+        target = folder / file.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, "utf-8")
+        yield target
+
+
+def _bound(text: str, datasource: str) -> str:
+    """The dashboard with this data source chosen, and no other to choose."""
+    page: dict[str, Any] = json.loads(text)
+    for variable in page["templating"]["list"]:
+        if variable["type"] == "datasource":
+            variable["current"] = {"selected": True, "text": datasource, "value": datasource}
+            variable["regex"] = f"/^{re.escape(datasource)}$/"
+    return json.dumps(page, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

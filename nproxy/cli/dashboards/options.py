@@ -1,0 +1,46 @@
+"""What `nproxy dashboards export` takes; the rest of it is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nproxy.cli.wrong_use import FAILED
+
+
+@click.group()
+def dashboards() -> None:
+    """Grafana's dashboards and Prometheus' rules for nproxy.
+
+    \b
+    Examples:
+      nproxy dashboards export monitoring
+    """
+
+
+@dashboards.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--datasource", metavar="NAME", help="Grafana's data source.  [default: one is chosen above the panels]")
+@click.option("--guides", metavar="URL", help="Where docs/guides can be read, for the links of alerts.")
+@click.pass_context
+def export(context: click.Context, /, *, folder: Path, datasource: str | None, guides: str | None) -> None:
+    """Write the dashboards and rules into DIR.
+
+    DIR/dashboards/*.json are for Grafana 10 and newer: import them, or have a folder of them provisioned.
+    DIR/rules/*.yml go under rule_files of Prometheus. Files of these names are written over.
+
+    \b
+    Examples:
+      nproxy dashboards export monitoring
+      nproxy dashboards export monitoring --datasource Mimir
+      nproxy dashboards export monitoring --guides https://wiki.example.com/nproxy/guides
+    """
+    from nproxy.cli.dashboards.export import write
+
+    try:
+        for file in write(folder, datasource=datasource, guides=guides):
+            click.echo(file)
+    except OSError as error:
+        click.echo(f"nproxy: {error.filename or folder}: {error.strerror}", err=True)
+        context.exit(FAILED)
