@@ -15,5 +15,6 @@ client      aiohttp: a request out, a Record back
 running     the two loops
 measuring   warm-up, the loop, the end, Ctrl-C
 progress    how far it is, on a terminal
-options, command   what is typed, and all of it put together
+given, options, command   what is typed, and all of it put together
+failed      why there is no report
 """

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ import aiohttp
 
 from nproxy.cli.bench.answer import Answer, Record
 from nproxy.cli.bench.asking import Ask
+from nproxy.cli.bench.failed import BenchFailed
 from nproxy.config import Replica
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import wrap_foreign
@@ -31,10 +35,6 @@ clock = time.perf_counter
 
 _FOREIGN = (aiohttp.ClientError, OSError, ValueError)
 """What a request or a read may raise that means that there is no answer; anything else is a fault of our own."""
-
-
-class Unanswered(Exception):
-    """What has to be known before anything can be measured was not answered; the message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +65,23 @@ class Client:
         return answer.record(sent if due is None else due, sent, clock())
 
     async def first_model(self) -> str:
-        """The first model that the server lists. Raises Unanswered."""
+        """The first model that the server lists. Raises BenchFailed."""
         try:
             async with asyncio.timeout(self.seconds), self._http.get(f"{self.base}/models") as response:
                 body = await response.content.read(ERROR_BYTES)
                 status, kind = response.status, response.content_type
         except TimeoutError:
-            raise Unanswered(f"no answer within {self.seconds:g} s") from None
+            raise BenchFailed(f"no answer within {self.seconds:g} s") from None
         except _FOREIGN as error:
-            raise Unanswered(f"cannot be reached: {self._without_key(_reason(error))}") from error
+            raise BenchFailed(f"cannot be reached: {self._without_key(_reason(error))}") from error
         if status != 200:
             said = self._without_key(wrap_foreign(status, kind, body).message)
-            raise Unanswered(f"no list of models, name one with --model: {status}: {said}")
+            raise BenchFailed(f"no list of models, name one with --model: {status}: {said}")
         with contextlib.suppress(ValueError):
             match loads(body):
                 case {"data": [{"id": str(name)}, *_]}:
                     return name
-        raise Unanswered("it lists no models; name one with --model")
+        raise BenchFailed("it lists no models; name one with --model")
 
     async def _exchange(self, ask: Ask, answer: Answer, limit: asyncio.Timeout) -> None:
         headers = {"content-type": "application/json"}
@@ -131,7 +131,9 @@ async def opened(replica: Replica, key: str | None, dialect: Dialect, seconds: f
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause's own words: the outer ones repeat them less clearly."""
+    """What went wrong, in the system's words where it has some: asyncio puts its own in their place."""
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno in errno.errorcode:
+        return os.strerror(error.errno or 0).lower()
     return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()

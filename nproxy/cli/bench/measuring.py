@@ -13,6 +13,7 @@ from nproxy.cli.bench.asking import Ask, Form
 from nproxy.cli.bench.running import closed_loop, open_loop
 from nproxy.cli.bench.schedule import Closed, Extent, Load, due_times
 from nproxy.cli.bench.tally import Tally
+from nproxy.upstreams.tasks import beside
 
 Asking = Callable[[Ask, float | None], Awaitable[Record]]
 
@@ -92,15 +93,17 @@ class Measuring:
 
 
 async def until_told(work: Awaitable[None], told: asyncio.Event) -> bool:
-    """Run the work until its end or until told; says whether it was told."""
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(_whole(work))
-        waiting = group.create_task(_whole(told.wait()))
-        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
-        running.cancel()
-        waiting.cancel()
-    return told.is_set() and running.cancelled()
+    """Do the work until its end or until told; says whether it was cut off. What it raises is raised as it is."""
 
+    async def cut(scope: asyncio.Timeout) -> None:
+        await told.wait()
+        scope.reschedule(asyncio.get_running_loop().time())
 
-async def _whole(work: Awaitable[object]) -> None:
-    await work
+    try:
+        async with asyncio.timeout(None) as scope, beside(cut(scope)):
+            await work
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        return True
+    return False

@@ -2,69 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from nproxy.cli.bench.given import CONCURRENCY, MAX_TOKENS, REQUESTS, WORDS, Given
 from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
-
-CONCURRENCY, REQUESTS, WORDS, MAX_TOKENS = 8, 100, 128, 128
-"""What holds where nothing is typed."""
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _COUNT = click.IntRange(min=1)
 _MORE_THAN_0 = click.FloatRange(min=0, min_open=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What was typed; None where it was not. chat: or else legacy completions. against: a report to compare with."""
-
-    url: str
-    n: int | None
-    concurrency: int | None
-    rate: float | None
-    burstiness: float | None
-    requests: int | None
-    seconds: float | None
-    warmup: int
-    prompt: str | None
-    prompt_tokens: int | None
-    shared_prefix: int | None
-    dataset: Path | None
-    max_tokens: int | None
-    ignore_eos: bool
-    stream: bool | None
-    temperature: float | None
-    seed: int | None
-    chat: bool
-    model: str | None
-    api_key: str | None
-    timeout: float
-    as_json: bool
-    save: Path | None
-    against: Path | None
-
-    def check(self) -> None:
-        """Raise click's UsageError where options exclude each other, or one has nothing to say without another."""
-        sources = {"--prompt": self.prompt, "--prompt-tokens": self.prompt_tokens, "--dataset": self.dataset}
-        _only_one(sources)
-        _only_one({"--concurrency": self.concurrency, "--rate": self.rate})
-        if self.burstiness is not None and self.rate is None:
-            raise click.UsageError("--burstiness goes with --rate")
-        if self.shared_prefix is not None and (self.prompt is not None or self.dataset is not None):
-            raise click.UsageError("--shared-prefix goes with --prompt-tokens")
-        if (self.shared_prefix or 0) > (self.prompt_tokens or WORDS):
-            raise click.UsageError("--shared-prefix is longer than the prompt (--prompt-tokens)")
-
-
-def _only_one(given: Mapping[str, object]) -> None:
-    named = [name for name, value in given.items() if value is not None]
-    if len(named) > 1:
-        raise click.UsageError(f"{named[0]} and {named[1]} exclude each other")
 
 
 @click.command()
@@ -113,7 +61,7 @@ def _only_one(given: Mapping[str, object]) -> None:
 @click.option("--save", metavar="FILE", type=_FILE, help="Write the report as JSON.")
 @click.option("--compare", "against", metavar="FILE", type=_FILE, help="Ratios to a report that was saved.")
 @click.pass_context
-def bench(context: click.Context, /, **given: Any) -> None:
+def bench(context: click.Context, /, **typed: Any) -> None:
     """Load a server and say how it did.
 
     URL is the base URL of any OpenAI-compatible server, as in http://127.0.0.1:8000/v1, or unix:/path of a socket.
@@ -131,14 +79,14 @@ def bench(context: click.Context, /, **given: Any) -> None:
       nproxy bench http://127.0.0.1:8000 --rate 5 --seconds 120 --prompt-tokens 1000 --shared-prefix 800
       nproxy bench http://127.0.0.1:8000 --dataset requests.jsonl --json | jq .per_second
     """
-    options = Options(**given)
-    options.check()
+    given = Given(**typed)
+    given.check()
     from nproxy.cli.bench import command
-    from nproxy.cli.bench.client import Unanswered
+    from nproxy.cli.bench.failed import BenchFailed
 
     try:
-        code = command.run(options)
-    except (WrongUse, Unanswered) as error:
+        code = command.run(given)
+    except (WrongUse, BenchFailed) as error:
         click.echo(f"nproxy: {error}", err=True)
         code = WRONG_USE if isinstance(error, WrongUse) else FAILED
     context.exit(code)

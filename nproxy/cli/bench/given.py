@@ -1,0 +1,60 @@
+"""What was typed behind `nproxy bench`, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+CONCURRENCY, REQUESTS, WORDS, MAX_TOKENS = 8, 100, 128, 128
+"""What holds where nothing is typed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What was typed; None where it was not. chat: or else legacy completions. against: a report to compare with."""
+
+    url: str
+    n: int | None
+    concurrency: int | None
+    rate: float | None
+    burstiness: float | None
+    requests: int | None
+    seconds: float | None
+    warmup: int
+    prompt: str | None
+    prompt_tokens: int | None
+    shared_prefix: int | None
+    dataset: Path | None
+    max_tokens: int | None
+    ignore_eos: bool
+    stream: bool | None
+    temperature: float | None
+    seed: int | None
+    chat: bool
+    model: str | None
+    api_key: str | None
+    timeout: float
+    as_json: bool
+    save: Path | None
+    against: Path | None
+
+    def check(self) -> None:
+        """Raise click's UsageError where options exclude each other, or one has nothing to say without another."""
+        sources = {"--prompt": self.prompt, "--prompt-tokens": self.prompt_tokens, "--dataset": self.dataset}
+        _only_one(sources)
+        _only_one({"--concurrency": self.concurrency, "--rate": self.rate})
+        if self.burstiness is not None and self.rate is None:
+            raise click.UsageError("--burstiness goes with --rate")
+        if self.shared_prefix is not None and (self.prompt is not None or self.dataset is not None):
+            raise click.UsageError("--shared-prefix goes with --prompt-tokens")
+        if (self.shared_prefix or 0) > (self.prompt_tokens or WORDS):
+            raise click.UsageError("--shared-prefix is longer than the prompt (--prompt-tokens)")
+
+
+def _only_one(given: Mapping[str, object]) -> None:
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise click.UsageError(f"{named[0]} and {named[1]} exclude each other")
