@@ -18,6 +18,8 @@ from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
+from nproxy.gateway.openapi.document import gateway_document
+from nproxy.gateway.openapi.serving import OpenApi
 from nproxy.gateway.pages.site import Site
 from nproxy.gateway.reload import History
 from nproxy.gateway.request_id import request_id
@@ -54,6 +56,7 @@ class App:
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
         self.aside = Aside()
         self.site = Site()
+        self.openapi = OpenApi(gateway_document)
         self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
         self.desk = Desk(config, self.metrics)
         self._take(config, edge)

@@ -14,9 +14,15 @@ from nproxy.gateway import generate, introspect, models, passthrough
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
+from nproxy.gateway.paths import passes
 from nproxy.openai.errors import unknown_url, wrong_method
 
 Serve = Callable[[App, Exchange], Awaitable[None]]
+
+
+async def _openapi(app: App, exchange: Exchange) -> None:
+    await app.openapi.serve(exchange, app.config)
+
 
 _GET = ("GET", "HEAD")
 
@@ -28,40 +34,19 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Serve]] = {
     "/ready": (_GET, introspect.ready),
     "/metrics": (_GET, introspect.metrics),
     "/status": (_GET, introspect.status),
+    "/openapi.json": (_GET, _openapi),
 }
 
-_INTROSPECTION = frozenset({"/health", "/ready", "/metrics", "/status"})
+_INTROSPECTION = frozenset({"/health", "/ready", "/metrics", "/status", "/openapi.json"})
 
-_OPEN = frozenset({"/health", "/ready"})
-"""Shown without a key: who looks after processes has none. Metrics and status tell models and callers, and need one."""
+_OPEN = frozenset({"/health", "/ready", "/openapi.json"})
+"""Shown without a key: who looks after processes has none, nor has a page. Metrics and status tell models and callers,
+and need one."""
 
 _ADMINS = frozenset({"/metrics", "/status"})
 """Not here where there is an admin port."""
 
 _MODEL = "/v1/models/"
-
-DEFAULT_PASSTHROUGH = (
-    "/v1/embeddings",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/audio",
-    "/v1/images",
-    "/v1/moderations",
-    "/v1/rerank",
-    "/v1/score",
-    "/v1/classify",
-    "/v1/pooling",
-    "/v1/tokenize",
-    "/v1/detokenize",
-    "/v2/rerank",
-    "/rerank",
-    "/score",
-    "/classify",
-    "/pooling",
-    "/tokenize",
-    "/detokenize",
-)
-"""The inference endpoints beside the two that nproxy understands, with all paths below them."""
 
 
 async def dispatch(app: App, request: BaseRequest) -> StreamResponse:
@@ -80,6 +65,7 @@ async def _route(app: App, exchange: Exchange) -> None:
         exchange.closing = True
         raise wrong
     path = _path_of(exchange.target)
+    exchange.endpoint = _endpoint(app.config.passthrough, path)
     if (preflight := edge.cors.preflight(request.method, request.headers)) is not None:
         exchange.endpoint = "preflight"
         await exchange.respond(204, b"", preflight)
@@ -96,28 +82,26 @@ async def _route(app: App, exchange: Exchange) -> None:
         raise unknown_url("It is served on the admin port.")
     if own is not None:
         methods, serve = own
-        exchange.endpoint = path.removeprefix("/v1").removeprefix("/")
         _check_method(request, methods)
         await serve(app, exchange)
         return
     _refuse_escapes(path)
     if path.startswith(_MODEL):
-        exchange.endpoint = "models"
         _check_method(request, _GET)
         await models.one_model(app, exchange, unquote(path.removeprefix(_MODEL)))
         return
     if not passes(app.config.passthrough, path):
         raise unknown_url()
-    exchange.endpoint = "passthrough"
     await passthrough.serve(app, exchange)
 
 
-def passes(settings: Passthrough, path: str) -> bool:
-    """Whether a path (not escaping, none of nproxy's own) goes to an upstream."""
-    if settings.paths == "all":
-        return True
-    roots = DEFAULT_PASSTHROUGH if settings.paths == "default" else settings.paths
-    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+def _endpoint(settings: Passthrough, path: str) -> str:
+    """What a path is called in metrics and logs, whether or not it may be asked for: one of a few names."""
+    if path in _OWN:
+        return path.removeprefix("/v1").removeprefix("/")
+    if path.startswith(_MODEL):
+        return "models"
+    return "passthrough" if passes(settings, path) else "other"
 
 
 def _path_of(target: str) -> str:

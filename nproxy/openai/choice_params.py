@@ -21,7 +21,7 @@ ChoiceParams = tuple[Mapping[str, Any], ...]  # Any, not JSON: pydantic would fo
 FIELD = "choice_params"
 
 
-class _Params(BaseModel):
+class Params(BaseModel):
     """What may differ between choices: types only, as limits are the server's to know."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -68,5 +68,5 @@ def read_choice_params(fields: Mapping[str, JSON], n: int, drawn: int) -> Choice
 def _read(own: JSON, where: str) -> Mapping[str, JSON]:
     if not isinstance(own, dict):
         raise wrong_type(where, "an object", own)
-    typed(_Params, own, where + ".")
+    typed(Params, own, where + ".")
     return {name: value for name, value in own.items() if value is not None}

@@ -117,7 +117,7 @@ class CompletionRequest(GenerationRequest):
 
 def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> ChatRequest:
     """Validate a chat request; raises ApiError 400 naming the field at fault. default_model: of one that names none."""
-    sent = typed(_SentChat, body.fields)
+    sent = typed(SentChat, body.fields)
     _check_messages(body)
     if sent.top_logprobs and not sent.logprobs:
         raise invalid_request("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
@@ -141,7 +141,7 @@ def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> 
 
 def parse_completion(body: Body, limits: Limits, default_model: str | None = None) -> CompletionRequest:
     """Validate a legacy completion request, as `parse_chat` does a chat request."""
-    sent = typed(_SentCompletion, body.fields)
+    sent = typed(SentCompletion, body.fields)
     prompt, listed = read_prompts(body.fields, "prompt")
     n = _check_width(sent, body, prompts=len(prompt), limits=limits)
     return CompletionRequest(
@@ -168,7 +168,9 @@ def parse_completion(body: Body, limits: Limits, default_model: str | None = Non
 # What clients send, field by field: types only. The rules that join several fields stand below.
 
 
-class _StreamOptions(BaseModel):
+class StreamOptions(BaseModel):
+    """The field `stream_options`."""
+
     model_config = ConfigDict(strict=True)
 
     include_usage: bool | None = None
@@ -184,7 +186,7 @@ class _Sent(BaseModel):
     best_of: int | None = None
     seed: Int64 | None = None
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: StreamOptions | None = None
     temperature: float | None = None
     use_beam_search: bool | None = None
 
@@ -209,12 +211,16 @@ class _Sent(BaseModel):
         return self.streams and bool(getattr(self.stream_options, option, None))
 
 
-class _SentChat(_Sent):
+class SentChat(_Sent):
+    """Of a chat."""
+
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
 
-class _SentCompletion(_Sent):
+class SentCompletion(_Sent):
+    """Of a legacy completion."""
+
     logprobs: int | None = None
     echo: bool | None = None
 

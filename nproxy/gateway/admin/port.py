@@ -16,6 +16,7 @@ from aiohttp.web_response import StreamResponse
 
 from nproxy.config import Admin
 from nproxy.gateway.admin import replicas
+from nproxy.gateway.admin.document import admin_document
 from nproxy.gateway.admin.door import demand_token, refuse_pages
 from nproxy.gateway.admin.gateway import Gateway
 from nproxy.gateway.admin.replicas import Behind, Serve
@@ -23,6 +24,7 @@ from nproxy.gateway.exchange import ClientLeft, Exchange, WriteGuard
 from nproxy.gateway.heads import origin_form, refusal
 from nproxy.gateway.introspect import tell_health, tell_metrics, tell_ready
 from nproxy.gateway.listening import base_url, served
+from nproxy.gateway.openapi.serving import OpenApi
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.server import HttpServer
 from nproxy.openai.errors import ApiError, internal_error, invalid_request, unknown_url, wrong_method
@@ -53,6 +55,10 @@ async def _status(behind: Behind, exchange: Exchange, _: str) -> None:
     await exchange.respond(200, dumps(await replicas.status(behind)))
 
 
+async def _openapi(behind: Behind, exchange: Exchange, _: str) -> None:
+    await behind.openapi.serve(exchange, behind.gateway.config)
+
+
 async def _restart(behind: Behind, exchange: Exchange, _: str) -> None:
     behind.gateway.restart()
     await exchange.respond(202, b'{"status":"restarting"}')
@@ -65,6 +71,7 @@ _SERVED: Mapping[str, Mapping[str, Serve]] = {
     "/ready": {"GET": _ready},
     "/metrics": {"GET": _metrics},
     "/status": {"GET": _status},
+    "/openapi.json": {"GET": _openapi},
     "/admin/restart": {"POST": _restart},
 }
 """By path and method."""
@@ -76,7 +83,7 @@ _OF_REPLICAS: Mapping[str | None, Mapping[str, Serve]] = {
 }
 """By what is to be done, and method."""
 
-_OPEN = frozenset({"/health", "/ready"})
+_OPEN = frozenset({"/health", "/ready", "/openapi.json"})
 """Shown without the token, as on the gateway's own port."""
 
 
@@ -87,7 +94,7 @@ async def admin_port(gateway: Gateway, registrar: Registrar, sock: socket.socket
     sock: a bound socket to listen on instead of `admin.host` and `admin.port`. Raises OSError where these cannot be
     bound.
     """
-    http = HttpServer(partial(_answer, Behind(gateway, registrar)))
+    http = HttpServer(partial(_answer, Behind(gateway, registrar, OpenApi(admin_document))))
     async with served(http, _settings(gateway), sock, end_seconds=CLOSE_SECONDS) as server, beside(registrar.run()):
         yield base_url(server.sockets[0])
 

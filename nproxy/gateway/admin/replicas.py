@@ -10,6 +10,7 @@ from nproxy.gateway.admin.announcing import Announcement, Drained, read
 from nproxy.gateway.admin.gateway import Gateway
 from nproxy.gateway.bodies import read_body
 from nproxy.gateway.exchange import Exchange
+from nproxy.gateway.openapi.serving import OpenApi
 from nproxy.openai.errors import ApiError, invalid_request, shorten
 from nproxy.openai.jsonvalue import dumps
 from nproxy.upstreams.membership import Server
@@ -27,6 +28,7 @@ class Behind:
 
     gateway: Gateway
     registrar: Registrar
+    openapi: OpenApi
 
 
 Serve = Callable[[Behind, Exchange, str], Awaitable[None]]

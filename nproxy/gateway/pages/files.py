@@ -43,12 +43,16 @@ class File:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read and compress a file, which for a large one takes a while. Raises OSError."""
-        body = path.read_bytes()
+        return cls.of(path.read_bytes(), TYPES[path.suffix])
+
+    @classmethod
+    def of(cls, body: bytes, content_type: str) -> Self:
+        """The same of what is no file."""
         zipped = gzip.compress(body, mtime=0)
         digest = hashlib.sha256(body).hexdigest()[:32]
         worth = len(zipped) < _WORTH_IT * len(body)
         # Weak: both forms mean the same, but are not the same bytes (RFC 9110, section 8.8.1).
-        return cls(body, zipped if worth else None, TYPES[path.suffix], ETag(digest, is_weak=True))
+        return cls(body, zipped if worth else None, content_type, ETag(digest, is_weak=True))
 
     def headers(self) -> dict[str, str]:
         """What goes with it, also where it is unchanged. A browser asks each time: its name stays as it changes."""

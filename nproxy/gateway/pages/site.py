@@ -54,13 +54,18 @@ class Site:
         file = self._files.get(place.path)
         if file is None:
             file = self._files[place.path] = await asyncio.to_thread(File.read, place.path)
-        headers = file.headers()
-        if _has(exchange.request, file):
-            await exchange.respond(304, b"", headers, file.content_type)
-        elif file.zipped is not None and takes_gzip(exchange.request.headers.get(hdrs.ACCEPT_ENCODING, "")):
-            await exchange.respond(200, file.zipped, {**headers, hdrs.CONTENT_ENCODING: "gzip"}, file.content_type)
-        else:
-            await exchange.respond(200, file.body, headers, file.content_type)
+        await tell(exchange, file)
+
+
+async def tell(exchange: Exchange, file: File) -> None:
+    """Answer with it, or with 304 where the client has it. Raises ClientLeft."""
+    headers = file.headers()
+    if _has(exchange.request, file):
+        await exchange.respond(304, b"", headers, file.content_type)
+    elif file.zipped is not None and takes_gzip(exchange.request.headers.get(hdrs.ACCEPT_ENCODING, "")):
+        await exchange.respond(200, file.zipped, {**headers, hdrs.CONTENT_ENCODING: "gzip"}, file.content_type)
+    else:
+        await exchange.respond(200, file.body, headers, file.content_type)
 
 
 def _places(folder: Path) -> Iterator[tuple[str, Place]]:

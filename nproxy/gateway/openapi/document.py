@@ -1,0 +1,101 @@
+"""A configuration to its OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nproxy import __version__
+from nproxy.config import Config
+from nproxy.config.engine import DEFAULT_MODEL
+from nproxy.gateway.openapi.fragments import Fragment, fragment, settled
+from nproxy.gateway.openapi.passed import passed
+from nproxy.gateway.openapi.shapes import MODELS, completed
+from nproxy.openai.requests import MAX_BEST_OF
+
+
+def gateway_document(config: Config) -> Fragment:
+    """What the gateway's own port serves."""
+    head, answers = fragment("head"), fragment("responses")
+    document = {
+        **head,
+        "security": _security(config),
+        "paths": {**fragment("paths")["paths"], **passed(config.passthrough)},
+        "components": {
+            **head["components"],
+            "headers": answers["headers"],
+            "responses": answers["responses"],
+            "schemas": {**completed(fragment("requests")["schemas"], MODELS), **fragment("answers")["schemas"]},
+        },
+    }
+    return finished(document, _facts(config), _values(config))
+
+
+def finished(document: Fragment, facts: Iterable[str], values: Fragment) -> Fragment:
+    """The document with what holds, and of its components those that something refers to."""
+    whole: Fragment = settled(document, frozenset(facts), values)
+    whole["info"]["version"] = __version__
+    components: Fragment = whole.pop("components")
+    kept: dict[str, Fragment] = {"securitySchemes": components.pop("securitySchemes")}
+    open_ends = [whole]
+    while open_ends:
+        for kind, name in _referred(open_ends.pop()):
+            if name not in kept.setdefault(kind, {}):
+                kept[kind][name] = components[kind][name]
+                open_ends.append(components[kind][name])
+    return {**whole, "components": {kind: dict(sorted(members.items())) for kind, members in kept.items() if members}}
+
+
+def _referred(node: Any) -> Iterable[tuple[str, str]]:
+    """Kind and name of each component that a part refers to."""
+    if isinstance(node, list):
+        for member in node:
+            yield from _referred(member)
+    elif isinstance(node, dict):
+        if isinstance(reference := node.get("$ref"), str):
+            _, _, kind, name = reference.split("/")
+            yield kind, name
+        for member in node.values():
+            yield from _referred(member)
+
+
+def _facts(config: Config) -> list[str]:
+    """The words that `x-when` may hold, as far as they are so."""
+    limits = config.limits
+    rates = (limits.requests_per_minute, limits.choices_per_minute, limits.tokens_per_minute)
+    own_keys = config.auth is not None and config.auth.api_keys_file is not None
+    holds = {
+        "auth": config.auth is not None,
+        "keys": bool(_security(config)),
+        "own": config.admin is None,
+        "metrics": config.telemetry.metrics,
+        "docs": config.pages.docs,
+        "playground": config.pages.playground,
+        "partial": config.n_policy.on_leg_failure == "partial",
+        "rates": own_keys or any(rate is not None for rate in rates),
+    }
+    return [name for name, so in holds.items() if so]
+
+
+def _security(config: Config) -> list[dict[str, list[str]]]:
+    """Any one of these; an empty one asks for nothing."""
+    if config.auth is not None:
+        return [{"bearer": []}, {"api-key": []}, {"x-api-key": []}]
+    passed_on = any(upstream.api_key == "passthrough" for upstream in config.upstreams)
+    return [{}, {"bearer": []}] if passed_on else []
+
+
+def _values(config: Config) -> Fragment:
+    widest = config.n_policy.max_n
+    values = {"max_n": widest, "best_of": min(MAX_BEST_OF, widest)}
+    model = _example(config)
+    return values if model is None else {**values, "model": model}
+
+
+def _example(config: Config) -> str | None:
+    """A model to try, where anybody may know of it and the configuration names one."""
+    if config.auth is not None:
+        return None
+    if config.engine is not None and config.engine.model == DEFAULT_MODEL:
+        return DEFAULT_MODEL
+    return next((name for upstream in config.upstreams if upstream.models != "auto" for name in upstream.models), None)

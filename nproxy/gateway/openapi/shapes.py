@@ -1,0 +1,61 @@
+"""Schemas of requests: the types are those of the pydantic models that read them, the words are hand-kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from nproxy.gateway.openapi.fragments import Fragment
+from nproxy.openai.choice_params import Params
+from nproxy.openai.requests import SentChat, SentCompletion, StreamOptions
+
+MODELS: Mapping[str, type[BaseModel]] = {
+    "chat": SentChat,
+    "choice_params": Params,
+    "completion": SentCompletion,
+    "stream_options": StreamOptions,
+}
+"""By the word that stands behind `x-model` in the fragments."""
+
+_REFERENCE = "#/components/schemas/{model}"
+
+
+def completed(schemas: Fragment, models: Mapping[str, type[BaseModel]]) -> Fragment:
+    """The schemas, with the types of the models that they name."""
+    return {name: _completed(schema, models) if "x-model" in schema else schema for name, schema in schemas.items()}
+
+
+def _completed(schema: Fragment, models: Mapping[str, type[BaseModel]]) -> Fragment:
+    """What is required comes first. A type that is hand-kept stands: the model makes another of what is sent."""
+    told = properties_of(models[schema["x-model"]])
+    said: Fragment = schema["properties"]
+    types = {name: type for name, type in told.items() if "type" not in said.get(name, {})}
+    fields = {name: {**said.get(name, {}), **types.get(name, {})} for name in (*said, *types)}
+    first = {name: fields[name] for name in schema.get("required", ())}
+    return {key: part for key, part in schema.items() if key != "x-model"} | {"properties": {**first, **fields}}
+
+
+def properties_of(model: type[BaseModel]) -> Fragment:
+    """The fields of a model as properties of a schema."""
+    return {name: _plain(told) for name, told in _schema(model).items()}
+
+
+def _schema(model: type[BaseModel]) -> Fragment:
+    properties: Fragment = model.model_json_schema(ref_template=_REFERENCE)["properties"]
+    return properties
+
+
+def _plain(told: Any) -> Any:
+    """Without the titles and null defaults that pydantic adds, and a type or null as one list of types."""
+    if isinstance(told, list):
+        return [_plain(part) for part in told]
+    if not isinstance(told, dict):
+        return told
+    plain = {key: _plain(part) for key, part in told.items() if key != "title" and (key, part) != ("default", None)}
+    match plain.get("anyOf"):
+        case [{"type": str(type), **rest}, {"type": "null"}]:
+            del plain["anyOf"]
+            return {**plain, "type": [type, "null"], **rest}
+    return plain

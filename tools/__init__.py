@@ -1,0 +1,1 @@
+"""What keeps the repository: nothing of it is installed."""
