@@ -49,6 +49,9 @@ upstreams:
 
 SCENES: Mapping[str, Scene] = {
     "README.md": Scene({"127.0.0.1:11434": OLLAMA}, engine=True),
+    "docs/guides/benchmarking.md": Scene(
+        {"10.0.0.1:8000": VLLM}, words={"--requests 100": "--requests 4", "--seconds 60": "--seconds 0.1"}
+    ),
     "docs/fleet.md": Scene(
         {"10.0.0.1:8000": VLLM, "10.0.0.7:8000": VLLM, "10.0.0.7:8001": VLLM},
         words={"gateway:9000": "127.0.0.1:9000", "-HUP PID": '-HUP "$(cat "$NOTES/serving")"'},
