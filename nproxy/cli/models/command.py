@@ -24,7 +24,7 @@ def show(*, json_form: bool) -> None:
     """Print what is here: a table on a terminal, lines of three columns in a pipe, or JSON."""
     found = kept()
     if json_form:
-        click.echo(json.dumps({"models_version": VERSION, "default": DEFAULT.id, "models": [*map(_entry, found)]}))
+        click.echo(json.dumps({"version": VERSION, "default": DEFAULT.id, "models": [*map(_entry, found)]}))
         return
     if DEFAULT.id not in [model.name for model in found]:
         click.echo(f"{DEFAULT.id}, the default, is not here yet: nproxy models pull", err=True)

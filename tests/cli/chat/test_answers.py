@@ -1,0 +1,165 @@
+"""Choices as they grow: what was said, how many tokens that were, what is missing. And how it is written in a pipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nproxy.cli.chat.answers import Answers, Tokens
+from nproxy.cli.chat.columns import columns, footer
+from nproxy.cli.chat.failed import ChatFailed
+from nproxy.cli.chat.plain import Follower, as_json
+from nproxy.openai.chunks import UpstreamChunk, parse_chunk
+from nproxy.openai.dialect import Dialect
+
+
+def chunk(*said: tuple[int, str | None, str | None], tokens: int | None = None) -> UpstreamChunk:
+    """A chunk with choices of (index, text, finish_reason), and a count of completion tokens."""
+    choices = [{"index": index, "delta": {"content": text}, "finish_reason": end} for index, text, end in said]
+    usage = None if tokens is None else {"prompt_tokens": 3, "completion_tokens": tokens}
+    return parse_chunk(json.dumps({"choices": choices, "usage": usage}).encode(), Dialect.CHAT)
+
+
+def answers(n: int, *chunks: UpstreamChunk) -> Answers:
+    """What n choices are after these chunks, of which one came each second."""
+    found = Answers.of(n, 0.0)
+    for second, one in enumerate(chunks, start=1):
+        found.take(one, float(second))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("counted", "tokens"),
+    [
+        pytest.param(None, [Tokens(2, False), Tokens(1, False)], id="no usage: pieces"),
+        pytest.param(3, [Tokens(2, True), Tokens(1, True)], id="usage counts the pieces"),
+        pytest.param(4, [Tokens(3, True), Tokens(1, True)], id="and the end of the choice that ended by itself"),
+        pytest.param(9, [Tokens(6, False), Tokens(3, False)], id="several tokens in a piece: divided as pieces are"),
+    ],
+)
+def test_tokens(counted: int | None, tokens: list[Tokens]) -> None:
+    pieces = chunk((0, "a", None)), chunk((0, "b", "stop"), (1, "c", None)), chunk((1, None, "length"), tokens=counted)
+    assert answers(2, *pieces).tokens() == tokens
+
+
+def test_one_choice_has_what_usage_says() -> None:
+    assert answers(1, chunk((0, "a", "stop")), chunk(tokens=40)).tokens() == [Tokens(40, True)]
+
+
+def test_speed_counts_from_the_first_token_on() -> None:
+    (choice,) = answers(1, chunk((0, None, None)), *[chunk((0, "a", None))] * 5).choices
+    assert choice.speed(5) == 1.0
+    assert choice.speed(9) == 2.0
+    assert choice.speed(1) is None
+
+
+def test_a_footer_says_the_end_the_tokens_and_the_speed() -> None:
+    (choice,) = answers(1, *[chunk((0, "a", None))] * 3).choices
+    assert footer(choice, Tokens(3, False), stopped=False) == "~3 tokens, 1.0 tokens/s"
+    assert footer(choice, Tokens(3, False), stopped=True) == "stopped, ~3 tokens, 1.0 tokens/s"
+    choice.finish = "length"
+    assert footer(choice, Tokens(3, True), stopped=False) == "length, 3 tokens, 1.0 tokens/s"
+    assert footer(answers(1).choices[0], Tokens(0, False), stopped=False) == "waits"
+
+
+def test_a_choice_that_nobody_asked_for_is_an_error() -> None:
+    with pytest.raises(ChatFailed, match="the server sent choice 2, though 2 were asked for"):
+        answers(2, chunk((2, "a", None)))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "failure"),
+    [
+        ([chunk((0, "a", "stop"), (1, "b", "length"))], None),
+        ([chunk((0, "a", "stop"))], "the server sent 1 of 2 choices; nproxy gives it n: nproxy serve --upstream URL"),
+        ([], "the server sent 0 of 2 choices"),
+        ([chunk((0, "a", "stop"), (1, "b", None))], "the stream ended before choice 1 did"),
+        ([chunk((0, "a", None), (1, "b", None))], "the stream ended before choices 0, 1 did"),
+    ],
+)
+def test_what_is_missing_is_said(chunks: list[UpstreamChunk], failure: str | None) -> None:
+    assert answers(2, *chunks).failure() == failure
+
+
+def test_a_choice_that_the_gateway_could_not_get_fails_by_itself() -> None:
+    error = {"index": 1, "delta": {}, "finish_reason": "error", "error": {"message": "no luck"}}
+    broken = parse_chunk(json.dumps({"choices": [error]}).encode(), Dialect.CHAT)
+    found = answers(2, chunk((0, "a", "stop")), broken)
+    assert found.failure() == "choice 1 failed: no luck"
+    assert footer(found.choices[1], Tokens(0, False), stopped=False) == "error: no luck"
+
+
+def test_what_the_user_stopped_is_no_failure() -> None:
+    found = answers(2, chunk((0, "a", None)))
+    found.stopped = True
+    assert found.failure() is None
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "b\n", "", "cc"]), max_size=4), min_size=1, max_size=4),
+    st.randoms(use_true_random=False),
+)
+def test_a_pipe_gets_the_same_text_in_whatever_order_it_came(texts: list[list[str]], random: object) -> None:
+    """Each choice after the one before it, whole, with a line before it where there are several."""
+    found = Answers.of(len(texts), 0.0)
+    follower, written = Follower(found), ""
+    left = [[*pieces] for pieces in texts]
+    ended = [False] * len(texts)
+    while not all(ended):
+        index = random.choice([at for at, over in enumerate(ended) if not over])  # type: ignore[attr-defined]
+        ended[index] = not left[index]
+        said = (index, None, "stop") if ended[index] else (index, left[index].pop(0), None)
+        found.take(chunk(said), 1.0)
+        written += "".join(follower.news())
+    assert written + "".join(follower.rest()) == expected(["".join(pieces) for pieces in texts])
+
+
+def expected(texts: Sequence[str]) -> str:
+    whole = [text if text.endswith("\n") else f"{text}\n" for text in texts]
+    if len(whole) == 1:
+        return whole[0]
+    return "\n".join(f"--- choice {index} ---\n{text}" for index, text in enumerate(whole))
+
+
+def test_what_broke_off_is_written_as_far_as_it_came() -> None:
+    found = answers(3, chunk((0, "a", None), (2, "c", None)))
+    follower = Follower(found)
+    assert "".join([*follower.news(), *follower.rest()]) == "--- choice 0 ---\na\n\n--- choice 2 ---\nc\n"
+
+
+def test_json_holds_what_is_known() -> None:
+    found = answers(1, chunk((0, "a", None)), chunk((0, "b", "stop"), tokens=2))
+    found.ended = 2.5
+    assert json.loads(as_json("http://a/v1", "m", found)) == {
+        "chat": 1,
+        "url": "http://a/v1",
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "content": "ab",
+                "reasoning": None,
+                "finish_reason": "stop",
+                "error": None,
+                "tokens": 2,
+                "tokens_exact": True,
+                "first_token_seconds": 1.0,
+                "tokens_per_second": 1.0,
+            }
+        ],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+        "seconds": 2.5,
+        "failure": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("choices", "width", "across"),
+    [(1, 200, 1), (4, 80, 2), (4, 120, 2), (4, 150, 4), (3, 80, 2), (16, 30, 1), (5, 120, 3)],
+)
+def test_columns_fit_and_rows_are_even(choices: int, width: int, across: int) -> None:
+    assert columns(choices, width) == across
