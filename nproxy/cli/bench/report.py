@@ -34,9 +34,13 @@ class Requests(_Frozen):
 
 
 class Tokens(_Frozen):
-    """Of answered requests. by_usage, by_chunks: how many requests' completion tokens were counted so."""
+    """Of answered requests. by_usage, by_chunks: how many requests' completion tokens were counted so.
+
+    cached: of those of prompts, what the server had in its cache, as far as it says.
+    """
 
     prompt: int
+    cached: int
     completion: int
     by_usage: int
     by_chunks: int

@@ -16,7 +16,7 @@ def lines(report: Report) -> Iterator[str]:
     yield f"{report.url}, {report.model}"
     yield described(report.conditions)
     yield ""
-    requests, tokens, rates = report.requests, report.tokens, report.per_second
+    requests, rates = report.requests, report.per_second
     unfinished = f", {requests.unfinished} cut off" if requests.unfinished else ""
     early = " (ended early)" if report.interrupted else ""
     yield _row("requests", f"{requests.ok} answered, {requests.failed} failed{unfinished}")
@@ -26,10 +26,10 @@ def lines(report: Report) -> Iterator[str]:
     yield _row("choices/s", f"{rates.choices:,.2f}")
     yield _row("completion tokens/s", f"{rates.completion_tokens:,.1f} ({_counted(report)})")
     if report.requests.ok:
-        each = tokens.completion / max(1, report.choices)
-        prompt = f"{tokens.prompt / tokens.by_usage:,.1f} a prompt, " if tokens.by_usage else ""
-        yield _row("tokens", f"{prompt}{each:,.1f} a choice")
-    yield _row("this client", f"{report.client.cpu_share:.0%} of a core")
+        yield _row("tokens", _tokens(report))
+    late = report.client.late_p99
+    kept = "" if late is None else f", 1 in 100 requests sent {milliseconds(late)} ms late or later"
+    yield _row("this client", f"{report.client.cpu_share:.0%} of a core{kept}")
     if report.latencies:
         yield ""
         yield from latencies(report)
@@ -67,6 +67,15 @@ def milliseconds(seconds: float) -> str:
     """With as many digits as mean something."""
     value = 1000 * seconds
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _tokens(report: Report) -> str:
+    tokens = report.tokens
+    completion = f"{tokens.completion / max(1, report.choices):,.1f} a choice"
+    if not tokens.by_usage:
+        return completion
+    cached = f" ({tokens.cached / tokens.prompt:.0%} of them cached)" if tokens.cached else ""
+    return f"{tokens.prompt / tokens.by_usage:,.1f} of prompt a request{cached}, {completion}"
 
 
 def _counted(report: Report) -> str:

@@ -19,6 +19,7 @@ class Tally:
         self.choices = 0
         self.texts = 0
         self.prompt_tokens = 0
+        self.cached_tokens = 0
         self.completion_tokens = 0
         self._by_usage = 0
         self._usage_texts = 0
@@ -45,6 +46,7 @@ class Tally:
         if record.usage is not None:
             self._by_usage += 1
             self.prompt_tokens += record.usage.prompt
+            self.cached_tokens += (record.usage.prompt_details or {}).get("cached_tokens", 0)
             self._usage_texts += record.texts
             self._usage_tokens += record.usage.completion
         for measure in MEASURES:
@@ -67,6 +69,7 @@ class Tally:
         """Tokens, and how they were counted."""
         return Tokens(
             prompt=self.prompt_tokens,
+            cached=self.cached_tokens,
             completion=self.completion_tokens,
             by_usage=self._by_usage,
             by_chunks=self.ok - self._by_usage,

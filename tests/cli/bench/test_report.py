@@ -55,7 +55,7 @@ wall time                        10.00 s, 0.50 s of it after the last was sent
 requests/s                       10.00
 choices/s                        20.00
 completion tokens/s              50.0 (by usage)
-tokens                           10.0 a prompt, 2.5 a choice
+tokens                           10.0 of prompt a request, 2.5 a choice
 this client                      10% of a core
 
 milliseconds                             p50        p90        p99        max      count
@@ -87,6 +87,15 @@ def test_the_table_says_what_was_cut_off_and_how_tokens_were_counted() -> None:
     assert "100 answered, 0 failed, 4 cut off" in said
     assert "10.00 s (ended early)" in said
     assert "(by usage and by chunks)" in said
+
+
+def test_the_table_says_what_was_cached_and_how_late_requests_were() -> None:
+    whole = report()
+    client = whole.client.model_copy(update={"late_p99": 0.0042})
+    tokens = whole.tokens.model_copy(update={"cached": 250})
+    said = "\n".join(table.lines(whole.model_copy(update={"client": client, "tokens": tokens})))
+    assert "10.0 of prompt a request (25% of them cached), 2.5 a choice" in said
+    assert "10% of a core, 1 in 100 requests sent 4.20 ms late or later" in said
 
 
 def test_where_percentiles_are_not_exact_it_says_so() -> None:

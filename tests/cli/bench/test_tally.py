@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nproxy.cli.bench.answer import Record
 from nproxy.cli.bench.measures import MEASURES
 from nproxy.cli.bench.tally import Tally
+from nproxy.openai.usage import Usage
 from tests.cli.bench.records import failed, record, spoken
 
 TWO = record(spoken(1.0, 2.0, 4.0), spoken(0.5, 1.5, finished=2.0), seconds=5.0, completion=8)
@@ -68,6 +69,11 @@ def test_tokens_by_usage_and_where_it_is_missing_by_chunks() -> None:
     assert (tokens.prompt, tokens.completion, tokens.by_usage, tokens.by_chunks) == (10, 8 + 3, 1, 1)
     assert tally(TWO, record(spoken(1.0, 2.0, 3.0))).tokens_per_chunk == 8 / 5
     assert tally(record(spoken(1.0))).tokens_per_chunk is None
+
+
+def test_cached_tokens_as_far_as_the_server_says() -> None:
+    told = Record(0.0, 1.0, None, (), 1, Usage(10, 5, prompt_details={"cached_tokens": 8}))
+    assert tally(told, TWO).tokens().cached == 8
 
 
 def test_how_late_is_counted_of_failures_too() -> None:
