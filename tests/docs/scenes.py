@@ -52,6 +52,19 @@ SCENES: Mapping[str, Scene] = {
     "docs/guides/benchmarking.md": Scene(
         {"10.0.0.1:8000": VLLM}, words={"--requests 100": "--requests 4", "--seconds 60": "--seconds 0.1"}
     ),
+    "docs/guides/choices.md": Scene(engine=True),
+    "docs/guides/engine.md": Scene(engine=True),
+    "docs/guides/evals.md": Scene({"10.0.0.1:8000": VLLM}, config=_FLEET),
+    "docs/guides/llama-cpp.md": Scene({"127.0.0.1:8080": LLAMA_CPP}),
+    "docs/guides/mlx-lm.md": Scene({"127.0.0.1:8080": MLX_LM}),
+    "docs/guides/ollama.md": Scene({"127.0.0.1:11434": OLLAMA}),
+    "docs/guides/operating.md": Scene(
+        {"10.0.0.1:8000": VLLM, "10.0.0.2:8000": VLLM},
+        words={" PID": ' "$(cat "$NOTES/serving")"', "workers: 2": "workers: 1"},
+    ),
+    "docs/guides/probe.md": Scene({"127.0.0.1:11434": OLLAMA}),
+    "docs/guides/rl-rollouts.md": Scene({"10.0.0.1:8000": VLLM, "10.0.0.2:8000": VLLM}),
+    "docs/guides/vllm.md": Scene({"127.0.0.1:8001": VLLM, "10.0.0.1:8000": VLLM, "10.0.0.2:8000": VLLM}),
     "docs/fleet.md": Scene(
         {"10.0.0.1:8000": VLLM, "10.0.0.7:8000": VLLM, "10.0.0.7:8001": VLLM},
         words={"gateway:9000": "127.0.0.1:9000", "-HUP PID": '-HUP "$(cat "$NOTES/serving")"'},
