@@ -33,6 +33,8 @@ _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 class CommonMetrics:
     """Metrics of one process, apart from all others; knows how its gauges add up with those of others.
 
+    labels: of the metrics that have some, by their names.
+
     A metric with labels is called with their values and gives the one to count in. The lookups are cached: label values
     are few, and the library's own lookup takes a lock and joins texts at every request.
     """
@@ -40,6 +42,7 @@ class CommonMetrics:
     def __init__(self, version: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody reads
         self.registry = CollectorRegistry()
+        self.labels: dict[str, tuple[str, ...]] = {}
         self._across: dict[str, Across] = {}
         self.reload_success = self._plain(
             "config_reload_success", "Whether the settings that were read last are served.", across="min"
@@ -50,8 +53,8 @@ class CommonMetrics:
             across="max",
         )
         self.reloads = self._counter("config_reloads", "Readings of the settings after the first.", "outcome")
-        self.engine_restarts = Counter(
-            "nproxy_engine_restarts", "Times that the built-in engine was started again.", registry=self.registry
+        self.engine_restarts = self._plain_counter(
+            "engine_restarts", "Times that the built-in engine was started again."
         )
         self._gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
 
@@ -68,11 +71,14 @@ class CommonMetrics:
         return report(self.registry, self._across)
 
     def _counter(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
-        return cache(Counter(f"nproxy_{name}", text, labels, registry=self.registry).labels)
+        return cache(self._plain_counter(name, text, *labels).labels)
+
+    def _plain_counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(self._named(name, labels), text, labels, registry=self.registry)
 
     def _plain(self, name: str, text: str, *labels: str, across: Across) -> Gauge:
         self._across[f"nproxy_{name}"] = across
-        return Gauge(f"nproxy_{name}", text, labels, registry=self.registry)
+        return Gauge(self._named(name, labels), text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str, across: Across) -> Callable[..., Gauge]:
         return cache(self._plain(name, text, *labels, across=across).labels)
@@ -80,12 +86,18 @@ class CommonMetrics:
     def _observed(
         self, labels: tuple[str, ...], *views: View, bounds: tuple[float, ...] = ()
     ) -> Callable[..., Histogram]:
+        self.labels.update({view.name: view.labels for view in views})
         observed = Observed(labels, bounds, views)
         self.registry.register(observed)
         return observed.at
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
-        return cache(Histogram(f"nproxy_{name}", text, labels, registry=self.registry, buckets=buckets).labels)
+        named = self._named(name, labels)
+        return cache(Histogram(named, text, labels, registry=self.registry, buckets=buckets).labels)
+
+    def _named(self, name: str, labels: tuple[str, ...]) -> str:
+        self.labels[f"nproxy_{name}"] = labels
+        return f"nproxy_{name}"
 
 
 class ParentMetrics(CommonMetrics):
@@ -93,8 +105,8 @@ class ParentMetrics(CommonMetrics):
 
     def __init__(self, version: str) -> None:
         super().__init__(version)
-        self.worker_restarts = Counter(
-            "nproxy_worker_restarts", "Times that a worker had died and another was started.", registry=self.registry
+        self.worker_restarts = self._plain_counter(
+            "worker_restarts", "Times that a worker had died and another was started."
         )
         self.workers = self._gauge("workers", "Gateway processes.", "state", across="sum")
 
@@ -195,11 +207,12 @@ class Metrics(CommonMetrics):
         self.anomalies = counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
         self.fallbacks = counter("fallbacks", "Requests that went on to another upstream.", "upstream", "to")
         self._across["nproxy_replica_calls"] = "present"
-        self.replica_calls = Counter(
-            "nproxy_replica_calls",
-            "Calls ended at a replica, those that passed through among them.",
-            ("upstream", "replica", "outcome"),
-            registry=registry,
+        self.replica_calls = self._plain_counter(
+            "replica_calls",
+            "Calls ended at the replica, those that passed through among them.",
+            "upstream",
+            "replica",
+            "outcome",
         )
         self.replica_up = plain(
             "replica_up", "Whether the replica was reachable last.", "upstream", "replica", across="min"

@@ -1,0 +1,144 @@
+"""docs/reference/metrics.md: what the metrics say of themselves, and what metrics.toml says besides."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from docs.generate.markdown import code, table
+from engine.messages import Ready
+from engine.server.metrics import Metrics as EngineMetrics
+from nproxy.telemetry.metrics import ENGINE_PREFIX, Metrics, ParentMetrics
+from nproxy.telemetry.sums import UNITS, report_of_text
+
+EXPLAINED = Path(__file__).with_name("metrics.toml")
+_READY = Ready(1, 1, 1, 1, 1, frozenset(), "cpu", "float32")
+
+_INTRODUCTION = """\
+# Metrics
+
+Everything that `/metrics` tells, made from the metrics themselves (`make docs`). Series of a histogram end in
+`_bucket`, `_count` and `_sum`; its name here is without.
+
+- **Where**: `/metrics` of the gateway, or of its [admin port](../fleet.md#admin-port) where there is one. With several
+  workers it is one page for all of them; *workers* says what a metric is then. `telemetry.metrics: false` switches it
+  off.
+- **Forms**: Prometheus' text format, or OpenMetrics 1.0 where `Accept` names it, as Prometheus' own does. OpenMetrics
+  has exemplars: buckets of the times of requests, first tokens and upstream calls show the newest `trace_id` that fell
+  into them, of requests whose trace is recorded. Prometheus keeps them with `--enable-feature=exemplar-storage`.
+- **Labels** have the values of the [table below](#labels): those of the configuration, of upstreams' own lists up to a
+  bound, or of fixed lists. What clients send never becomes one.
+- **Since** is the issue that brought a metric. Names and labels stay.
+"""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A metric as it is documented. labels: without `le`."""
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[str, ...]
+    across: str
+
+    @property
+    def shown(self) -> str:
+        """As queries name it."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+    @property
+    def unit(self) -> str:
+        return next((unit for unit in UNITS if self.name.endswith(f"_{unit}")), "")
+
+
+_ACROSS = {
+    "sum": "the sum",
+    "present": "the sum",
+    "max": "the greatest",
+    "min": "the least",
+    "parent": "the parent's own",
+    "engine": "the engine's own",
+}
+
+
+def page() -> str:
+    """The text of docs/reference/metrics.md. Raises LookupError where metrics and explanations do not agree."""
+    known, groups = told(), explained()["group"]
+    named = [name for group in groups for name in group["metrics"]]
+    if sorted(named) != sorted(known):
+        raise LookupError(f"told or explained only, or twice: {sorted({*named} ^ known.keys())}")
+    parts = [_INTRODUCTION]
+    for group in groups:
+        parts += [f"## {group['title']}\n", *([f"{group['text']}\n"] if group["text"] else [])]
+        parts += [_metrics(group["metrics"], known), *_queries(group["metrics"])]
+    return "\n".join([*parts, "## Labels\n", _labels(known.values())])
+
+
+@cache
+def explained() -> Mapping[str, Any]:
+    """What metrics.toml says."""
+    return tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
+
+
+def told() -> dict[str, Told]:
+    """All metrics by name, of a gateway, of the parent of several, and of an engine."""
+    gateway, parent = Metrics(version="", upstreams=(), models=()), ParentMetrics("")
+    engine = report_of_text(EngineMetrics(_READY).exposition(), ENGINE_PREFIX)
+    labels = {**gateway.labels, **parent.labels}
+    for name, family in engine.items():
+        named = {label: None for _, labelled in family.samples for label, _ in labelled if label != "le"}
+        labels[name] = tuple(named)
+    of = {**dict.fromkeys(engine, "engine"), **dict.fromkeys(parent.report(), "parent")}
+    return {
+        name: Told(name, family.kind, family.text, labels.get(name, ()), of.get(name, family.across))
+        for name, family in {**gateway.report(), **parent.report(), **engine}.items()
+    }
+
+
+def _metrics(names: Mapping[str, Mapping[str, Any]], known: Mapping[str, Told]) -> str:
+    rows = (
+        (
+            code(one.shown) + (f" ({code(more['as'])})" if "as" in more else ""),
+            one.kind + (f", {one.unit}" if one.unit else ""),
+            ", ".join(code(label) for label in one.labels),
+            one.text,
+            _ACROSS[one.across],
+            str(more["since"]),
+        )
+        for name, more in names.items()
+        for one in (known[name],)
+    )
+    return table(["metric", "type", "labels", "meaning", "workers", "since"], rows)
+
+
+def _queries(names: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Examples of what to ask."""
+    if asked := [code(more["query"]) for more in names.values() if "query" in more]:
+        yield "For example:\n"
+        yield "\n".join(f"- {query}" for query in asked) + "\n"
+
+
+def domain(metric: str, label: str) -> Mapping[str, Any]:
+    """What metrics.toml says of a metric's label. Raises LookupError where it says nothing."""
+    labels: Mapping[str, Mapping[str, Any]] = explained()["labels"]
+    return labels[f"{metric}.{label}"] if f"{metric}.{label}" in labels else labels[label]
+
+
+def _labels(known: Collection[Told]) -> str:
+    named = explained()["labels"]
+    had = [domain(one.name, label) for one in known for label in one.labels]
+    if idle := [key for key, entry in named.items() if entry not in had]:
+        raise LookupError(f"labels that no metric has: {idle}")
+    rows = (_label(key, entry) for key, entry in sorted(named.items(), key=lambda item: item[0].rpartition(".")[::-1]))
+    return table(["label", "values", "meaning"], rows)
+
+
+def _label(key: str, entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    metric, _, label = key.rpartition(".")
+    given = ", ".join(code(value) if value else "empty" for value in entry["values"]) if "values" in entry else ""
+    return code(label) + (f" of {code(metric)}" if metric else ""), given or entry["from"], entry["text"]
