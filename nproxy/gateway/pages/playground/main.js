@@ -49,7 +49,8 @@ async function send() {
   busy(false);
   paint();
   tell(run.state === "done" ? `Done. ${$("status").textContent}` : run.state);
-  if (run.choices.some((choice) => choice.text || choice.reasoning)) history.add({ at: Date.now(), values, run: kept(run) });
+  if (run.choices.some((choice) => choice.first !== null)) history.add({ at: Date.now(), values, run: kept(run) });
+  else if (run.state === "failed") clear(); // nothing came: columns would say no more than the failure
 }
 
 const stop = () => request?.abort();
@@ -63,6 +64,12 @@ function show(next, values) {
     $("answers").scrollIntoView({ block: "start" });
   }
   paint();
+}
+
+function clear() {
+  run = null;
+  columns.open([]);
+  $("status").replaceChildren();
 }
 
 function busy(now) {

@@ -64,11 +64,11 @@ export function tokens(run, choice) {
   return { count: choice.pieces, exact: choice.pieces === 0 };
 }
 
-/** Tokens per second of a choice, from its first to its last; null until there are two. */
+/** Tokens per second of a choice, from its first to its last; null while that is too short to say. */
 export function speed(run, choice) {
   const { count } = tokens(run, choice);
   const seconds = (choice.last - choice.first) / 1000;
-  return count > 1 && seconds > 0 ? (count - 1) / seconds : null;
+  return count > 1 && seconds >= 0.1 ? (count - 1) / seconds : null;
 }
 
 /** What all choices came to: tokens, and tokens per second from the request to its end or `now`. */

@@ -1,0 +1,49 @@
+"""Debian's Chromium, driven by Playwright: both below .venvs, where tests/system/install.sh puts them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.real.processes import ROOT
+from tests.system.packages import installed
+from tests.system.tools import needed
+
+FOLDER = ROOT / ".venvs" / "chromium"
+CHROMIUM = FOLDER / "usr" / "lib" / "chromium" / "chromium"
+SCREENSHOTS = ROOT / "build" / "screenshots"
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A running browser, as Playwright's `Browser`; without a sandbox where root runs it, which it refuses else."""
+    sys.path.append(str(installed("playwright")))  # behind what is installed for nproxy
+    sync_playwright = importlib.import_module("playwright.sync_api").sync_playwright
+    libraries = [*FOLDER.glob("usr/lib/*-linux-*"), *FOLDER.glob("usr/lib/*-linux-*/pulseaudio")]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
+        "NO_PROXY": "*",
+    }
+    if (fonts := FOLDER / "etc" / "fonts").is_dir():  # this system has none of its own
+        environment |= {"FONTCONFIG_PATH": str(fonts), "XDG_DATA_HOME": str(FOLDER / "usr" / "share")}
+    args = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=needed(CHROMIUM), env=environment, args=args)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def picture(page: Any, name: str, **options: Any) -> Path:
+    """Keep what the page looks like now, for people to look at."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    path = SCREENSHOTS / f"{name}.png"
+    page.screenshot(path=str(path), **options)
+    return path

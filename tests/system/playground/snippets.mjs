@@ -1,0 +1,12 @@
+// Prints what "copy as" gives for the requests on standard input; test_playground.py has a shell and Python read it.
+
+import { curl, python } from "../../../nproxy/gateway/pages/playground/snippets.js";
+
+const input = await new Response(process.stdin).json();
+const written = input.map((body) => ({
+  curl: curl(body, "http://h/v1", false),
+  keyed_curl: curl(body, "http://h/v1", true),
+  python: python(body, "http://h/v1", false),
+  keyed_python: python(body, "http://h/v1", true),
+}));
+console.log(JSON.stringify(written));
