@@ -12,8 +12,8 @@ from tests.real.processes import ROOT, free_port
 START = "nproxy serve --config nproxy.yaml\n"
 
 
-def play(page: str, folder: Path, engine: str | None = None) -> None:
-    """Run all blocks of a page; raises with the lines of those that do not work."""
+def play(page: str, folder: Path, engine: str | None = None) -> list[str]:
+    """Run all blocks of a page; gives what each printed, and raises with the lines of those that do not work."""
     scene = SCENES.get(page, Scene())
     with scripted(scene.servers) as addresses:
         ports = {"127.0.0.1:9000": f"127.0.0.1:{(admin := free_port())}", "port: 9000": f"port: {admin}"}
@@ -24,13 +24,14 @@ def play(page: str, folder: Path, engine: str | None = None) -> None:
         if scene.config:
             (folder / "nproxy.yaml").write_text(reading.here(scene.config))
             blocks.insert(0, Block(page, 0, "sh", START))
-        failures = []
+        printed, failures = [], []
         try:
             for block in blocks:
                 try:
-                    reading.run(block)
+                    printed.append(reading.run(block))
                 except Exception as error:
                     failures.append(f"{block}: {type(error).__name__}: {error}\n{block.text}")
         finally:
             reading.close()
     assert failures == [], "\n".join(failures)
+    return printed

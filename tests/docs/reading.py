@@ -51,13 +51,13 @@ class Reading:
             made.mkdir()
         foreign.put(self._programs)
 
-    def run(self, block: Block) -> None:
-        """Run a block by its language; raises what is wrong with it."""
+    def run(self, block: Block) -> str:
+        """Run a block by its language; gives what it prints, and raises what is wrong with it."""
         match block.language:
             case "sh":
-                self._shell(block.text)
+                return self._shell(block.text)
             case "python":
-                self._python(block)
+                return self._python(block)
             case "yaml":
                 self._yaml(block.text)
             case "json":
@@ -68,6 +68,7 @@ class Reading:
                 assert block.text.strip()
             case language:
                 raise UnknownLanguage(f"no language in which blocks are tested: {language!r}")
+        return ""
 
     def close(self) -> None:
         """End what blocks have started."""
@@ -83,7 +84,7 @@ class Reading:
             text = text.replace(word, here)
         return text
 
-    def _shell(self, text: str) -> None:
+    def _shell(self, text: str) -> str:
         if re.search(r"(?m)^nproxy serve", text):
             self.gateway = f"127.0.0.1:{self.port}"
         env = {name: value for name, value in os.environ.items() if name == "NPROXY_CACHE" or "NPROXY_" not in name}
@@ -104,10 +105,12 @@ class Reading:
         )
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         assert '"error"' not in done.stdout, done.stdout[-3000:]
+        return done.stdout
 
-    def _python(self, block: Block) -> None:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(self.folder):
+    def _python(self, block: Block) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.chdir(self.folder):
             exec(compile(self.here(block.text), str(block), "exec"), self.names)
+        return printed.getvalue()
 
     def _yaml(self, text: str) -> None:
         """Settings, or a file of keys; what begins with a comment of its name is there for the next blocks."""

@@ -1,4 +1,4 @@
-"""The examples, and what the README gives to paste, do what they say."""
+"""The examples do what they say."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
 
 ROADS = ("engine", "fanout")
-
-
-def readme(language: str, holding: str) -> str:
-    """The README's block of this language that holds a certain text."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    [block] = [block for block in blocks if holding in block]
-    assert "http://127.0.0.1:8000" in block
-    return block
 
 
 IN_ONE = (
@@ -58,8 +50,6 @@ PROGRAMS: dict[str, Callable[[], list[str]]] = {
     "curl": lambda: ["sh", "examples/curl.sh"],
     "curl_stream": lambda: ["sh", "examples/curl_stream.sh"],
     "openai_n": lambda: [sys.executable, "examples/openai_n.py", "Name an animal."],
-    "the README's curl": lambda: ["sh", "-c", readme("sh", "curl -s")],
-    "the README's client": lambda: [sys.executable, "-c", readme("python", "from openai import OpenAI")],
 }
 
 
@@ -98,12 +88,6 @@ def test_openai_n(shown: Shown, road: str) -> None:
     said = shown["openai_n", road]()
     assert re.findall(r"choice \d", said) == ["choice 0", "choice 1", "choice 2", "choice 3"]
     assert len(re.findall(r"\b(?:stop|length)\b", said)) >= 4
-
-
-@pytest.mark.parametrize("road", ROADS)
-@pytest.mark.parametrize("program", ["the README's curl", "the README's client"])
-def test_the_readme(shown: Shown, program: str, road: str) -> None:
-    assert {"0", "1", "2", "3"} <= set(re.findall(r"^(\d) \S", shown[program, road](), re.MULTILINE))
 
 
 @pytest.mark.parametrize("road", ROADS)
