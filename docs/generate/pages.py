@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.generate import cli, config, errors, metrics
+from docs.generate import cli, config, errors, logs, metrics
 
 DOCS = Path(__file__).resolve().parents[1]
 
@@ -13,6 +13,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/cli.md": cli.page,
     "reference/config.md": config.page,
     "reference/errors.md": errors.page,
+    "reference/logs.md": logs.page,
     "reference/metrics.md": metrics.page,
 }
 """Each page's path below docs/, and what makes its text."""

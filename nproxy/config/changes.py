@@ -15,8 +15,10 @@ BOUND: tuple[Path, ...] = (
     ("listen", "workers"),
     ("admin", "host"),
     ("admin", "port"),
+    ("telemetry", "otlp_endpoint"),
+    ("telemetry", "otlp_headers"),
 )
-"""Keys that sockets and processes were made from."""
+"""Keys that sockets, processes and threads were made from."""
 
 
 def needs_restart(served: Config, wanted: Config, tree: Tree) -> list[Problem]:

@@ -10,7 +10,6 @@ from nproxy.config.tree import Path
 PLANNED_KEYS: frozenset[str] = frozenset(
     {
         "engine.quantization",
-        "telemetry.otlp_endpoint",
     }
 )
 

@@ -7,6 +7,7 @@ they are refused with a word of explanation and never silently ignored.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import Any, Literal, Self
 
@@ -16,8 +17,10 @@ from pydantic_core import PydanticCustomError
 from nproxy.config.engine import ENGINE_UPSTREAM, Engine
 from nproxy.config.upstream import Upstream
 from nproxy.config.values import (
+    Collector,
     Count,
     File,
+    HeaderName,
     Host,
     Mebibytes,
     Network,
@@ -27,6 +30,7 @@ from nproxy.config.values import (
     SecondsOrZero,
     Secret,
     Settings,
+    Share,
     WebOrigin,
     Whole,
     Width,
@@ -160,6 +164,14 @@ class Telemetry(Settings):
     """Whether GET /metrics is served."""
     log_format: Literal["json", "text"] = "json"
     """How log lines are written."""
+    log_content: bool = False
+    """Whether prompts and answers are written to the access log and to spans."""
+    otlp_endpoint: Collector | None = None
+    """Base URL of an OpenTelemetry collector that takes traces by OTLP over HTTP; `/v1/traces` is put behind it."""
+    otlp_headers: dict[HeaderName, Secret] | None = None
+    """Headers that are sent to the collector; null: those of OTEL_EXPORTER_OTLP_HEADERS."""
+    trace_ratio: Share = 1.0
+    """Share of requests that are traced; a caller that sends `traceparent` decides for itself."""
 
 
 class Config(Settings):
@@ -195,7 +207,13 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
-        conflicts = (self._names_conflict, self._replicas_conflict, self._limits_conflict, self._doors_conflict)
+        conflicts = (
+            self._names_conflict,
+            self._replicas_conflict,
+            self._limits_conflict,
+            self._doors_conflict,
+            self._traces_conflict,
+        )
         refuse(found for conflict in conflicts for found in conflict())
         return self
 
@@ -242,6 +260,24 @@ class Config(Settings):
                 yield conflict("must not be passthrough beside auth", "upstreams", position, "api_key")
         if self.admin is not None and self.admin.token is None and not _loopback(self.admin.host):
             yield conflict("is required, as others than this machine can reach the port", "admin", "token")
+
+    def _traces_conflict(self) -> Iterator[PydanticCustomError]:
+        telemetry = self.telemetry
+        if telemetry.otlp_endpoint is not None and not _installed(EXPORTER):
+            yield conflict("needs OpenTelemetry: pip install 'nproxy[otlp]'", "telemetry", "otlp_endpoint")
+        if telemetry.otlp_headers and telemetry.otlp_endpoint is None:
+            yield conflict("is of no use without otlp_endpoint", "telemetry", "otlp_headers")
+
+
+EXPORTER = "opentelemetry.exporter.otlp.proto.http"
+"""What the extra `otlp` installs."""
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # not even what it is in
+        return False
 
 
 def _loopback(host: str) -> bool:

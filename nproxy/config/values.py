@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -224,6 +225,30 @@ def _parse_origin(value: str) -> str:
 
 
 WebOrigin = Annotated[str, AfterValidator(_parse_origin)]
+
+
+def _parse_collector(value: str) -> str:
+    """Take a URL that paths can be put behind: no credentials, query or fragment, no slash at its end."""
+    try:
+        parts = urlsplit(value)
+        good = parts.hostname and (parts.port is None or parts.port > 0) and "@" not in parts.netloc
+    except ValueError:
+        good = False
+    if not good or parts.scheme not in ("http", "https") or not re.fullmatch(r"[!-~]+", value) or set("?#") & {*value}:
+        raise PydanticCustomError("collector", "must be a URL such as http://127.0.0.1:4318, without a query")
+    return value.rstrip("/")
+
+
+Collector = Annotated[str, AfterValidator(_parse_collector)]
+
+
+def _parse_header_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", value):
+        raise PydanticCustomError("header", "must be the name of a header")
+    return value
+
+
+HeaderName = Annotated[str, AfterValidator(_parse_header_name)]
 
 NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", "^/"
 Name = Annotated[str, Field(pattern=NAME)]

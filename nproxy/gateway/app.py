@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from aiohttp.web_response import StreamResponse
 from nproxy import __version__
 from nproxy.choices.lessons import Lesson
 from nproxy.config import Config, Key
+from nproxy.gateway.access import end_span, tell
 from nproxy.gateway.admission.desk import Desk
 from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
@@ -21,14 +23,16 @@ from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuar
 from nproxy.gateway.openapi.document import gateway_document
 from nproxy.gateway.openapi.serving import OpenApi
 from nproxy.gateway.pages.site import Site
+from nproxy.gateway.recorded import RecordedExchange
 from nproxy.gateway.reload import History
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.tls import Shown
+from nproxy.gateway.tracing import UNTRACED, begin
 from nproxy.gateway.whole import Whole
 from nproxy.openai.errors import ApiError, internal_error
 from nproxy.openai.requests import Limits
-from nproxy.telemetry.logs import access
 from nproxy.telemetry.metrics import Metrics
+from nproxy.telemetry.tracing import Tracer
 from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.upstreams import Upstreams
 
@@ -58,6 +62,7 @@ class App:
         self.site = Site()
         self.openapi = OpenApi(gateway_document)
         self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
+        self.tracer = _tracer(config, self.metrics)
         self.desk = Desk(config, self.metrics)
         self._take(config, edge)
         self.history = History(self.metrics)
@@ -98,10 +103,12 @@ class App:
             self.tell_lesson(upstream.name, model, lesson)
 
     async def close(self) -> None:
-        """Close all upstream connections."""
+        """Close all upstream connections, and send the spans that are left."""
         self.aside.close()
         self.desk.close()
         await self.upstreams.close()
+        if self.tracer is not None:
+            await self.tracer.close()
 
     async def idle(self) -> None:
         """Wait until no request of any kind is in flight."""
@@ -127,13 +134,17 @@ class App:
         introspection: bool = False,
     ) -> StreamResponse:
         """Answer one request by `serve`, which writes the answer itself; errors, gauges and the log are dealt with."""
-        exchange = Exchange(
+        telemetry = self.config.telemetry
+        tracing = UNTRACED if introspection else begin(request, self.tracer, telemetry.trace_ratio)
+        exchange = (RecordedExchange if telemetry.log_content else Exchange)(
             request,
             request_id(request.headers.get("x-request-id")),
             asyncio.get_running_loop().time(),
             closing=self.draining or self.leaving,
             introspection=introspection,
             target=target,
+            tracing=tracing,
+            trace=tracing.exemplar,
         )
         limit = asyncio.timeout(None)
         self._entered(exchange, limit)
@@ -184,13 +195,13 @@ class App:
         if not self._unanswered:
             self._idle.set()
         self._count(exchange, -1)
-        seconds = asyncio.get_running_loop().time() - exchange.started
+        exchange.seconds = asyncio.get_running_loop().time() - exchange.started
         labels = (exchange.endpoint, exchange.upstream, exchange.model)
-        self.metrics.requests(*labels, exchange.mode, str(exchange.code)).observe(seconds, exchange.trace)
+        self.metrics.requests(*labels, exchange.mode, str(exchange.code)).observe(exchange.seconds, exchange.trace)
         if exchange.broken:
             self.metrics.broken_answers(*labels, exchange.outcome).inc()
-        level = logging.DEBUG if exchange.introspection else logging.INFO  # probes and scrapes come day and night
-        access.log(level, "%s", exchange.endpoint, extra={"fields": _log_fields(exchange, seconds)})
+        tell(exchange)
+        end_span(exchange)
 
     def _count(self, exchange: Exchange, change: int) -> None:
         if not exchange.introspection:  # a scrape that counts itself never finds 0
@@ -198,20 +209,15 @@ class App:
             self.metrics.inflight_requests.set(self.inflight)
 
 
-def _log_fields(exchange: Exchange, seconds: float) -> dict[str, object]:
-    """What the access log says of a request: nothing that the client wrote but its id."""
-    fields: dict[str, object] = {
-        "request_id": exchange.id,
-        "method": exchange.request.method,
-        "code": exchange.code,
-        "seconds": round(seconds, 6),
-    }
-    if exchange.caller.name:
-        fields["caller"] = exchange.caller.name
-    for name in ("client", "upstream", "model", "mode", "choices", "legs", "outcome"):
-        if value := getattr(exchange, name):
-            fields[name] = value
-    return fields
+def _tracer(config: Config, metrics: Metrics) -> Tracer | None:
+    """What sends spans to the configured collector; None without one, or where the environment wants none."""
+    telemetry = config.telemetry
+    if telemetry.otlp_endpoint is None or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    from nproxy.telemetry.otlp import OtlpTracer  # an extra
+
+    headers = {name: secret.get_secret_value() for name, secret in (telemetry.otlp_headers or {}).items()}
+    return OtlpTracer(telemetry.otlp_endpoint, headers or None, __version__, metrics.spans)
 
 
 def _configured_models(config: Config) -> set[str]:

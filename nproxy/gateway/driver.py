@@ -138,10 +138,10 @@ class Drive:
                     self._learn(lesson)
                 case Anomaly(kind=kind):
                     self._observer.anomaly(kind)
-                case Resumed(how=how, outcome=outcome):
-                    self._observer.resumed(how, outcome)
-                case Retried(reason=reason):
-                    self._observer.retried(reason)
+                case Resumed(leg=leg, how=how, outcome=outcome):
+                    self._observer.resumed(leg, how, outcome)
+                case Retried(leg=leg, reason=reason):
+                    self._observer.retried(leg, reason)
                 case CallEnded(leg=leg, failure=failure):
                     self._observer.call_ended(leg, failure)
                     self._judge(leg, failure)
@@ -193,12 +193,12 @@ class Drive:
             self._timers[command.name] = loop.call_later(command.seconds, self._inbox.put_now, fired)
 
     def _open(self, command: OpenLeg, legs: asyncio.TaskGroup) -> None:
-        self._exchange.legs += 1
+        self._exchange.attempts += 1
         self._legs[command.leg.number] = legs.create_task(self._run_leg(command))
 
     async def _run_leg(self, command: OpenLeg) -> None:
         number = command.leg.number
-        self._observer.leg_opened(command.leg)
+        self._observer.leg_opened(command.leg, command.attempt)
         try:
             async with aclosing(self._open_call(command)) as batches:
                 async for batch in batches:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from aiohttp import ClientConnectionResetError, hdrs
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 
+from nproxy.choices.plan import Request
 from nproxy.gateway.callers import ANYBODY, Caller
+from nproxy.gateway.content import Content
 from nproxy.gateway.cors import ALLOWED, exposed
+from nproxy.gateway.tracing import UNTRACED, Tracing
 from nproxy.openai.errors import ApiError, invalid_request, model_not_found
 from nproxy.telemetry.exemplars import Trace
+from nproxy.upstreams.replicas import Replica
+
+Permits = TypeVar("Permits")
 
 SERVER = "nproxy"
 CLIENT_LEFT = 499
 """The status in logs and metrics of a request whose client left before its answer was complete."""
 MOST_UNREAD = 64 << 10
 """Bytes of a body for which a connection is kept, where the answer did not wait for them."""
-_NONE: Mapping[str, str] = {}
+NO_HEADERS: Mapping[str, str] = {}
 
 
 class ClientLeft(Exception):
@@ -33,9 +41,13 @@ class Exchange:
 
     started: loop time. target: path and query. client: its address, as far as it is known. caller: whose key it shows.
     cors: what a browser is told in the answer. endpoint, upstream, model, mode: labels, "" while unknown. code: the
-    status that was sent, 499 for a client that left. headers: what the answer carries besides its own. choices, legs:
-    counts, for the log. trace: which one it belongs to, where that is recorded. introspection: it asks about the
-    gateway itself, and is neither work in flight nor worth a line in the log.
+    status that was sent, 499 for a client that left. headers: what the answer carries besides its own.
+    introspection: it asks about the gateway itself, and is neither work in flight nor worth a line in the log. trace:
+    which one it belongs to, for metrics, where that is recorded.
+
+    For the log and for spans, None and 0 while unknown: n, choices (of all prompts), attempts (upstream calls, all of
+    them), replicas (their labels, in the order of the first calls), finish_reasons (by index), tokens as the client is
+    told, times in seconds. content: what was asked and answered, where that is kept.
     """
 
     request: BaseRequest
@@ -53,8 +65,18 @@ class Exchange:
     mode: str = ""
     code: int = 0
     outcome: str = ""
+    tracing: Tracing = UNTRACED
+    content: Content | None = None
+    n: int = 0
     choices: int = 0
-    legs: int = 0
+    attempts: int = 0
+    replicas: dict[str, None] = field(default_factory=dict)
+    finish_reasons: dict[int, str] = field(default_factory=dict)
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    queue_seconds: float | None = None
+    first_token_seconds: float | None = None
+    seconds: float = 0.0
     trace: Trace | None = None
     headers: dict[str, str] = field(default_factory=dict)
     response: StreamResponse | None = None
@@ -64,8 +86,64 @@ class Exchange:
         """Whether a 200 was sent, and then something else than the whole answer."""
         return self.code == 200 and self.outcome not in ("", "ok", "partial")
 
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+    @property
+    def legs(self) -> int:
+        """Upstream calls that share the choices, as the client is told."""
+        return int(self.headers.get("x-nproxy-legs", 0))
+
+    @property
+    def client_left(self) -> bool:
+        """Whether the client left before its answer was whole."""
+        return self.code == CLIENT_LEFT
+
+    def asks(self, request: Request) -> None:
+        """Take what the client asks for."""
+        self.n, self.choices = request.n, request.choices
+        if self.tracing.spans is not None:
+            self.tracing.spans.asked(request)
+        if self.content is not None:
+            self.content.heard(request)
+
+    @asynccontextmanager
+    async def admitted(self, permits: AbstractAsyncContextManager[Permits]) -> AsyncIterator[Permits]:
+        """Wait for permits and hold them while the block runs, and note how long the wait was, be it in vain."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        async with AsyncExitStack() as held:
+            try:
+                held_permits = await held.enter_async_context(permits)
+            finally:
+                self.queue_seconds = clock() - began
+            if self.tracing.spans is not None:
+                self.tracing.spans.admitted(self.choices, self.queue_seconds)
+            yield held_permits
+
+    def placed(self, leg: int, replica: Replica) -> None:
+        """A call has its replica."""
+        self.replicas[replica.label] = None
+        if self.tracing.spans is not None:
+            self.tracing.spans.placed(leg, replica)
+
+    @contextmanager
+    def forwarding(self) -> Iterator[Mapping[str, str]]:
+        """Note a call that passes the request on, for as long as the block runs; gives the headers of its trace."""
+        self.attempts += 1
+        spans = self.tracing.spans
+        with nullcontext() if spans is None else spans.forwarding(self.upstream, self.request.method):
+            yield self.tracing.headers(0)
+
+    def forwarded(self, status: int) -> None:
+        """The head of the answer to such a call has come."""
+        if self.tracing.spans is not None:
+            self.tracing.spans.answered(0, status)
+
     async def respond(
-        self, status: int, body: bytes, headers: Mapping[str, str] = _NONE, content_type: str = "application/json"
+        self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
     ) -> None:
         """Send a whole answer. Raises ClientLeft."""
         response = Response(status=status, body=body, headers={hdrs.CONTENT_TYPE: content_type, **headers})

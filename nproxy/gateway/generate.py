@@ -59,12 +59,14 @@ async def _read(app: App, exchange: Exchange, parse: Parse, hold: Hold) -> Reque
 
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     """Plan the request and drive it to its end. Everything that is the request's fault is raised before any call."""
+    exchange.asks(request)
     exchange.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
     fallbacks = Fallbacks(app, first, request.model, partial(_planned, app, request))
     attempt = await fallbacks.begin()
-    exchange.choices, choices = request.choices, attempt.choices
-    async with app.desk.admitted(exchange.caller, attempt.upstream.name, choices, guess(request, choices)) as grant:
+    choices = attempt.choices
+    desk, name = app.desk, attempt.upstream.name
+    async with exchange.admitted(desk.admitted(exchange.caller, name, choices, guess(request, choices))) as grant:
         exchange.headers.update(app.desk.headers(exchange.caller))
         grant.came(guess_prompt(request))
         chain = bool(first.upstream.settings.fallback)
@@ -117,6 +119,8 @@ async def _drive(
         jitter=random.random,
         draw=_draw,
     )
+    if (spans := exchange.tracing.spans) is not None:
+        spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
     legs = Legs(exchange, request, attempt)
     observer = Observer(app.metrics, exchange, grant, partial(upstream.count, legs.kin))
     drive = Drive(

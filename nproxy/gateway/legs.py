@@ -15,6 +15,7 @@ from nproxy.choices.plan import Plan, Request
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Attempt
 from nproxy.gateway.request_id import leg_id
+from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.dialect import Dialect
 from nproxy.upstreams.affinity import prompt_hash
 from nproxy.upstreams.client import Call
@@ -22,7 +23,14 @@ from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
 
 _PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
-_WRITTEN_ANEW = ("content-type", "content-encoding", "accept-encoding", "x-request-id", "idempotency-key")
+_WRITTEN_ANEW = (
+    "content-type",
+    "content-encoding",
+    "accept-encoding",
+    "x-request-id",
+    "idempotency-key",
+    *TRACE_HEADERS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +48,15 @@ class Legs:
         headers = exchange.request.headers
         upstream, capability = attempt.upstream, attempt.capability
         self._id = exchange.id
+        self._tracing = exchange.tracing
         self._idempotency_key = headers.get("idempotency-key")
         self._upstream = upstream
         self._request = request
         self._n = attempt.plan.n
         self._capability = capability
         prompt = prompt_hash(request) if upstream.settings.balance == "prefix_affinity" else None
-        self.kin = Kin(attempt.route.called, together=capability.prefix_cache, prompt=prompt)
+        together, placed = capability.prefix_cache, exchange.placed
+        self.kin = Kin(attempt.route.called, together=together, prompt=prompt, placed=placed)
         caller = upstream.caller_shown(exchange.caller.name)
         self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW, caller=caller)
         self._shared["Content-Type"] = "application/json"
@@ -57,6 +67,7 @@ class Legs:
         leg = command.leg
         offset = leg.client_index(0, self._n)
         headers = CIMultiDict(self._shared)
+        headers.update(self._tracing.headers(leg.number))
         if self._capability.request_id and "request_id" not in leg.omit:
             headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
         if self._idempotency_key is not None:

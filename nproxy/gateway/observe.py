@@ -32,6 +32,7 @@ class Observer:
         "_clock",
         "_completion",
         "_count_call",
+        "_exchange",
         "_first",
         "_first_finish",
         "_gaps",
@@ -41,6 +42,7 @@ class Observer:
         "_metrics",
         "_model",
         "_opened",
+        "_spans",
         "_started",
         "_trace",
         "_upstream",
@@ -55,7 +57,7 @@ class Observer:
         self._metrics = metrics
         self._upstream, self._model = exchange.upstream, exchange.model
         self._labels = (exchange.endpoint, exchange.upstream, exchange.model)
-        self._trace = exchange.trace
+        self._exchange, self._trace, self._spans = exchange, exchange.trace, exchange.tracing.spans
         self._started = exchange.started
         self._clock = asyncio.get_running_loop().time
         self._opened: dict[int, float] = {}  # when legs were that have not been judged since
@@ -64,10 +66,13 @@ class Observer:
         self._first = self._first_finish = self._last_finish = 0.0
         self._completion = 0
 
-    def leg_opened(self, leg: Leg) -> None:
+    def leg_opened(self, leg: Leg, attempt: int) -> None:
         self._metrics.leg_width.observe(leg.width)
         self._metrics.inflight_legs(self._upstream).inc()
         self._opened[leg.number] = self._clock()
+        self._last.pop(leg.number, None)
+        if self._spans is not None:
+            self._spans.leg_opened(leg, attempt)
 
     def leg_closed(self) -> None:
         """A call is over, whatever becomes of what it brought."""
@@ -76,6 +81,8 @@ class Observer:
     def call_ended(self, leg: int, failure: Failure | None) -> None:
         """What became of a leg's last call: a whole answer that nobody can read is known as one only here."""
         self._count(leg, OK if failure is None else failure.kind.value)
+        if self._spans is not None:
+            self._spans.call_ended(leg, failure)
 
     def batch(self, leg: int, events: Sequence[Event]) -> None:
         """Note one batch of a leg."""
@@ -85,13 +92,25 @@ class Observer:
             last = self._last.get(leg)
             if last is not None:
                 self._gaps.observe(now - last)
-            elif not self._last:
-                self._first = now
-                self._metrics.first_token(*self._labels).observe(now - self._started, self._trace)
+            else:
+                self._spoke(leg, now)
             self._last[leg] = now
 
+    def _spoke(self, leg: int, now: float) -> None:
+        """The first piece of a call's answer has come."""
+        if not self._first:
+            self._first = now
+            self._exchange.first_token_seconds = seconds = now - self._started
+            self._metrics.first_token(*self._labels).observe(seconds, self._trace)
+        if self._spans is not None:
+            self._spans.spoke(leg)
+
     def choice_finished(self, command: ChoiceFinished) -> None:
-        self._metrics.choices(self._upstream, self._model, _known_reason(command.finish_reason)).inc()
+        reason = _known_reason(command.finish_reason)
+        self._metrics.choices(self._upstream, self._model, reason).inc()
+        self._exchange.finish_reasons[command.index] = reason
+        if self._spans is not None:
+            self._spans.choice_finished(command.index, reason)
         self._last_finish = self._clock()
         self._first_finish = self._first_finish or self._last_finish
 
@@ -104,6 +123,7 @@ class Observer:
         ):
             if count:
                 self._metrics.tokens(*self._labels, kind, side).observe(count)
+        self._exchange.prompt_tokens, self._exchange.completion_tokens = spent.client_prompt, spent.client_completion
         if spent.client_prompt is not None and spent.client_completion is not None:
             self._completion = spent.client_completion
             self._account.spend(spent.client_prompt, spent.client_completion)
@@ -113,16 +133,22 @@ class Observer:
     def anomaly(self, kind: str) -> None:
         self._metrics.anomalies(self._upstream, kind).inc()
 
-    def retried(self, reason: str) -> None:
+    def retried(self, leg: int, reason: str) -> None:
         self._metrics.retries(self._upstream, reason).inc()
+        if self._spans is not None:
+            self._spans.retried(leg, reason)
 
-    def resumed(self, how: str, outcome: str) -> None:
+    def resumed(self, leg: int, how: str, outcome: str) -> None:
         self._metrics.resumes(self._upstream, how, outcome).inc()
+        if self._spans is not None:
+            self._spans.resumed(leg, how, outcome)
 
     def ended(self, choices: int, *, well: bool) -> None:
         """The request is over, well or not; calls that were still wanted are left."""
         for leg in list(self._opened):
             self._count(leg, CANCELLED)
+        if self._spans is not None:
+            self._spans.left_upstream()
         if choices > 1 and self._first_finish:
             self._metrics.skew(self._upstream, self._model).observe(self._last_finish - self._first_finish)
         following = self._completion / choices - 1  # tokens of a choice behind its first: choices come side by side

@@ -17,6 +17,7 @@ from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, parsed, read_body
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Attempt, Fallbacks
+from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.body import Body
 from nproxy.openai.errors import (
     ApiError,
@@ -77,7 +78,8 @@ async def serve(app: App, exchange: Exchange) -> None:
         upload, model = await _open_upload(app, exchange, hold)
         fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
         attempt = await fallbacks.begin()
-        async with app.desk.admitted(exchange.caller, attempt.upstream.name, attempt.choices) as grant:
+        permits = app.desk.admitted(exchange.caller, attempt.upstream.name, attempt.choices)
+        async with exchange.admitted(permits) as grant:
             exchange.headers.update(app.desk.headers(exchange.caller))
             following: Attempt | None = attempt
             while following is not None:
@@ -86,18 +88,22 @@ async def serve(app: App, exchange: Exchange) -> None:
 
 async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: Following) -> Attempt | None:
     """Ask one upstream; gives what follows where it failed and nothing was begun, None where all is done."""
-    upstream, kin, retries = route.upstream, Kin(route.called), _Retries(route.upstream)
+    upstream, kin = route.upstream, Kin(route.called, placed=exchange.placed)
+    retries = _Retries(upstream)
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
     exchange.headers["x-nproxy-upstream"] = upstream.name
     headers = _headers_up(exchange, upstream, upload)
     method, target = exchange.request.method, exchange.target
     while True:
         try:
-            async with upstream.pass_on(kin, method, target, headers, upload.data(route.name)) as answer:
-                status = Failure(FailureKind.STATUS, "The upstream refused.", status=answer.status)
-                if (attempt := await _elsewhere(status, upload, following)) is None:
-                    await _send_back(exchange, answer)
-                return attempt
+            with exchange.forwarding() as trace:
+                headers.update(trace)
+                async with upstream.pass_on(kin, method, target, headers, upload.data(route.name)) as answer:
+                    exchange.forwarded(answer.status)
+                    status = Failure(FailureKind.STATUS, "The upstream refused.", status=answer.status)
+                    if (attempt := await _elsewhere(status, upload, following)) is None:
+                        await _send_back(exchange, answer)
+                    return attempt
         except ForwardError as error:
             if exchange.response is not None:
                 exchange.outcome = error.failure.kind
@@ -245,7 +251,7 @@ async def _route(app: App, model: str | None) -> Route:
 def _headers_up(exchange: Exchange, upstream: Upstream, upload: _Upload) -> CIMultiDict[str]:
     request = exchange.request
     caller = upstream.caller_shown(exchange.caller.name)
-    headers = upward(request.headers, upstream.settings.api_key, caller=caller)
+    headers = upward(request.headers, upstream.settings.api_key, drop=TRACE_HEADERS, caller=caller)
     headers["X-Request-Id"] = exchange.id
     if upload.rest is not None and hdrs.CONTENT_LENGTH in request.headers:
         headers[hdrs.CONTENT_LENGTH] = request.headers[hdrs.CONTENT_LENGTH]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ STANDARD_ERROR = 2
 access = logging.getLogger("nproxy.access")
 """One record per request; the fields travel in `extra={"fields": {...}}`."""
 
+_PLAIN = re.compile(r"[^\s\"=\x00-\x1f\x7f]+")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -38,7 +40,7 @@ class TextLines(logging.Formatter):
     """The same for people: message first, fields behind it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{key}={value}" for key, value in _fields(record).items())
+        fields = " ".join(f"{key}={_shown(value)}" for key, value in _fields(record).items())
         head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():7} {record.getMessage()}"
         text = f"{head} {fields}" if fields else head
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
@@ -83,6 +85,15 @@ def _formatter(form: Literal["json", "text"]) -> logging.Formatter:
     lines = JsonLines()
     lines.converter = time.gmtime
     return lines
+
+
+def _shown(value: object) -> str:
+    """A value as it stands behind its key: plain where that can be read back, else as JSON."""
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) else orjson.dumps(value).decode()
+    if isinstance(value, list | dict):
+        return orjson.dumps(value, default=str).decode()
+    return str(value)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

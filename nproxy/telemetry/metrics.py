@@ -205,6 +205,7 @@ class Metrics(CommonMetrics):
             across="min",
         )
         self.anomalies = counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
+        self.spans = counter("spans", "Spans of traces, by what became of them.", "outcome")
         self.fallbacks = counter("fallbacks", "Requests that went on to another upstream.", "upstream", "to")
         self._across["nproxy_replica_calls"] = "present"
         self.replica_calls = self._plain_counter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nproxy.upstreams.replicas import Replica
@@ -11,17 +12,19 @@ from nproxy.upstreams.replicas import Replica
 class Kin:
     """The calls of one request to one upstream.
 
-    model: the upstream's name of the one that they ask for, None where that is not known; not every replica may serve
-    it. together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first, by which
-    that one is chosen; None where any will do. replica: where the last of them went. at: where each leg's last call
-    went. uncounted: those of calls whose end is not counted yet. failed: the replicas that each leg has failed on,
-    which it avoids while another one can take it. blamed, praised: the replicas whose breakers have counted a failure,
-    or a success, of this request; each counts once there, however many of its legs there are.
+    model: the upstream's name of the one that they ask for, None where that is not known; not every replica may
+    serve it. together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first,
+    by which that one is chosen; None where any will do. placed: hears of every call and its replica. replica: where
+    the last of them went. at: where each leg's last call went. uncounted: those of calls whose end is not counted
+    yet. failed: the replicas that each leg has failed on, which it avoids while another one can take it. blamed,
+    praised: the replicas whose breakers have counted a failure, or a success, of this request; each counts once
+    there, however many of its legs there are.
     """
 
     model: str | None = None
     together: bool = False
     prompt: bytes | None = None
+    placed: Callable[[int, Replica], None] | None = None
     replica: Replica | None = None
     at: dict[int, Replica] = field(default_factory=dict)
     uncounted: dict[int, Replica] = field(default_factory=dict)

@@ -74,6 +74,8 @@ class Permits:
         if replica is not None:
             replica.take(kin, wish.choices, now, alone=wish.alone)
             kin.replica = kin.at[wish.leg] = kin.uncounted[wish.leg] = replica
+            if kin.placed is not None:
+                kin.placed(wish.leg, replica)
         return replica
 
     def _standing(self, wish: Wish, now: float) -> Sequence[Replica]:

@@ -62,7 +62,7 @@ async def test_O1_no_key_and_no_prompt_is_logged(scene: Scene, tmp_path: Path) -
                 logging.getLogger(name).propagate = True
     lines = [json.loads(line) for line in written.read_text().splitlines()]
     generated = [line for line in lines if line["message"] == "chat/completions"]
-    assert [line["code"] for line in generated] == [200, 500]
+    assert [line["status"] for line in generated] == [200, 500]
     assert generated[0]["legs"] == scene.legs
     assert "canary" not in written.read_text() + told
 

@@ -341,5 +341,5 @@ async def test_the_log_names_the_caller(locked: Gateway, caplog: pytest.LogCaptu
         await ask(locked, "wrong")
     served, refused = (getattr(record, "fields", {}) for record in caplog.records if record.name == "nproxy.access")
     assert (served["caller"], served["client"]) == ("team-a", "127.0.0.1")
-    assert "caller" not in refused and refused["code"] == 401
+    assert "caller" not in refused and refused["status"] == 401
     assert "canary" not in json.dumps([vars(record) for record in caplog.records], default=str)

@@ -110,7 +110,7 @@ async def test_nobody_reads_the_log_pipe_and_it_is_full(upstream: FakeUpstream) 
             os.set_blocking(reader, False)
             said = b""
             async with asyncio.timeout(60):
-                while said.count(b'"endpoint"') + said.count(b'"code":200') < 10 or b"nproxy listens" not in said:
+                while said.count(b'"endpoint"') + said.count(b'"status":200') < 10 or b"nproxy listens" not in said:
                     try:
                         said += os.read(reader, 1 << 16)
                     except BlockingIOError:
@@ -166,6 +166,7 @@ async def test_a_log_that_is_read_loses_nothing(upstream: FakeUpstream, tmp_path
 WALL_CLOCK = {
     "nproxy/gateway/generate.py": "created",
     "nproxy/gateway/edge.py": "when keys expire",
+    "nproxy/gateway/spans.py": "when spans end, as OpenTelemetry tells times",
     "nproxy/gateway/reload.py": "when settings were read",
     "nproxy/upstreams/retry_after.py": "an upstream's Retry-After as a date",
 }

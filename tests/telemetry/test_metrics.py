@@ -27,6 +27,7 @@ NAMES = (
     "replica_calls",
     "replica_up",
     "breaker_open",
+    "spans",
     "fallbacks",
     "event_loop_lag_seconds",
     "event_loop_tasks",

@@ -114,7 +114,7 @@ async def _answer(behind: Behind, request: BaseRequest) -> StreamResponse:
             await _answer_or_refuse(behind, exchange)
         except ClientLeft:
             exchange.abort()
-    fields = {"request_id": id, "method": request.method, "code": exchange.code}
+    fields = {"request_id": id, "method": request.method, "status": exchange.code}
     access.debug("admin", extra={"fields": fields})
     if exchange.response is None:
         raise RuntimeError("a handler ended without an answer")

@@ -1,0 +1,33 @@
+"""docs/reference/logs.md: the fields of the access log, from the table that they are written by."""
+
+from __future__ import annotations
+
+from docs.generate.markdown import code, table
+from nproxy.gateway.access import FIELDS
+
+_INTRODUCTION = """\
+# Log lines
+
+Made from the code (`make docs`). Every record is one line on standard error: a JSON object, or with
+`telemetry.log_format: text` the time of day, the level, the message, and `key=value` for the rest. JSON has besides:
+
+| field | what it says |
+| --- | --- |
+| `time` | UTC, to the millisecond, as in `2026-11-20T19:32:00.123Z` |
+| `level` | `debug`, `info`, `warning` or `error` |
+| `logger` | which part of nproxy speaks |
+| `message` | what happened; of the access log, the endpoint |
+| `error` | the traceback of a fault |
+
+## The access log
+
+One line for each request, by the logger `nproxy.access`, when the request is over: at `info`, and at `debug` for health,
+metrics and status, for pages, and for the admin port, where only `request_id`, `method` and `status` are told. `message`
+is the endpoint as metrics name it: `chat/completions`, `completions`, `models`, `passthrough`, or `other`. What is
+unknown of a request, or is not so, is left out; times are in seconds.
+"""
+
+
+def page() -> str:
+    """The text of docs/reference/logs.md."""
+    return f"{_INTRODUCTION}\n{table(('field', 'what it says'), ((code(one.name), one.text) for one in FIELDS))}"

@@ -1,0 +1,33 @@
+"""A request whose prompt and answer are kept: only where `telemetry.log_content` asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nproxy.gateway.content import Content
+from nproxy.gateway.exchange import NO_HEADERS, Exchange
+
+
+@dataclass(slots=True, eq=False)
+class RecordedExchange(Exchange):
+    """An exchange that keeps what it writes, as far as there is room for it."""
+
+    content: Content = field(default_factory=Content)
+
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
+    ) -> None:
+        """See Exchange."""
+        self.content.said(body)
+        await Exchange.respond(self, status, body, headers, content_type)
+
+    async def write(self, data: bytes) -> None:
+        """See Exchange."""
+        self.content.said(data)
+        await Exchange.write(self, data)
+
+    async def finish(self, data: bytes = b"") -> None:
+        """See Exchange."""
+        self.content.said(data)
+        await Exchange.finish(self, data)

@@ -1,0 +1,189 @@
+"""Spans on their way to an OpenTelemetry collector: OTLP over HTTP, by OpenTelemetry's own SDK (`nproxy[otlp]`).
+
+The SDK's batches are sent by a thread, so that a collector which is slow or gone costs a request nothing. What of it
+the environment sets (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_TIMEOUT` ...) holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Literal
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+)
+from opentelemetry.trace import Span as SdkSpan
+from prometheus_client import Counter
+
+from nproxy.telemetry.trace_context import RANDOM, SAMPLED, TraceContext
+from nproxy.telemetry.tracing import Attributes
+
+PATH = "/v1/traces"
+MOST_WAITING = 4096
+"""Spans that wait to be sent; beyond, new ones are dropped and counted."""
+MOST_AT_ONCE = 512
+CLOSE_SECONDS = 5.0
+"""How long the end of the process waits for what has not been sent."""
+
+Count = Callable[[str], Counter]
+"""Counts spans by what became of them: exported, failed or dropped. In any thread."""
+
+_KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT}
+
+log = logging.getLogger("nproxy.traces")
+
+
+class OtlpTracer:
+    """Sends spans to a collector at `endpoint`, a base URL. headers: sent with them; None for the environment's.
+
+    The sampler records everything: who begins a span has decided that it is wanted.
+    """
+
+    def __init__(self, endpoint: str, headers: Mapping[str, str] | None, version: str, count: Count) -> None:
+        exporter = OTLPSpanExporter(endpoint.removesuffix(PATH) + PATH, headers=headers)
+        self._provider = TracerProvider(ALWAYS_ON, _resource(version), shutdown_on_exit=False)
+        self._provider.add_span_processor(_Bounded(exporter, count))
+        self._tracer = self._provider.get_tracer("nproxy", version)
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would tell of every batch that fails
+
+    def begin(
+        self,
+        name: str,
+        kind: Literal["server", "client"],
+        parent: TraceContext | None,
+        attributes: Attributes,
+        after: TraceContext | None = None,
+    ) -> _Span:
+        """See Tracer."""
+        above = Context() if parent is None else set_span_in_context(NonRecordingSpan(_sdk_context(parent)), Context())
+        links = () if after is None else (Link(_sdk_context(after)),)
+        span = self._tracer.start_span(name, above, _KINDS[kind], attributes, links)
+        return _Span(span, parent)
+
+    async def close(self) -> None:
+        """See Tracer. The thread that still waits for a collector then ends with the process."""
+        loop, closed = asyncio.get_running_loop(), asyncio.Event()
+
+        def close() -> None:
+            self._provider.shutdown()
+            with suppress(RuntimeError):  # nobody waits any more
+                loop.call_soon_threadsafe(closed.set)
+
+        threading.Thread(target=close, name="nproxy-traces", daemon=True).start()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await closed.wait()
+        except TimeoutError:
+            log.warning("the last spans were not sent in time")
+
+
+class _Span:
+    """A span of the SDK's, as the gateway knows spans."""
+
+    __slots__ = ("_span", "context")
+
+    def __init__(self, span: SdkSpan, parent: TraceContext | None) -> None:
+        self._span = span
+        own = span.get_span_context()
+        flags, state = (RANDOM, "") if parent is None else (parent.flags & RANDOM, parent.state)
+        self.context = TraceContext(f"{own.trace_id:032x}", f"{own.span_id:016x}", flags | SAMPLED, state)
+
+    def rename(self, name: str) -> None:
+        self._span.update_name(name)
+
+    def set(self, attributes: Attributes) -> None:
+        self._span.set_attributes(attributes)
+
+    def event(self, name: str, attributes: Attributes) -> None:
+        self._span.add_event(name, attributes)
+
+    def fail(self, error_type: str) -> None:
+        self._span.set_attribute("error.type", error_type)
+        self._span.set_status(Status(StatusCode.ERROR))
+
+    def end(self, at: int | None = None) -> None:
+        self._span.end(at)
+
+
+class _Bounded(SpanProcessor):
+    """The SDK's batches behind a count: which spans were sent, which were not, and which found no room.
+
+    Two threads count, each a number of its own: the one that ends spans, and the one that sends them.
+    """
+
+    def __init__(self, exporter: SpanExporter, count: Count) -> None:
+        self._exporter = _Counting(exporter, count)
+        self._batches = BatchSpanProcessor(self._exporter, MOST_WAITING, max_export_batch_size=MOST_AT_ONCE)
+        self._count = count
+        self._given = 0
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self._given - self._exporter.taken >= MOST_WAITING:
+            self._count("dropped").inc()
+            return
+        self._given += 1
+        self._batches.on_end(span)
+
+    def shutdown(self) -> None:
+        self._batches.shutdown()  # type: ignore[no-untyped-call]
+
+
+class _Counting(SpanExporter):
+    """An exporter whose successes and failures are counted; of a change from one to the other the log tells."""
+
+    def __init__(self, exporter: SpanExporter, count: Count) -> None:
+        self.taken = 0
+        self._exporter = exporter
+        self._count = count
+        self._well = True
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.taken += len(spans)
+        try:
+            result = self._exporter.export(spans)
+        except Exception:
+            log.debug("spans could not be sent", exc_info=True)
+            result = SpanExportResult.FAILURE
+        well = result is SpanExportResult.SUCCESS
+        self._count("exported" if well else "failed").inc(len(spans))
+        if well != self._well:
+            self._well = well
+            level, now = (logging.INFO, "takes spans again") if well else (logging.WARNING, "takes no spans")
+            log.log(level, "the collector %s", now)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+
+def _resource(version: str) -> Resource:
+    """What sends the spans: nproxy, unless the environment names it otherwise."""
+    named = OTELResourceDetector().detect().attributes
+    ours = {"service.name": "nproxy", "service.version": version}
+    return Resource.create({key: value for key, value in ours.items() if key not in named})
+
+
+def _sdk_context(context: TraceContext) -> SpanContext:
+    return SpanContext(
+        int(context.trace_id, 16),
+        int(context.span_id, 16),
+        is_remote=bool(context.given),
+        trace_flags=TraceFlags(context.flags),
+    )
