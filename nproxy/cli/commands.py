@@ -108,7 +108,7 @@ def check(context: click.Context, /, file: Path) -> None:
     """Validate a settings file.
 
     Prints a summary, or each error with its line. NPROXY_... variables are laid over the file, as they are when
-    serving.
+    serving. What a gateway that runs cannot change without a restart, and what servers answer, it cannot know.
 
     \b
     Examples:
