@@ -206,6 +206,12 @@ def test_differences_and_what_is_a_choices_own(pages: Pages, engine_road: Server
     marked = page.locator(".choice").nth(2).locator("mark").all_text_contents()
     assert all(not one.strip() or one.strip() in third for one in marked)
     picture(page, "differences")
+    page.fill("[name='each.0.temperature']", "1")
+    page.fill("[name='each.1.seed']", "7")
+    page.click("#open-history")
+    page.click("#history-list button")
+    assert page.input_value("[name='each.0.temperature']") == "0", "as it was asked"
+    assert page.input_value("[name='each.1.seed']") == ""
 
 
 @pytest.mark.model
@@ -277,6 +283,11 @@ def test_on_a_phone(pages: Pages, engine_road: Server) -> None:
     assert all(0.7 * PHONE["width"] < box["width"] < PHONE["width"] for box in boxes)
     assert boxes[0]["x"] < boxes[1]["x"] < boxes[2]["x"], "swiped through"
     page.evaluate("document.querySelector('#columns').scrollBy(300, 0)")
+    view(page, "Probabilities")
+    page.locator(".choice").nth(1).locator(".token").nth(2).tap()
+    assert page.is_visible("#tip"), "a finger has no hover"
+    box = page.locator("#tip").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]
     picture(page, "phone-answers")
 
 
@@ -344,8 +355,14 @@ def test_keys(pages: Pages, engine_road: Server) -> None:
     page.keyboard.type("?")
     assert page.is_visible("#keys")
     picture(page, "keys")
-    page.keyboard.press("Escape")
+    page.click("#keys button")
     assert not page.is_visible("#keys")
+    page.focus("#send")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#stop:focus")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#send:focus")
+    assert set(finishes(page)) <= {"stopped", "stop", "length"}
 
 
 # ---- what goes wrong

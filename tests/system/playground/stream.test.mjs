@@ -113,6 +113,12 @@ test("stopping ends the request, and is no failure", async () => {
   });
 });
 
+test("a list of models that is none is told", async () => {
+  for (const body of ["<html>", "null", '{"data": 7}']) {
+    await beside((_, answer) => answer.end(body), () => assert.rejects(listModels(""), /came instead of a list of models/));
+  }
+});
+
 test("models are listed", async () => {
   const serve = (request, answer) => answer.end(JSON.stringify({ data: [{ id: request.url }, { id: "b" }] }));
   assert.deepEqual(await beside(serve, () => listModels("")), ["/below/v1/models", "b"]);

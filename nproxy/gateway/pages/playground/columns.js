@@ -91,7 +91,7 @@ class Column {
 
   /** What is to be said of its text beside those of the others. */
   #likeness(run, choice, over, view) {
-    if (!over) return "";
+    if (!over) return view === "differences" && this.#index === 0 ? "Differences are marked at the end." : "";
     const twin = run.choices.findIndex((other) => other.text === choice.text);
     if (choice.text !== "" && twin < this.#index) return `The same text as choice ${twin}.`;
     if (view === "heat" && choice.entries.length === 0) return "No log probabilities came with this answer.";

@@ -58,9 +58,9 @@ export function unfinished(requestId) {
   return new Failure("The answer is not complete", message, { requestId });
 }
 
-/** Something came that is no stream of chunks: a proxy's page, say. */
-export function unreadable(what, requestId) {
-  return new Failure("The answer cannot be read", `${what} came instead of a stream of chunks.`, { requestId });
+/** Something else came than was asked for: a proxy's page, say. */
+export function unreadable(what, wanted, requestId) {
+  return new Failure("The answer cannot be read", `${what} came instead of ${wanted}.`, { requestId });
 }
 
 function inside(text) {

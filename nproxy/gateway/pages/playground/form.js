@@ -1,9 +1,10 @@
 // The form: its fields as values and back, a row for each choice, and what is wrong with a field said beside it.
 
-import { EACH, MOST_CHOICES } from "./request.js";
+import { EACH, MOST_CHOICES, overrides } from "./request.js";
 
 /** Fields of the API that go by another name in the form. */
 const FIELDS = { messages: "prompt", max_completion_tokens: "max_tokens", n: "n", logprobs: "top_logprobs" };
+const TYPED = ["system", "n", "temperature", "top_p", "max_tokens", "seed", "top_logprobs"];
 const CHOICE_PARAM = /^choice_params[.[](\d+)\]?\.(\w+)/;
 const LABELS = { temperature: "temp.", top_p: "top p", max_tokens: "tokens", seed: "seed" };
 
@@ -27,7 +28,7 @@ export class Form {
     const { elements } = this.#form;
     const named = (name) => elements[name].value.trim();
     return {
-      ...Object.fromEntries(["system", "n", "temperature", "top_p", "max_tokens", "seed", "top_logprobs"].map((name) => [name, named(name)])),
+      ...Object.fromEntries(TYPED.map((name) => [name, named(name)])),
       prompt: elements.prompt.value,
       model: elements.model.hidden ? named("typed-model") : elements.model.value,
       logprobs: elements.logprobs.checked,
@@ -43,9 +44,10 @@ export class Form {
       else if (name !== "each" && elements[name]) elements[name].value = value;
     }
     this.#fitRows();
-    values.each.forEach((one, index) => {
-      for (const name of EACH) this.#own(index, name)?.setAttribute("value", one[name] ?? "");
+    this.#rows.querySelectorAll(".row").forEach((_, index) => {
+      for (const name of EACH) this.#own(index, name).value = values.each[index]?.[name] ?? "";
     });
+    if (overrides(values).some((one) => Object.keys(one).length > 0)) this.#rows.closest("details").open = true;
   }
 
   /** Offer these models; where none is known, one can be typed. */

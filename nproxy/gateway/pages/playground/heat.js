@@ -36,7 +36,7 @@ export class Tip {
     for (const event of ["pointerover", "focusin"]) area.addEventListener(event, ({ target }) => this.#at(target));
     for (const event of ["pointerleave", "focusout"]) area.addEventListener(event, () => this.hide());
     area.addEventListener("keydown", walk);
-    document.addEventListener("scroll", () => this.hide(), { capture: true, passive: true });
+    document.addEventListener("scroll", () => this.#place(), { capture: true, passive: true });
   }
 
   get shown() {
@@ -58,11 +58,13 @@ export class Tip {
     target.setAttribute("aria-describedby", this.#element.id);
     this.#element.replaceChildren(...entries.map(table));
     this.#element.hidden = false;
-    this.#place(target.getClientRects()[0] ?? target.getBoundingClientRect());
+    this.#place();
   }
 
   /** Below the token, or above it where there is no room; never beyond the window. */
-  #place(token) {
+  #place() {
+    if (this.#owner === null) return;
+    const token = this.#owner.getClientRects()[0] ?? this.#owner.getBoundingClientRect(); // it may go over two lines
     const { width, height } = this.#element.getBoundingClientRect();
     const gap = 6;
     const below = token.bottom + gap + height <= innerHeight;

@@ -9,7 +9,7 @@ import { DEFAULTS, bodyOf, overrides, streaming } from "./request.js";
 import { begin, end, kept, take, total } from "./run.js";
 import { curl, python } from "./snippets.js";
 import { storage } from "./storage.js";
-import { api, ask, listModels } from "./stream.js";
+import { api, ask, listModels, shown } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -73,8 +73,11 @@ function clear() {
 }
 
 function busy(now) {
-  $("send").hidden = now;
-  $("stop").hidden = !now;
+  const [gone, come] = now ? [$("send"), $("stop")] : [$("stop"), $("send")];
+  const focused = document.activeElement === gone;
+  gone.hidden = true;
+  come.hidden = false;
+  if (focused) come.focus();
   $("columns").setAttribute("aria-busy", String(now));
   if (now) tell("Sent.");
 }
@@ -200,6 +203,7 @@ function start() {
     loadModels();
   });
   loadModels();
+  shown("docs").then((there) => ($("docs").hidden = !there));
 }
 
 start();

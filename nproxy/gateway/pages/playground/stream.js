@@ -6,13 +6,20 @@ import { EventReader } from "./sse.js";
 /** Where the API is: relative to the page, so that it is found behind a proxy's path, too. */
 export const api = (path) => new URL(`v1/${path}`, document.baseURI);
 
+/** Whether the page at this path is switched on. */
+export const shown = (path) => fetch(new URL(path, document.baseURI), { method: "HEAD" }).then(({ ok }) => ok, () => false);
+
+const STREAM = "a stream of chunks";
 const headersFor = (key) => (key ? { authorization: `Bearer ${key}` } : {});
 
 /** The ids of the models that this key may use. Throws Failure. */
 export async function listModels(key) {
   const answer = await reach(api("models"), { headers: headersFor(key) });
-  const { data } = await answer.json();
-  return data.map((model) => model.id);
+  try {
+    return (await answer.json()).data.map((model) => model.id);
+  } catch {
+    throw unreadable("Something else", "a list of models", answer.headers.get("x-request-id"));
+  }
 }
 
 /**
@@ -25,7 +32,7 @@ export async function* ask(body, key, signal) {
   const answer = await reach(api("chat/completions"), { method: "POST", headers, body: JSON.stringify(body), signal });
   const requestId = answer.headers.get("x-request-id");
   const type = answer.headers.get("content-type") ?? "Something without a type";
-  if (!type.startsWith("text/event-stream")) throw unreadable(type, requestId);
+  if (!type.startsWith("text/event-stream")) throw unreadable(type, STREAM, requestId);
   yield { headers: answer.headers };
   const pieces = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   const events = new EventReader();
@@ -66,7 +73,7 @@ function parsed(data, requestId) {
   try {
     chunk = JSON.parse(data);
   } catch {
-    throw unreadable("Something that is not JSON", requestId);
+    throw unreadable("Something that is not JSON", STREAM, requestId);
   }
   if (chunk?.error) throw brokenOff(chunk.error, requestId);
   return chunk;
