@@ -141,7 +141,7 @@ _CALLS = Row(
         lines(
             "Failed answers",
             SHARE,
-            "What clients saw in spite of retries and fallbacks.",
+            "What clients saw in spite of retries and fallbacks. Not zero while others answer: give it a fallback, or resume.",
             Query(error_ratio(("upstream",)), "{{upstream}}"),
             thresholds=rising(0.005, 0.05),
         ),
@@ -155,7 +155,7 @@ _CALLS = Row(
         lines(
             "Gone to another upstream",
             REQUESTS,
-            "From where to where. See the first one's replicas above.",
+            "Requests a second, from where to where. They cost what the substitute costs; the first one's replicas say why.",
             Query(rate("nproxy_fallbacks_total", UPSTREAM, by=("upstream", "to")), "{{upstream}} to {{to}}"),
         ),
         lines(
@@ -180,7 +180,7 @@ _LATENCY = Row(
         lines(
             "Between events, p95",
             SECONDS,
-            "By upstream and model: how smoothly text comes.",
+            "By upstream and model: how smoothly text comes. Rising with the calls in flight: batches are full.",
             Query(quantile(0.95, _GAP, MODEL, by=("upstream", "model")), "{{upstream}} {{model}}"),
         ),
         lines(
