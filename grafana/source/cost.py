@@ -86,7 +86,8 @@ _PROMPTS = Row(
         lines(
             "Share saved, by upstream",
             SHARE,
-            "Saved, divided by saved and computed. An upstream below 1 - 1/n serves n by several calls: see its capability n.",
+            "Saved, divided by saved and computed. An upstream below 1 - 1/n serves n by several calls: see its "
+            "capability n.",
             Query(
                 _saved_share(
                     rate(_SAVED, MODEL, by=("upstream",)), rate(_TOKENS, MODEL, _PROMPT, _SPENT, by=("upstream",))
@@ -104,7 +105,8 @@ _COMPLETIONS = Row(
         lines(
             "Told and computed",
             TOKENS,
-            "The distance is what retries, resumes and best_of cost. Growing: see what is called again on Choices and fan-out.",
+            "The distance is what retries, resumes and best_of cost. Growing: see what is called again on Choices and "
+            "fan-out.",
             Query(rate(_TOKENS, MODEL, _COMPLETION, _TOLD), "told"),
             Query(rate(_TOKENS, MODEL, _COMPLETION, _SPENT), "computed"),
         ),

@@ -141,7 +141,8 @@ _CALLS = Row(
         lines(
             "Failed answers",
             SHARE,
-            "What clients saw in spite of retries and fallbacks. Not zero while others answer: give it a fallback, or resume.",
+            "What clients saw in spite of retries and fallbacks. Not zero while others answer: give it a fallback, or "
+            "resume.",
             Query(error_ratio(("upstream",)), "{{upstream}}"),
             thresholds=rising(0.005, 0.05),
         ),
@@ -155,7 +156,8 @@ _CALLS = Row(
         lines(
             "Gone to another upstream",
             REQUESTS,
-            "Requests a second, from where to where. They cost what the substitute costs; the first one's replicas say why.",
+            "Requests a second, from where to where. They cost what the substitute costs; the first one's replicas "
+            "say why.",
             Query(rate("nproxy_fallbacks_total", UPSTREAM, by=("upstream", "to")), "{{upstream}} to {{to}}"),
         ),
         lines(

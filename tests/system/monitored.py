@@ -1,0 +1,174 @@
+"""Three gateways under a real Prometheus, and a load that leaves nothing at zero: every way to answer, and every fault.
+
+main     two workers and the built-in engine; upstreams that fan out, break off, fail, are gone, and one that steps in;
+         keys, of which one has a rate
+narrow   lets four choices in and four wait
+short    holds more memory than it may
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import psutil
+import yaml
+
+from nproxy.config import digest_of
+from tests.clients import plain_client
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.real.fixtures import MODEL as ENGINES
+from tests.real.processes import Server, free_port, nproxy
+
+KEYS = {"team": "sk-of-the-team", "slow": "sk-of-the-slow"}
+STEADY = "The lighthouse stands where the river meets the sea, and its keeper counts the ships that pass. " * 3
+
+
+@dataclass(frozen=True, slots=True)
+class Monitored:
+    """The gateways, by their names, and where each tells its metrics."""
+
+    gateways: dict[str, Server]
+    targets: dict[str, str]
+    settings: Path
+    odd: FakeUpstream
+
+    @classmethod
+    @asynccontextmanager
+    async def started(cls, folder: Path) -> AsyncIterator[Self]:
+        """All of them, with scripted upstreams in this process and the default model behind."""
+        async with AsyncExitStack() as stack:
+            behaviours = {
+                "first": Behaviour(pause=0.002),
+                "second": Behaviour(pause=0.002),
+                "cutting": Behaviour(end_after=3, end="cut"),
+                "failing": Behaviour(pause=0.002),
+                "substitute": Behaviour(pause=0.002),
+                "slow": Behaviour(pause=0.1),
+            }
+            fakes = {
+                name: await stack.enter_async_context(FakeUpstream(behaviour, models=[name, MODEL]))
+                for name, behaviour in behaviours.items()
+            }
+            fakes["failing"].choose = lambda call: (
+                None if call.body.get("stream") else Behaviour(status=500, body=b"{}")
+            )
+            urls = {name: fake.url for name, fake in fakes.items()}
+            admin = free_port()
+            settings = {
+                "main": _main(folder, urls, admin),
+                "narrow": {
+                    "upstreams": [_upstream("slow", [urls["slow"]])],
+                    "n_policy": {"max_n": 4},
+                    "limits": {"inflight_choices": 4, "queue_choices": 4, "queue_seconds": 0.2},
+                },
+                "short": {"upstreams": [_upstream("slow", [urls["slow"]])], "limits": {"memory_mib": 1}},
+            }
+            gateways = {}
+            for name, wanted in settings.items():
+                (folder / f"{name}.yaml").write_text(json.dumps(wanted))
+                running = nproxy("--config", str(folder / f"{name}.yaml"), log=folder / f"{name}.log", seconds=120.0)
+                gateways[name] = await asyncio.to_thread(stack.enter_context, running)  # it asks upstreams of this loop
+            targets = {name: server.url.removeprefix("http://") for name, server in gateways.items()}
+            targets["main"] = f"127.0.0.1:{admin}"
+            yield cls(gateways, targets, folder / "main.yaml", fakes["second"])
+
+    async def load(self) -> None:
+        """A round of requests: whole and broken, wide and refused."""
+        main, narrow, short = (
+            plain_client(self.gateways[name].url, timeout=120, limits=httpx.Limits())
+            for name in ("main", "narrow", "short")
+        )
+        async with main, narrow, short:
+            self.odd.script(Behaviour(before_head="reset"), Behaviour(end_after=2, end="cut"))
+            rounds = [
+                _ask(main, ENGINES, 4, 2, prompt=STEADY),
+                _ask(main, "pair", 3, 6),
+                _ask(main, "pair", 3, 2, stream=False),
+                _ask(main, "cutting", 1, 4),
+                _ask(main, "failing", 1, 20, stream=False),
+                _ask(main, "failing", 1, 1),
+                _ask(main, "gone", 2, 3),
+                _ask(main, "odd", 2, 3),
+                _ask(main, "pair", 1, 4, key="slow"),
+                _ask(narrow, MODEL, 4, 6),
+                _ask(short, MODEL, 1, 2),
+            ]
+            await asyncio.gather(*rounds)
+
+    def break_settings(self) -> None:
+        """Give the main gateway a file that it refuses."""
+        self.settings.write_text("upstreams: nonsense\n")
+
+    async def kill_a_worker_and_the_engine(self) -> None:
+        """End one process of each kind, as the system does that is out of memory."""
+        async with plain_client(f"http://{self.targets['main']}", timeout=60) as admin:
+            workers = (await admin.get("/status")).json()["workers"]
+        psutil.Process(workers[0]["pid"]).kill()
+        for process in self.gateways["main"].children():
+            if "engine" in process.cmdline():
+                process.kill()
+                break
+
+
+def _main(folder: Path, urls: dict[str, str], admin: int) -> dict[str, Any]:
+    keys = [{"name": name, "hash": f"sha256:{digest_of(key).hex()}"} for name, key in KEYS.items()]
+    keys[1]["requests_per_minute"] = 1  # type: ignore[assignment]
+    (folder / "keys.yaml").write_text(yaml.safe_dump({"keys": keys}))
+    gone = f"http://127.0.0.1:{free_port()}/v1"
+    looks = {"interval": 0.2, "timeout": 2, "down_after": 1}
+    return {
+        "listen": {"workers": 2},
+        "admin": {"port": admin},
+        "auth": {"api_keys_file": "keys.yaml"},
+        "engine": {"dtype": "float32", "num_blocks": 256},
+        "upstreams": [
+            _upstream(
+                "pair",
+                [urls["first"], urls["second"]],
+                n="fanout",
+                resume="replay",
+                retries={"per_leg": 3},
+                health=looks,
+            ),
+            _upstream("cutting", [urls["cutting"]], resume="replay", retries={"per_leg": 0}),
+            _upstream("failing", [urls["failing"]], retries={"per_leg": 0}, breaker=None),
+            _upstream("gone", [gone], fallback=["substitute"], health=looks, breaker={"in_a_row": 1, "open": 300}),
+            _upstream("substitute", [urls["substitute"]], models={"substitute": MODEL, "gone": MODEL, "odd": MODEL}),
+        ],
+    }
+
+
+def _upstream(name: str, replicas: Sequence[str], **more: Any) -> dict[str, Any]:
+    return {"name": name, "replicas": [*replicas], "models": {name: MODEL, MODEL: MODEL}, "n": "auto", **more}
+
+
+async def _ask(
+    client: httpx.AsyncClient,
+    model: str,
+    n: int,
+    times: int,
+    *,
+    prompt: str = "hi",
+    key: str = "team",
+    max_tokens: int = 16,
+    stream: bool = True,
+) -> None:
+    """So many requests at once; whatever is answered will do."""
+    asked = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "n": n,
+        "max_tokens": max_tokens,
+        "stream": stream,
+    }
+    headers = {"authorization": f"Bearer {KEYS[key]}"}
+    post = client.post("/v1/chat/completions", json=asked, headers=headers)
+    rest = [client.post("/v1/chat/completions", json=asked, headers=headers) for _ in range(times - 1)]
+    await asyncio.gather(post, *rest)
