@@ -57,8 +57,8 @@ def main() -> None:
                 print(f"choice {choice.index} calls {call.function.name}({arguments})")
                 votes[json.dumps(arguments, sort_keys=True)] += 1
     if votes:
-        [(call, count)] = votes.most_common(1)
-        print(f"{count} of {len(answer.choices)} agree on {call}: {convert(**json.loads(call)):g} degrees")
+        [(agreed, count)] = votes.most_common(1)
+        print(f"{count} of {len(answer.choices)} agree on {agreed}: {convert(**json.loads(agreed)):g} degrees")
 
 
 if __name__ == "__main__":

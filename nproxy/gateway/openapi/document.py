@@ -36,14 +36,16 @@ def finished(document: Fragment, facts: Iterable[str], values: Fragment) -> Frag
     whole: Fragment = settled(document, frozenset(facts), values)
     whole["info"]["version"] = __version__
     components: Fragment = whole.pop("components")
-    kept: dict[str, Fragment] = {"securitySchemes": components.pop("securitySchemes")}
+    schemes = components.pop("securitySchemes")
+    kept: dict[str, Fragment] = {}
     open_ends = [whole]
     while open_ends:
         for kind, name in _referred(open_ends.pop()):
             if name not in kept.setdefault(kind, {}):
                 kept[kind][name] = components[kind][name]
                 open_ends.append(components[kind][name])
-    return {**whole, "components": {kind: dict(sorted(members.items())) for kind, members in kept.items() if members}}
+    used = {kind: dict(sorted(members.items())) for kind, members in kept.items()}
+    return {**whole, "components": {"securitySchemes": schemes, **used} if schemes else used}
 
 
 def _referred(node: Any) -> Iterable[tuple[str, str]]:

@@ -1,0 +1,84 @@
+"""/docs in Debian's Chromium: it loads under its policy, and operations can be tried from it, by the keyboard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.processes import Server, nproxy
+from tests.system.browser import chromium, picture
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
+
+WAIT = 120_000
+"""Milliseconds for what comes by itself."""
+
+CHAT = "#operations-Generate-createChatCompletion"
+KEY = "a-key-of-the-test-0123456789"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A window; whatever its console says beyond the statuses of answers fails the test."""
+    wrong: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 1000}, color_scheme="dark")
+    context.set_default_timeout(WAIT)
+    window = context.new_page()
+    window.on("pageerror", lambda error: wrong.append(str(error)))
+    window.on(
+        "console",
+        lambda said: (
+            wrong.append(said.text)
+            if said.type in ("error", "warning") and "Failed to load resource" not in said.text
+            else None
+        ),
+    )
+    yield window
+    context.close()
+    assert wrong == []
+
+
+def tried(page: Any, operation: str) -> tuple[int, Any]:
+    """Try an operation that is open, and read what the page shows of the answer."""
+    page.focus(f"{operation} button.execute")
+    page.keyboard.press("Enter")
+    live = f"{operation} .live-responses-table"
+    status = page.text_content(f"{live} tbody .response-col_status")
+    return int(status.split()[0]), json.loads(page.text_content(f"{live} .response-col_description pre"))
+
+
+def test_a_chat_can_be_tried(page: Any, engine_road: Server) -> None:
+    page.goto(f"{engine_road.url}/docs")
+    page.focus(f"{CHAT} .opblock-summary-control")
+    page.keyboard.press("Enter")
+    status, answer = tried(page, CHAT)
+    picture(page, "docs")
+    assert status == 200
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+
+
+def test_a_key_can_be_shown(page: Any, engine_road: Server, logs: Path) -> None:
+    with nproxy("--upstream", engine_road.v1, "--api-key", KEY, log=logs / "docs-key.log") as gateway:
+        page.goto(f"{gateway.url}/docs")
+        operation = "#operations-Models-listModels"
+        page.click(f"{operation} .opblock-summary-control")
+        status, refused = tried(page, operation)
+        assert (status, refused["error"]["code"]) == (401, "invalid_api_key")
+        page.click(".scheme-container .authorize")
+        page.fill("#auth-bearer-value", KEY)
+        page.keyboard.press("Enter")
+        page.click(".modal-ux .btn-done")
+        page.click(f"{operation} .btn-clear")
+        page.wait_for_selector(f"{operation} .live-responses-table", state="detached")
+        status, models = tried(page, operation)
+        assert (status, models["object"]) == (200, "list")
