@@ -111,7 +111,13 @@ async def _serve(
     """Serve by one process or by several; where there is an engine, it is ready before anybody is told that we are."""
     config, stop = reading.checked(), asyncio.Event()
     shown = _named_model(config) if model is None else model.id
-    herald = _Herald(Notifier.of(os.environ), shown, keys=config.auth is not None, loading=model is not None)
+    herald = _Herald(
+        Notifier.of(os.environ),
+        shown,
+        keys=config.auth is not None,
+        playground=config.pages.playground,
+        loading=model is not None,
+    )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(herald.notifier.serving(stop))
         engine_socket = None
@@ -164,13 +170,15 @@ async def _engine(settings: Engine, model: models.LocalModel, log_level: str, he
 class _Herald:
     """Tells the user and systemd that we serve: once the gateway listens and the engine, where there is one, is ready.
 
-    model: to be called in the example. keys: one has to be shown. loading: the engine has not been ready yet.
+    model: to be called in the example. keys: one has to be shown. playground: it is switched on. loading: the engine
+    has not been ready yet.
     """
 
     notifier: Notifier
     model: str | None
     _: KW_ONLY
     keys: bool
+    playground: bool
     loading: bool
     _url: str | None = None
     _metrics: CommonMetrics | None = None
@@ -199,7 +207,7 @@ class _Herald:
 
     def _greet(self) -> None:
         if self._url is not None and not self.loading:
-            logs.say(_greeting(self._url, self.model, keys=self.keys))
+            logs.say(_greeting(self._url, self.model, keys=self.keys, playground=self.playground))
             self.notifier.tell(READY)
 
 
@@ -210,8 +218,8 @@ def _named_model(config: Config) -> str | None:
     )
 
 
-def _greeting(url: str, model: str | None, *, keys: bool) -> str:
-    """Where the gateway listens, and a call to try. keys: one has to be shown."""
+def _greeting(url: str, model: str | None, *, keys: bool, playground: bool) -> str:
+    """Where the gateway listens, a call to try, and a page. keys: one has to be shown. playground: there is the page."""
     base = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     key = " -H 'authorization: Bearer KEY'" if keys else ""
     if model is None:
@@ -220,4 +228,5 @@ def _greeting(url: str, model: str | None, *, keys: bool) -> str:
         body = {"model": model, "messages": [{"role": "user", "content": "Name a color."}], "n": 4, "max_tokens": 40}
         sent = shlex.quote(json.dumps(body))
         call = f"curl -s {base}/v1/chat/completions{key} -H 'content-type: application/json' -d {sent}"
-    return f"nproxy listens on {url}\ntry: {call}"
+    page = f"\nor open {base}/ in a browser" if playground else ""
+    return f"nproxy listens on {url}\ntry: {call}{page}"

@@ -52,7 +52,7 @@ def test_ready_is_told_once_when_gateway_and_engine_are_and_not_by_a_reload_befo
     systemd: Listener, engine_first: bool
 ) -> None:
     metrics = CommonMetrics("0")
-    herald = _Herald(systemd.notifier, "m", keys=False, loading=True)
+    herald = _Herald(systemd.notifier, "m", keys=False, playground=True, loading=True)
     steps: list[Callable[[], None]] = [herald.engine_ready, lambda: herald.listens("http://127.0.0.1:8000", metrics)]
     first, second = steps if engine_first else reversed(steps)
     herald.reloaded(RELOAD)
@@ -70,6 +70,6 @@ def test_ready_is_told_once_when_gateway_and_engine_are_and_not_by_a_reload_befo
 
 
 def test_without_an_engine_the_gateway_is_all_that_is_waited_for(systemd: Listener) -> None:
-    herald = _Herald(systemd.notifier, None, keys=True, loading=False)
+    herald = _Herald(systemd.notifier, None, keys=True, playground=True, loading=False)
     herald.listens("http://127.0.0.1:8000", CommonMetrics("0"))
     assert systemd.heard() == [READY]

@@ -202,15 +202,17 @@ async def test_alone_it_serves_the_default_model(default_model: Path) -> None:
     ],
 )
 def test_the_call_to_try_goes_to_an_address_that_can_be_called(listening: str, called: str) -> None:
-    said = serving._greeting(listening, "m", keys=False)
+    said = serving._greeting(listening, "m", keys=False, playground=True)
     assert said.startswith(f"nproxy listens on {listening}\ntry: curl -s {called}/v1/chat/completions ")
+    assert said.endswith(f"\nor open {called}/ in a browser")
+    assert "browser" not in serving._greeting(listening, "m", keys=False, playground=False)
 
 
 @pytest.mark.parametrize("model", ["m", None])
 def test_the_call_to_try_shows_a_key_where_one_is_asked_for(model: str | None) -> None:
     shown = "-H 'authorization: Bearer KEY'"
-    assert shown in serving._greeting("http://127.0.0.1:8000", model, keys=True)
-    assert shown not in serving._greeting("http://127.0.0.1:8000", model, keys=False)
+    assert shown in serving._greeting("http://127.0.0.1:8000", model, keys=True, playground=True)
+    assert shown not in serving._greeting("http://127.0.0.1:8000", model, keys=False, playground=True)
 
 
 def with_an_admin_port(tmp_path: Path, port: int) -> str:

@@ -115,7 +115,7 @@ class Column {
 function countsOf(run, choice) {
   const { count, exact } = tokens(run, choice);
   const rate = speed(run, choice);
-  const parts = [`${exact ? "" : "≈ "}${count} tokens`];
+  const parts = [`${exact ? "" : "≈ "}${count} token${count === 1 ? "" : "s"}`];
   if (rate !== null) parts.push(`${rate.toFixed(1)}/s`);
   if (choice.first !== null) parts.push(`first after ${((choice.first - run.started) / 1000).toFixed(2)} s`);
   return parts.join(" · ");
