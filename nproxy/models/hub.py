@@ -6,19 +6,17 @@ What is there in full is not fetched again, and a file appears under its name on
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib.util
+import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nproxy.models.errors import ModelError
 from nproxy.models.progress import growth
-
-if TYPE_CHECKING:
-    from huggingface_hub.file_download import DryRunFileInfo
 
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 HUB_FILE = re.compile(rf"({HUB_ID.pattern})/([^/].*\.gguf)")
@@ -29,12 +27,8 @@ HUB_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt")
 
 def from_hub(name: str) -> Path:
     """Fetch a model from the hub, or find it in the hub's own cache. Raises ModelError."""
-    _demand_library(name)
-    from huggingface_hub import snapshot_download
-
     with _in_words(name):
-        with _bar(name, name, lambda: snapshot_download(name, allow_patterns=list(HUB_FILES), dry_run=True)):
-            folder = Path(snapshot_download(name, allow_patterns=list(HUB_FILES)))
+        folder = _fetched(name, name, HUB_FILES)
         if not any(folder.glob("*.safetensors")) and (files := _gguf_files(name)):
             shown = ", ".join(f"{name}/{file}" for file in files)
             raise ModelError(f"model {name}: several models, each a file; name one: {shown}")
@@ -45,11 +39,11 @@ def from_hub(name: str) -> Path:
 def file_from_hub(repository: str, file: str) -> Path:
     """Fetch one file of a repository, or find it in the hub's own cache. Raises ModelError."""
     name = f"{repository}/{file}"
-    _demand_library(name)
-    from huggingface_hub import hf_hub_download
-
-    with _in_words(name), _bar(repository, name, lambda: [hf_hub_download(repository, file, dry_run=True)]):
-        return Path(hf_hub_download(repository, file))
+    with _in_words(name):
+        found = _fetched(name, repository, [glob.escape(file)]) / file
+    if not found.is_file():
+        raise ModelError(f"model {name}: the repository holds no such file")
+    return found
 
 
 def demand_safetensors(folder: Path, shown: str) -> None:
@@ -58,9 +52,27 @@ def demand_safetensors(folder: Path, shown: str) -> None:
         raise ModelError(f"model {shown}: no .safetensors weights there (pickled weights can run code and are refused)")
 
 
-def _demand_library(name: str) -> None:
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise ModelError(f"model {name}: fetching from the hub needs the engine: pip install 'nproxy[engine]'")
+def _fetched(name: str, repository: str, patterns: Sequence[str]) -> Path:
+    """The folder of a repository's newest revision, in which the files are that fit a pattern.
+
+    On a terminal a bar shows how far it is; the library's own ones, and its warnings, stay away.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import DryRunError
+    from huggingface_hub.file_download import repo_folder_name
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    missing = 0
+    if sys.stderr.isatty():
+        with contextlib.suppress(DryRunError):  # the hub cannot be reached; what is here may do
+            plan = snapshot_download(repository, allow_patterns=[*patterns], dry_run=True)
+            missing = sum(file.file_size or 0 for file in plan if file.will_download)
+    folder = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
+    with growth(f"fetching {name}", folder, missing) if missing else nullcontext():
+        return Path(snapshot_download(repository, allow_patterns=[*patterns]))
 
 
 def _gguf_files(name: str) -> list[str]:
@@ -69,29 +81,12 @@ def _gguf_files(name: str) -> list[str]:
     return sorted(file for file in list_repo_files(name) if file.endswith(".gguf"))
 
 
-def _bar(repository: str, name: str, plan: Callable[[], list[DryRunFileInfo]]) -> AbstractContextManager[None]:
-    """A bar of what the plan says is missing; the library's own ones, which know files and not models, stay away."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.errors import DryRunError, LocalEntryNotFoundError
-    from huggingface_hub.file_download import repo_folder_name
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    disable_progress_bars()
-    if not sys.stderr.isatty():
-        return nullcontext()
-    try:
-        missing = sum(file.file_size or 0 for file in plan() if file.will_download)
-    except (DryRunError, LocalEntryNotFoundError):  # the hub cannot be reached; what is here may do
-        return nullcontext()
-    folder = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
-    return growth(f"fetching {name}", folder, missing) if missing else nullcontext()
-
-
 @contextlib.contextmanager
 def _in_words(name: str) -> Iterator[None]:
     """Tell what goes wrong with the hub as a ModelError."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise ModelError(f"model {name}: fetching from the hub needs the engine: pip install 'nproxy[engine]'")
     from huggingface_hub.errors import (
-        EntryNotFoundError,
         GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
@@ -107,8 +102,6 @@ def _in_words(name: str) -> Iterator[None]:
         raise ModelError(f"model {name}: the hub knows no such model (or HF_TOKEN may not see it)") from error
     except LocalEntryNotFoundError as error:
         raise ModelError(f"model {name}: not in the cache, and the hub cannot be reached; give --model PATH") from error
-    except EntryNotFoundError as error:
-        raise ModelError(f"model {name}: the repository holds no such file") from error
     except HFValidationError as error:
         raise ModelError(f"model {name}: the hub takes no such id") from error
     except (HfHubHTTPError, OSError) as error:

@@ -15,10 +15,16 @@ COMMIT = "c0ffee" + "0" * 34
 
 @dataclass(slots=True)
 class Hub:
-    """A running hub: its URL, and the names of the files that were downloaded from it."""
+    """A running hub: its URL, the names of the files that were downloaded from it, and the fault in force.
+
+    cut: the next download of this file ends after half of it. resumed: where downloads began that were not to begin at
+    the first byte.
+    """
 
     url: str
     downloaded: list[str] = field(default_factory=list)
+    cut: str = ""
+    resumed: list[int] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -55,17 +61,35 @@ def model_hub(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
             elif file in files:
                 if self.command == "GET":
                     hub.downloaded.append(file)
-                self._send(files[file])
+                self._file(file)
             else:
                 self._send(b"{}", 404, **{"X-Error-Code": "RepoNotFound"})
 
-        def _send(self, body: bytes, status: int = 200, **headers: str) -> None:
+        def _file(self, name: str) -> None:
+            """Send a file, from the byte on that was asked for."""
+            body = files[name]
+            begins = int(self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+            cut = self.command == "GET" and hub.cut == name
+            if begins:
+                hub.resumed.append(begins)
+                ranged = {"Content-Range": f"bytes {begins}-{len(body) - 1}/{len(body)}"}
+                self._send(body[begins:], 206, etag_of=body, cut=cut, **ranged)
+            else:
+                self._send(body, cut=cut)
+
+        def _send(
+            self, body: bytes, status: int = 200, *, etag_of: bytes | None = None, cut: bool = False, **headers: str
+        ) -> None:
             self.send_response(status)
-            etag = hashlib.sha1(body, usedforsecurity=False).hexdigest()
+            etag = hashlib.sha1(body if etag_of is None else etag_of, usedforsecurity=False).hexdigest()
             for name, value in {"X-Repo-Commit": COMMIT, "ETag": f'"{etag}"', **headers}.items():
                 self.send_header(name, value)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
+            if cut:
+                hub.cut = ""
+                self.close_connection = True
+                body = body[: len(body) // 2]
             if self.command == "GET":
                 self.wfile.write(body)
 
