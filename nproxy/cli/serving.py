@@ -219,7 +219,7 @@ def _named_model(config: Config) -> str | None:
 
 
 def _greeting(url: str, model: str | None, *, keys: bool, playground: bool) -> str:
-    """Where the gateway listens, a call to try, and a page. keys: one has to be shown. playground: there is the page."""
+    """Where the gateway listens, a call to try, and a page. keys: one has to be shown. playground: there is one."""
     base = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     key = " -H 'authorization: Bearer KEY'" if keys else ""
     if model is None:
