@@ -22,10 +22,10 @@ def lines(report: Report) -> Iterator[str]:
     yield _row("requests", f"{requests.ok} answered, {requests.failed} failed{unfinished}")
     tail = f"{report.tail_seconds:.2f} s of it after the last was sent"
     yield _row("wall time", f"{report.wall_seconds:.2f} s{early}, {tail}")
-    yield _row("requests/s", f"{rates.requests:,.2f}")
-    yield _row("choices/s", f"{rates.choices:,.2f}")
-    yield _row("completion tokens/s", f"{rates.completion_tokens:,.1f} ({_counted(report)})")
-    if report.requests.ok:
+    if requests.ok:
+        yield _row("requests/s", f"{rates.requests:,.2f}")
+        yield _row("choices/s", f"{rates.choices:,.2f}")
+        yield _row("completion tokens/s", f"{rates.completion_tokens:,.1f} ({_counted(report)})")
         yield _row("tokens", _tokens(report))
     late = report.client.late_p99
     kept = "" if late is None else f", 1 in 100 requests sent {milliseconds(late)} ms late or later"
@@ -52,7 +52,7 @@ def latencies(report: Report) -> Iterator[str]:
 def described(conditions: Mapping[str, Condition]) -> str:
     """What was asked for, on one line."""
     return ", ".join(
-        name if value is True else f"{name.replace('_', ' ')} {said(value)}"
+        name.replace("_", " ") + ("" if value is True else f" {said(value)}")
         for name, value in conditions.items()
         if value is not None and value is not False
     )

@@ -139,6 +139,12 @@ def test_behind_done_nothing_fails() -> None:
     assert answer.record(0, 0, 2).failure is None
 
 
+def test_behind_done_nothing_counts() -> None:
+    record = heard(1, (1.0, says(0, "a", "stop")), (2.0, DONE), (3.0, says(0, "b", "length")))
+    assert list(record.choices) == [Spoken(1.0, 1.0, [], "stop", 1.0)]
+    assert record.seconds == 2.0
+
+
 def whole(answer: Any, wanted: int = 2) -> Record:
     it = Answer(Dialect.CHAT, wanted)
     it.whole(json.dumps(answer).encode(), 3.0)
