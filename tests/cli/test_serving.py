@@ -44,6 +44,9 @@ class Serving:
         return await self.process.wait()
 
 
+GREETING = re.compile(r"^nproxy listens on (\S+)\ntry: (.+)\nor open \S+ in a browser\n", re.MULTILINE)
+
+
 @contextlib.asynccontextmanager
 async def serve(*words: str, **environ: str) -> AsyncIterator[Serving]:
     """`nproxy serve` with these words on a free port; ended at the end of the block if it still runs."""
@@ -51,7 +54,7 @@ async def serve(*words: str, **environ: str) -> AsyncIterator[Serving]:
     assert process.stderr is not None
     try:
         said = ""
-        while not (found := re.search(r"^nproxy listens on (\S+)\ntry: (.+)\n", said, re.MULTILINE)):
+        while not (found := GREETING.search(said)):
             line = await process.stderr.readline()
             assert line, f"it ended: {said}"
             said += line.decode()
