@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -41,6 +41,8 @@ class Metrics:
 
     def __init__(self, ready: Ready) -> None:
         """`ready` gives the pool's size, for the time before the first step."""
+        # a second series for each counter and histogram, which nobody reads, and a clash of names in OpenMetrics
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._stats = Stats(blocks_free=ready.blocks)
         self._seconds = Histogram(

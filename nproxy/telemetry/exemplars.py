@@ -7,12 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.samples import Exemplar
 
 Trace = dict[str, str]
-"""The labels of an exemplar."""
-
-
-def exemplar(trace_id: str) -> Trace | None:
-    """Observe with this where a trace is recorded, whose id it is; of others ("") there is nothing to look at."""
-    return {"trace_id": trace_id} if trace_id else None
+"""The labels of an exemplar: the id of a trace that is recorded, as of others there is nothing to look at."""
 
 
 def newest(exemplars: Iterable[Exemplar | None]) -> Exemplar | None:

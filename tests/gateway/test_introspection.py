@@ -159,6 +159,22 @@ async def test_log_and_metrics_tell_the_mode_that_the_client_is_told(
     assert 'mode="fanout"' in (await gateway.client.get("/metrics")).text
 
 
+@pytest.mark.parametrize(("flags", "shown"), [("01", True), ("00", False)])
+async def test_a_recorded_trace_is_an_exemplar(gateway: Gateway, flags: str, shown: bool) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    await gateway.stream(n=2, headers={"traceparent": f"00-{trace}-00f067aa0ba902b7-{flags}"})
+    await gateway.app.idle()
+    rich = await gateway.client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert rich.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert rich.headers["vary"] == "Accept"
+    told = {line.partition("_bucket{")[0] for line in rich.text.splitlines() if f'# {{trace_id="{trace}"}}' in line}
+    names = {"nproxy_request_seconds", "nproxy_time_to_first_token_seconds", "gen_ai_client_operation_duration_seconds"}
+    assert (names <= told) if shown else not told
+    plain = await gateway.client.get("/metrics")
+    assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert trace not in plain.text
+
+
 async def test_build_info_and_lag(gateway: Gateway) -> None:
     text = (await gateway.client.get("/metrics")).text
     assert "nproxy_build_info{version=" in text

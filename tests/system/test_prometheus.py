@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 from openai import OpenAI
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as of_text
 
 from tests.real.fixtures import MODEL
 from tests.real.metrics import wait_for
@@ -16,13 +19,19 @@ from tests.system.tools import PROMETHEUS, PROMTOOL, needed
 
 pytestmark = pytest.mark.model
 
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
 
 @pytest.fixture
 def used(road: Server) -> Server:
     """A road that has answered a request, so that its labelled metrics exist."""
     with OpenAI(base_url=road.v1, api_key="unused", max_retries=0) as client:
         question = [{"role": "user", "content": "Say hello."}]
-        list(client.chat.completions.create(model=MODEL, messages=question, n=2, max_tokens=8, stream=True))
+        asked = client.chat.completions.create(
+            model=MODEL, messages=question, n=2, max_tokens=8, stream=True, extra_headers={"traceparent": TRACEPARENT}
+        )
+        list(asked)
     return road
 
 
@@ -30,6 +39,14 @@ def test_promtool_finds_nothing(used: Server) -> None:
     exposition = httpx.get(f"{used.url}/metrics", trust_env=False).raise_for_status().content
     done = subprocess.run([needed(PROMTOOL), "check", "metrics"], input=exposition, capture_output=True, timeout=30)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_openmetrics_is_the_same_and_right(used: Server) -> None:
+    """promtool reads the text format alone; OpenMetrics' own parser is stricter than its linter."""
+    plain = httpx.get(f"{used.url}/metrics", trust_env=False).text
+    rich = httpx.get(f"{used.url}/metrics", headers={"accept": "application/openmetrics-text"}, trust_env=False).text
+    read = text_string_to_metric_families(rich)  # type: ignore[no-untyped-call]
+    assert {family.name for family in read} == {family.name for family in of_text(plain)}
 
 
 def test_the_configuration_that_is_shipped_is_right() -> None:
@@ -45,7 +62,7 @@ def test_a_scrape_stores_them(used: Server, tmp_path: Path, logs: Path, request:
     config.write_text(shipped.replace("127.0.0.1:8000", used.url.removeprefix("http://")).replace("5s", "1s"))
     port = free_port()
     argv = [needed(PROMETHEUS), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
-    argv += [f"--web.listen-address=127.0.0.1:{port}"]
+    argv += [f"--web.listen-address=127.0.0.1:{port}", "--enable-feature=exemplar-storage"]
     with server(argv, port=port, log=logs / f"{request.node.name}.log", ready="/-/ready") as prometheus:
 
         def value(query: str) -> list[float]:
@@ -57,3 +74,8 @@ def test_a_scrape_stores_them(used: Server, tmp_path: Path, logs: Path, request:
         assert value("nproxy_inflight_choices") == [0.0]
         assert value('sum(nproxy_tokens_total{type="completion",side="client"}) > 0')
         assert value("histogram_quantile(0.5, sum by (le) (nproxy_time_to_first_token_seconds_bucket)) > 0")
+        assert value('sum(gen_ai_client_token_usage_sum{gen_ai_operation_name="chat",gen_ai_token_type="output"}) > 0')
+        asked = {"query": "nproxy_request_seconds_bucket", "start": "0", "end": str(time.time() + 60)}
+        got = httpx.get(f"{prometheus.url}/api/v1/query_exemplars", params=asked, trust_env=False).raise_for_status()
+        found = [exemplar["labels"] for series in got.json()["data"] for exemplar in series["exemplars"]]
+        assert found and all(labels == {"trace_id": TRACE} for labels in found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from nproxy.telemetry.exemplars import exemplar
 from nproxy.telemetry.formats import OPENMETRICS, TEXT, Format, negotiated
 from nproxy.telemetry.metrics import Metrics
 from nproxy.telemetry.sums import exposition
@@ -45,7 +44,7 @@ def test_the_form_that_a_client_likes_best(accept: str, form: Format) -> None:
 
 def test_openmetrics_has_exemplars_and_units_and_the_text_format_has_none() -> None:
     metrics = Metrics(version="1", upstreams=["u"], models=["m"])
-    metrics.requests("chat/completions", "u", "m", "fanout", "200").observe(0.03, exemplar(TRACE))
+    metrics.requests("chat/completions", "u", "m", "fanout", "200").observe(0.03, {"trace_id": TRACE})
     rich, plain = (exposition(metrics.report(), form).decode() for form in (OPENMETRICS, TEXT))
     read = {family.name: family for family in text_string_to_metric_families(rich)}  # type: ignore[no-untyped-call]
     assert read.keys() == metrics.report().keys()
@@ -55,7 +54,3 @@ def test_openmetrics_has_exemplars_and_units_and_the_text_format_has_none() -> N
         (found,) = [sample.exemplar for sample in family.samples if sample.exemplar is not None]
         assert (found.labels, found.value) == ({"trace_id": TRACE}, 0.03)
     assert TRACE not in plain and "# EOF" not in plain
-
-
-def test_a_trace_that_nobody_records_is_no_exemplar() -> None:
-    assert exemplar("") is None

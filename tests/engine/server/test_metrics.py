@@ -37,6 +37,10 @@ def test_before_the_first_step_all_blocks_are_free() -> None:
     assert (found["blocks", "free"], found["blocks", "used"]) == (64, 0)
 
 
+def test_no_series_says_when_it_was_begun() -> None:
+    assert b"_created" not in Metrics(READY).exposition()
+
+
 def test_every_count_of_the_core_is_there() -> None:
     metrics = Metrics(READY)
     metrics.observe(StepDone(tokens=(), failed=(), seconds=0.02, batch_sequences=3, stats=STATS, taken=1))
