@@ -1,6 +1,6 @@
 """`nproxy bench`: loads an OpenAI-compatible server and says how many choices and tokens it gives, and how soon.
 
-Everything but `client`, `running`, `measuring`, `progress` and `command` is pure: times are arguments.
+Everything down to `compare` is pure: times are arguments.
 
 schedule    when requests are sent: closed loop, open loop
 prompts, words, asking   what a request says, and its body
@@ -15,6 +15,8 @@ client      aiohttp: a request out, a Record back
 running     the two loops
 measuring   warm-up, the loop, the end, Ctrl-C
 progress    how far it is, on a terminal
-given, options, command   what is typed, and all of it put together
+early_end   Ctrl-C
+options, given, planning   what is typed: for click, as a value, as a plan
+command     all of it put together
 failed      why there is no report
 """

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
-import secrets
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,28 +13,27 @@ from rich.console import Console
 
 from nproxy import __version__
 from nproxy.cli.bench import client, compare, table
-from nproxy.cli.bench.asking import Form
 from nproxy.cli.bench.doubts import doubts
+from nproxy.cli.bench.early_end import EarlyEnd
 from nproxy.cli.bench.failed import BenchFailed
-from nproxy.cli.bench.given import CONCURRENCY, MAX_TOKENS, REQUESTS, WORDS, Given
+from nproxy.cli.bench.given import Given
 from nproxy.cli.bench.measuring import Measuring, Plan, until_told
+from nproxy.cli.bench.planning import conditions, dialect_of, plan_of, prompts_of
 from nproxy.cli.bench.progress import shown
-from nproxy.cli.bench.prompts import Lines, Prompts, RandomWords, Same, read_lines
-from nproxy.cli.bench.report import Client, Condition, Report
-from nproxy.cli.bench.schedule import Closed, Extent, Load, Open
+from nproxy.cli.bench.prompts import Prompts
+from nproxy.cli.bench.report import Client, Report
+from nproxy.cli.bench.schedule import Open
 from nproxy.cli.open_files import take_all_files
 from nproxy.cli.printable import printable
 from nproxy.cli.target import parse_target
 from nproxy.cli.wrong_use import FAILED, WrongUse
 from nproxy.config import Replica
-from nproxy.openai.dialect import Dialect
-from nproxy.openai.jsonvalue import JSON
 
 
 def run(given: Given) -> int:
     """Measure and print; gives the exit code. Raises WrongUse and BenchFailed, whose messages never hold the key."""
     replica, key = parse_target(given.url, given.api_key)
-    prompts = _prompts(given, given.seed if given.seed is not None else secrets.randbits(31))
+    prompts = prompts_of(given)
     before = None if given.against is None else compare.read_report(given.against)
     if given.save is not None and not os.access(given.save if given.save.exists() else given.save.parent, os.W_OK):
         raise WrongUse(f"--save: {given.save} cannot be written")
@@ -62,41 +55,12 @@ def run(given: Given) -> int:
     return 0 if report.requests.ok else FAILED
 
 
-@dataclass(slots=True)
-class _Told:
-    """The user's wish to end early: Ctrl-C or SIGTERM. A second one ends the process at once."""
-
-    event: asyncio.Event = field(default_factory=asyncio.Event)
-    number: int | None = None
-
-    @contextmanager
-    def heard(self) -> Iterator[None]:
-        """Hear signals while the block runs."""
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-
-        def hear(number: int) -> None:
-            self.number = number
-            self.event.set()
-            for each in numbers:
-                loop.remove_signal_handler(each)
-
-        for number in numbers:
-            loop.add_signal_handler(number, hear, number)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
-
 async def _measured(given: Given, replica: Replica, key: str | None, prompts: Prompts) -> tuple[Report, int | None]:
     """The report, and the signal that ended the measurement early, if one did."""
-    dialect = Dialect.CHAT if given.chat else Dialect.COMPLETIONS
-    told = _Told()
-    async with client.opened(replica, key, dialect, given.timeout) as asking:
+    told = EarlyEnd()
+    async with client.opened(replica, key, dialect_of(given), given.timeout) as asking:
         model = given.model or await asking.first_model()
-        plan = _plan(given, prompts, model)
+        plan = plan_of(given, prompts, model)
         measuring = Measuring(plan, asking.ask, client.clock)
         started = datetime.now(UTC)
 
@@ -110,68 +74,6 @@ async def _measured(given: Given, replica: Replica, key: str | None, prompts: Pr
                 early = await until_told(whole(), told.event)
     report = _report(given, plan, measuring, str(replica), printable(model), started, interrupted=early)
     return report, told.number if early else None
-
-
-def _plan(given: Given, prompts: Prompts, model: str) -> Plan:
-    load: Load = Closed(given.concurrency or CONCURRENCY)
-    if given.rate is not None:
-        load = Open(given.rate, given.burstiness or 1.0)
-    requests = given.requests
-    if requests is None and given.seconds is None:
-        requests = len(prompts.bodies) if isinstance(prompts, Lines) else REQUESTS
-    typed: dict[str, JSON] = {
-        "model": given.model,
-        "n": given.n,
-        "max_tokens": given.max_tokens,
-        "stream": given.stream,
-        "temperature": given.temperature,
-        "ignore_eos": given.ignore_eos or None,
-    }
-    return Plan(
-        load=load,
-        extent=Extent(requests, given.seconds),
-        warmup=given.warmup,
-        form=Form(
-            prompts=prompts,
-            typed={name: value for name, value in typed.items() if value is not None},
-            defaults={"model": model, "n": 1, "max_tokens": MAX_TOKENS, "stream": True},
-            seed=given.seed,
-        ),
-        seed=given.seed if given.seed is not None else secrets.randbits(31),
-    )
-
-
-def _prompts(given: Given, seed: int) -> Prompts:
-    dialect = Dialect.CHAT if given.chat else Dialect.COMPLETIONS
-    if given.dataset is not None:
-        return read_lines(given.dataset, dialect)
-    if given.prompt is not None:
-        return Same(given.prompt, dialect)
-    return RandomWords(given.prompt_tokens or WORDS, given.shared_prefix or 0, seed, dialect)
-
-
-def _conditions(given: Given, plan: Plan) -> dict[str, Condition]:
-    """What was asked for. With a dataset, its lines say what was not typed."""
-    asked = dict(plan.form.typed) if given.dataset is not None else {**plan.form.defaults, **plan.form.typed}
-    load = plan.load
-    closed, open_ = load if isinstance(load, Closed) else None, load if isinstance(load, Open) else None
-    n, max_tokens, stream = asked.get("n"), asked.get("max_tokens"), asked.get("stream")
-    return {
-        "endpoint": str(Dialect.CHAT if given.chat else Dialect.COMPLETIONS),
-        "n": n if isinstance(n, int) else None,
-        "prompts": str(plan.form.prompts),
-        "max_tokens": max_tokens if isinstance(max_tokens, int) else None,
-        "stream": stream if isinstance(stream, bool) else None,
-        "temperature": given.temperature,
-        "ignore_eos": given.ignore_eos,
-        "seed": given.seed,
-        "concurrency": closed.concurrency if closed else None,
-        "rate": open_.rate if open_ else None,
-        "burstiness": open_.burstiness if open_ else None,
-        "requests": plan.extent.requests,
-        "seconds": plan.extent.seconds,
-        "warmup": plan.warmup,
-    }
 
 
 def _report(
@@ -190,7 +92,7 @@ def _report(
         started=started.isoformat(timespec="seconds"),
         url=url,
         model=model,
-        conditions=_conditions(given, plan),
+        conditions=conditions(given, plan),
         interrupted=interrupted,
         wall_seconds=seconds,
         tail_seconds=measuring.tail_seconds,

@@ -23,9 +23,8 @@ async def closed_loop(concurrency: int, extent: Extent, send: Send, clock: Calla
         for number in numbers:
             await send(number, clock())
 
-    width = concurrency if extent.requests is None else min(concurrency, extent.requests)
     async with asyncio.TaskGroup() as group:
-        for _ in range(width):
+        for _ in range(concurrency):
             group.create_task(one_after_the_other())
 
 

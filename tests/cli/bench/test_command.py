@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from nproxy.cli.bench.given import Given
 from nproxy.cli.bench.options import bench
 from nproxy.cli.bench.report import Report
+from tests.cli.examples import Example, lines
 from tests.cli.probe.test_command import Done, nproxy, one_line
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.real.processes import ROOT
 
 CANARY = "canary-83e0"
 NATIVE = Behaviour(n="native")
@@ -153,12 +155,17 @@ def test_wrong_words(words: tuple[str, ...]) -> None:
     wrong(*words)
 
 
-def test_the_examples_of_the_help_can_be_typed() -> None:
-    said = bench.help or ""
-    examples = [
-        line.split(" | ")[0].split() for line in said[said.index("Examples:") :].splitlines()[1:] if line.strip()
-    ]
-    assert len(examples) >= 4
-    for program, command, *words in examples:
-        assert (program, command) == ("nproxy", "bench")
-        Given(**bench.make_context("bench", words).params).check()
+SHORTER = {"60": "0.1", "120": "0.1"}
+"""Seconds of an example, and those that its test takes."""
+
+
+async def test_the_examples_of_the_help_run(tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    calls = [words for line in lines(bench) for words in Example("", line).calls()]
+    assert len(calls) >= 5
+    with contextlib.chdir(tmp_path):
+        async with FakeUpstream(NATIVE) as server:
+            for words in calls:
+                here = [word.replace("http://127.0.0.1:8000", server.url) for word in words]
+                done = await nproxy(*(SHORTER.get(word, word) for word in here), PYTHONPATH=str(ROOT))
+                assert (done.code, done.err) == (0, ""), words

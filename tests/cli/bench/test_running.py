@@ -70,13 +70,6 @@ async def test_a_closed_loop_sends_nothing_when_its_time_is_over_and_waits_for_w
     assert server.sent == [(0, 0), (1, 0), (2, 9)]
 
 
-async def test_a_closed_loop_has_no_more_tasks_than_requests() -> None:
-    server = Server()
-    server.answers.release()
-    await closed_loop(1000, Extent(1, None), server.send, server.clock)
-    assert len(server.sent) == 1
-
-
 async def test_an_open_loop_waits_for_no_answer() -> None:
     """All of them are out though none was answered, and each is due when it was, not when it was sent."""
     server = Server()
