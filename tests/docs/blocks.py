@@ -9,7 +9,11 @@ from pathlib import Path
 from tests.real.processes import ROOT
 
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "docs" / "fleet.md", *ROOT.glob("docs/guides/*.md"), *ROOT.glob("docs/reference/*.md")]
+    [
+        *(ROOT / name for name in ("README.md", "docs/fleet.md", "docs/compatibility.md")),
+        *ROOT.glob("docs/guides/*.md"),
+        *ROOT.glob("docs/reference/*.md"),
+    ]
 )
 """Every block of these is run, by its language."""
 

@@ -31,6 +31,11 @@ def test_a_block_in_another_language_is_not_passed_over(language: str, tmp_path:
         Reading(tmp_path, {}, 1, None).run(Block("page.md", 1, language, "true\n"))
 
 
+def test_a_command_is_not_passed_over_as_text(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="sh"):
+        Reading(tmp_path, {}, 1, None).run(Block("page.md", 1, "text", "nproxy check nproxy.yaml\n"))
+
+
 def test_a_command_that_fails_is_seen(tmp_path: Path) -> None:
     reading = Reading(tmp_path, {}, 1, None)
     reading.run(Block("page.md", 1, "sh", "true\n"))
