@@ -29,6 +29,8 @@ def answer_problems(document: Document, method: str, path: str, answer: httpx.Re
     responses = document["paths"][path][method]["responses"]
     said = resolved(document, responses.get(str(answer.status_code), responses.get("default", {})))
     kind = answer.headers.get("content-type", "").partition(";")[0]
+    if not answer.content and "content" not in said:
+        return []
     if kind not in said.get("content", {}):
         return [f"{answer.status_code} {kind!r} is not described"]
     schema = said["content"][kind]["schema"]
