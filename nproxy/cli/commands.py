@@ -118,11 +118,11 @@ def check(context: click.Context, /, file: Path) -> None:
     from nproxy.config import ConfigError, load, summarise
 
     try:
-        config = load(file)
+        summary = summarise(load(file))
     except ConfigError as error:
         click.echo(error, err=True)
         context.exit(WRONG_USE)
-    click.echo(summarise(config))
+    click.echo(summary)
 
 
 @main.command("config-schema")

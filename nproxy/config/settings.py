@@ -258,7 +258,7 @@ class Config(Settings):
                 yield conflict(message, "upstreams", position, "replicas")
             if self.auth is not None and upstream.api_key == "passthrough":
                 yield conflict("must not be passthrough beside auth", "upstreams", position, "api_key")
-        if self.admin is not None and self.admin.token is None and not _loopback(self.admin.host):
+        if self.admin is not None and self.admin.token is None and not loopback(self.admin.host):
             yield conflict("is required, as others than this machine can reach the port", "admin", "token")
 
     def _traces_conflict(self) -> Iterator[PydanticCustomError]:
@@ -280,7 +280,8 @@ def _installed(package: str) -> bool:
         return False
 
 
-def _loopback(host: str) -> bool:
+def loopback(host: str) -> bool:
+    """Whether nobody but this machine reaches an address; a name other than localhost may be anybody's."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from nproxy.config.engine import Engine
 from nproxy.config.keys import read_keys
 from nproxy.config.replicas import DnsName, Replica
-from nproxy.config.settings import Admin, Auth, Config, Limits, Listen
+from nproxy.config.settings import Admin, Auth, Config, Limits, Listen, NPolicy, Pages, Passthrough, Telemetry, loopback
 from nproxy.config.upstream import Upstream
 from nproxy.config.values import NativeUpTo
 
@@ -21,8 +21,14 @@ def summarise(config: Config) -> str:
     if config.engine is not None:
         lines.append(("engine", _engine(config.engine)))
     lines += [("upstream", _upstream(upstream)) for upstream in config.upstreams]
-    lines.append(("limits", f"n up to {config.n_policy.max_n}, {_limits(config.limits)}"))
-    lines.append(("auth", "open to anybody" if config.auth is None else _auth(config.auth)))
+    lines += [
+        ("n", _n_policy(config.n_policy)),
+        ("limits", _limits(config.limits)),
+        ("auth", _open_to(config.listen) if config.auth is None else _auth(config.auth)),
+        ("paths", _paths(config.passthrough)),
+        ("pages", _pages(config.pages)),
+        ("telemetry", _telemetry(config.telemetry, moved=config.admin is not None)),
+    ]
     if config.admin is not None:
         lines.append(("admin", _admin(config.admin)))
     return "\n".join(f"{what:10}{text}" for what, text in lines)
@@ -30,7 +36,42 @@ def summarise(config: Config) -> str:
 
 def _listen(listen: Listen) -> str:
     scheme = "http" if listen.tls is None else "https"
-    return f"{scheme}://{_address(listen.host, listen.port)}, {_counted(listen.workers, 'worker')}"
+    parts = [f"{scheme}://{_address(listen.host, listen.port)}", _counted(listen.workers, "worker")]
+    if listen.trusted_proxies:
+        parts.append(f"behind {', '.join(map(str, listen.trusted_proxies))}")
+    if listen.cors_origins:
+        parts.append(f"for pages of {', '.join(listen.cors_origins)}")
+    return ", ".join(parts)
+
+
+def _n_policy(policy: NPolicy) -> str:
+    return f"up to {policy.max_n}; greedy {policy.greedy}; on_leg_failure {policy.on_leg_failure}"
+
+
+def _open_to(listen: Listen) -> str:
+    """Without keys. A name may be any address, so it counts as one that others reach."""
+    return "none: open to anybody" + (" on this machine" if loopback(listen.host) else f" who reaches {listen.host}")
+
+
+def _paths(passthrough: Passthrough) -> str:
+    shown = passthrough.paths if isinstance(passthrough.paths, str) else ", ".join(passthrough.paths)
+    return f"{shown} passed through" + (f" to {passthrough.upstream}" if passthrough.upstream else "")
+
+
+def _pages(pages: Pages) -> str:
+    shown = [name for name, on in (("playground at /", pages.playground), ("reference at /docs", pages.docs)) if on]
+    return ", ".join(shown) or "none"
+
+
+def _telemetry(telemetry: Telemetry, *, moved: bool) -> str:
+    """moved: metrics are on the admin port."""
+    metrics = "no metrics" if not telemetry.metrics else f"/metrics{' on the admin port' if moved else ''}"
+    parts = [metrics, f"{telemetry.log_format} logs"]
+    if telemetry.log_content:
+        parts.append("with prompts and answers")
+    if telemetry.otlp_endpoint is not None:
+        parts.append(f"traces of {telemetry.trace_ratio:.4g} of requests to {telemetry.otlp_endpoint}")
+    return ", ".join(parts)
 
 
 def _engine(engine: Engine) -> str:
@@ -59,10 +100,16 @@ def _replica(replica: Replica | DnsName) -> str:
 
 
 def _limits(limits: Limits) -> str:
+    a_minute = {
+        "requests": limits.requests_per_minute,
+        "choices": limits.choices_per_minute,
+        "tokens": limits.tokens_per_minute,
+    }
+    rates = [f"{most} {what} a minute" for what, most in a_minute.items() if most is not None]
     return (
         f"{limits.inflight_choices} choices in flight, {limits.per_key_choices} of one key;"
         f" {limits.queue_choices} wait up to {limits.queue_seconds:g} s"
-    )
+    ) + (f"; of one key {', '.join(rates)}" if rates else "")
 
 
 def _auth(auth: Auth) -> str:

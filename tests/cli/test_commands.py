@@ -48,8 +48,12 @@ def test_check_prints_a_summary_of_a_good_file(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         "listen    http://[::1]:8000, 1 worker",
         "upstream  fleet: http://a/v1; models m; n up to 4; parallel auto; balance least_inflight; resume off; key own",
-        "limits    n up to 128, 1024 choices in flight, 512 of one key; 1024 wait up to 10 s",
-        "auth      open to anybody",
+        "n         up to 128; greedy accept; on_leg_failure fail",
+        "limits    1024 choices in flight, 512 of one key; 1024 wait up to 10 s",
+        "auth      none: open to anybody on this machine",
+        "paths     default passed through",
+        "pages     playground at /, reference at /docs",
+        "telemetry /metrics, json logs",
     ]
 
 
@@ -60,7 +64,7 @@ def test_check_says_what_a_fleet_is_made_of(tmp_path: Path) -> None:
         f"keys: [{{name: ann, hash: '{digest}1'}}, {{name: bob, hash: '{digest}2', disabled: true}}]"
     )
     file.write_text(f"""
-listen: {{workers: 2}}
+listen: {{host: 0.0.0.0, workers: 2, trusted_proxies: [10.0.0.0/8], cors_origins: ['https://chat.example']}}
 engine: {{device: cpu, adapters: {{law: /x}}}}
 upstreams:
 - name: a
@@ -69,6 +73,11 @@ upstreams:
   resume: replay
   fallback: [c]
 - {{name: c, replicas: [], api_key: '{CANARY}', parallel: 4}}
+n_policy: {{greedy: dedupe, on_leg_failure: partial}}
+limits: {{tokens_per_minute: 900}}
+passthrough: {{paths: [/v1/rerank], upstream: a}}
+pages: {{playground: false}}
+telemetry: {{log_content: true}}
 auth: {{api_keys_file: keys.yaml}}
 admin: {{token: '{CANARY}'}}
 """)
@@ -77,13 +86,34 @@ admin: {{token: '{CANARY}'}}
     assert CANARY not in done.stdout
     said = done.stdout.splitlines()
     assert said[:2] == [
-        "listen    http://127.0.0.1:8000, 2 workers",
+        "listen    http://0.0.0.0:8000, 2 workers, behind 10.0.0.0/8, for pages of https://chat.example",
         "engine    smollm2-135m-instruct (auto) on cpu; adapters law",
     ]
     assert "http://a/v1 (weight 3), dns:b:80;" in said[2]
     assert "balance prefix_affinity; resume replay; fallback c; key none" in said[2]
     assert said[3].startswith("upstream  c: servers that register;")
-    assert said[5:] == ["auth      2 keys: ann, bob (disabled)", "admin     http://127.0.0.1:9000, with a token"]
+    assert said[4:] == [
+        "n         up to 128; greedy dedupe; on_leg_failure partial",
+        "limits    1024 choices in flight, 512 of one key; 1024 wait up to 10 s; of one key 900 tokens a minute",
+        "auth      2 keys: ann, bob (disabled)",
+        "paths     /v1/rerank passed through to a",
+        "pages     reference at /docs",
+        "telemetry /metrics on the admin port, json logs, with prompts and answers",
+        "admin     http://127.0.0.1:9000, with a token",
+    ]
+
+
+def test_check_says_who_may_come_in_where_there_are_no_keys(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    for host, who in {
+        "127.0.0.1": "on this machine",
+        "'::'": "who reaches ::",
+        "gw.example": "who reaches gw.example",
+    }.items():
+        file.write_text(f"listen: {{host: {host}}}\ntelemetry: {{metrics: false, log_format: text}}")
+        said = run("check", str(file)).stdout
+        assert f"\nauth      none: open to anybody {who}\n" in said
+        assert "telemetry no metrics, text logs" in said
 
 
 def test_check_prints_each_error_with_its_line(tmp_path: Path) -> None:
