@@ -4,44 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import string
-from collections.abc import Collection, Iterator
 from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from docs.generate.metrics import domain
 from nproxy.gateway.introspect import look
-from nproxy.telemetry.sums import Report
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import CHAT, Gateway, Start
+from tests.telemetry.bounds import of_report, strays
 
 KEY = "key-of-a-test"
-
-
-def strays(report: Report, names: Collection[str], replicas: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    """Label values that no table gives. names: of the configuration, and of upstreams' lists."""
-    for metric, family in report.items():
-        for _, labels in family.samples:
-            for label, value in labels:
-                if label != "le" and not _is_given(metric, label, value, names, replicas):
-                    yield metric, label, value
-
-
-def _is_given(metric: str, label: str, value: str, names: Collection[str], replicas: Collection[str]) -> bool:
-    told = domain(metric, label)
-    if "values" in told:
-        return value in told["values"]
-    match told["from"]:
-        case "from the configuration":
-            return value in ("", "other", *names)
-        case "of the replicas":
-            return value in replicas
-        case "HTTP statuses":
-            return value == "" or (len(value) == 3 and value.isdecimal())
-        case _:
-            return label == "version"
 
 
 paths = st.one_of(
@@ -87,7 +61,8 @@ async def test_what_clients_send_is_no_label_value(
     await any_gateway.client.request(method, path, json=sent, headers=shown)
     await app.idle()
     look(app)
-    assert list(strays(app.metrics.report(), ("fake", MODEL, "default"), {upstream.url})) == []
+    told = app.metrics.report()
+    assert strays(of_report(told), ("fake", MODEL, "default"), {upstream.url}) == []
 
 
 async def test_a_request_without_a_key_is_counted_by_its_path(start: Start) -> None:

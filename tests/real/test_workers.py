@@ -147,6 +147,11 @@ async def test_workers_share_the_port_what_they_count_and_what_they_learn(
         assert await running.metric("nproxy_build_info") == 1
         assert await running.metric("nproxy_workers", state="serving") == 3
         assert await running.metric("nproxy_inflight_choices") == 0
+        replica = {"replica": upstream.url, "outcome": "ok"}
+        assert await running.metric("nproxy_replica_calls_total", **replica) == await running.metric(
+            "nproxy_legs_total"
+        )
+        await _exemplars_of_all_are_told(running.url)
 
         async def all_know() -> bool:
             upstream.requests.clear()
@@ -157,6 +162,19 @@ async def test_workers_share_the_port_what_they_count_and_what_they_learn(
         await eventually(all_know)  # that this server ignores n
         running.process.terminate()
         assert await running.process.wait() == 0
+
+
+async def _exemplars_of_all_are_told(url: str) -> None:
+    """Whichever worker is asked tells the newest trace of all."""
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    async with client(url) as asking:
+        await asking.post(
+            "/v1/chat/completions", json=ASKED, headers={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+        )
+    for _ in range(6):
+        async with client(url) as asking:
+            told = await asking.get("/metrics", headers={"accept": "application/openmetrics-text"})
+        assert f'# {{trace_id="{trace}"}}' in told.text and told.text.endswith("# EOF\n")
 
 
 async def test_a_killed_worker_is_replaced_and_no_counter_goes_back(tmp_path: Path, upstream: FakeUpstream) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
 
 from docs.generate.metrics import told
+from tests.telemetry.bounds import strays
 from tests.telemetry.moving import Scrape, play
 
 ELSEWHERE = {
@@ -158,8 +160,24 @@ def test_it_moves(story: dict[str, Scrape], row: Row) -> None:
     row.check(story)
 
 
+def test_labels_have_the_values_that_the_page_gives(story: dict[str, Scrape]) -> None:
+    """Of replicas, the odd one and the spare have addresses of their own in each test, and the engine a socket."""
+    metrics = {sample: name for name in told() for sample in _samples(name)}
+    labelled = [(metrics[sample], labels) for scrape in story.values() for sample, labels in scrape]
+    found = strays(labelled, ("engine", "odd", "spare", "tiny", "fake-model", "ann", "bob"), ())
+    assert {(metric, label) for metric, label, _ in found} == {
+        (f"nproxy_{name}", "replica") for name in ("replica_up", "breaker_open", "replica_calls")
+    }
+    assert len({value for _, _, value in found}) == 3
+
+
+def _samples(name: str) -> Iterable[str]:
+    """Names that samples of a metric may have."""
+    return (name, *(f"{name}_{end}" for end in ("total", "bucket", "count", "sum")))
+
+
 def test_no_metric_is_without_a_row() -> None:
     known = told()
     samples = {row.sample for row in ROWS}
-    moved = {name for name in known if samples & {name, *(f"{name}_{end}" for end in ("total", "count", "sum"))}}
+    moved = {name for name in known if samples.intersection(_samples(name))}
     assert known.keys() - moved == ELSEWHERE.keys()
