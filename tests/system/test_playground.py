@@ -410,6 +410,16 @@ def test_the_upstream_is_down(pages: Pages, logs: Path) -> None:
         picture(page, "upstream-down")
 
 
+def test_models_that_are_listed_late(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "late.log") as server:
+        page = pages.open(server)
+        page.route("**/v1/models", lambda route: route.fulfill(json={"object": "list", "data": []}), times=1)
+        page.reload()
+        page.wait_for_selector("[name=typed-model]:visible")
+        page.wait_for_selector("select[name=model]:visible")
+        assert page.input_value("select[name=model]") == "fake-model"
+
+
 def test_a_field_that_is_refused_says_why(pages: Pages, logs: Path) -> None:
     with scripted(Behaviour()) as upstream, gateway(upstream.url, "--max-n", "2", log=logs / "narrow.log") as server:
         page = pages.open(server)

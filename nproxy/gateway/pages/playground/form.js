@@ -54,7 +54,7 @@ export class Form {
   offer(models) {
     const { model } = this.#form.elements;
     const typed = this.#form.elements["typed-model"];
-    const before = model.value;
+    const before = this.values.model;
     model.replaceChildren(...models.map((id) => new Option(id, id)));
     model.hidden = models.length === 0;
     typed.hidden = models.length > 0;

@@ -15,6 +15,7 @@ const $ = (id) => document.getElementById(id);
 
 const KEY = "nproxy.key";
 const tab = storage(() => sessionStorage); // the key is gone with it
+const [FIRST_WAIT, LAST_WAIT] = [1_000, 60_000]; // milliseconds
 const narrow = matchMedia("(max-width: 50rem)");
 const form = new Form($("form"));
 const columns = new Columns($("columns"));
@@ -24,6 +25,7 @@ const past = new Past(history, reopen);
 let run = null; // what is shown
 let request = null; // the AbortController of what is under way
 let painting = false;
+let waiting = 0; // the timer for the models
 
 // ---- a request, from the button to its last word
 
@@ -158,9 +160,13 @@ function reopen({ values, run }) {
   show(run, values);
 }
 
-async function loadModels() {
+/** Offer the models. None may be listed yet, as an engine takes a while to load: then they are asked for again. */
+async function loadModels(again = FIRST_WAIT) {
+  clearTimeout(waiting);
   try {
-    form.offer(await listModels(form.key));
+    const models = await listModels(form.key);
+    form.offer(models);
+    if (models.length === 0) waiting = setTimeout(loadModels, again, Math.min(2 * again, LAST_WAIT));
   } catch (error) {
     form.offer([]);
     if (error.status === 401) form.wantKey(error.message);
