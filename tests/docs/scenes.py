@@ -64,6 +64,7 @@ SCENES: Mapping[str, Scene] = {
     ),
     "docs/guides/probe.md": Scene({"127.0.0.1:11434": OLLAMA}),
     "docs/guides/rl-rollouts.md": Scene({"10.0.0.1:8000": VLLM, "10.0.0.2:8000": VLLM}),
+    "docs/guides/terminal.md": Scene(engine=True),
     "docs/guides/vllm.md": Scene({"127.0.0.1:8001": VLLM, "10.0.0.1:8000": VLLM, "10.0.0.2:8000": VLLM}),
     "docs/fleet.md": Scene(
         {"10.0.0.1:8000": VLLM, "10.0.0.7:8000": VLLM, "10.0.0.7:8001": VLLM},
