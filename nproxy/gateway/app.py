@@ -93,6 +93,8 @@ class App:
     def _take(self, config: Config, edge: Edge) -> None:
         """Everything that a request reads of the settings is set here."""
         self.config = config
+        if config.telemetry.log_content:
+            log.warning("telemetry.log_content: prompts and answers are written to the log, and to spans")
         self.edge = edge
         self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
         self.body_limit = int(config.limits.body_mib * 1024 * 1024)

@@ -27,6 +27,7 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
+    TraceState,
     set_span_in_context,
 )
 from opentelemetry.trace import Span as SdkSpan
@@ -186,4 +187,5 @@ def _sdk_context(context: TraceContext) -> SpanContext:
         int(context.span_id, 16),
         is_remote=bool(context.given),
         trace_flags=TraceFlags(context.flags),
+        trace_state=TraceState.from_header([context.state] if context.state else []),
     )

@@ -1,0 +1,244 @@
+"""The access log: one line for each request, with the fields that docs/reference/logs.md lists, and no more."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from nproxy.gateway.access import FIELDS
+from nproxy.gateway.content import MOST_BYTES, Content
+from nproxy.telemetry import logs
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.gateway.conftest import CHAT, Gateway, Start, body, gateway_for, upstream_settings
+from tests.gateway.raw import leave, open_request
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+
+
+class Lines(logging.Handler):
+    """The access log's records, down to debug."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The fields of the last line."""
+        fields: dict[str, Any] = vars(self.records[-1])["fields"]
+        return fields
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    lines = Lines()
+    logs.access.addHandler(lines)
+    yield lines
+    logs.access.removeHandler(lines)
+
+
+async def test_a_stream_of_several_choices(gateway: Gateway, upstream: FakeUpstream, lines: Lines) -> None:
+    upstream.script(Behaviour(status=503))
+    answer = await gateway.stream(n=3, headers={**PARENT, "x-request-id": "r1"})
+    await gateway.app.idle()
+    told = lines.last
+    times = {name: told.pop(name) for name in ("queue_seconds", "first_token_seconds", "seconds")}
+    assert 0 <= times["queue_seconds"] <= times["first_token_seconds"] <= times["seconds"]
+    assert len(answer.raw) < told.pop("bytes_out") < len(answer.raw) + 1000, "the head is with it"
+    assert told.pop("bytes_in") == len(json.dumps(body(stream=True, n=3)))
+    assert told.pop("prompt_tokens") > 0 < told.pop("completion_tokens")
+    assert told == {
+        "request_id": "r1",
+        "trace_id": TRACE,
+        "client": "127.0.0.1",
+        "method": "POST",
+        "status": 200,
+        "outcome": "ok",
+        "upstream": "fake",
+        "replicas": [upstream.url],
+        "model": MODEL,
+        "mode": "fanout",
+        "n": 3,
+        "choices": 3,
+        "legs": 3,
+        "attempts": 4,
+        "finish_reasons": {"stop": 3},
+    }
+    assert answer.headers["x-nproxy-legs"] == "3", "which leaves out what was made again"
+    assert lines.records[-1].getMessage() == "chat/completions"
+
+
+async def test_the_replicas_that_were_asked(upstream: FakeUpstream, lines: Lines) -> None:
+    async with FakeUpstream() as other:
+        servers = (upstream, other)
+        for server in servers:  # whichever comes first refuses
+            server.choose = lambda _: Behaviour(status=503) if sum(len(one.calls) for one in servers) == 1 else None
+        settings = upstream_settings(upstream, replicas=[server.url for server in servers])
+        async with gateway_for({"upstreams": [settings]}) as gateway:
+            assert (await gateway.ask()).status_code == 200
+            await gateway.app.idle()
+        first, second = sorted(servers, key=lambda server: server.calls[0].opened)
+    assert lines.last["replicas"] == [first.url, second.url]
+    assert (lines.last["attempts"], lines.last["legs"]) == (2, 1)
+
+
+async def test_what_passes_through(gateway: Gateway, upstream: FakeUpstream, lines: Lines) -> None:
+    await gateway.post({"model": MODEL, "input": "x"}, "/v1/embeddings?key=canary")
+    await gateway.app.idle()
+    told = lines.last
+    assert (told["mode"], told["path"], told["attempts"]) == ("passthrough", "/v1/embeddings", 1)
+    assert (told["replicas"], told["status"]) == ([upstream.url], 200)
+    assert told["queue_seconds"] >= 0
+
+
+async def test_paths_that_nothing_answers(gateway: Gateway, lines: Lines) -> None:
+    for target in ("/nowhere?key=canary", f"/{'x' * 1000}"):
+        assert (await gateway.client.get(target)).status_code == 404
+    await gateway.app.idle()
+    short, long = (vars(record)["fields"] for record in lines.records)
+    assert (short["status"], short["path"], long["path"]) == (404, "/nowhere", f"/{'x' * 255}")
+    assert {record.levelname for record in lines.records} == {"INFO"}
+
+
+async def test_strangers_write_no_path(upstream: FakeUpstream, lines: Lines) -> None:
+    config = {"upstreams": [upstream_settings(upstream)], "auth": {"api_key": "sk-known"}}
+    async with gateway_for(config) as gateway:
+        assert (await gateway.client.get("/sk-canary")).status_code == 401
+        assert "path" not in lines.last
+        await gateway.client.get("/nowhere", headers={"authorization": "Bearer sk-known"})
+    assert (lines.last["path"], lines.last["status"]) == ("/nowhere", 404)
+
+
+async def test_a_client_that_leaves(gateway: Gateway, upstream: FakeUpstream, lines: Lines) -> None:
+    upstream.behaviour = Behaviour(hold_after=1)
+    _, writer = await open_request(gateway, body(stream=True))
+    await upstream.until(lambda: len(upstream.calls) == 1)
+    await leave(writer, "reset")
+    await gateway.app.idle()
+    writer.close()
+    assert (lines.last["status"], lines.last["client_left"]) == (499, True)
+
+
+async def test_a_wait_in_vain_is_timed(start: Start, upstream: FakeUpstream, lines: Lines) -> None:
+    limits = {"inflight_choices": 1, "queue_seconds": 0.05}
+    gateway = await start(config={"limits": limits, "n_policy": {"max_n": 1}})
+    upstream.behaviour = Behaviour(hold_after=1)
+    _, writer = await open_request(gateway, body(stream=True))
+    await upstream.until(lambda: len(upstream.calls) == 1)
+    assert (await gateway.ask()).status_code == 429
+    assert lines.last["queue_seconds"] >= 0.05
+    assert "attempts" not in lines.last
+    writer.close()
+
+
+# Prompts and answers, where they are asked for
+
+
+@pytest.fixture
+async def telling(upstream: FakeUpstream, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Gateway]:
+    upstream.behaviour = Behaviour(n="native", pieces=lambda seed: ["hel", "lo"])
+    telemetry = {"log_content": True}
+    settings = upstream_settings(upstream, n="native")
+    async with gateway_for({"upstreams": [settings], "telemetry": telemetry}) as gateway:
+        assert [record.levelname for record in caplog.records if "log_content" in record.getMessage()] == ["WARNING"]
+        yield gateway
+
+
+ASKED = [{"role": "system", "content": "be short"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_content_is_told_where_it_is_asked_for(telling: Gateway, lines: Lines, stream: bool) -> None:
+    await telling.post(body(messages=ASKED, n=2, stream=stream))
+    await telling.app.idle()
+    assert lines.last["input"] == [
+        {"role": "system", "parts": [{"type": "text", "content": "be short"}]},
+        {"role": "user", "parts": [{"type": "text", "content": "hi"}]},
+    ]
+    said = {"role": "assistant", "parts": [{"type": "text", "content": "hello"}], "finish_reason": "stop"}
+    assert lines.last["output"] == [said, said]
+
+
+async def test_prompts_and_texts_of_completions(telling: Gateway, lines: Lines) -> None:
+    path = "/v1/completions"
+    await telling.post(body(path, prompt=["one", "two"]), path)
+    await telling.app.idle()
+    assert [part["content"] for part in lines.last["input"][0]["parts"]] == ["one", "two"]
+    assert lines.last["output"][0]["parts"] == [{"type": "text", "content": "hello"}]
+
+
+async def test_no_content_unless_asked_for(gateway: Gateway, lines: Lines) -> None:
+    await gateway.ask()
+    await gateway.app.idle()
+    assert not {"input", "output"} & lines.last.keys()
+
+
+def test_calls_and_thoughts_are_parts() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call]}
+    content = asked()
+    content.said(json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}).encode())
+    assert content.output() == [
+        {
+            "role": "assistant",
+            "parts": [
+                {"type": "reasoning", "content": "hm"},
+                {"type": "tool_call", "id": "c", "name": "f", "arguments": "{}"},
+            ],
+            "finish_reason": "tool_calls",
+        }
+    ]
+
+
+def test_long_content_is_bounded() -> None:
+    content = asked(content="x" * MOST_BYTES)
+    assert content.input() == []
+    for _ in range(3):
+        content.said(b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % (b"y" * 150_000))
+    assert [len(part["content"]) for part in content.output()[0]["parts"]] == [150_000]
+
+
+def asked(**message: Any) -> Content:
+    from nproxy.openai.body import Body
+    from nproxy.openai.requests import Limits, parse_chat
+
+    content = Content()
+    sent = body(CHAT, messages=[{"role": "user", "content": "hi", **message}])
+    content.heard(parse_chat(Body.parse(json.dumps(sent).encode()), Limits()))
+    return content
+
+
+# Its form
+
+
+def test_every_field_has_a_name_of_its_own_and_says_what_it_is() -> None:
+    assert len({field.name for field in FIELDS}) == len(FIELDS)
+    assert all(field.text.endswith(".") for field in FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("plain-1.2/x", "plain-1.2/x"),
+        ("two words", '"two words"'),
+        ("a=b", '"a=b"'),
+        ('"', '"\\""'),
+        ("line\nend", '"line\\nend"'),
+        ("", '""'),
+        (7, "7"),
+        (True, "True"),
+        (["a b"], '["a b"]'),
+        ({"stop": 3}, '{"stop":3}'),
+    ],
+)
+def test_text_lines_can_be_read_back(value: object, shown: str) -> None:
+    record = logging.makeLogRecord({"msg": "m", "levelname": "INFO", "fields": {"key": value}})
+    assert logs.TextLines().format(record).endswith(f"m key={shown}")

@@ -1,0 +1,395 @@
+"""Traces: each request is a tree of spans at a real collector, and each upstream is told the span of its call."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import nproxy
+from nproxy.telemetry import otlp
+from tests.fakes.collector import Collector, Span
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, Seen
+from tests.gateway.conftest import Gateway, body, gateway_for, upstream_settings
+from tests.gateway.raw import leave, open_request
+from tests.witness import SECRET
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "a=b"}
+
+
+@asynccontextmanager
+async def traced(
+    upstream: FakeUpstream, collector: Collector, telemetry: dict[str, Any] | None = None, **settings: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway that exports; when the block is left, it has."""
+    told = {"otlp_endpoint": collector.url, **(telemetry or {})}
+    async with gateway_for({"upstreams": [upstream_settings(upstream, **settings)], "telemetry": told}) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    async with Collector() as collector:
+        yield collector
+    assert not [
+        SECRET.findall(body.decode("latin-1")) for body in collector.raw if SECRET.search(body.decode("latin-1"))
+    ]
+
+
+def told(call: Seen) -> str:
+    """The span that an upstream was told."""
+    version, trace, span, flags = call.headers["traceparent"].split("-")
+    assert (version, trace, flags) == ("00", TRACE, "01")
+    return span
+
+
+def otherwise(span: Span, expected: dict[str, Any]) -> dict[str, Any]:
+    """What a span says otherwise."""
+    return {key: span.attributes.get(key) for key, value in expected.items() if span.attributes.get(key) != value}
+
+
+# Trees
+
+
+async def test_a_relay(upstream: FakeUpstream, collector: Collector) -> None:
+    async with traced(upstream, collector) as gateway:
+        await gateway.stream(headers=PARENT, temperature=0.5, max_tokens=9, seed=7)
+    server, (call,) = collector.server, collector.calls
+    assert (server.name, server.trace_id, server.parent, server.state) == (
+        "POST /v1/chat/completions",
+        TRACE,
+        SPAN,
+        "a=b",
+    )
+    assert (call.name, call.trace_id, call.parent, call.state) == (f"chat {MODEL}", TRACE, server.id, "a=b")
+    (seen,) = upstream.calls
+    assert (told(seen), seen.headers["tracestate"]) == (call.id, "a=b")
+    told_of_it = {
+        "http.request.method": "POST",
+        "http.route": "/v1/chat/completions",
+        "http.response.status_code": 200,
+        "url.path": "/v1/chat/completions",
+        "client.address": "127.0.0.1",
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": MODEL,
+        "gen_ai.request.stream": True,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.request.seed": 7,
+        "gen_ai.response.finish_reasons": ["stop"],
+        "nproxy.mode": "relay",
+        "nproxy.upstream": "fake",
+        "nproxy.legs": 1,
+        "nproxy.attempts": 1,
+        "nproxy.outcome": "ok",
+    }
+    assert otherwise(server, told_of_it) == {}
+    assert server.attributes["gen_ai.usage.input_tokens"] > 0 < server.attributes["gen_ai.usage.output_tokens"]
+    assert 0 < server.attributes["gen_ai.response.time_to_first_chunk"] <= server.seconds
+    assert "gen_ai.request.choice.count" not in server.attributes
+    assert server.event("nproxy.admitted")["nproxy.choices"] == 1
+    assert (
+        otherwise(
+            call,
+            {
+                "server.address": "127.0.0.1",
+                "server.port": upstream.port,
+                "nproxy.replica": upstream.url,
+                "nproxy.offset": 0,
+                "nproxy.width": 1,
+                "nproxy.attempt": 0,
+                "nproxy.outcome": "ok",
+                "gen_ai.request.seed": 7,
+                "gen_ai.response.finish_reasons": ["stop"],
+            },
+        )
+        == {}
+    )
+    assert call.event("nproxy.sent") == {"nproxy.replica": upstream.url}
+    assert not server.failed and not call.failed
+    assert server.resource["service.name"] == "nproxy"
+    assert server.resource["service.version"] == nproxy.__version__
+
+
+async def test_native_choices_are_one_call(collector: Collector) -> None:
+    async with FakeUpstream(Behaviour(n="native")) as upstream, traced(upstream, collector, n="native") as gateway:
+        await gateway.post(body(n=3), headers=PARENT)
+    server, (call,) = collector.server, collector.calls
+    assert (server.attributes["nproxy.mode"], server.attributes["gen_ai.request.choice.count"]) == ("native", 3)
+    assert (call.attributes["nproxy.width"], call.attributes["gen_ai.request.choice.count"]) == (3, 3)
+    for span in (server, call):
+        assert span.attributes["gen_ai.response.finish_reasons"] == ["stop"] * 3
+    assert told(upstream.calls[0]) == call.id
+
+
+async def test_each_leg_of_a_fan_out_is_a_child(upstream: FakeUpstream, collector: Collector) -> None:
+    async with traced(upstream, collector) as gateway:
+        await gateway.stream(headers=PARENT, n=3, seed=5)
+    server, calls = collector.server, collector.calls
+    assert (server.attributes["nproxy.mode"], server.attributes["nproxy.legs"]) == ("fanout", 3)
+    assert [call.parent for call in calls] == [server.id] * 3
+    assert [call.attributes["nproxy.offset"] for call in calls] == [0, 1, 2]
+    assert [call.attributes["gen_ai.request.seed"] for call in calls] == [5, 6, 7]
+    assert {told(seen): seen.body["seed"] for seen in upstream.calls} == {
+        call.id: call.attributes["gen_ai.request.seed"] for call in calls
+    }
+
+
+async def test_a_call_that_is_made_again_is_another_span(upstream: FakeUpstream, collector: Collector) -> None:
+    upstream.script(Behaviour(status=503))
+    async with traced(upstream, collector) as gateway:
+        assert (await gateway.post(body(), headers=PARENT)).status_code == 200
+    server, (first, second) = collector.server, collector.calls
+    assert [told(seen) for seen in upstream.calls] == [first.id, second.id]
+    assert (first.failed, first.attributes["error.type"], first.attributes["nproxy.outcome"]) == (True, "503", "status")
+    assert first.attributes["http.response.status_code"] == 503
+    assert (second.failed, second.links, second.attributes["nproxy.attempt"]) == (False, [first.id], 1)
+    assert server.event("nproxy.retry") == {"nproxy.leg": 0, "nproxy.reason": "status"}
+    assert (server.failed, server.attributes["nproxy.legs"], server.attributes["nproxy.attempts"]) == (False, 1, 2)
+
+
+async def test_a_stream_that_is_resumed(upstream: FakeUpstream, collector: Collector) -> None:
+    upstream.script(Behaviour(end_after=2))
+    async with traced(upstream, collector, resume="replay") as gateway:
+        assert (await gateway.stream(headers=PARENT)).done
+    server, (cut, resumed) = collector.server, collector.calls
+    assert (cut.failed, cut.attributes["error.type"]) == (True, "cut")
+    assert (resumed.failed, resumed.links) == (False, [cut.id])
+    assert server.event("nproxy.resume") == {"nproxy.leg": 0, "nproxy.how": "replay", "nproxy.outcome": "ok"}
+    assert not server.failed
+
+
+async def test_a_client_that_leaves(upstream: FakeUpstream, collector: Collector) -> None:
+    upstream.behaviour = Behaviour(hold_after=1)
+    async with traced(upstream, collector) as gateway:
+        _, writer = await open_request(gateway, body(stream=True, n=2))
+        await upstream.until(lambda: len(upstream.calls) == 2)
+        await leave(writer, "reset")
+        await gateway.app.idle()
+        writer.close()
+    server, calls = collector.server, collector.calls
+    assert server.attributes["nproxy.client_left"] is True
+    assert [call.attributes["nproxy.outcome"] for call in calls] == ["cancelled"] * 2
+    assert not any(span.failed for span in collector.spans), "nobody's fault"
+
+
+async def test_an_error(upstream: FakeUpstream, collector: Collector) -> None:
+    upstream.behaviour = Behaviour(status=500)
+    async with traced(upstream, collector, retries={"per_leg": 0}) as gateway:
+        assert (await gateway.post(body(n=2), headers=PARENT)).status_code == 500
+    server = collector.server
+    assert (server.failed, server.attributes["error.type"]) == (True, "500")
+    assert {call.attributes["nproxy.outcome"] for call in collector.calls} <= {"status", "cancelled"}
+
+
+async def test_a_stream_that_breaks_off(upstream: FakeUpstream, collector: Collector) -> None:
+    upstream.behaviour = Behaviour(end_after=2)
+    async with traced(upstream, collector, retries={"per_leg": 0}) as gateway:
+        await gateway.stream(headers=PARENT)
+    server = collector.server
+    assert (server.attributes["http.response.status_code"], server.attributes["error.type"]) == (200, "cut")
+
+
+async def test_what_is_the_clients_fault_is_no_error(upstream: FakeUpstream, collector: Collector) -> None:
+    async with traced(upstream, collector) as gateway:
+        for target, content in (("/v1/chat/completions", b"{"), ("/nowhere?key=canary", b"")):
+            await gateway.post(content, target, headers=PARENT)
+    names = {span.name: span.attributes["http.response.status_code"] for span in collector.spans}
+    assert names == {"POST /v1/chat/completions": 400, "POST other": 404}
+    assert not any(span.failed for span in collector.spans)
+    assert {span.attributes["url.path"] for span in collector.spans} == {"/v1/chat/completions", "/nowhere"}
+
+
+async def test_another_upstream(upstream: FakeUpstream, collector: Collector) -> None:
+    upstream.behaviour = Behaviour(status=503)
+    async with FakeUpstream() as other:
+        first = upstream_settings(upstream, fallback=["other"], retries={"per_leg": 0})
+        second = {"name": "other", "replicas": [other.url], "n": "fanout"}
+        config = {"upstreams": [first, second], "telemetry": {"otlp_endpoint": collector.url}}
+        async with gateway_for(config) as gateway:
+            assert (await gateway.post(body(n=2), headers=PARENT)).status_code == 200
+    upstreams = Counter(call.attributes["nproxy.upstream"] for call in collector.calls)
+    assert upstreams == {"fake": 2, "other": 2}
+    assert collector.server.attributes["nproxy.upstream"] == "other"
+    assert len({call.id for call in collector.calls}) == 4
+
+
+async def test_what_passes_through(upstream: FakeUpstream, collector: Collector) -> None:
+    async with traced(upstream, collector) as gateway:
+        await gateway.post({"model": MODEL, "input": "x"}, "/v1/embeddings?key=canary", headers=PARENT)
+    server, (call,) = collector.server, collector.calls
+    assert server.name == "POST passthrough" and server.attributes["url.path"] == "/v1/embeddings"
+    assert (call.name, call.parent, call.attributes["nproxy.replica"]) == ("POST", server.id, upstream.url)
+    assert told(next(seen for seen in upstream.requests if seen.path == "/v1/embeddings")) == call.id
+
+
+async def test_what_passes_through_in_vain(collector: Collector) -> None:
+    async with FakeUpstream() as upstream:
+        pass
+    async with traced(upstream, collector) as gateway:
+        answer = await gateway.post({"model": MODEL, "input": "x"}, "/v1/embeddings", headers=PARENT)
+    assert answer.status_code == 502
+    assert {call.attributes["error.type"] for call in collector.calls} == {"connect"}
+    assert len(collector.calls) == collector.server.attributes["nproxy.attempts"] == 2
+    assert collector.calls[1].links == [collector.calls[0].id]
+
+
+# Who is traced
+
+
+async def test_a_new_trace(upstream: FakeUpstream, collector: Collector) -> None:
+    async with traced(upstream, collector) as gateway:
+        await gateway.ask()
+        await gateway.post(body(), headers={"traceparent": f"00-{TRACE}-{SPAN}-01-x", "tracestate": "a=b"})
+    servers = [span for span in collector.spans if span.kind == "SERVER"]
+    assert [span.parent for span in servers] == ["", ""]
+    assert len({span.trace_id for span in servers} | {TRACE}) == 3, "the malformed one began anew"
+    for seen in upstream.calls:
+        trace, flags = seen.headers["traceparent"].split("-")[1::2]
+        assert trace in {span.trace_id for span in servers} and flags == "03"
+        assert "tracestate" not in seen.headers
+
+
+async def test_a_share_of_new_traces(upstream: FakeUpstream, collector: Collector) -> None:
+    async with traced(upstream, collector, {"trace_ratio": 0}) as gateway:
+        await gateway.ask(n=2)
+        await gateway.post(body(), headers=PARENT)
+    assert collector.server.trace_id == TRACE, "who calls has decided for itself"
+    alone, sibling, known = upstream.calls
+    assert alone.headers["traceparent"] == sibling.headers["traceparent"]
+    assert alone.headers["traceparent"].endswith("-02") and TRACE in known.headers["traceparent"]
+
+
+async def test_a_caller_that_is_not_traced(upstream: FakeUpstream, collector: Collector) -> None:
+    parent = f"00-{TRACE}-{SPAN}-00"
+    async with traced(upstream, collector) as gateway:
+        await gateway.post(body(n=2), headers={"traceparent": parent})
+    assert [seen.headers["traceparent"] for seen in upstream.calls] == [parent] * 2
+    assert collector.spans == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_without_a_collector_what_came_goes_on(gateway: Gateway, upstream: FakeUpstream, path: str) -> None:
+    later = {"traceparent": f"cc-{TRACE}-{SPAN}-09-more", "tracestate": "a=b, c=d"}
+    await gateway.post(body(path="/v1/chat/completions"), path, headers=later)
+    await gateway.post(body(path="/v1/chat/completions"), path, headers={**later, "traceparent": f"00-{TRACE}-01"})
+    await gateway.post(body(path="/v1/chat/completions"), path, headers={**later, "tracestate": "A=b"})
+    await gateway.post(body(path="/v1/chat/completions"), path)
+    good, malformed, stateless, none = (seen for seen in upstream.requests if seen.path == path)
+    assert {name: good.headers[name] for name in later} == later
+    assert "traceparent" not in malformed.headers and "tracestate" not in malformed.headers
+    assert stateless.headers["traceparent"] == later["traceparent"] and "tracestate" not in stateless.headers
+    assert "traceparent" not in none.headers
+
+
+async def test_probes_and_scrapes_are_not_traced(upstream: FakeUpstream, collector: Collector) -> None:
+    async with traced(upstream, collector) as gateway:
+        for path in ("/health", "/ready", "/metrics", "/status"):
+            assert (await gateway.client.get(path, headers=PARENT)).status_code == 200
+    assert collector.spans == []
+
+
+# The collector
+
+
+async def test_where_and_as_what_spans_are_sent(
+    upstream: FakeUpstream, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "gateway-7")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-from=environment")
+    async with traced(upstream, collector) as gateway:
+        await gateway.ask()
+    async with traced(upstream, collector, {"otlp_headers": {"authorization": "Bearer t"}}) as gateway:
+        await gateway.ask()
+    assert collector.targets == ["POST /v1/traces"] * 2
+    assert collector.headers[0]["x-from"] == "environment"
+    assert collector.headers[1]["authorization"] == "Bearer t"
+    resource = collector.spans[0].resource
+    assert (resource["service.name"], resource["deployment.environment.name"]) == ("gateway-7", "test")
+    assert resource["service.instance.id"]
+
+
+async def test_a_disabled_sdk(upstream: FakeUpstream, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    async with traced(upstream, collector) as gateway:
+        await gateway.post(body(), headers=PARENT)
+    assert collector.spans == []
+    assert upstream.calls[0].headers["traceparent"] == PARENT["traceparent"]
+
+
+async def test_a_collector_that_hangs_holds_nobody_up(
+    upstream: FakeUpstream, collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector.hold = asyncio.Event()
+    monkeypatch.setattr(otlp, "MOST_WAITING", 8)
+    monkeypatch.setattr(otlp, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(otlp, "CLOSE_SECONDS", 0.2)
+    async with traced(upstream, collector) as gateway:
+        await gateway.ask()
+        await gateway.ask()
+        await collector.asked.wait()
+        answers = [await gateway.ask() for _ in range(6)]
+        dropped = await gateway.metric('nproxy_spans_total{outcome="dropped"}')
+    collector.hold.set()
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert dropped == 2 * 8 - 4 - 8, "4 are being sent, 8 wait"
+    assert "the last spans were not sent in time" in caplog.messages
+
+
+async def test_a_collector_that_refuses_is_told_of_once(
+    upstream: FakeUpstream, collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    async with traced(upstream, collector) as gateway:
+        for outcome, spans in (("failed", 2), ("failed", 4), ("exported", 2)):
+            collector.status = 200 if outcome == "exported" else 400
+            assert (await gateway.ask()).status_code == 200
+            while await gateway.metric(f'nproxy_spans_total{{outcome="{outcome}"}}') < spans:
+                await asyncio.sleep(0.01)
+    told_of_it = [record.getMessage() for record in caplog.records if record.name == "nproxy.traces"]
+    assert told_of_it == ["the collector takes no spans", "the collector takes spans again"]
+
+
+# What it costs
+
+
+async def test_no_chunk_costs_more(upstream: FakeUpstream, collector: Collector) -> None:
+    """Counted, not timed: what runs for spans and for the log runs as often for few chunks as for many."""
+    async with (
+        traced(upstream, collector) as tracing,
+        gateway_for({"upstreams": [upstream_settings(upstream)]}) as plain,
+    ):
+        for gateway, recorded in ((plain, False), (tracing, True)):
+            few, many = [await calls(gateway, upstream, chunks) for chunks in (2, 200)]
+            assert few == many
+            assert ("spans.py" in {file for file, _ in few}) == recorded
+
+
+async def calls(gateway: Gateway, upstream: FakeUpstream, chunks: int) -> Counter[tuple[str, str]]:
+    """The functions of tracing and of the log that run for one stream, and how often."""
+    ours = ("spans.py", "tracing.py", "access.py", "content.py", "recorded.py", "otlp.py", "trace_context.py")
+    files = {str(Path(nproxy.__file__).parent / room / name) for room in ("gateway", "telemetry") for name in ours}
+    seen: Counter[tuple[str, str]] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename in files:
+            seen[Path(frame.f_code.co_filename).name, frame.f_code.co_name] += 1
+
+    upstream.behaviour = Behaviour(pieces=lambda _: ["x"] * chunks)
+    sys.setprofile(note)
+    try:
+        assert (await gateway.stream()).done
+        await gateway.app.idle()
+    finally:
+        sys.setprofile(None)
+    return seen
