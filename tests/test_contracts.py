@@ -29,6 +29,7 @@ BREAKS = [
     ("nproxy/choices/leg.py", f"{TYPE_ONLY}import aiohttp", "The wire and the decisions"),
     ("nproxy/choices/leg.py", "import random", "The wire and the decisions"),
     ("nproxy/gateway/admission/ledger.py", "import time", "Who is let in"),
+    ("nproxy/cli/bench/answer.py", "import time", "What a benchmark's figures"),
     ("nproxy/gateway/__init__.py", "import nproxy.models", "Models are"),
     ("nproxy/cli/options.py", "def late():\n    import engine.config", "nproxy never imports the engine"),
     ("nproxy/models/hub.py", "import torch", "nproxy never imports the engine"),
