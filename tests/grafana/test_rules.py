@@ -20,7 +20,9 @@ RULES: list[dict[str, Any]] = [
     for rule in group["rules"]
 ]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
-TESTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "grafana" / "tests" / "alerts.yml").read_text())["tests"]
+TESTS: list[dict[str, Any]] = [
+    test for file in ROOT.glob("grafana/tests/*.yml") for test in yaml.safe_load(file.read_text())["tests"]
+]
 
 
 @pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS)
