@@ -463,7 +463,7 @@ MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 def test_what_a_model_says_is_text_and_no_markup(pages: Pages, logs: Path) -> None:
-    says = Behaviour(pieces=lambda seed: [MARKUP, " **bold**", f" {seed}"])
+    says = Behaviour(pieces=lambda seed: [{"reasoning_content": MARKUP}, MARKUP, " **bold**", f" {seed}"])
     with scripted(says) as upstream, gateway(upstream.url, log=logs / "markup.log") as server:
         page = pages.open(server)
         page.on("dialog", lambda dialog: pages.wrong.append(dialog.message))
@@ -473,6 +473,9 @@ def test_what_a_model_says_is_text_and_no_markup(pages: Pages, logs: Path) -> No
             view(page, name)
             assert all(text.startswith(f"{MARKUP} **bold**") for text in texts(page))
             assert page.locator(".choice img, .choice script").count() == 0
+        page.locator(".reasoning > summary").first.click()
+        assert page.locator(".thought").all_text_contents() == [MARKUP, MARKUP]
+        assert page.locator(".choice img, .choice script").count() == 0
         picture(page, "markup")
 
 

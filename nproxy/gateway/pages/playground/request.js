@@ -43,6 +43,6 @@ export const overrides = (values) =>
   Array.from({ length: Number(values.n) }, (_, index) => numbers(values.each[index] ?? {}, EACH));
 
 function numbers(values, names) {
-  const said = names.filter((name) => (values[name] ?? "") !== "");
+  const said = names.filter((name) => values[name]); // texts: "0" is said
   return Object.fromEntries(said.map((name) => [name, Number(values[name])]));
 }
