@@ -79,7 +79,7 @@ async def _measured(given: Given, replica: Replica, key: str | None, prompts: Pr
 def _report(
     given: Given, plan: Plan, measuring: Measuring, url: str, model: str, started: datetime, *, interrupted: bool
 ) -> Report:
-    tally, seconds = measuring.tally, measuring.wall_seconds
+    tally, seconds, tail = measuring.tally, measuring.wall_seconds, measuring.tail_seconds
     own = Client(
         nproxy=__version__,
         python=platform.python_version(),
@@ -95,7 +95,7 @@ def _report(
         conditions=conditions(given, plan),
         interrupted=interrupted,
         wall_seconds=seconds,
-        tail_seconds=measuring.tail_seconds,
+        tail_seconds=tail,
         requests=requests,
         choices=tally.choices,
         tokens=tokens,
@@ -103,7 +103,7 @@ def _report(
         latencies=tally.latencies(),
         errors=tally.errors(),
         client=own,
-        warnings=tuple(doubts(own, requests, tokens, tally.tokens_per_chunk)),
+        warnings=tuple(doubts(own, requests, tokens, tally.tokens_per_chunk, tail / seconds if seconds else 0.0)),
     )
 
 

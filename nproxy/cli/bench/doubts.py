@@ -10,12 +10,22 @@ BUSY = 0.8
 """Share of a core from which on this client may be what is measured."""
 LATE = 0.010
 """Seconds by which one request in a hundred may leave late before it is said."""
+LONG_TAIL = 0.3
+"""Share of the wall time behind the last request from which on rates say little of a server under load."""
 SEVERAL = 1.1
 """Tokens in a chunk from which on times between chunks are not times between tokens."""
 
 
-def doubts(client: Client, requests: Requests, tokens: Tokens, tokens_per_chunk: float | None) -> Iterator[str]:
-    """What whoever reads the figures has to know."""
+def doubts(
+    client: Client, requests: Requests, tokens: Tokens, tokens_per_chunk: float | None, tail_share: float
+) -> Iterator[str]:
+    """What whoever reads the figures has to know. tail_share: of the wall time, with none left to send."""
+    if requests.ok and tail_share >= LONG_TAIL:
+        behind = "" if client.late_p99 is None else ", or the server does not keep up with the rate"
+        yield (
+            f"{tail_share:.0%} of the wall time passed after the last request was sent: rates are too low,"
+            f" as the measurement is short against an answer{behind}"
+        )
     if client.cpu_share >= BUSY:
         yield (
             f"this client used {client.cpu_share:.0%} of a core and may itself have been the limit:"

@@ -140,12 +140,17 @@ def test_what_is_compared_unlike_is_said() -> None:
 
 
 def doubted(
-    *, cpu: float = 0.1, late: float | None = None, by_chunks: int = 0, per_chunk: float | None = 1.0
+    *,
+    cpu: float = 0.1,
+    late: float | None = None,
+    by_chunks: int = 0,
+    per_chunk: float | None = 1.0,
+    tail: float = 0.1,
 ) -> list[str]:
     client = CLIENT.model_copy(update={"cpu_share": cpu, "late_p99": late})
     whole = report()
     tokens = whole.tokens.model_copy(update={"by_chunks": by_chunks})
-    return list(doubts(client, whole.requests, tokens, per_chunk))
+    return list(doubts(client, whole.requests, tokens, per_chunk, tail))
 
 
 def test_no_doubts() -> None:
@@ -159,6 +164,8 @@ def test_no_doubts() -> None:
         (doubted(late=0.25), "sent 250 ms or more after it was due"),
         (doubted(by_chunks=7), "7 of 100 answers had no usage"),
         (doubted(per_chunk=2.5), "a chunk holds 2.5 tokens"),
+        (doubted(tail=0.4), "40% of the wall time passed after the last request was sent"),
+        (doubted(tail=0.4, late=0.0), "or the server does not keep up with the rate"),
     ],
 )
 def test_doubts(found: list[str], words: str) -> None:
