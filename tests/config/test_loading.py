@@ -103,11 +103,13 @@ RESTART = {
     ),
     "an admin port comes": (BASE, BASE + "admin: {port: 1}", ["4: admin"]),
     "an admin port moves": (BASE + "admin: {port: 1}", BASE + "admin:\n  port: 2", ["5: admin.port"]),
+    "a collector": (BASE, BASE + "telemetry:\n  otlp_endpoint: http://c", ["5: telemetry.otlp_endpoint"]),
     "nothing": (BASE, BASE, []),
     "what may change": (
         BASE + "admin: {token: a}",
         "upstreams:\n- {name: b, replicas: [http://b], n: native}\nlimits: {body_mib: 3}\nadmin: {token: b}\n"
-        "listen: {drain_seconds: 1, cors_origins: ['*'], trusted_proxies: [127.0.0.1]}\nstream: {ping_seconds: 3}",
+        "listen: {drain_seconds: 1, cors_origins: ['*'], trusted_proxies: [127.0.0.1]}\nstream: {ping_seconds: 3}\n"
+        "telemetry: {trace_ratio: 0.5, log_content: true}",
         [],
     ),
 }

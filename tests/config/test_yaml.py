@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nproxy.config import Config, ConfigError, NativeUpTo, Replica, load
+from nproxy.config import Config, ConfigError, NativeUpTo, Replica, load, settings
 
 
 def write(folder: Path, text: str) -> Path:
@@ -167,6 +167,37 @@ NOT_YET = [
 @pytest.mark.parametrize(("text", "expected"), NOT_YET)
 def test_a_planned_key_is_refused_by_name(tmp_path: Path, text: str, expected: str) -> None:
     assert problems(write(tmp_path, text)) == [f"nproxy.yaml:1: {expected}"]
+
+
+def test_traces_without_what_sends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, "telemetry:\n  otlp_endpoint: http://127.0.0.1:4318")
+    assert load(file, {}).telemetry.otlp_endpoint == "http://127.0.0.1:4318"
+    monkeypatch.setattr(settings, "EXPORTER", "opentelemetry_of_nobody.exporter")
+    assert problems(file) == ["nproxy.yaml:2: telemetry.otlp_endpoint: needs OpenTelemetry: pip install 'nproxy[otlp]'"]
+
+
+def test_a_collector_and_its_headers(tmp_path: Path) -> None:
+    text = "telemetry: {otlp_endpoint: 'https://c/otlp/', otlp_headers: {x-key: '${KEY}'}, trace_ratio: 0.1}"
+    telemetry = load(write(tmp_path, text), {"KEY": "canary"}).telemetry
+    assert (telemetry.otlp_endpoint, telemetry.trace_ratio) == ("https://c/otlp", 0.1)
+    assert telemetry.otlp_headers is not None and telemetry.otlp_headers["x-key"].get_secret_value() == "canary"
+    assert "canary" not in repr(telemetry)
+
+
+NO_COLLECTORS = ("c:4318", "ftp://c", "http://", "http://a@c", "http://c?x", "http://c#x", "http://c:0", "http://c d")
+
+
+@pytest.mark.parametrize("url", NO_COLLECTORS)
+def test_no_collector(tmp_path: Path, url: str) -> None:
+    (problem,) = problems(write(tmp_path, f"telemetry: {{otlp_endpoint: '{url}'}}"))
+    assert problem.startswith("nproxy.yaml:1: telemetry.otlp_endpoint: must be a URL such as")
+
+
+def test_headers_for_no_collector(tmp_path: Path) -> None:
+    (problem,) = problems(write(tmp_path, "telemetry: {otlp_headers: {a: b}}"))
+    assert problem == "nproxy.yaml:1: telemetry.otlp_headers: is of no use without otlp_endpoint"
+    (problem,) = problems(write(tmp_path, "telemetry: {otlp_endpoint: 'http://c', otlp_headers: {'a b': c}}"))
+    assert problem.endswith("must be the name of a header")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "fe80::1%eth0", "localhost", "a_b.example.", "bücher.example"])

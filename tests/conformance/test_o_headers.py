@@ -14,6 +14,7 @@ import pytest
 from nproxy.telemetry import logs
 from tests.conformance.scene import SEED, Scene
 from tests.conformance.settings import everywhere, of_http
+from tests.fakes.collector import Collector
 from tests.gateway.conftest import Gateway, envelope
 
 KEY = {"authorization": "Bearer sk-client"}
@@ -173,3 +174,19 @@ async def test_O9_traceparent_goes_on(scene: Scene) -> None:
     for call in scene.calls:
         assert call.headers["traceparent"].startswith("00-4bf92f3577b34da6a3ce929d0e0e4736-")
         assert call.headers["tracestate"] == "a=b"
+
+
+@everywhere
+async def test_O9_every_call_is_a_span(scene: Scene) -> None:
+    scene.first_call_does(status=503)
+    trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    async with Collector() as collector:
+        gateway = await scene.start(config={"telemetry": {"otlp_endpoint": collector.url}})
+        await scene.send(headers={"traceparent": f"00-{trace}-{parent}-01"})
+        await gateway.app.idle()
+        await gateway.app.close()
+    assert (collector.server.trace_id, collector.server.parent) == (trace, parent)
+    assert {call.parent for call in collector.calls} == {collector.server.id}
+    told = sorted(call.headers["traceparent"] for call in scene.calls)
+    assert told == sorted(f"00-{trace}-{call.id}-01" for call in collector.calls)
+    assert len(set(told)) == scene.legs + 1
