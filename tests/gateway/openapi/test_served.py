@@ -14,6 +14,7 @@ from nproxy.config import Config
 from nproxy.gateway import routes
 from nproxy.gateway.openapi.document import gateway_document
 from nproxy.gateway.openapi.shapes import MODELS, properties_of
+from nproxy.gateway.pages.site import ADDRESSES
 from nproxy.gateway.paths import DEFAULT_PASSTHROUGH
 from nproxy.openai.body import Body
 from nproxy.openai.errors import ApiError
@@ -40,7 +41,7 @@ def test_every_route_is_in_it() -> None:
     for path, (methods, _) in routes._OWN.items():
         for method in methods:
             assert method == "HEAD" or (path, method) in there
-    assert (routes._MODEL + "{model}", "GET") in there
+    assert {(routes._MODEL + "{model}", "GET"), *((address, "GET") for address in ADDRESSES.values())} <= there
     for root in DEFAULT_PASSTHROUGH:
         assert any(path == root or path.startswith(root + "/") for path, _ in there), root
 
@@ -74,6 +75,30 @@ def test_a_recorded_request_is_as_described_exactly_if_it_is_taken(server: str, 
     asked = recorded.load(server, name)
     found = request_problems(DOCUMENT, asked.path, json.loads(asked.request))
     assert (found == []) == _taken(asked.path, asked.request), found
+
+
+FIELDS: list[tuple[str, dict[str, Any]]] = [
+    *((COMPLETIONS, {"prompt": prompt}) for prompt in ("", "x", ["x", ""], [1, 2], [[0], [2, 3]])),
+    *((COMPLETIONS, {"prompt": prompt}) for prompt in (None, 5, [], [[]], ["a", 1], [-1], [True], [["a"]])),
+    *((COMPLETIONS, {"logprobs": value}) for value in (0, 5, True, "1")),
+    *((CHAT, {"logprobs": value}) for value in (True, False, 1)),
+    *((CHAT, {"n": n}) for n in (None, 0, 1, 16, 17, True, "2", 2.5)),
+    *((CHAT, {"n_cmpl": n}) for n in (0, 1, 16, 17)),
+    *((CHAT, {"best_of": n}) for n in (0, 1, 16, 17)),
+    *((CHAT, {"seed": seed}) for seed in (-(2**63), 2**63 - 1, 2**63, 1.5, "7")),
+    *((CHAT, {"messages": messages}) for messages in (None, [], "hi", ["hi"], [{}])),
+    *((CHAT, {"choice_params": [own]}) for own in ({}, {"top_p": None}, {"stop": ["x"]}, {"stop": 5}, {"n": 1}, None)),
+    *((CHAT, {"stream": True, "stream_options": told}) for told in (None, {}, {"include_usage": 1}, [])),
+    *((CHAT, {"model": model}) for model in (None, "m", "", 5)),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), FIELDS)
+def test_a_field_is_as_described_exactly_if_it_is_taken(path: str, fields: dict[str, Any]) -> None:
+    """But for 2.0, which is an integer to JSON Schema, and not to OpenAI."""
+    body = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", **fields}
+    found = request_problems(DOCUMENT, path, body)
+    assert (found == []) == _taken(path, json.dumps(body).encode()), found
 
 
 def test_what_is_taken_is_as_described() -> None:
