@@ -21,10 +21,10 @@ Made from the code (`make docs`). Every record is one line on standard error: a 
 
 ## The access log
 
-One line for each request, by the logger `nproxy.access`, when the request is over: at `info`, and at `debug` for health,
-metrics and status, for pages, and for the admin port, where only `request_id`, `method` and `status` are told. `message`
-is the endpoint as metrics name it: `chat/completions`, `completions`, `models`, `passthrough`, or `other`. What is
-unknown of a request, or is not so, is left out; times are in seconds.
+One line for each request, by the logger `nproxy.access`, when the request is over: at `info`, and at `debug` for
+health, metrics and status, for pages, and for the admin port, where only `request_id`, `method` and `status` are told.
+`message` is the endpoint as metrics name it: `chat/completions`, `completions`, `models`, `passthrough`, or `other`.
+What is unknown of a request, or is not so, is left out; times are in seconds.
 """
 
 

@@ -48,7 +48,7 @@ upstreams:
 """
 
 SCENES: Mapping[str, Scene] = {
-    "README.md": Scene({"127.0.0.1:11434": OLLAMA}, engine=True),
+    "README.md": Scene({"127.0.0.1:11434": OLLAMA, "10.0.0.1:8000": VLLM}, engine=True),
     "docs/guides/benchmarking.md": Scene(
         {"10.0.0.1:8000": VLLM}, words={"--requests 100": "--requests 4", "--seconds 60": "--seconds 0.1"}
     ),
