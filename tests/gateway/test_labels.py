@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nproxy.gateway.introspect import look
-from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
-from tests.gateway.conftest import CHAT, Gateway, Start
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
+from tests.gateway.conftest import CHAT, Gateway, Start, gateway_for
 from tests.telemetry.bounds import of_report, strays
 
 KEY = "key-of-a-test"
@@ -25,6 +25,10 @@ paths = st.one_of(
     st.text(min_size=1).map(lambda text: "/" + quote(text)),
     st.text(min_size=1).map(lambda text: "/v1/models/" + quote(text)),
     st.text(min_size=1).map(lambda text: "/v1/embeddings/" + quote(text)),
+)
+asked = st.one_of(
+    st.sampled_from([("POST", CHAT), ("POST", "/v1/completions"), ("POST", "/v1/embeddings")]),
+    st.tuples(st.sampled_from(["GET", "POST", "PUT", "OPTIONS", "BREW"]), paths),
 )
 words = st.text(alphabet=string.ascii_letters + string.digits + "-_.:/", min_size=1, max_size=20)
 HEADERS = ("x-request-id", "traceparent", "user-agent", "origin", "x-forwarded-for", "x-nproxy-mode", "accept")
@@ -39,8 +43,7 @@ async def any_gateway(start: Start, request: pytest.FixtureRequest) -> Gateway:
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    method=st.sampled_from(["GET", "POST", "PUT", "OPTIONS", "BREW"]),
-    path=paths,
+    asked=asked,
     model=st.one_of(st.text(), st.sampled_from([MODEL, MODEL.upper()])),
     extra=headers,
     key=st.one_of(words, st.just(KEY)),
@@ -49,8 +52,7 @@ async def any_gateway(start: Start, request: pytest.FixtureRequest) -> Gateway:
 async def test_what_clients_send_is_no_label_value(
     any_gateway: Gateway,
     upstream: FakeUpstream,
-    method: str,
-    path: str,
+    asked: tuple[str, str],
     model: str,
     extra: dict[str, str],
     key: str,
@@ -58,7 +60,7 @@ async def test_what_clients_send_is_no_label_value(
 ) -> None:
     app, shown = any_gateway.app, {**extra, "authorization": f"Bearer {key}"}
     sent = {"model": model, "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "n": n, "stream": n == 2}
-    await any_gateway.client.request(method, path, json=sent, headers=shown)
+    await any_gateway.client.request(*asked, json=sent, headers=shown)
     await app.idle()
     look(app)
     told = app.metrics.report()
@@ -79,31 +81,50 @@ async def test_calls_are_counted_by_replica_and_outcome(start: Start, upstream: 
     gateway = await start(retries={"per_leg": 0})
     await gateway.ask(n=3)
     await gateway.client.post("/v1/embeddings", json={"model": MODEL, "input": "x"})
-    assert _calls(gateway, upstream) == {"ok": 4}
+    assert _calls(gateway, upstream.url) == {"ok": 4}
     upstream.behaviour = Behaviour(hold=asyncio.Event())
     asked = asyncio.create_task(gateway.ask(n=2))
     await upstream.until(lambda: len(upstream.open_calls) == 2)
     asked.cancel()
     await gateway.app.idle()
-    assert _calls(gateway, upstream) == {"ok": 4, "cancelled": 2}
+    assert _calls(gateway, upstream.url) == {"ok": 4, "cancelled": 2}
     await upstream.stop()
     await gateway.client.post("/v1/embeddings", json={"model": MODEL, "input": "x"})
-    assert _calls(gateway, upstream) == {"ok": 4, "cancelled": 2, "connect": 1}
+    assert _calls(gateway, upstream.url) == {"ok": 4, "cancelled": 2, "connect": 1}
+
+
+async def test_what_passes_through_is_counted_where_the_client_leaves() -> None:
+    came = asyncio.Event()
+
+    async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        came.set()
+        await reader.read()
+
+    async with (
+        raw_server(says_nothing) as url,
+        gateway_for({"upstreams": [{"name": "mute", "replicas": [url]}]}) as gateway,
+    ):
+        asked = asyncio.create_task(gateway.client.get("/v1/embeddings"))
+        await came.wait()
+        asked.cancel()
+        await gateway.app.idle()
+        assert _calls(gateway, url) == {"ok": 0, "cancelled": 1}
 
 
 async def test_a_replica_that_goes_takes_its_series_along(start: Start, upstream: FakeUpstream) -> None:
     gateway = await start()
     await gateway.ask()
     gateway.app.upstreams.by_name["fake"].gate.replace(())
-    assert _calls(gateway, upstream) == {}
+    assert _calls(gateway, upstream.url) == {}
 
 
-def _calls(gateway: Gateway, upstream: FakeUpstream) -> dict[str, float]:
-    """Calls of the upstream's one replica, by outcome."""
+def _calls(gateway: Gateway, url: str) -> dict[str, float]:
+    """Calls of the one replica there is, by outcome."""
     look(gateway.app)
     samples = gateway.app.metrics.report()["nproxy_replica_calls"].samples
     told = {
         (labelled["replica"], labelled["outcome"]): n for (_, pairs), n in samples.items() if (labelled := dict(pairs))
     }
-    assert {replica for replica, _ in told} <= {upstream.url}
+    assert {replica for replica, _ in told} <= {url}
     return {outcome: count for (_, outcome), count in told.items()}
