@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from nproxy.models.errors import ModelError
+from nproxy.models.interrupt import leaving_at_once
 from nproxy.models.progress import growth
 
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -71,7 +72,9 @@ def _fetched(name: str, repository: str, patterns: Sequence[str]) -> Path:
             plan = snapshot_download(repository, allow_patterns=[*patterns], dry_run=True)
             missing = sum(file.file_size or 0 for file in plan if file.will_download)
     folder = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
-    with growth(f"fetching {name}", folder, missing) if missing else nullcontext():
+    stopped = f"nproxy: model {name}: not fetched in full; the same command goes on with what is missing"
+    bar = growth(f"fetching {name}", folder, missing) if missing else nullcontext()
+    with leaving_at_once(stopped, ".incomplete"), bar:
         return Path(snapshot_download(repository, allow_patterns=[*patterns]))
 
 

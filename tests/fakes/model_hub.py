@@ -17,13 +17,15 @@ COMMIT = "c0ffee" + "0" * 34
 class Hub:
     """A running hub: its URL, the names of the files that were downloaded from it, and the fault in force.
 
-    cut: the next download of this file ends after half of it. resumed: where downloads began that were not to begin at
-    the first byte.
+    cut: the next download of this file ends after half of it. held: the second half of this file waits for `go_on`.
+    resumed: where downloads began that were not to begin at the first byte.
     """
 
     url: str
     downloaded: list[str] = field(default_factory=list)
     cut: str = ""
+    held: str = ""
+    go_on: threading.Event = field(default_factory=threading.Event)
     resumed: list[int] = field(default_factory=list)
 
 
@@ -63,35 +65,46 @@ def model_hub(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
                     hub.downloaded.append(file)
                 self._file(file)
             else:
-                self._send(b"{}", 404, **{"X-Error-Code": "RepoNotFound"})
+                self._send(b"{}", 404, error="RepoNotFound")
 
         def _file(self, name: str) -> None:
             """Send a file, from the byte on that was asked for."""
             body = files[name]
             begins = int(self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
-            cut = self.command == "GET" and hub.cut == name
             if begins:
                 hub.resumed.append(begins)
-                ranged = {"Content-Range": f"bytes {begins}-{len(body) - 1}/{len(body)}"}
-                self._send(body[begins:], 206, etag_of=body, cut=cut, **ranged)
-            else:
-                self._send(body, cut=cut)
+            self._head(body, 206 if begins else 200, begins)
+            if self.command != "GET":
+                return
+            half, cut = len(body) // 2, hub.cut == name
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(body[begins : max(begins, half)])
+                if cut:
+                    hub.cut = ""
+                    return
+                if hub.held == name:
+                    hub.go_on.wait(60)
+                self.wfile.write(body[max(begins, half) :])
 
-        def _send(
-            self, body: bytes, status: int = 200, *, etag_of: bytes | None = None, cut: bool = False, **headers: str
-        ) -> None:
-            self.send_response(status)
-            etag = hashlib.sha1(body if etag_of is None else etag_of, usedforsecurity=False).hexdigest()
-            for name, value in {"X-Repo-Commit": COMMIT, "ETag": f'"{etag}"', **headers}.items():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            if cut:
-                hub.cut = ""
-                self.close_connection = True
-                body = body[: len(body) // 2]
+        def _send(self, body: bytes, status: int = 200, error: str = "") -> None:
+            self._head(body, status, error=error)
             if self.command == "GET":
                 self.wfile.write(body)
+
+        def _head(self, body: bytes, status: int, begins: int = 0, error: str = "") -> None:
+            self.send_response(status)
+            etag = hashlib.sha1(body, usedforsecurity=False).hexdigest()
+            headers = {
+                "X-Repo-Commit": COMMIT,
+                "ETag": f'"{etag}"',
+                "X-Error-Code": error,
+                "Content-Range": f"bytes {begins}-{len(body) - 1}/{len(body)}" if begins else "",
+                "Content-Length": str(len(body) - begins),
+            }
+            for name, value in headers.items():
+                if value:
+                    self.send_header(name, value)
+            self.end_headers()
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
@@ -103,5 +116,6 @@ def model_hub(repository: str, files: dict[str, bytes]) -> Iterator[Hub]:
         try:
             yield hub
         finally:
+            hub.go_on.set()
             server.shutdown()
             thread.join()

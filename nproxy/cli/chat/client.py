@@ -23,6 +23,10 @@ LARGEST = 64 * 1024 * 1024
 """Bytes of an answer that is no stream."""
 
 
+class _Refused(ChatFailed):
+    """The answer is an error's."""
+
+
 @dataclass(slots=True)
 class Client:
     """Asks one server. key: blotted out of what comes back. seconds: how long it may be silent."""
@@ -45,7 +49,18 @@ class Client:
         return [name for entry in listed if isinstance(entry, dict) and isinstance(name := entry.get("id"), str)]
 
     def ask(self, body: Mapping[str, JSON]) -> Generator[UpstreamChunk]:
-        """The answer as it comes; one that is no stream is one chunk. Closing it leaves. Raises ChatFailed."""
+        """The answer as it comes; one that is no stream is one chunk. Closing it leaves. Raises ChatFailed.
+
+        A server that does not know `stream_options` is asked without: then nobody counts the tokens.
+        """
+        try:
+            yield from self._ask(body)
+        except _Refused as refused:
+            if "stream_options" not in body or "stream_options" not in str(refused):
+                raise
+            yield from self._ask({name: value for name, value in body.items() if name != "stream_options"})
+
+    def _ask(self, body: Mapping[str, JSON]) -> Generator[UpstreamChunk]:
         with self._answer("POST", f"/{Dialect.CHAT}", dumps(body)) as response:
             if "text/event-stream" in response.headers.get("content-type", "").lower():
                 yield from self._events(response)
@@ -73,10 +88,10 @@ class Client:
             return ""
         return "; start a server with: nproxy serve (or name one with --url)"
 
-    def _refused(self, response: httpx.Response) -> ChatFailed:
+    def _refused(self, response: httpx.Response) -> _Refused:
         error = wrap_foreign(response.status_code, response.headers.get("content-type", ""), self._whole(response))
         hint = "; give its key with --api-key" if response.status_code == 401 and self.key is None else ""
-        return ChatFailed(f"{self.replica} answered {response.status_code}: {printable(error.message, 400)}{hint}")
+        return _Refused(f"{self.replica} answered {response.status_code}: {printable(error.message, 400)}{hint}")
 
     def _whole(self, response: httpx.Response) -> bytes:
         body = bytearray()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import readline
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -116,6 +115,11 @@ def _read() -> str:
 @contextlib.contextmanager
 def _history() -> Iterator[None]:
     """Lines of earlier chats at the arrow keys, and the tab key for words behind a slash; kept for this user alone."""
+    try:
+        import readline  # not before, as it may write to the terminal at once
+    except ImportError:  # a Python that was built without it
+        yield
+        return
     file = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "nproxy" / "chat_history"
     readline.set_completer(_complete)
     readline.set_completer_delims(" ")

@@ -43,7 +43,7 @@ def pull(name: str | None) -> None:
     try:
         model = resolve(wanted)
     except KeyboardInterrupt:
-        raise ModelError(f"model {wanted}: not fetched in full; the same command takes it up again") from None
+        raise ModelError(f"model {wanted}: not fetched") from None
     click.echo(model.path)
 
 

@@ -79,6 +79,13 @@ async def test_a_server_that_does_not_stream_is_read_too() -> None:
     assert said(2) in done.out
 
 
+async def test_a_server_that_refuses_stream_options_is_asked_without() -> None:
+    async with FakeUpstream(Behaviour(n="native", refuse=("stream_options",))) as upstream:
+        done = await chat(upstream, "-n", "2", "--seed", "1", "hi")
+        assert ["stream_options" in call.body for call in upstream.calls] == [True, False]
+    assert (done.code, done.err) == (0, "")
+
+
 async def test_a_key_goes_with_the_request_and_nowhere_else() -> None:
     refused = Behaviour(status=401, body=json.dumps({"error": {"message": f"{CANARY} is no key"}}).encode())
     async with FakeUpstream(refused) as upstream:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from nproxy.models import DEFAULT
 from tests.fakes.model_hub import COMMIT, Hub, model_hub
-from tests.fakes.terminal import nproxy, terminal
+from tests.fakes.terminal import CONTROL_C, nproxy, terminal
 
 FOLDER = {
     "config.json": b"{}",
@@ -35,68 +37,83 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def models(*words: str, hub: Hub | None = None, given: str = "") -> subprocess.CompletedProcess[str]:
-    """`nproxy models` in a pipe."""
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+RUN = """
+import json, sys
+from click.testing import CliRunner
+from nproxy.cli import main
+for line in json.load(sys.stdin):
+    done = CliRunner().invoke(main, ["models", *line.split()])
+    print(json.dumps([done.exit_code, done.stdout, done.stderr]))
+"""
+
+
+def models(*lines: str, hub: Hub | None = None) -> list[Done]:
+    """What `nproxy models` does with each of these lines, in a pipe.
+
+    All in one process, but not in this one: the library reads its settings when it is imported, which takes long.
+    """
     environment = {**os.environ, **({} if hub is None else {"HF_ENDPOINT": hub.url})}
-    argv = nproxy("models", *words)
-    return subprocess.run(argv, input=given, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    argv = [sys.executable, "-c", RUN]
+    said = subprocess.check_output(argv, input=json.dumps(lines), env=environment, text=True, timeout=100)
+    return [Done(*json.loads(line)) for line in said.splitlines()]
+
+
+def names(done: Done) -> dict[str, int]:
+    """What `list --json` lists, with sizes."""
+    return {model["name"]: model["bytes"] for model in json.loads(done.out)["models"]}
+
+
+LIST = "list --json"
 
 
 def listed() -> dict[str, int]:
-    """Names and sizes."""
-    return {model["name"]: model["bytes"] for model in json.loads(models("list", "--json").stdout)["models"]}
+    (done,) = models(LIST)
+    return names(done)
 
 
 def test_nothing_is_here_at_first(place: Path) -> None:
-    done = models("list")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"{DEFAULT.id}, the default, is not here yet: nproxy models pull\n"
-    done = models("remove", "--yes", DEFAULT.id)
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"nproxy: no model here is named {DEFAULT.id}; see: nproxy models list\n",
-    )
+    nothing, removed = models("list", f"remove --yes {DEFAULT.id}")
+    assert nothing == Done(0, "", f"{DEFAULT.id}, the default, is not here yet: nproxy models pull\n")
+    assert removed == Done(2, "", f"nproxy: no model here is named {DEFAULT.id}; see: nproxy models list\n")
 
 
 def test_a_model_of_the_hub_comes_and_goes(place: Path) -> None:
-    with model_hub("org/name", FOLDER) as hub:
-        first = models("pull", "org/name", hub=hub)
-        again = models("pull", "org/name", hub=hub)
     folder = place / "hf" / "hub" / "models--org--name" / "snapshots" / COMMIT
-    assert (first.returncode, first.stdout, first.stderr) == (0, f"{folder}\n", "")
-    assert (again.returncode, again.stdout) == (0, first.stdout)
+    with model_hub("org/name", FOLDER) as hub:
+        first, again, there, lines, asked, gone, after = models(
+            *("pull org/name", "pull org/name", LIST, "list", "remove org/name", "remove --yes org/name", LIST), hub=hub
+        )
+    assert (first, again) == (Done(0, f"{folder}\n", ""), first)
     assert sorted(hub.downloaded) == ["config.json", "model.safetensors", "tokenizer.json"]  # each of them once
-    assert listed() == {"org/name": 5000}
-    assert models("list").stdout == f"org/name\t5000\t{folder}\n"
-    asked = models("remove", "org/name")
-    assert (asked.returncode, asked.stderr) == (
-        2,
-        "nproxy: nobody can be asked here: --yes removes without a question\n",
-    )
-    assert models("remove", "--yes", "org/name").stdout == "removed org/name, 5.0 kB\n"
-    assert listed() == {}
+    assert names(there) == {"org/name": 5000}
+    assert lines.out == f"org/name\t5000\t{folder}\n"
+    assert asked == Done(2, "", "nproxy: nobody can be asked here: --yes removes without a question\n")
+    assert gone == Done(0, "removed org/name, 5.0 kB\n", "")
+    assert names(after) == {}
     assert not folder.parents[1].exists()
 
 
 def test_files_of_a_repository_are_models_of_their_own(place: Path) -> None:
+    small, large = "org/ggufs/small.gguf", "org/ggufs/sub/large.gguf"
     with model_hub("org/ggufs", GGUFS) as hub:
-        which = models("pull", "org/ggufs", hub=hub)
-        small = models("pull", "org/ggufs/small.gguf", hub=hub)
-        large = models("pull", "org/ggufs/sub/large.gguf", hub=hub)
-        none = models("pull", "org/ggufs/none.gguf", hub=hub)
-    assert (which.returncode, which.stderr.count("\n")) == (1, 1)
-    assert which.stderr.endswith("each a file; name one: org/ggufs/small.gguf, org/ggufs/sub/large.gguf\n")
-    assert Path(small.stdout.strip()).read_bytes() == GGUFS["small.gguf"]
-    assert Path(large.stdout.strip()).read_bytes() == GGUFS["sub/large.gguf"]
-    assert (none.returncode, none.stderr) == (
-        1,
-        "nproxy: model org/ggufs/none.gguf: the repository holds no such file\n",
-    )
-    assert listed() == {"org/ggufs/small.gguf": 3004, "org/ggufs/sub/large.gguf": 7004}
-    assert models("remove", "--yes", "org/ggufs/sub/large.gguf").returncode == 0
-    assert listed() == {"org/ggufs/small.gguf": 3004}
+        which, first, second, none, there, _, left = models(
+            *("pull org/ggufs", f"pull {small}", f"pull {large}", "pull org/ggufs/none.gguf"),
+            *(LIST, f"remove --yes {large}", LIST),
+            hub=hub,
+        )
+    assert which == Done(1, "", f"nproxy: model org/ggufs: several models, each a file; name one: {small}, {large}\n")
+    assert Path(first.out.strip()).read_bytes() == GGUFS["small.gguf"]
+    assert second.out.endswith("/sub/large.gguf\n")
+    assert none == Done(1, "", "nproxy: model org/ggufs/none.gguf: the repository holds no such file\n")
+    assert (names(there), names(left)) == ({small: 3004, large: 7004}, {small: 3004})
     assert sum(path.stat().st_size for path in place.rglob("blobs/*")) == 3004
-    assert models("remove", "--yes", "org/ggufs/small.gguf").returncode == 0
+    models(f"remove --yes {small}")
     assert not (place / "hf" / "hub" / "models--org--ggufs").exists()
 
 
@@ -106,32 +123,28 @@ def test_a_download_that_broke_off_is_taken_up_again(place: Path) -> None:
     large = {**FOLDER, "model.safetensors": b"w" * (2 * chunk + 2)}
     with model_hub("org/name", large) as hub:
         hub.cut = "model.safetensors"
-        done = models("pull", "org/name", hub=hub)
-    assert (done.returncode, done.stderr) == (0, "")
+        done, there = models("pull org/name", LIST, hub=hub)
+    assert (done.code, done.err) == (0, "")
     assert hub.resumed == [chunk]
-    assert listed() == {"org/name": 2 * chunk + 16}
+    assert names(there) == {"org/name": 2 * chunk + 16}
 
 
 def test_offline_is_one_clear_line(place: Path) -> None:
-    for name in ("org/name", "org/name/file.gguf"):
-        done = models("pull", name)
-        assert (done.returncode, done.stdout) == (1, "")
-        why = f"nproxy: model {name}: not in the cache, and the hub cannot be reached; give --model PATH"
-        assert done.stderr.splitlines()[-1] == why
+    wanted = ("org/name", "org/name/file.gguf")
+    for name, done in zip(wanted, models(*(f"pull {name}" for name in wanted)), strict=True):
+        why = f"model {name}: not in the cache, and the hub cannot be reached; give --model PATH"
+        assert done == Done(1, "", f"nproxy: {why}\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("gpt-9", "neither smollm2-135m-instruct, nor a file or folder here, nor a hub id such as org/name"),
-        ("./none.gguf", "no such file or folder"),
-        (".", "is a path, and here already"),
-    ],
-)
-def test_a_name_that_can_mean_no_model_is_wrong_use(place: Path, name: str, why: str) -> None:
-    done = models("pull", name)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert why in done.stderr
+def test_a_name_that_can_mean_no_model_is_wrong_use(place: Path) -> None:
+    wrong = {
+        "gpt-9": "neither smollm2-135m-instruct, nor a file or folder here, nor a hub id such as org/name",
+        "./none.gguf": "no such file or folder",
+        ".": "is a path, and here already",
+    }
+    for why, done in zip(wrong.values(), models(*(f"pull {name}" for name in wrong)), strict=True):
+        assert (done.code, done.out) == (2, "")
+        assert why in done.err
 
 
 async def test_at_a_terminal_it_asks_first(place: Path) -> None:
@@ -150,3 +163,23 @@ async def test_at_a_terminal_it_asks_first(place: Path) -> None:
             screen.type(answer)
             assert await screen.ended() == 0
         assert listed() == left
+
+
+async def test_control_c_ends_it_at_once_and_leaves_nothing_half(place: Path) -> None:
+    """The library would wait for the file that stands still."""
+    large = {**FOLDER, "model.safetensors": b"w" * (25 * 2**20)}  # more than the library keeps before it writes
+    with model_hub("org/name", large) as hub:
+        hub.held = "model.safetensors"
+        async with terminal(*nproxy("models", "pull", "org/name"), HF_ENDPOINT=hub.url) as screen:
+            await screen.until("10.5/26.2 MB")
+            screen.type(CONTROL_C)
+            assert await screen.ended() == 1
+            await screen.until("nproxy: model org/name: not fetched in full; the same command goes on")
+            assert b"\x1b[?25h" in screen.raw  # the cursor is back
+        assert list(place.rglob("*.incomplete")) == []
+        hub.held, hub.downloaded[:] = "", []
+        done, there = models("pull org/name", LIST, hub=hub)
+    assert done.code == 0
+    assert "model.safetensors" in hub.downloaded
+    assert len(hub.downloaded) < 3  # what was whole was not fetched again
+    assert names(there) == {"org/name": 25 * 2**20 + 14}

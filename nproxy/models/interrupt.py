@@ -1,0 +1,51 @@
+"""Ctrl-C while a library downloads in threads that it waits for, however long what they fetch takes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+_OPEN_FILES = Path("/proc/self/fd")
+
+
+@contextlib.contextmanager
+def leaving_at_once(message: str, suffix: str) -> Iterator[None]:
+    """While the block runs, SIGINT ends this process with the message and 1, and takes away what is half written.
+
+    That is the open files whose names end with `suffix`, where the system tells which these are (Linux). Threads in the
+    middle of a read cannot be ended, and Python would wait for them; so nothing else is run. Does nothing in another
+    than the main thread, which no signal reaches.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        for file in _half_written(suffix):
+            file.unlink(missing_ok=True)
+        console = Console(stderr=True, highlight=False)
+        console.show_cursor(True)
+        console.print(f"\n{message}" if console.is_terminal else message, markup=False, soft_wrap=True)
+        os._exit(1)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _half_written(suffix: str) -> list[Path]:
+    found = []
+    with contextlib.suppress(OSError):
+        for opened in _OPEN_FILES.iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                found.append(opened.readlink())
+    return [file for file in found if file.name.endswith(suffix)]
