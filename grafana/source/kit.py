@@ -119,12 +119,17 @@ def number(
     thresholds: dashboard.ThresholdsConfig | None = PLAIN,
     none: str = "",
 ) -> Panel:
-    """One number as of now, with its course behind it. none: what is shown where there is no series."""
-    panel = stat.Panel().graph_mode(words.BigValueGraphMode.AREA).color_mode(words.BigValueColorMode.VALUE)
+    """One number as of now, with its course behind it unless it speaks of all the time shown.
+
+    none: what is shown where there is no series.
+    """
+    whole = "$__range" in expression
+    course = words.BigValueGraphMode.NONE if whole else words.BigValueGraphMode.AREA
+    panel = stat.Panel().graph_mode(course).color_mode(words.BigValueColorMode.VALUE)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(False))
     if none:
         panel.no_value(none)
-    return _said(panel, title, unit, description, [Query(expression, legend)], width, 4, thresholds)
+    return _said(panel, title, unit, description, [Query(expression, legend)], width, 4, thresholds, instant=whole)
 
 
 def states(title: str, description: str, query: Query, *, zero: tuple[str, str], one: tuple[str, str]) -> Panel:
@@ -164,15 +169,15 @@ def bars(title: str, unit: str, description: str, *queries: Query, width: int = 
 
 
 def listing(
-    title: str, unit: str, description: str, expression: str, *columns: str, value: str, width: int = 12
+    title: str, unit: str, description: str, expression: str, *columns: str, value: str | None = None, width: int = 12
 ) -> Panel:
-    """A table of series: these labels, and the value under its name."""
+    """A table of series: these labels, and the value where it has a name."""
     panel = table.Panel().show_header(True)
     order = {name: index for index, name in enumerate((*columns, "Value"))}
     options = {
-        "excludeByName": {"Time": True, "__name__": True},
+        "excludeByName": {"Time": True, "__name__": True, "Value": value is None},
         "indexByName": order,
-        "renameByName": {"Value": value},
+        "renameByName": {"Value": value or "Value"},
     }
     panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=options))
     return _said(panel, title, unit, description, [Query(expression)], width, 8, PLAIN, instant=True)
@@ -245,7 +250,7 @@ def _said(
     for position, query in enumerate(queries):
         target = prometheus.Dataquery().datasource(SOURCE).ref_id(chr(ord("A") + position)).expr(query.expression)
         target.legend_format(query.legend or "__auto")
-        target = target.instant() if instant else target.range()
+        target = target.instant() if instant else target.range().exemplar("_bucket" in query.expression)
         if buckets or isinstance(panel, table.Panel):
             target.format(PromQueryFormat.HEATMAP if buckets else PromQueryFormat.TABLE)
         panel.with_target(target)

@@ -283,7 +283,6 @@ _PROCESSES = Row(
             "job",
             "instance",
             "version",
-            value="",
             width=24,
         ),
     ],
