@@ -49,6 +49,12 @@ def test_the_kustomization_has_every_file() -> None:
     assert {path.name for path in KUBERNETES.iterdir()} == used
 
 
+def test_the_secret_has_what_the_settings_name() -> None:
+    made = re.findall(r"--from-literal=(\w+)=", (KUBERNETES / "kustomization.yaml").read_text())
+    assert set(made) == set(re.findall(r"\$\{(\w+)\}", (KUBERNETES / "nproxy.yaml").read_text()))
+    assert settings().auth is not None, "others than its owners reach it, and it has the servers' key"
+
+
 def test_the_ports_are_those_of_the_settings() -> None:
     config = settings()
     assert config.admin is not None
