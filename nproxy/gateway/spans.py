@@ -1,7 +1,7 @@
 """One request as spans: a server's for the request, and beneath it a client's for each upstream call.
 
 Attributes are named by OpenTelemetry's conventions for HTTP and for generative AI; what these do not know is
-`nproxy.*`. docs/tracing.md lists them. No prompt, answer, key or query string is among them.
+`nproxy.*`. docs/guides/tracing.md lists them. No prompt, answer, key or query string is among them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -22,6 +24,7 @@ from tests.gateway.raw import leave, open_request
 from tests.witness import SECRET
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PAGE = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", (Path(nproxy.__file__).parents[1] / "docs/guides/tracing.md").read_text()))
 PARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "a=b"}
 
 
@@ -39,9 +42,11 @@ async def traced(
 async def collector() -> AsyncIterator[Collector]:
     async with Collector() as collector:
         yield collector
-    assert not [
-        SECRET.findall(body.decode("latin-1")) for body in collector.raw if SECRET.search(body.decode("latin-1"))
-    ]
+    for body_sent in collector.raw:
+        assert SECRET.search(body_sent.decode("latin-1")) is None
+    for span in collector.spans:
+        names = {*span.attributes, *(name for event, attributes in span.events for name in (event, *attributes))}
+        assert names - PAGE == set(), "docs/guides/tracing.md lists them all"
 
 
 def told(call: Seen) -> str:
@@ -223,6 +228,27 @@ async def test_another_upstream(upstream: FakeUpstream, collector: Collector) ->
     assert len({call.id for call in collector.calls}) == 4
 
 
+async def test_over_a_unix_socket(collector: Collector, tmp_path: Path) -> None:
+    """As the built-in engine is called."""
+    async with FakeUpstream(unix=str(tmp_path / "s")) as upstream, traced(upstream, collector) as gateway:
+        await gateway.post(body(n=2), headers=PARENT)
+    assert sorted(map(told, upstream.calls)) == sorted(call.id for call in collector.calls)
+    for call in collector.calls:
+        assert call.attributes["server.address"] == str(tmp_path / "s")
+        assert call.attributes["network.transport"] == "unix" and "server.port" not in call.attributes
+
+
+async def test_content_only_where_it_is_asked_for(upstream: FakeUpstream, collector: Collector) -> None:
+    upstream.behaviour = Behaviour(pieces=lambda seed: ["hel", "lo"])
+    async with traced(upstream, collector, {"log_content": True}) as gateway:
+        await gateway.ask(messages=[{"role": "user", "content": "hi"}])
+    told_of_it = {
+        name: json.loads(collector.server.attributes[f"gen_ai.{name}.messages"]) for name in ("input", "output")
+    }
+    assert [message["parts"][0]["content"] for (message,) in told_of_it.values()] == ["hi", "hello"]
+    assert "hello" not in str(collector.calls)
+
+
 async def test_what_passes_through(upstream: FakeUpstream, collector: Collector) -> None:
     async with traced(upstream, collector) as gateway:
         await gateway.post({"model": MODEL, "input": "x"}, "/v1/embeddings?key=canary", headers=PARENT)
@@ -241,6 +267,13 @@ async def test_what_passes_through_in_vain(collector: Collector) -> None:
     assert {call.attributes["error.type"] for call in collector.calls} == {"connect"}
     assert len(collector.calls) == collector.server.attributes["nproxy.attempts"] == 2
     assert collector.calls[1].links == [collector.calls[0].id]
+
+
+def test_the_page_names_nothing_else() -> None:
+    rooms = (Path(nproxy.__file__).parent / "gateway" / name for name in ("spans.py", "access.py", "tracing.py"))
+    code = "".join(room.read_text() for room in rooms) + Path(otlp.__file__).read_text()
+    named = {name for name in PAGE if name.split(".")[0] not in ("telemetry", "service")}
+    assert [name for name in sorted(named) if f'"{name}"' not in code] == []
 
 
 # Who is traced
