@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 from collections import defaultdict
@@ -11,6 +12,9 @@ from pathlib import Path
 
 from docs.generate.markdown import code, table
 from docs.generate.raised import Raised, raised
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.failures import as_error
+from nproxy.choices.retry import resumable, retryable
 
 EXPLAINED = Path(__file__).with_name("errors.toml")
 _ADMIN = "nproxy.gateway.admin."
@@ -59,7 +63,38 @@ def page() -> str:
     explained = _explained()
     if by_code.keys() != explained.keys():
         raise LookupError(f"in the code or in {EXPLAINED.name} only: {sorted(by_code.keys() ^ explained.keys())}")
-    return "\n".join([_INTRODUCTION, _overview(by_code), *_sections(by_code, explained)])
+    return "\n".join([_INTRODUCTION, _overview(by_code), _CALLS, _calls(), *_sections(by_code, explained)])
+
+
+_CALLS = """\
+## How calls to upstreams fail
+
+The word is the `outcome` of `nproxy_legs_total` and of the [log](logs.md). Of several failures the client is told the
+most telling one, if retries, other replicas, [fallback](../fleet.md#fallback) and [resume](../fleet.md#resume) have not
+made them good.
+"""
+
+
+def _calls() -> str:
+    """What becomes of each kind of failure, by the functions that decide it."""
+    said = dict(re.findall(r'(?m)^ +[A-Z_]+ = "(\w+)"  # (.+)$', inspect.getsource(FailureKind)))
+    head = ["outcome", "what happened", "the client's error", "tried again", "resumed"]
+    return table(head, ([code(kind), said[kind], _told(kind), *_mended(kind)] for kind in FailureKind))
+
+
+def _told(kind: FailureKind) -> str:
+    if kind in (FailureKind.STATUS, FailureKind.IN_BAND):
+        return "the upstream's own"
+    error = as_error([Failure(kind, "")], retries_spent=False)
+    return f"[{error.status} {_name(error.code or '')}](#{_anchor(error.status, error.code or '')})"
+
+
+def _mended(kind: FailureKind) -> tuple[str, str]:
+    if kind is FailureKind.STATUS:
+        retried = [status for status in range(400, 600) if retryable(Failure(kind, "", status=status))]
+        return ", ".join(map(str, retried)), "no"
+    failure = Failure(kind, "", status=500)
+    return ("yes" if retryable(failure) else "no", "yes" if resumable(failure) else "no")
 
 
 def _explained() -> dict[tuple[int, str], Explained]:
