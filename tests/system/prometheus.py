@@ -44,7 +44,7 @@ class Prometheus:
             f"--config.file={folder / 'prometheus.yml'}",
             f"--storage.tsdb.path={folder / 'tsdb'}",
         ]
-        argv.append(f"--web.listen-address=127.0.0.1:{port}")
+        argv += [f"--web.listen-address=127.0.0.1:{port}", "--enable-feature=exemplar-storage"]
         with server(argv, port=port, log=folder / "prometheus.log", ready="/-/ready") as running:
             yield cls(running)
 
