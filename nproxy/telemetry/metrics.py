@@ -24,6 +24,7 @@ MOST_LISTED_MODELS = 100
 ENGINE_PREFIX = "nproxy_engine_"
 """Of what the built-in engine tells of itself."""
 
+_CALL = ("endpoint", "upstream", "model")
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAITS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -119,19 +120,25 @@ class Metrics(CommonMetrics):
 
     def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str]) -> None:
         super().__init__(version)
-        registry = self.registry
-        counter, plain, gauge, histogram = self._counter, self._plain, self._gauge, self._histogram
-        call = ("endpoint", "upstream", "model")
         self._models: frozenset[str] = frozenset()
         self._listed: dict[str, set[str]] = {}
+        self._of_requests()
+        self._of_choices()
+        self._of_calls()
+        self._of_replicas()
+        self._of_admission()
+        self._of_the_process()
+        self.name(upstreams, models)
 
+    def _of_requests(self) -> None:
+        """What clients see."""
         self.requests = self._observed(
-            (*call, "mode", "code"),
-            View("nproxy_requests", "Requests answered.", (*call, "mode", "code"), tells="count"),
-            View("nproxy_request_seconds", "From the request to its end.", call, _LATENCY),
+            (*_CALL, "mode", "code"),
+            View("nproxy_requests", "Requests answered.", (*_CALL, "mode", "code"), tells="count"),
+            View("nproxy_request_seconds", "From the request to its end.", _CALL, _LATENCY),
             genai.REQUEST_DURATION,
         )
-        self.broken_answers = counter(
+        self.broken_answers = self._counter(
             "broken_answers",
             "Answers that failed when their status, a 200, had been sent.",
             "endpoint",
@@ -139,49 +146,31 @@ class Metrics(CommonMetrics):
             "model",
             "outcome",
         )
-        self.choices = counter("choices", "Choices finished.", "upstream", "model", "finish_reason")
-        self.legs = self._observed(
-            (*call, "outcome"),
-            View("nproxy_legs", "Upstream calls ended.", ("upstream", "outcome"), tells="count"),
-            genai.CALL_DURATION,
-        )
-        self.leg_width = Histogram(
-            "nproxy_leg_width", "Choices that one upstream call carries.", registry=registry, buckets=_WIDTHS
-        )
-        self.retries = counter("retries", "Upstream calls made again.", "upstream", "reason")
-        self.resumes = counter(
-            "resumes", "Answers that broke off when the client had read of them.", "upstream", "how", "outcome"
-        )
-        self.inflight_requests = plain("inflight_requests", "Requests in flight.", across="sum")
-        self.inflight_choices = plain("inflight_choices", "Choices in flight.", across="sum")
-        self.queue_choices = plain("queue_choices", "Choices that wait to be let in.", across="sum")
-        self.queue_wait = histogram(
-            "queue_wait_seconds", "How long requests waited to be let in, or for another outcome.", _WAITS, "outcome"
-        )
-        self.refused = counter("requests_refused", "Requests that a limit refused.", "reason")
-        self.shed = counter("shed", "Requests refused to save memory.", "reason")
-        self.key_requests = counter("key_requests", "Requests let in, by the name of their key.", "key")
-        self.key_tokens = counter("key_tokens", "Tokens told to clients, by the name of their key.", "key", "type")
-        self.key_limited = counter("key_limited", "Requests that a rate of their key refused.", "key", "what")
-        self.inflight_legs = gauge("inflight_legs", "Upstream calls opened and not ended.", "upstream", across="sum")
+        self.inflight_requests = self._plain("inflight_requests", "Requests in flight.", across="sum")
         self.first_token = self._observed(
-            call,
-            View("nproxy_time_to_first_token_seconds", "From the request to its first event.", call[1:], _LATENCY),
+            _CALL,
+            View("nproxy_time_to_first_token_seconds", "From the request to its first event.", _CALL[1:], _LATENCY),
             genai.FIRST_TOKEN,
         )
+        self.per_token = self._observed(_CALL, genai.PER_TOKEN)
+        self.fallbacks = self._counter("fallbacks", "Requests that went on to another upstream.", "upstream", "to")
+
+    def _of_choices(self) -> None:
+        """What clients get, and what it costs."""
+        self.choices = self._counter("choices", "Choices finished.", "upstream", "model", "finish_reason")
+        self.inflight_choices = self._plain("inflight_choices", "Choices in flight.", across="sum")
         # for every piece of every stream: more bounds, those of the conventions, would be more work for each of them
         self.inter_token = self._observed(
-            call,
-            View("nproxy_inter_token_seconds", "Between the events of one upstream call.", call[1:]),
+            _CALL,
+            View("nproxy_inter_token_seconds", "Between the events of one upstream call.", _CALL[1:]),
             genai.PER_CHUNK,
             bounds=_GAPS,
         )
-        self.per_token = self._observed(call, genai.PER_TOKEN)
-        self.skew = histogram(
+        self.skew = self._histogram(
             "sibling_skew_seconds", "From the first to the last choice finished.", _LATENCY, "upstream", "model"
         )
         self.tokens = self._observed(
-            (*call, "type", "side"),
+            (*_CALL, "type", "side"),
             View(
                 "nproxy_tokens",
                 "Tokens told to clients and computed by upstreams.",
@@ -190,13 +179,32 @@ class Metrics(CommonMetrics):
             ),
             genai.TOKEN_USAGE,
         )
-        self.prompt_saved = counter(
+        self.prompt_saved = self._counter(
             "prompt_tokens_saved",
             "Prompt tokens that a call for each choice would have cost besides.",
             "upstream",
             "model",
         )
-        self.capability = plain(
+
+    def _of_calls(self) -> None:
+        """What upstreams do."""
+        self.legs = self._observed(
+            (*_CALL, "outcome"),
+            View("nproxy_legs", "Upstream calls ended.", ("upstream", "outcome"), tells="count"),
+            genai.CALL_DURATION,
+        )
+        self.leg_width = Histogram(
+            "nproxy_leg_width", "Choices that one upstream call carries.", registry=self.registry, buckets=_WIDTHS
+        )
+        self.inflight_legs = self._gauge(
+            "inflight_legs", "Upstream calls opened and not ended.", "upstream", across="sum"
+        )
+        self.retries = self._counter("retries", "Upstream calls made again.", "upstream", "reason")
+        self.resumes = self._counter(
+            "resumes", "Answers that broke off when the client had read of them.", "upstream", "how", "outcome"
+        )
+        self.anomalies = self._counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
+        self.capability = self._plain(
             "capability",
             "What an upstream is known to do: choices in one call for n (+Inf: no limit showed), else 0 or 1.",
             "upstream",
@@ -204,9 +212,9 @@ class Metrics(CommonMetrics):
             "name",
             across="min",
         )
-        self.anomalies = counter("anomalies", "Oddities of upstreams that were mended.", "upstream", "kind")
-        self.spans = counter("spans", "Spans of traces, by what became of them.", "outcome")
-        self.fallbacks = counter("fallbacks", "Requests that went on to another upstream.", "upstream", "to")
+
+    def _of_replicas(self) -> None:
+        """How each server fares."""
         self._across["nproxy_replica_calls"] = "present"
         self.replica_calls = self._plain_counter(
             "replica_calls",
@@ -215,18 +223,35 @@ class Metrics(CommonMetrics):
             "replica",
             "outcome",
         )
-        self.replica_up = plain(
+        self.replica_up = self._plain(
             "replica_up", "Whether the replica was reachable last.", "upstream", "replica", across="min"
         )
-        self.breaker_open = plain(
+        self.breaker_open = self._plain(
             "breaker_open", "Whether a breaker keeps calls from the replica.", "upstream", "replica", across="max"
         )
-        self.loop_lag = plain(
+
+    def _of_admission(self) -> None:
+        """Who is let in."""
+        self.queue_choices = self._plain("queue_choices", "Choices that wait to be let in.", across="sum")
+        self.queue_wait = self._histogram(
+            "queue_wait_seconds", "How long requests waited to be let in, or for another outcome.", _WAITS, "outcome"
+        )
+        self.refused = self._counter("requests_refused", "Requests that a limit refused.", "reason")
+        self.shed = self._counter("shed", "Requests refused to save memory.", "reason")
+        self.key_requests = self._counter("key_requests", "Requests let in, by the name of their key.", "key")
+        self.key_tokens = self._counter(
+            "key_tokens", "Tokens told to clients, by the name of their key.", "key", "type"
+        )
+        self.key_limited = self._counter("key_limited", "Requests that a rate of their key refused.", "key", "what")
+
+    def _of_the_process(self) -> None:
+        """How this process fares."""
+        self.loop_lag = self._plain(
             "event_loop_lag_seconds", "How late the event loop ran a timer, last measured.", across="max"
         )
-        self.tasks = plain("event_loop_tasks", "Tasks of the event loop, whatever they do.", across="sum")
-        registry.register(_DroppedLines())
-        self.name(upstreams, models)
+        self.tasks = self._plain("event_loop_tasks", "Tasks of the event loop, whatever they do.", across="sum")
+        self.spans = self._counter("spans", "Spans of traces, by what became of them.", "outcome")
+        self.registry.register(_DroppedLines())
 
     def name(self, upstreams: Iterable[str], models: Collection[str]) -> None:
         """Take the names of another configuration; earlier ones stay, as their series do."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from docs.generate.metrics import told
 from tests.telemetry.bounds import strays
 from tests.telemetry.moving import Scrape, play
+
+ROOT = Path(__file__).resolve().parents[2]
 
 ELSEWHERE = {
     "nproxy_workers": "tests/real/test_workers.py",
@@ -181,3 +184,5 @@ def test_no_metric_is_without_a_row() -> None:
     samples = {row.sample for row in ROWS}
     moved = {name for name in known if samples.intersection(_samples(name))}
     assert known.keys() - moved == ELSEWHERE.keys()
+    for name, file in ELSEWHERE.items():
+        assert name in (ROOT / file).read_text()
