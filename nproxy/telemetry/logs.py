@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -33,7 +34,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        return _dumps(line)
 
 
 class TextLines(logging.Formatter):
@@ -90,10 +91,15 @@ def _formatter(form: Literal["json", "text"]) -> logging.Formatter:
 def _shown(value: object) -> str:
     """A value as it stands behind its key: plain where that can be read back, else as JSON."""
     if isinstance(value, str):
-        return value if _PLAIN.fullmatch(value) else orjson.dumps(value).decode()
-    if isinstance(value, list | dict):
+        return value if _PLAIN.fullmatch(value) else _dumps(value)
+    return _dumps(value) if isinstance(value, list | dict) else str(value)
+
+
+def _dumps(value: object) -> str:
+    try:
         return orjson.dumps(value, default=str).decode()
-    return str(value)
+    except TypeError:  # bytes of a path that are no UTF-8, half a character, a number of twenty digits
+        return json.dumps(value, default=str, separators=(",", ":"))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class OtlpTracer:
         """See Tracer."""
         above = Context() if parent is None else set_span_in_context(NonRecordingSpan(_sdk_context(parent)), Context())
         links = () if after is None else (Link(_sdk_context(after)),)
-        span = self._tracer.start_span(name, above, _KINDS[kind], attributes, links)
+        span = self._tracer.start_span(_utf8(name), above, _KINDS[kind], _clean(attributes), links)
         return _Span(span, parent)
 
     async def close(self) -> None:
@@ -107,13 +107,13 @@ class _Span:
         self.context = TraceContext(f"{own.trace_id:032x}", f"{own.span_id:016x}", flags | SAMPLED, state)
 
     def rename(self, name: str) -> None:
-        self._span.update_name(name)
+        self._span.update_name(_utf8(name))
 
     def set(self, attributes: Attributes) -> None:
-        self._span.set_attributes(attributes)
+        self._span.set_attributes(_clean(attributes))
 
     def event(self, name: str, attributes: Attributes) -> None:
-        self._span.add_event(name, attributes)
+        self._span.add_event(name, _clean(attributes))
 
     def fail(self, error_type: str) -> None:
         self._span.set_attribute("error.type", error_type)
@@ -179,6 +179,15 @@ def _resource(version: str) -> Resource:
     named = OTELResourceDetector().detect().attributes
     ours = {"service.name": "nproxy", "service.version": version}
     return Resource.create({key: value for key, value in ours.items() if key not in named})
+
+
+def _clean(attributes: Attributes) -> Attributes:
+    """The same in UTF-8: one text that is not would cost the whole batch, and some are words of clients."""
+    return {name: _utf8(value) if isinstance(value, str) else value for name, value in attributes.items()}
+
+
+def _utf8(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _sdk_context(context: TraceContext) -> SpanContext:

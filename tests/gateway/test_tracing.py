@@ -24,7 +24,9 @@ from tests.gateway.raw import leave, open_request
 from tests.witness import SECRET
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-PAGE = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", (Path(nproxy.__file__).parents[1] / "docs/guides/tracing.md").read_text()))
+PAGE = set(
+    re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", (Path(nproxy.__file__).parents[1] / "docs/guides/tracing.md").read_text())
+)
 PARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "a=b"}
 
 
@@ -212,6 +214,16 @@ async def test_what_is_the_clients_fault_is_no_error(upstream: FakeUpstream, col
     assert names == {"POST /v1/chat/completions": 400, "POST other": 404}
     assert not any(span.failed for span in collector.spans)
     assert {span.attributes["url.path"] for span in collector.spans} == {"/v1/chat/completions", "/nowhere"}
+
+
+async def test_words_of_clients_that_are_no_text(upstream: FakeUpstream, collector: Collector) -> None:
+    async with traced(upstream, collector) as gateway:
+        reader, writer = await asyncio.open_connection(*gateway.address)
+        writer.write(b"GET /nowhere HTTP/1.1\r\nHost: h\r\nUser-Agent: \xfe\r\nConnection: close\r\n\r\n")
+        assert b" 404 " in await reader.readline()
+        writer.close()
+    told_of_it = collector.server.attributes
+    assert (told_of_it["url.path"], told_of_it["user_agent.original"]) == ("/nowhere", "?")
 
 
 async def test_another_upstream(upstream: FakeUpstream, collector: Collector) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -63,6 +64,14 @@ def test_text_lines_and_errors(log: Log) -> None:
     first, *rest = log.lines()
     assert first.endswith("broke a=1")
     assert rest[-1] == "KeyError: 'why'"
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_what_is_no_text_is_a_line_too(log: Log, form: Literal["json", "text"]) -> None:
+    logs.configure("info", form, log.fd)
+    logs.access.info("x", extra={"fields": {"path": "/\udcff", "said": ["\ud83d", 10**30]}})
+    (line,) = log.lines()
+    assert "/\\udcff" in line and "\\ud83d" in line and str(10**30) in line
 
 
 def test_configured_twice_writes_once(log: Log) -> None:
