@@ -165,7 +165,7 @@ class Telemetry(Settings):
     log_format: Literal["json", "text"] = "json"
     """How log lines are written."""
     log_content: bool = False
-    """Whether prompts and answers are written to the access log and to spans."""
+    """Whether prompts and answers of chat completions and completions are written to the access log and to spans."""
     otlp_endpoint: Collector | None = None
     """Base URL of an OpenTelemetry collector that takes traces by OTLP over HTTP; `/v1/traces` is put behind it."""
     otlp_headers: dict[HeaderName, Secret] | None = None

@@ -120,7 +120,7 @@ class Exchange:
             finally:
                 self.queue_seconds = clock() - began
             if self.tracing.spans is not None:
-                self.tracing.spans.admitted(self.choices, self.queue_seconds)
+                self.tracing.spans.admitted(self.choices or 1, self.queue_seconds)
             yield held_permits
 
     def placed(self, leg: int, replica: Replica) -> None:
