@@ -137,7 +137,7 @@ def _main(folder: Path, urls: dict[str, str], admin: int) -> dict[str, Any]:
                 retries={"per_leg": 3},
                 health=looks,
             ),
-            _upstream("cutting", [urls["cutting"]], resume="replay", retries={"per_leg": 0}),
+            _upstream("cutting", [urls["cutting"]], resume="replay", retries={"per_leg": 0}, breaker=None),
             _upstream("failing", [urls["failing"]], retries={"per_leg": 0}, breaker=None),
             _upstream("gone", [gone], fallback=["substitute"], health=looks, breaker={"in_a_row": 1, "open": 300}),
             _upstream("substitute", [urls["substitute"]], models={"substitute": MODEL, "gone": MODEL, "odd": MODEL}),
