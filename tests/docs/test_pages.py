@@ -16,6 +16,7 @@ HERE = [name for name in NAMES if name not in SCENES or not SCENES[name].engine]
 """Those that need the engine are played in tests/real, where it runs."""
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", HERE)
 def test_the_blocks_of_a_page(page: str, tmp_path: Path) -> None:
     play(page, tmp_path)

@@ -13,6 +13,7 @@ from tests.real.processes import Server
 
 
 @pytest.mark.model
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", [name for name, scene in SCENES.items() if scene.engine])
 def test_the_blocks_of_a_page(page: str, engine_road: Server, tmp_path: Path) -> None:
     printed = play(page, tmp_path, engine_road.url.removeprefix("http://"))
