@@ -41,7 +41,9 @@ for _command in (bench, chat, completion, dashboards, models):
 
 @main.command()
 @click.option(
-    "--model", metavar="ID_OR_PATH", help="Run the built-in engine with this model: a hub id, folder or .gguf."
+    "--model",
+    metavar="ID_OR_PATH",
+    help="Run the built-in engine with this model: a hub id, a file there (org/name/x.gguf), a folder or .gguf file.",
 )
 @click.option(
     "--upstream", "upstreams", metavar="URL", multiple=True, help="A server to stand in front of; repeatable."

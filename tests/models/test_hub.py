@@ -16,7 +16,7 @@ try:
     model = resolve(sys.argv[1])
 except ModelError as error:
     sys.exit(str(error))
-print(model.id, *sorted(path.name for path in model.path.iterdir()))
+print(model.id, *sorted(path.name for path in (model.path.iterdir() if model.path.is_dir() else [model.path])))
 """
 
 FILES = {
@@ -75,3 +75,11 @@ def test_a_hub_that_is_down_is_one_clear_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("model org/name: not in the cache, and the hub cannot be reached")
     assert "Traceback" not in done.stderr
+
+
+def test_a_gguf_file_of_a_repository_is_served_under_its_stem(tmp_path: Path) -> None:
+    files = {"Tiny.Q4.gguf": b"GGUF", "Tiny.Q8.gguf": b"GGUF, longer"}
+    with model_hub("org/name", files) as hub:
+        done = resolve("org/name/Tiny.Q4.gguf", hub.url, tmp_path)
+    assert (done.stdout, done.returncode) == ("Tiny.Q4 Tiny.Q4.gguf\n", 0), done.stderr
+    assert hub.downloaded == ["Tiny.Q4.gguf"]

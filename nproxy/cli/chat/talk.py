@@ -132,7 +132,7 @@ def _history() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):  # nobody needs a history to chat
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch(mode=0o600)
+            file.touch(mode=0o600)  # GNU's library would make it so, libedit would not
             readline.write_history_file(file)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from nproxy.cli.chat.answers import Answers, Tokens
-from nproxy.cli.chat.columns import columns, footer
+from nproxy.cli.chat.columns import Columns, columns, footer
 from nproxy.cli.chat.failed import ChatFailed
 from nproxy.cli.chat.plain import Follower, as_json
 from nproxy.openai.chunks import UpstreamChunk, parse_chunk
@@ -163,3 +165,35 @@ def test_json_holds_what_is_known() -> None:
 )
 def test_columns_fit_and_rows_are_even(choices: int, width: int, across: int) -> None:
     assert columns(choices, width) == across
+
+
+def drawn(found: Answers, width: int, height: int) -> str:
+    """A frame of growing answers, on a terminal of this size."""
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None)
+    with console.capture() as frame:
+        console.print(Columns(found, growing=True))
+    return frame.get()
+
+
+def test_rows_that_do_not_fit_are_shown_from_the_first_that_still_grows() -> None:
+    found = answers(8, chunk(*((index, f"text {index}", None) for index in range(8))))
+    assert "choices 0 to 1 of 8; 0 of 8 ended" in drawn(found, 40, 14)
+    found.take(chunk((0, None, "stop"), (1, None, "stop"), (2, None, "stop")), 2.0)
+    frame = drawn(found, 40, 14)
+    assert "choices 3 to 4 of 8; 3 of 8 ended" in frame
+    assert "text 3" in frame and "text 2" not in frame and "text 5" not in frame
+    found.take(chunk(*((index, None, "stop") for index in range(3, 7))), 3.0)
+    assert "choices 6 to 7 of 8; 7 of 8 ended" in drawn(found, 40, 14)
+
+
+@given(st.integers(1, 20), st.integers(20, 300), st.integers(1, 60), st.integers(0, 3000))
+def test_a_frame_is_never_higher_than_the_terminal(n: int, width: int, height: int, length: int) -> None:
+    found = answers(n, chunk(*((index, "word " * (length // 5), None) for index in range(n))))
+    lines = drawn(found, width, height).rstrip("\n").count("\n") + 1
+    assert lines <= max(height, 4)
+
+
+def test_the_end_of_a_long_answer_is_what_is_shown() -> None:
+    found = answers(1, chunk((0, "\n".join(f"line {number}" for number in range(100)), None)))
+    frame = drawn(found, 40, 14)
+    assert "line 99" in frame and "line 90" in frame and "line 80" not in frame
