@@ -27,8 +27,8 @@ class Engine(Settings):
     """The built-in engine, started as a child process."""
 
     model: Annotated[str, Field(min_length=1)] = DEFAULT_MODEL
-    """The default model's id, a hub id (org/name) or GGUF file there (org/name/file.gguf), a folder of the Hugging Face layout, or a
-    .gguf file."""
+    """The default model's id, a hub id (org/name) or GGUF file there (org/name/file.gguf), a folder of the Hugging
+    Face layout, or a .gguf file."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """What the model computes in."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
