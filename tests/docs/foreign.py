@@ -1,23 +1,25 @@
 """Other people's programs that the pages name, and what stands in for each while its commands are tested.
 
-Each is a small program of its name that is found first. What it is given is kept, so that a test can ask for it; a
-server that it would start is there already, scripted, at the port that the page's port is changed to.
+Each is a small program of its name that is found first. A server that it would start is there already, scripted, at
+the port that the page's port is changed to.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-SERVERS = ("ollama", "llama-server", "vllm", "mlx_lm.server", "sglang")
+SERVERS = ("ollama", "llama-server", "vllm", "mlx_lm.server")
 """Start a server: a scripted one of their kind listens already."""
 
-INSTALLERS = ("pip", "pipx", "uv", "brew", "git", "docker", "systemctl", "cp")
+INSTALLERS = ("pip", "systemctl", "cp")
 """Change the machine, so they are not run; nproxy is installed already."""
 
-OTHERS = ("lm_eval", "promtool", "prometheus", "grafana-cli")
-"""Are there in tests/system only."""
+OTHERS = ("lm_eval",)
+"""Need files from elsewhere, such as lm_eval its tasks' questions."""
 
-_SAID = 'echo "$(basename "$0") $*" >> "$NOTES/foreign"\n'
+STAND_INS = (*SERVERS, *INSTALLERS, *OTHERS)
+
+_NOTHING = "exit 0\n"
 
 # nproxy serve goes on when it listens, so that the next line can ask it; another takes its place.
 _NPROXY = """\
@@ -52,7 +54,7 @@ _SLEEP = 'test ! -e "$NOTES/slept" && touch "$NOTES/slept" || { rm "$NOTES/slept
 def put(folder: Path) -> None:
     """Write all of them into a folder, which belongs at the front of PATH."""
     own = {"nproxy": _NPROXY, "make": _MAKE, "python": _ENGINE, "python3": _ENGINE, "sleep": _SLEEP}
-    programs = {**dict.fromkeys((*SERVERS, *INSTALLERS, *OTHERS), _SAID), **own}
+    programs = {**dict.fromkeys(STAND_INS, _NOTHING), **own}
     for name, text in programs.items():
         file = folder / name
         file.write_text(f"#!/bin/sh\n{text}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import PAGES, Block, blocks_of, name_of
+from tests.docs.foreign import STAND_INS
 from tests.docs.play import play
 from tests.docs.reading import Reading, UnknownLanguage
 from tests.docs.scenes import SCENES
@@ -24,6 +25,11 @@ def test_the_blocks_of_a_page(page: str, tmp_path: Path) -> None:
 
 def test_scenes_are_of_pages() -> None:
     assert [name for name in SCENES if name not in NAMES] == []
+
+
+def test_only_what_a_page_names_has_a_stand_in() -> None:
+    typed = " ".join(block.text for page in PAGES for block in blocks_of(page) if block.language == "sh").split()
+    assert [name for name in STAND_INS if name not in typed] == []
 
 
 @pytest.mark.parametrize("language", ["", "bash", "console", "yml"])
