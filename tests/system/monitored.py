@@ -49,6 +49,7 @@ class Monitored:
                 "second": Behaviour(pause=0.002),
                 "cutting": Behaviour(end_after=3, end="cut"),
                 "failing": Behaviour(pause=0.002),
+                "broken": Behaviour(status=500, body=b"{}"),
                 "substitute": Behaviour(pause=0.002),
                 "slow": Behaviour(pause=0.1),
             }
@@ -131,11 +132,12 @@ def _main(folder: Path, urls: dict[str, str], admin: int) -> dict[str, Any]:
         "upstreams": [
             _upstream(
                 "pair",
-                [urls["first"], urls["second"]],
+                [urls["first"], urls["second"], urls["broken"]],
                 n="fanout",
                 resume="replay",
                 retries={"per_leg": 3},
                 health=looks,
+                breaker={"in_a_row": 3, "open": 300},
             ),
             _upstream("cutting", [urls["cutting"]], resume="replay", retries={"per_leg": 0}, breaker=None),
             _upstream("failing", [urls["failing"]], retries={"per_leg": 0}, breaker=None),
