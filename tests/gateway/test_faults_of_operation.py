@@ -164,6 +164,7 @@ async def test_a_log_that_is_read_loses_nothing(upstream: FakeUpstream, tmp_path
 
 
 WALL_CLOCK = {
+    "nproxy/cli/bench/command.py": "when a measurement began, for who reads it",
     "nproxy/gateway/generate.py": "created",
     "nproxy/gateway/edge.py": "when keys expire",
     "nproxy/gateway/spans.py": "when spans end, as OpenTelemetry tells times",
