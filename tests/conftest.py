@@ -25,18 +25,6 @@ settings.register_profile("fixed", deadline=None, derandomize=True, suppress_hea
 settings.load_profile("fixed")
 
 
-_SHARED_SERVERS = ("engine_server", "tiny_engine")
-"""Servers that serve tests of several files; those of tests/real stay together anyway."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests belong into one process where several run: those of a file, and those that share a server."""
-    for item in items:
-        shared = [name for name in _SHARED_SERVERS if name in getattr(item, "fixturenames", ())]
-        group = ["real"] if item.path.parent.name == "real" else [*shared, item.path.as_posix()]
-        item.add_marker(pytest.mark.xdist_group(group[0]))
-
-
 _handle = logging.Logger.handle
 
 
