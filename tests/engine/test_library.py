@@ -278,12 +278,3 @@ def test_the_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     shown = capsys.readouterr().out
     assert sorted(re.findall(r"^choice (\d)", shown, re.MULTILINE)) == ["0", "1", "2", "3"]
     assert len(re.findall(r"mean log probability -\d", shown)) == 2
-
-
-def test_the_readmes_example(capsys: pytest.CaptureFixture[str], default_model: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    [block] = [block for block in blocks if "from engine import Engine" in block]
-    exec(block, {})
-    shown = capsys.readouterr().out
-    assert {"0", "1", "2", "3"} <= set(re.findall(r"^(\d) \S", shown, re.MULTILINE))
-    assert len(re.findall(r"Usage\(prompt=\d+, cached=\d+, completion=16\)", shown)) == 2
