@@ -9,21 +9,8 @@ import pytest
 
 from nproxy.choices.commands import Learn
 from nproxy.choices.lessons import NativeWidth
-from tests.choices.tutil import (
-    CREATED,
-    DONE,
-    ID,
-    MODEL,
-    NATIVE,
-    UNTESTED,
-    Play,
-    answer,
-    chat,
-    completion,
-    delta,
-    text,
-    usage_chunk,
-)
+from tests.choices.tutil import CREATED, ID, MODEL, NATIVE, UNTESTED, Play, chat, completion
+from tests.choices.upstream_says import DONE, answer, delta, text, usage_chunk
 
 
 def contents_of(reply: Any) -> list[str]:

@@ -14,22 +14,8 @@ from nproxy.choices.compose import compose
 from nproxy.choices.events import FailureKind, LegBody, LegEnded
 from nproxy.choices.lessons import Lacks, NativeWidth, Scores
 from nproxy.openai.dialect import Dialect
-from tests.choices.tutil import (
-    DONE,
-    EXACT,
-    FANOUT,
-    NATIVE,
-    UNTESTED,
-    Play,
-    chat,
-    completion,
-    delta,
-    dialect_request,
-    status,
-    text,
-    usage,
-    usage_chunk,
-)
+from tests.choices.tutil import EXACT, FANOUT, NATIVE, UNTESTED, Play, chat, completion, dialect_request
+from tests.choices.upstream_says import DONE, delta, status, text, usage, usage_chunk
 
 Said = tuple[str, list[float]]
 

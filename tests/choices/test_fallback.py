@@ -6,7 +6,8 @@ import pytest
 
 from nproxy.choices.commands import Begin, FallBack, Finish, Respond
 from nproxy.choices.events import Failure, FailureKind
-from tests.choices.tutil import Play, answer, chat, delta, failure, in_band, status
+from tests.choices.tutil import Play, chat
+from tests.choices.upstream_says import answer, delta, failure, in_band, status
 
 _OWN_KINDS = ("connect", "stale", "reset", "timeout", "cut", "malformed", "interrupted", "short", "down", "unavailable")
 

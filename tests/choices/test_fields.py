@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.choices.tutil import DONE, NATIVE, Play, chat, choices_in, completion, contents, delta, text
+from tests.choices.tutil import NATIVE, Play, chat, choices_in, completion, contents
+from tests.choices.upstream_says import DONE, delta, text
 
 
 def entry(token: str) -> dict[str, Any]:

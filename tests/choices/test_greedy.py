@@ -12,24 +12,19 @@ from nproxy.choices.plan import make_plan
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from tests.choices.tutil import (
-    DONE,
     EXACT,
     FANOUT,
     MODEL,
     NATIVE,
     Play,
-    answer,
     chat,
     choices_in,
     completion,
     contents,
-    delta,
     dialect_request,
     drawing,
-    text,
-    usage,
-    usage_chunk,
 )
+from tests.choices.upstream_says import DONE, answer, delta, text, usage, usage_chunk
 
 EVERY = pytest.mark.parametrize("capability", [FANOUT, NATIVE, EXACT], ids=["fanout", "native", "exact"])
 ASKED = {"include_usage": True}

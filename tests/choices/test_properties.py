@@ -17,22 +17,8 @@ from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.sse import SSEDecoder
-from tests.choices.tutil import (
-    CREATED,
-    DONE,
-    ID,
-    MODEL,
-    Play,
-    chunk,
-    contents,
-    delta,
-    dialect_request,
-    failure,
-    finishes,
-    status,
-    text,
-    usage,
-)
+from tests.choices.tutil import CREATED, ID, MODEL, Play, contents, dialect_request, finishes
+from tests.choices.upstream_says import DONE, chunk, delta, failure, status, text, usage
 
 Said = list[list[str]]  # per choice its tokens
 

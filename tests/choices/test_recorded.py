@@ -14,7 +14,8 @@ from nproxy.choices.plan import Request
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.openai.sse import SSEDecoder
-from tests.choices.tutil import DONE, FANOUT, NATIVE, UNTESTED, Play, chat, choices_in, contents, finishes, status
+from tests.choices.tutil import FANOUT, NATIVE, UNTESTED, Play, chat, choices_in, contents, finishes
+from tests.choices.upstream_says import DONE, status
 from tests.transcripts.recorded import Transcript, load, names
 
 NATIVE_SERVERS = ("vllm", "llamacpp")

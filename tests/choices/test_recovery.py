@@ -15,19 +15,8 @@ from nproxy.choices.events import Failure, FailureKind, LegFailed
 from nproxy.choices.lessons import FieldRefused, NativeWidth
 from nproxy.choices.plan import Request
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, pause_seconds, retryable
-from tests.choices.tutil import (
-    NATIVE,
-    UNTESTED,
-    Play,
-    answer,
-    chat,
-    completion,
-    contents,
-    delta,
-    failure,
-    status,
-    usage_chunk,
-)
+from tests.choices.tutil import NATIVE, UNTESTED, Play, chat, completion, contents
+from tests.choices.upstream_says import answer, delta, failure, status, usage_chunk
 
 
 def sent(play: Play) -> Any:

@@ -20,24 +20,18 @@ from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE as DONE_FRAME
 from nproxy.openai.wire import Wire
 from tests.choices.tutil import (
-    DONE,
     EXACT,
     MODEL,
     NATIVE,
     Play,
-    answer,
     chat,
     choices_in,
-    chunk,
     completion,
     contents,
-    delta,
     dialect_request,
     finishes,
-    text,
-    usage,
-    usage_chunk,
 )
+from tests.choices.upstream_says import DONE, answer, chunk, delta, text, usage, usage_chunk
 
 ASKED = {"include_usage": True}
 

@@ -10,23 +10,8 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.events import FailureKind
 from nproxy.choices.replay import Transcript
-from tests.choices.tutil import (
-    DONE,
-    EXACT,
-    FANOUT,
-    NATIVE,
-    ROLE,
-    STOP,
-    Play,
-    chat,
-    choices_in,
-    chunk,
-    completion,
-    contents,
-    delta,
-    replayed,
-    text,
-)
+from tests.choices.tutil import EXACT, FANOUT, NATIVE, Play, chat, choices_in, completion, contents, replayed
+from tests.choices.upstream_says import DONE, ROLE, STOP, chunk, delta, text
 
 
 def said(play: Play, key: str, index: int = 0) -> str:

@@ -10,24 +10,8 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Retried, Spent
 from nproxy.choices.compose import compose
 from nproxy.choices.events import FailureKind
-from tests.choices.tutil import (
-    DONE,
-    EXACT,
-    NATIVE,
-    ROLE,
-    STOP,
-    answer,
-    chat,
-    choices_in,
-    chunk,
-    completion,
-    contents,
-    delta,
-    finishes,
-    replayed,
-    text,
-    usage_chunk,
-)
+from tests.choices.tutil import EXACT, NATIVE, chat, choices_in, completion, contents, finishes, replayed
+from tests.choices.upstream_says import DONE, ROLE, STOP, answer, chunk, delta, text, usage_chunk
 
 
 @pytest.mark.parametrize("capability", [NATIVE, EXACT], ids=["native", "exact"])

@@ -12,24 +12,8 @@ from nproxy.choices.commands import Retried, Spent
 from nproxy.choices.compose import compose
 from nproxy.choices.events import FailureKind
 from nproxy.choices.plan import Request
-from tests.choices.tutil import (
-    EXACT,
-    NATIVE,
-    ROLE,
-    STOP,
-    Play,
-    chat,
-    choices_in,
-    completion,
-    contents,
-    continued,
-    delta,
-    finishes,
-    status,
-    text,
-    usage,
-    usage_chunk,
-)
+from tests.choices.tutil import EXACT, NATIVE, Play, chat, choices_in, completion, contents, continued, finishes
+from tests.choices.upstream_says import ROLE, STOP, delta, status, text, usage, usage_chunk
 
 USER = {"role": "user", "content": "hi"}
 

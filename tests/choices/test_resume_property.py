@@ -18,21 +18,8 @@ from nproxy.choices.commands import Begin, CallEnded
 from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded, LegFailed, TimerFired
 from nproxy.choices.plan import make_plan
 from nproxy.openai.dialect import Dialect
-from tests.choices.tutil import (
-    DONE,
-    EXACT,
-    FANOUT,
-    NATIVE,
-    Play,
-    choices_in,
-    delta,
-    dialect_request,
-    failure,
-    finishes,
-    text,
-    usage,
-    usage_chunk,
-)
+from tests.choices.tutil import EXACT, FANOUT, NATIVE, Play, choices_in, dialect_request, finishes
+from tests.choices.upstream_says import DONE, delta, failure, text, usage, usage_chunk
 
 CUTS = [
     lambda leg: [LegFailed(leg, failure(FailureKind.CUT))],

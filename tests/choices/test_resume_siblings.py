@@ -8,20 +8,8 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.events import FailureKind
-from tests.choices.tutil import (
-    DONE,
-    NOBODY,
-    ROLE,
-    STOP,
-    Play,
-    chat,
-    contents,
-    continued,
-    delta,
-    finishes,
-    replayed,
-    status,
-)
+from tests.choices.tutil import Play, chat, contents, continued, finishes, replayed
+from tests.choices.upstream_says import DONE, NOBODY, ROLE, STOP, delta, status
 
 
 def lost(play: Play, leg: int) -> None:

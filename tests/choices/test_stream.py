@@ -9,23 +9,19 @@ from nproxy.choices.events import FailureKind, LegChunk, LegEnded
 from nproxy.openai.dialect import Dialect
 from tests.choices.tutil import (
     CREATED,
-    DONE,
     FANOUT,
     ID,
     MODEL,
     NATIVE,
-    OK_STREAM,
     Play,
     chat,
     choices_in,
-    chunk,
     completion,
     contents,
-    delta,
     dialect_request,
     finishes,
-    text,
 )
+from tests.choices.upstream_says import DONE, OK_STREAM, chunk, delta, text
 
 ROLE = {"role": "assistant", "content": ""}
 

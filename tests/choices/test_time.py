@@ -8,7 +8,8 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Begin, Emit
 from nproxy.choices.events import FailureKind, LegBegan
 from nproxy.openai.wire import PING
-from tests.choices.tutil import DONE, EXACT, NATIVE, Play, answer, chat, contents, delta, status
+from tests.choices.tutil import EXACT, NATIVE, Play, chat, contents
+from tests.choices.upstream_says import DONE, answer, delta, status
 
 
 def test_K10_the_head_goes_out_with_the_first_event_of_any_leg() -> None:

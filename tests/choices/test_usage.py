@@ -9,20 +9,8 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Spent
-from tests.choices.tutil import (
-    DONE,
-    FANOUT,
-    NATIVE,
-    Play,
-    answer,
-    chat,
-    chunk,
-    completion,
-    delta,
-    text,
-    usage,
-    usage_chunk,
-)
+from tests.choices.tutil import FANOUT, NATIVE, Play, chat, completion
+from tests.choices.upstream_says import DONE, answer, chunk, delta, text, usage, usage_chunk
 
 ASKED = {"include_usage": True}
 

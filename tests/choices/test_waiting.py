@@ -8,7 +8,8 @@ import pytest
 
 from nproxy.choices.commands import Resumed, Retried
 from nproxy.choices.recovery import LONGEST_WAIT_SECONDS
-from tests.choices.tutil import DONE, FANOUT, NATIVE, NOBODY, STOP, Play, chat, contents, continued, delta, replayed
+from tests.choices.tutil import FANOUT, NATIVE, Play, chat, contents, continued, replayed
+from tests.choices.upstream_says import DONE, NOBODY, STOP, delta
 
 
 def cut(n: int = 1, retries: int = 1) -> Play:
