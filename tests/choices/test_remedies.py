@@ -1,0 +1,284 @@
+"""A14, B6, Q6, R7, R10: what is refused is asked for in another way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nproxy.choices.capability import Capability
+from nproxy.choices.commands import Learn
+from nproxy.choices.compose import compose
+from nproxy.choices.events import Failure, LegFailed
+from nproxy.choices.lessons import FieldRefused, NativeWidth
+from nproxy.choices.plan import Request
+from tests.choices.tutil import NATIVE, UNTESTED, Play, chat, completion
+from tests.choices.upstream_says import answer, status
+
+
+def sent(play: Play) -> Any:
+    """The body of the call that was made last."""
+    return json.loads(bytes(compose(play.request, play.capability, play.opened[-1].leg)))
+
+
+REFUSALS = [
+    (
+        b'{"error":{"code":400,"message":"Field \'n\': Value must be between 1 <= value <= 2, but got 5","type":"t"}}',
+        [2, 2, 1],
+    ),
+    (b'{"error":{"message":"n must be 1","param":"n"}}', [1] * 5),
+    (b'{"error":{"message":"\'n\' : number must be at most 1","type":"t"}}', [1] * 5),
+    (b'{"error":{"message":"Only one completion choice is allowed"}}', [1] * 5),
+    (b'{"detail":"Invalid n value (currently only n = 1 is supported)"}', [1] * 5),
+]
+
+
+@pytest.mark.parametrize("code", [400, 422, 500, 501])
+@pytest.mark.parametrize(("body", "widths"), REFUSALS)
+def test_R7_a_refused_n_is_split_and_learned(body: bytes, widths: list[int], code: int) -> None:
+    play = Play(chat(n=5, seed=10), UNTESTED)
+    play.fails(0, status(code, body))
+    legs = [opened.leg for opened in play.opened[1:]]
+    assert [leg.width for leg in legs] == widths
+    assert [leg.seed for leg in legs] == [10 + leg.offset for leg in legs]
+    assert play.of(Learn) == []
+    for leg in reversed(legs):
+        play.answers(leg.number, answer(*(f"c{leg.offset + j}" for j in range(leg.width)), tokens=leg.width))
+    assert [choice["message"]["content"] for choice in play.reply["choices"]] == [f"c{i}" for i in range(5)]
+    assert play.reply["usage"]["completion_tokens"] == 5
+    assert NativeWidth(5, widths[0]) in [command.lesson for command in play.of(Learn)]
+
+
+def test_Q6_a_refusal_teaches_nothing_until_the_narrower_legs_succeed() -> None:
+    play = Play(chat(n=2), UNTESTED)
+    play.fails(0, status(400, REFUSALS[1][0]))
+    play.answers(1, answer("x"))
+    play.gets(LegFailed(2, status(400)))
+    assert play.respond.status == 400 and play.of(Learn) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "n > 1 is not supported with tools",
+        "n must be 1 when using tool calls",
+        "n > 1 and tools exclude each other",
+        "Only one completion choice is allowed if tools are given",
+    ],
+)
+def test_Q6_a_refusal_that_names_a_condition_teaches_nothing(message: str) -> None:
+    play = Play(chat(n=2, tools=[{"type": "function", "function": {"name": "f"}}]), UNTESTED)
+    play.fails(0, status(400, json.dumps({"error": {"message": message, "param": None}}).encode()))
+    for leg in (1, 2):
+        play.answers(leg, answer("x"))
+    assert play.finish == "ok" and play.of(Learn) == []
+
+
+def test_Q6_a_short_greedy_answer_teaches_nothing() -> None:
+    play = Play(chat(n=2, temperature=0), UNTESTED)
+    for leg in (0, 1):
+        play.answers(leg, answer("x"))
+    assert play.finish == "ok" and play.of(Learn) == []
+    play = Play(chat(n=2, temperature=0), UNTESTED)
+    play.answers(0, answer("x", "x"))
+    assert play.of(Learn) == [Learn(NativeWidth(2, 2))], "a whole one does"
+
+
+def test_A14_greedy_choices_of_a_server_that_refuses_them_together() -> None:
+    play = Play(chat(n=3, temperature=0), NATIVE)
+    play.fails(0, status(400, b'{"error":{"message":"n must be 1 when using greedy sampling, got 3."}}'))
+    assert [opened.leg.width for opened in play.opened[1:]] == [1, 1, 1]
+    for leg in (1, 2, 3):
+        play.answers(leg, answer("x"))
+    assert play.finish == "ok" and play.of(Learn) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        '{"message":"temperature must be non-negative, n/a here"}',
+        '{"message":"max_tokens is too large: maximum is 5"}',
+        '{"message":"best n is bad","param":"logprobs"}',
+    ],
+)
+def test_a_400_about_something_else_is_the_clients(error: str) -> None:
+    play = Play(chat(n=3), UNTESTED)
+    play.fails(0, status(400, f'{{"error":{error}}}'.encode()))
+    assert play.respond.status == 400
+
+
+def test_B6_a_refused_seed_is_left_out() -> None:
+    refused = status(400, b'{"error":{"message":"Unrecognized request argument supplied: seed"}}')
+    play = Play(chat(n=2), retries=0)
+    play.fails(0, refused)
+    assert play.opened[-1].leg.omit == {"seed"} and play.opened[-1].attempt == 1
+    play.fails(1, refused)
+    for leg in (0, 1):
+        play.answers(leg, answer("x"))
+    assert play.finish == "ok"
+    assert [a.kind for a in play.anomalies] == ["seed_refused"]
+    assert play.of(Learn) == [Learn(FieldRefused("seed"))]
+
+
+def test_B6_a_waiting_leg_is_sent_without_it_at_once() -> None:
+    play = Play(chat(n=2), Capability(parallel=1))
+    play.fails(0, status(400, b'{"error":{"message":"bad","param":"seed"}}'))
+    play.answers(0, answer("x"))
+    assert play.opened[-1].leg.number == 1 and play.opened[-1].leg.omit == {"seed"}
+
+
+TOO_LARGE = b'{"error":{"message":"seed must fit in a signed 32-bit integer, it is not supported","param":"seed"}}'
+UNKNOWN = [
+    b'{"error":{"message":"Unrecognized request argument supplied: seed"}}',
+    b'{"error":{"message":"property \'seed\' is unsupported"}}',
+    b'{"detail":[{"type":"extra_forbidden","loc":["body","seed"],"msg":"Extra inputs are not permitted"}]}',
+    b'{"error":{"message":"This model does not support a seed","param":"seed"}}',
+]
+
+
+@pytest.mark.parametrize("refusal", [*UNKNOWN, TOO_LARGE])
+@pytest.mark.parametrize(
+    "request_",
+    [chat(seed=4), chat(seed=2**40), chat(choice_params=[{"seed": 4}]), completion(prompt=["a", "b"], seed=4)],
+    ids=["small", "large", "own", "prompts"],
+)
+def test_B6_at_one_choice_the_clients_own_seed_is_not_left_out(request_: Request, refusal: bytes) -> None:
+    play = Play(request_)
+    play.fails(0, status(400, refusal))
+    assert play.respond.status == 400 and play.of(Learn) == []
+
+
+@pytest.mark.parametrize("seed", [4, 2**31 - 1, 2**40, -7], ids=str)
+@pytest.mark.parametrize("refusal", UNKNOWN)
+def test_B6_a_seed_that_the_server_does_not_know_is_left_out_at_several_choices(refusal: bytes, seed: int) -> None:
+    play = Play(chat(n=2, seed=seed))
+    for leg in (0, 1):
+        play.fails(leg, status(422, refusal))
+        play.answers(leg, answer("x"))
+    assert play.finish == "ok" and play.of(Learn) == [Learn(FieldRefused("seed"))]
+
+
+@pytest.mark.parametrize("seed", [2**31 - 1, 2**32 - 1, 2**63 - 1], ids=["int32", "uint32", "int64"])
+def test_B4_a_seed_beyond_the_servers_range_goes_on_from_0(seed: int) -> None:
+    play = Play(chat(n=3, seed=seed))
+    play.answers(0, answer("x"))
+    for leg in (1, 2):
+        play.fails(leg, status(400, TOO_LARGE))
+        again = play.opened[-1]
+        assert (again.leg.number, again.leg.seed, again.attempt) == (leg, leg - 1, 1)
+        play.answers(leg, answer("x"))
+    assert play.finish == "ok" and play.of(Learn) == [], "it says nothing of other seeds"
+    assert {a.kind for a in play.anomalies} == {"seed_too_large"}
+
+
+@pytest.mark.parametrize("own", [{"seed": 2**40}, {"seed": 3, "choice_params": [{"seed": 2**40}, {}]}])
+def test_B6_a_value_of_the_clients_own_is_the_clients_to_mend(own: dict[str, Any]) -> None:
+    play = Play(chat(n=2, **own))
+    play.fails(0, status(400, TOO_LARGE))
+    assert play.respond.status == 400 and play.reply["error"]["param"] == "seed"
+
+
+def test_B6_a_seed_that_is_refused_within_31_bits_too_stays_refused() -> None:
+    play = Play(chat(n=2, seed=2**31 - 1))
+    for _ in range(2):
+        play.fails(1, status(400, b'{"error":{"message":"bad value","param":"seed"}}'))
+    assert play.respond.status == 400
+
+
+def test_B6_a_refusal_on_a_condition_teaches_nothing() -> None:
+    play = Play(chat(n=2, top_k=3))
+    play.fails(0, status(400, b'{"error":{"message":"seed and top_k exclude each other"}}'))
+    for leg in (0, 1):
+        play.answers(leg, answer("x"))
+    assert play.opened[-1].leg.omit == {"seed"} and play.finish == "ok" and play.of(Learn) == []
+
+
+def test_refused_stream_options_of_our_own_are_left_out() -> None:
+    refused = status(400, b'{"error":{"message":"stream_options is not supported"}}')
+    play = Play(chat(stream=True))
+    play.fails(0, refused)
+    assert play.opened[-1].leg.omit == {"stream_options"}
+    play.streams(0)
+    assert play.of(Learn) == [Learn(FieldRefused("stream_options"))]
+    play = Play(chat(stream=True, stream_options={"include_usage": True}))
+    play.fails(0, refused)
+    assert play.respond.status == 400
+
+
+def test_a_field_is_left_out_once_and_then_the_refusal_stands() -> None:
+    play = Play(chat(n=2))
+    for _ in range(2):
+        play.fails(0, status(400, b'{"error":{"message":"bad seed"}}'))
+    assert play.respond.status == 400
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_R10_a_refusal_without_a_word_may_be_about_the_request_id(n: int) -> None:
+    play = Play(chat(n=n))
+    for leg in range(n):
+        play.gets(LegFailed(leg, replace(status(400), body=b"")))
+        assert play.opened[-1].leg.omit == {"request_id"}
+    for leg in range(n):
+        play.answers(leg, answer("x"))
+    assert play.of(Learn) == [Learn(FieldRefused("request_id"))]
+    assert [a.kind for a in play.anomalies] == ["request_id_refused"]
+
+
+def test_R10_twice_without_a_word_it_stands() -> None:
+    play = Play(chat())
+    for _ in range(2):
+        play.gets(LegFailed(0, replace(status(400), body=b"")))
+    assert play.respond.status == 400 and play.of(Learn) == []
+
+
+def test_seed_omitted_by_configuration_is_counted() -> None:
+    play = Play(chat(n=2, seed=4), Capability(seed=False))
+    assert [a.kind for a in play.anomalies] == ["seed_omitted"]
+
+
+STREAM_REFUSALS = [
+    status(500, b'{"error":{"code":500,"message":"Cannot use tools with stream","type":"server_error"}}'),
+    status(
+        400,
+        b'{"object":"error","message":"`prompt_logprobs` are not available when `stream=True`.",'
+        b'"type":"BadRequestError","param":"prompt_logprobs","code":400}',
+    ),
+    status(501, b'{"error":{"message":"streaming is not supported"}}'),
+]
+
+
+@pytest.mark.parametrize("refused", STREAM_REFUSALS, ids=["llama.cpp", "vLLM", "param"])
+def test_N6_a_warming_leg_that_is_refused_as_a_stream_is_asked_for_whole(refused: Failure) -> None:
+    play = Play(chat(n=2, prompt_logprobs=1), Capability(prefix_cache=True))
+    assert sent(play)["stream"] is True
+    play.fails(0, refused)
+    assert not {"stream", "stream_options"} & sent(play).keys()
+    for leg in (0, 1):
+        play.answers(leg, answer("x", tokens=1))
+    assert play.reply["usage"]["completion_tokens"] == 2 and play.of(Learn) == []
+    assert [a.kind for a in play.anomalies] == ["stream_refused"]
+
+
+def test_R4_calls_that_are_refused_as_streams_are_made_one_by_one() -> None:
+    """Their whole answers would count one choice only."""
+    play = Play(chat(n=2), Capability(None, json_usage=False))
+    play.fails(0, STREAM_REFUSALS[0])
+    assert [opened.leg.width for opened in play.opened[1:]] == [1, 1] and "stream" not in sent(play)
+    for leg in (1, 2):
+        play.answers(leg, answer("x", tokens=3))
+    assert play.reply["usage"]["completion_tokens"] == 6 and play.of(Learn) == []
+
+
+def test_a_stream_that_the_client_asked_for_is_the_clients() -> None:
+    for play in (Play(chat(n=2, stream=True), Capability(prefix_cache=True)), Play(chat(n=2))):
+        play.fails(0, STREAM_REFUSALS[1])
+        assert play.respond.status == 400
+
+
+def test_what_is_refused_in_either_form_is_the_clients() -> None:
+    play = Play(chat(n=2), Capability(prefix_cache=True))
+    play.fails(0, STREAM_REFUSALS[2])
+    play.fails(0, status(400, b'{"error":{"message":"no tools here","param":"tools"}}'))
+    assert play.reply["error"]["param"] == "tools"

@@ -1,0 +1,80 @@
+"""The desk counts: rates and their headers, guesses, and what really came."""
+
+from __future__ import annotations
+
+import pytest
+
+from nproxy.gateway.callers import Caller, Rates
+from nproxy.openai.errors import ApiError
+from tests.gateway.admission.scene import ANN, Begin, held, refusal
+
+
+async def test_rates_and_their_headers(begin: Begin) -> None:
+    scene = begin(requests_per_minute=2, tokens_per_minute=6000)
+    scene.stop_the_clock()
+    own = Caller("own", "own", rates=Rates(requests=1000, choices=10))
+    assert scene.desk.headers(ANN)["x-ratelimit-remaining-requests"] == "2"
+    assert scene.desk.headers(Caller("", "")) == {}, "who is not known has no rates"
+    async with scene.desk.admitted(ANN, "u", 1, tokens=1000) as grant:
+        assert scene.desk.headers(ANN)["x-ratelimit-remaining-tokens"] == "5000"
+        grant.spend(10, 90)
+        grant.spend(1, 99)
+    async with held(scene, 1):
+        headers = scene.desk.headers(ANN)
+    assert headers["x-ratelimit-limit-requests"] == "2"
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    assert headers["x-ratelimit-remaining-tokens"] == "5800"
+    assert headers["x-ratelimit-reset-requests"] == "1m0s"
+    error = await refusal(scene)
+    assert (error.status, error.code, error.type) == (429, "rate_limit_exceeded", "rate_limit_error")
+    assert error.headers["retry-after"] == "30"
+    assert scene.metric("nproxy_key_limited_total", key="ann", what="requests") == 1
+    assert scene.metric("nproxy_key_tokens_total", key="ann", type="completion") == 189
+    with pytest.raises(ApiError) as shut, scene.desk.door(ANN):
+        pass
+    assert shut.value.code == "rate_limit_exceeded", "it need not be asked for its body"
+    async with held(scene, 7, own):
+        assert scene.desk.headers(own)["x-ratelimit-remaining-choices"] == "3"
+        assert scene.desk.headers(own)["x-ratelimit-limit-requests"] == "1000"
+    assert (await refusal(scene, 7, own)).code == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("guess", "came", "told", "remaining"),
+    [(1000, 900, None, "5000"), (1000, 2500, None, "3500"), (1000, 2500, 10, "5990"), (9000, 7000, None, "0")],
+)
+async def test_what_came_counts_where_it_is_more_than_the_guess_and_nobody_told(
+    begin: Begin, guess: int, came: int, told: int | None, remaining: str
+) -> None:
+    scene = begin(tokens_per_minute=6000)
+    scene.stop_the_clock()
+    async with scene.desk.admitted(ANN, "u", 1, tokens=guess) as grant:
+        grant.came(200)
+        grant.came(came - 200)
+        if told is not None:
+            grant.spend(told, 0)
+    await scene.settled()
+    if came > 6000:
+        assert (await refusal(scene)).headers["retry-after"] == "10", "1,000 more than a minute's worth"
+    else:
+        async with held(scene, 1):
+            assert scene.desk.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining
+
+
+@pytest.mark.parametrize(("tokens", "remaining"), [(None, "5000"), (0, "6000"), (7000, "0")])
+async def test_a_guess_stands_unless_somebody_told(begin: Begin, tokens: int | None, remaining: str) -> None:
+    scene = begin(tokens_per_minute=6000)
+    scene.stop_the_clock()
+    async with scene.desk.admitted(ANN, "u", 1, tokens=1000) as grant:
+        if tokens == 0:
+            grant.nothing_came()
+        elif tokens:
+            grant.spend(tokens, 0)
+            grant.nothing_came()
+    await scene.settled()
+    if tokens == 7000:
+        assert (await refusal(scene)).code == "rate_limit_exceeded"
+    else:
+        async with held(scene, 1):
+            pass
+    assert scene.desk.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining

@@ -1,0 +1,109 @@
+"""Whom the desk turns away: at the door, for want of a place, for its memory's sake, or as it closes (N3, N5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from nproxy.gateway.callers import Caller
+from nproxy.openai.errors import ApiError
+from tests.gateway.admission.scene import ANN, BOB, Begin, Visitor, held, refusal
+
+
+async def test_N5_too_long(begin: Begin) -> None:
+    scene = begin(inflight_choices=2, queue_seconds=0.05)
+    async with held(scene, 2):
+        late = await refusal(scene)
+    assert (late.status, late.code) == (429, "overloaded")
+    assert 1 <= int(late.headers["retry-after"]) <= 60
+    assert int(late.headers["retry-after-ms"]) >= 1000
+    assert scene.metric("nproxy_requests_refused_total", reason="timeout") == 1
+    assert scene.metric("nproxy_queue_wait_seconds_count", outcome="timeout") == 1
+
+
+async def test_N5_too_full(begin: Begin) -> None:
+    scene = begin(inflight_choices=2, queue_choices=2, queue_seconds=600)
+    first = Visitor(scene.desk, ANN, 2)
+    await first.inside.wait()
+    waits = Visitor(scene.desk, BOB, 2)
+    await scene.settled()
+    full = await refusal(scene, 2, BOB)
+    assert (full.status, full.code) == (429, "overloaded")
+    assert scene.metric("nproxy_requests_refused_total", reason="queue_full") == 1
+    assert scene.metric("nproxy_queue_wait_seconds_count", outcome="refused") == 1
+    await first.left()
+    await waits.left()
+
+
+async def test_the_door_is_shut_for_whom_the_queue_is_full_until_there_is_room(begin: Begin) -> None:
+    scene = begin(inflight_choices=2, queue_choices=1)
+    first = Visitor(scene.desk, ANN, 2)
+    await first.inside.wait()
+    waits = Visitor(scene.desk, ANN, 1)
+    await scene.settled()
+    with scene.desk.door(ANN):
+        pass
+    await refusal(scene)
+    with pytest.raises(ApiError) as shut, scene.desk.door(ANN):
+        pass
+    assert shut.value.status == 429
+    assert "retry-after" in shut.value.headers
+    assert scene.metric("nproxy_queue_wait_seconds_count", outcome="refused") == 2
+    with scene.desk.door(BOB):
+        pass
+    await first.left()
+    await waits.left()
+    await scene.settled()
+    with scene.desk.door(ANN):
+        pass
+
+
+async def test_N3_wider_than_a_limit_is_the_clients_fault(begin: Begin) -> None:
+    scene = begin(max_inflight=6, inflight_choices=10, per_key_choices=8)
+    for caller, choices, limit in ((ANN, 7, 6), (Caller("c", "c", choices=3), 4, 3)):
+        error = await refusal(scene, choices, caller)
+        assert (error.status, error.param, error.code) == (400, "n", "integer_above_max_value")
+        assert str(limit) in error.message
+    assert (await refusal(scene, 9, upstream="elsewhere")).message.endswith("at most 8 are served.")
+
+
+async def test_while_draining_who_waits_is_served_and_who_would_wait_is_not(begin: Begin) -> None:
+    scene = begin(inflight_choices=2)
+    first = Visitor(scene.desk, ANN, 2)
+    await first.inside.wait()
+    waits = Visitor(scene.desk, BOB, 2)
+    await scene.settled()
+    scene.desk.draining = True
+    error = await refusal(scene)
+    assert (error.status, error.code) == (503, "shutting_down")
+    await first.left()
+    await waits.left()
+    async with held(scene, 2):
+        pass
+
+
+async def test_memory_is_looked_at_at_the_door(begin: Begin) -> None:
+    scene = begin(memory_mib=1)
+    with pytest.raises(ApiError) as short, scene.desk.door(ANN):
+        pass
+    assert (short.value.status, short.value.code) == (503, "overloaded")
+    assert "retry-after" in short.value.headers
+    assert scene.metric("nproxy_shed_total", reason="memory") == 1
+    assert scene.metric("nproxy_requests_refused_total", reason="memory") == 1
+
+
+async def test_bodies_are_bounded_together(begin: Begin) -> None:
+    scene = begin()
+    scene.desk.bodies.limit = 100
+    with scene.desk.door(ANN) as alone:
+        alone.reach(150)
+        with pytest.raises(ApiError) as refused, scene.desk.door(ANN) as other:
+            other.reach(1)
+        assert refused.value.status == 503
+    assert scene.desk.bodies.held == 0
+    with scene.desk.door(ANN) as one, scene.desk.door(BOB) as other:
+        one.reach(50)
+        other.reach(20)
+        other.reach(50)
+        other.reach(10)
+        assert scene.desk.bodies.held == 100
+    assert scene.metric("nproxy_shed_total", reason="bodies") == 1
