@@ -117,10 +117,11 @@ def check(context: click.Context, /, file: Path) -> None:
       nproxy check nproxy.yaml
       nproxy check nproxy.yaml && systemctl reload nproxy
     """
-    from nproxy.config import ConfigError, load, summarise
+    from nproxy.config import ConfigError, Source, summarise
 
+    reading = Source(file).read()
     try:
-        summary = summarise(load(file))
+        summary = summarise(reading.checked(), reading.keys)
     except ConfigError as error:
         click.echo(error, err=True)
         context.exit(WRONG_USE)

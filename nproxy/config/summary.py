@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import SecretStr
 
 from nproxy.config.engine import Engine
-from nproxy.config.keys import read_keys
+from nproxy.config.keys import Key
 from nproxy.config.replicas import DnsName, Replica
 from nproxy.config.settings import Admin, Auth, Config, Limits, Listen, NPolicy, Pages, Passthrough, Telemetry, loopback
 from nproxy.config.upstream import Upstream
 from nproxy.config.values import NativeUpTo
 
 
-def summarise(config: Config) -> str:
-    """Describe a configuration in a few lines; keys are named and counted, not shown.
-
-    Reads the file of keys; raises ConfigError where it cannot be used any more.
-    """
+def summarise(config: Config, keys: Sequence[Key]) -> str:
+    """Describe a configuration in a few lines; keys, those of the keys file, are named and counted, not shown."""
     lines = [("listen", _listen(config.listen))]
     if config.engine is not None:
         lines.append(("engine", _engine(config.engine)))
@@ -24,7 +23,7 @@ def summarise(config: Config) -> str:
     lines += [
         ("n", _n_policy(config.n_policy)),
         ("limits", _limits(config.limits)),
-        ("auth", _open_to(config.listen) if config.auth is None else _auth(config.auth)),
+        ("auth", _open_to(config.listen) if config.auth is None else _auth(config.auth, keys)),
         ("paths", _paths(config.passthrough)),
         ("pages", _pages(config.pages)),
         ("telemetry", _telemetry(config.telemetry, moved=config.admin is not None)),
@@ -112,10 +111,10 @@ def _limits(limits: Limits) -> str:
     ) + (f"; of one key {', '.join(rates)}" if rates else "")
 
 
-def _auth(auth: Auth) -> str:
+def _auth(auth: Auth, keys: Sequence[Key]) -> str:
     if auth.api_keys_file is None:
         return "one key"
-    names = [key.name + (" (disabled)" if key.disabled else "") for key in read_keys(auth.api_keys_file)]
+    names = [key.name + (" (disabled)" if key.disabled else "") for key in keys]
     return f"{_counted(len(names), 'key')}: {', '.join(names)}"
 
 

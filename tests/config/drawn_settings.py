@@ -89,7 +89,7 @@ def _check(reading: Reading) -> None:
         assert reading.problems
         return
     assert not reading.problems
-    assert CANARY not in summarise(reading.config) + repr(reading)
+    assert CANARY not in summarise(reading.config, reading.keys) + repr(reading)
     assert from_message(json.loads(json.dumps(reading.message()))) == reading.config
     assert needs_restart(reading.config, reading.config, reading.tree) == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from nproxy.config import ConfigError, Reading, Source, Tree, from_message, needs_restart, read_keys
+from nproxy.config import ConfigError, Reading, Source, Tree, from_message, needs_restart, read_keys, summarise
 from nproxy.config.loading import keys_from_message
 from nproxy.config.tree import Origin
 from nproxy.config.watching import digest
@@ -83,6 +83,14 @@ def test_keys_go_to_another_process_as_they_were_read(tmp_path: Path) -> None:
     file.unlink()
     assert keys_from_message(message) == keys
     assert "sha256" not in repr(reading)
+
+
+def test_a_summary_names_the_keys_that_were_read(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"keys: [{{name: ann, hash: 'sha256:{'0' * 64}'}}]")
+    reading = read(tmp_path, BASE + "auth: {api_keys_file: keys.yaml}")
+    file.write_text("half wri")
+    assert "1 key: ann" in summarise(reading.checked(), reading.keys)
 
 
 def test_a_secret_is_in_no_repr_of_a_reading(tmp_path: Path) -> None:
