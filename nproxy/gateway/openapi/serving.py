@@ -8,8 +8,7 @@ from collections.abc import Callable
 from nproxy.config import Config
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.openapi.fragments import Fragment
-from nproxy.gateway.pages.files import File
-from nproxy.gateway.pages.site import tell
+from nproxy.gateway.representation import Representation, tell
 from nproxy.openai.jsonvalue import dumps
 
 
@@ -20,13 +19,13 @@ class OpenApi:
 
     def __init__(self, write: Callable[[Config], Fragment]) -> None:
         self._write = write
-        self._kept: tuple[Config, File] | None = None
+        self._kept: tuple[Config, Representation] | None = None
 
     async def serve(self, exchange: Exchange, config: Config) -> None:
         """Answer with the document of this configuration, or with 304 where the client has it. Raises ClientLeft."""
         if self._kept is None or self._kept[0] is not config:
-            self._kept = config, await asyncio.to_thread(self._file, config)
+            self._kept = config, await asyncio.to_thread(self._written, config)
         await tell(exchange, self._kept[1])
 
-    def _file(self, config: Config) -> File:
-        return File.of(dumps(self._write(config)), "application/json")
+    def _written(self, config: Config) -> Representation:
+        return Representation.of(dumps(self._write(config)), "application/json")

@@ -6,18 +6,20 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-from aiohttp import hdrs
-from aiohttp.helpers import ETAG_ANY
-from aiohttp.web_request import BaseRequest
 
 from nproxy.config import Pages
 from nproxy.gateway.exchange import Exchange
-from nproxy.gateway.pages.files import TYPES, File, takes_gzip
+from nproxy.gateway.pages.policy import Page, headers_of
+from nproxy.gateway.representation import Representation, tell
 
-Page = Literal["playground", "docs"]
-"""A folder beside this file, and the setting that switches it on."""
+TYPES: Mapping[str, str] = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
+"""Files with other endings are not served."""
 
 ADDRESSES: Mapping[Page, str] = {"playground": "/", "docs": "/docs"}
 """Where each page's index.html is; its other files are below its own name, so that relative links lead to them."""
@@ -40,7 +42,7 @@ class Site:
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._places = dict(_places(folder))
-        self._files: dict[Path, File] = {}
+        self._files: dict[Path, Representation] = {}
 
     def find(self, settings: Pages, method: str, path: str) -> Place | None:
         """The file that a request is for, None where it is for none. Other methods than GET and HEAD mean no page."""
@@ -53,19 +55,8 @@ class Site:
         """Answer with a file, or with 304 where the client has it. Raises ClientLeft."""
         file = self._files.get(place.path)
         if file is None:
-            file = self._files[place.path] = await asyncio.to_thread(File.read, place.path)
+            file = self._files[place.path] = await asyncio.to_thread(_read, place)
         await tell(exchange, file)
-
-
-async def tell(exchange: Exchange, file: File) -> None:
-    """Answer with it, or with 304 where the client has it. Raises ClientLeft."""
-    headers = file.headers()
-    if _has(exchange.request, file):
-        await exchange.respond(304, b"", headers, file.content_type)
-    elif file.zipped is not None and takes_gzip(exchange.request.headers.get(hdrs.ACCEPT_ENCODING, "")):
-        await exchange.respond(200, file.zipped, {**headers, hdrs.CONTENT_ENCODING: "gzip"}, file.content_type)
-    else:
-        await exchange.respond(200, file.body, headers, file.content_type)
 
 
 def _places(folder: Path) -> Iterator[tuple[str, Place]]:
@@ -76,6 +67,5 @@ def _places(folder: Path) -> Iterator[tuple[str, Place]]:
                 yield (address if name == f"{page}/index.html" else f"/{name}"), Place(page, path)
 
 
-def _has(request: BaseRequest, file: File) -> bool:
-    known = request.if_none_match or ()
-    return any(tag.value in (ETAG_ANY, file.tag.value) for tag in known)
+def _read(place: Place) -> Representation:
+    return Representation.of(place.path.read_bytes(), TYPES[place.path.suffix], headers_of(place.page))

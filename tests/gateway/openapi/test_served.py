@@ -38,8 +38,8 @@ DOCUMENT = gateway_document(Config.model_validate({"n_policy": {"max_n": drawn_r
 
 def test_every_route_is_in_it() -> None:
     there = {(path, method.upper()) for path, method, _ in operations(gateway_document(Config()))}
-    for path, (methods, _) in routes._OWN.items():
-        for method in methods:
+    for path, endpoint in routes._OWN.items():
+        for method in endpoint.methods:
             assert method == "HEAD" or (path, method) in there
     assert {(routes._MODEL + "{model}", "GET"), *((address, "GET") for address in ADDRESSES.values())} <= there
     for root in DEFAULT_PASSTHROUGH:
