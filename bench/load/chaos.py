@@ -19,8 +19,9 @@ from typing import Any
 
 import psutil
 
+from bench.load.ask import Ask, Outcome
 from bench.load.bar import Result
-from bench.load.client import Ask, Client, Outcome
+from bench.load.client import Client
 from bench.load.stand import Gateway, Stand, Watch, settings
 from bench.load.tape import Tape
 from tests.fakes.chaos import ChaosProxy, Fault, drawn

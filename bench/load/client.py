@@ -10,140 +10,17 @@ was asked; nothing is stored but how far each choice has got.
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import orjson
 
-from bench.load.talk import PROMPT_TOKENS, RING, WIDTH, start
+from bench.load.ask import Ask, How, Outcome
+from bench.load.check import Check, Wrong
 from bench.load.tape import Tape
-
-Kind = Literal["ok", "wrong", "refused", "error", "cut", "left", "hang"]
-How = Literal["close", "reset", "half-close"]
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One request. leave: after so many seconds the client goes, in the way of `how`.
-
-    cuts: answers of the upstream are cut, and where that is behind the text, nobody knows what it cost: an answer may
-    lack its usage.
-    """
-
-    seed: int
-    n: int
-    tokens: int
-    stream: bool = True
-    leave: float | None = None
-    how: How = "close"
-    cuts: bool = False
-
-    def http(self, key: str) -> bytes:
-        """The request's bytes."""
-        body: dict[str, Any] = {
-            "model": "load",
-            "messages": [{"role": "user", "content": "Say what your seed says."}],
-            "n": self.n,
-            "seed": self.seed,
-            "max_tokens": self.tokens,
-        }
-        if self.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        data = json.dumps(body).encode()
-        authorization = f"Authorization: Bearer {key}\r\n" if key else ""
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: load\r\n{authorization}Content-Type: application/json\r\n"
-        return head.encode() + b"Content-Length: %d\r\n\r\n" % len(data) + data
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a request ended.
-
-    ok: every byte of every choice was right, and nothing was missing. refused: 429 or 503 before the stream began.
-    error: another status, or an error event. cut: the connection ended before the answer. seconds: to its end. first:
-    to its first text. port: the client's.
-    """
-
-    kind: Kind
-    detail: str = ""
-    status: int = 0
-    seconds: float = 0.0
-    first: float | None = None
-    port: int = 0
-
-
-class Wrong(Exception):
-    """The answer is not what was asked for."""
-
-
-class _Check:
-    """An answer held against what it must be. said: characters of each choice so far."""
-
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._starts = [start(ask.seed + index) for index in range(ask.n)]
-        self.said = [0] * ask.n
-        self._finished = [False] * ask.n
-        self._usage = False
-        self.done = False
-        self.error: str | None = None
-
-    def event(self, data: bytes) -> int:
-        """Take one event; gives how many characters of text it brought. Raises Wrong."""
-        if self.done or self.error is not None:
-            raise Wrong(f"something behind the end: {data[:100]!r}")
-        if data == b"[DONE]":
-            self._end()
-            return 0
-        chunk = orjson.loads(data)
-        if "error" in chunk:
-            self.error = str(chunk["error"].get("message"))
-            return 0
-        if (usage := chunk.get("usage")) is not None:
-            self._count(usage)
-        brought = 0
-        for choice in chunk["choices"]:
-            brought += self._take(choice["index"], choice["delta"].get("content") or "", choice["finish_reason"])
-        return brought
-
-    def whole(self, body: bytes) -> None:
-        """Take a whole answer in JSON form. Raises Wrong."""
-        answer = orjson.loads(body)
-        if sorted(choice["index"] for choice in answer["choices"]) != list(range(self._ask.n)):
-            raise Wrong("not the choices that were asked for")
-        for choice in answer["choices"]:
-            self._take(choice["index"], choice["message"]["content"], choice["finish_reason"])
-        self._count(answer["usage"])
-        self._end()
-
-    def _take(self, index: int, text: str, finish: str | None) -> int:
-        if text:
-            at = self.said[index]
-            if self._finished[index] or not RING.startswith(text, self._starts[index] + at):
-                raise Wrong(f"choice {index} says {text!r} at {at}")
-            self.said[index] = at + len(text)
-        if finish is not None:
-            if finish != "length" or self._finished[index] or self.said[index] != self._ask.tokens * WIDTH:
-                raise Wrong(f"choice {index} ends by {finish} at {self.said[index]}")
-            self._finished[index] = True
-        return len(text)
-
-    def _count(self, usage: dict[str, int]) -> None:
-        expected = (PROMPT_TOKENS, self._ask.tokens * self._ask.n)
-        if self._usage or (usage["prompt_tokens"], usage["completion_tokens"]) != expected:
-            raise Wrong(f"usage {usage} instead of {expected}")
-        self._usage = True
-
-    def _end(self) -> None:
-        if not all(self._finished):
-            raise Wrong(f"the answer is over, and its choices are not: {self.said}")
-        if not self._usage and not self._ask.cuts:
-            raise Wrong("no usage")
-        self.done = True
 
 
 @dataclass(slots=True)
@@ -153,7 +30,7 @@ class _Reading(asyncio.Protocol):
     tape: Tape
     transport: asyncio.Transport | None = None
     ended: asyncio.Future[Outcome] | None = None
-    check: _Check | None = None
+    check: Check | None = None
     asked_at: float = 0.0
     first: float | None = None
     last: float = 0.0
@@ -179,7 +56,7 @@ class _Reading(asyncio.Protocol):
         """Send a request; gives what becomes of it."""
         assert self.transport is not None
         self.ended = asyncio.get_running_loop().create_future()
-        self.check = _Check(ask)
+        self.check = Check(ask)
         self._status, self._length, self._buffer, self._events = 0, None, b"", b""
         self._body.clear()
         self.first, self.asked_at = None, self._clock()

@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from bench.load.ask import Ask
 from bench.load.bar import Result
-from bench.load.client import Ask, Client
+from bench.load.client import Client
 from bench.load.stand import Gateway, Stand, Usage, demand_files, mebibytes, settings
 from bench.load.tape import Tape
 

@@ -6,8 +6,9 @@ import asyncio
 import random
 from typing import get_args
 
+from bench.load.ask import Ask, How
 from bench.load.bar import Result
-from bench.load.client import Ask, Client, How
+from bench.load.client import Client
 from bench.load.stand import Gateway, Stand, Upstream, Usage, Watch, settings
 from bench.load.tape import Tape
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+from bench.load.ask import Ask
 from bench.load.bar import Result
-from bench.load.client import Ask, Client
+from bench.load.client import Client
 from bench.load.stand import Gateway, Stand, Watch, settings
 from bench.load.talk import WIDTH
 from bench.load.tape import Tape

@@ -7,8 +7,9 @@ import signal
 import time
 from typing import Any
 
+from bench.load.ask import Ask
 from bench.load.bar import Result
-from bench.load.client import Ask, Client
+from bench.load.client import Client
 from bench.load.stand import Gateway, Stand, Watch, settings
 from bench.load.tape import Tape
 

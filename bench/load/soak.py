@@ -6,8 +6,9 @@ import asyncio
 import statistics
 import time
 
+from bench.load.ask import Ask
 from bench.load.bar import Result
-from bench.load.client import Ask, Client
+from bench.load.client import Client
 from bench.load.stand import Gateway, Stand, Usage, mebibytes, settings
 from bench.load.tape import Tape
 

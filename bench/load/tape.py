@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from bench.load.client import Outcome
+from bench.load.ask import Outcome
 
 _BOUNDS = [0.0001 * 1.05**number for number in range(320)]
 """Upper bounds of a histogram's classes, in seconds."""

@@ -6,8 +6,9 @@ import asyncio
 import time
 from typing import Any
 
+from bench.load.ask import Ask
 from bench.load.bar import Result
-from bench.load.client import Ask, Client
+from bench.load.client import Client
 from bench.load.stand import Stand, Watch, demand_files, settings
 from bench.load.talk import WIDTH
 from bench.load.tape import Tape

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.load.client import Ask, Client, Outcome
+from bench.load.ask import Ask, Outcome
+from bench.load.client import Client
 from bench.load.stand import Upstream, settings, stand
 from bench.load.tape import Tape
 from tests.fakes.behaviour import said

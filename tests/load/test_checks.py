@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bench.load.__main__ import main
+from bench.load.ask import Ask, Outcome
 from bench.load.bars import BARS
-from bench.load.client import Ask, Client, Outcome
+from bench.load.client import Client
 from bench.load.talk import MOST_TOKENS, RING, WIDTH, start, text, token, written
 from bench.load.tape import Histogram, Tape
 from tests.fakes.upstream import raw_server
