@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import psutil
-
 from nproxy import models
 from tests.compatibility.installing import llama_cpp
 from tests.real.processes import Server, free_port, server
@@ -66,17 +64,9 @@ class Pair:
 
     def busy_seconds(self) -> list[float]:
         """What each has computed so far."""
-        return [
-            sum(sum(process.cpu_times()[:2]) for process in (psutil.Process(one.process.pid), *one.children()))
-            for one in self.servers
-        ]
+        return [sum(sum(process.cpu_times()[:2]) for process in one.family()) for one in self.servers]
 
     def kill_the_busier(self, before: list[float]) -> None:
         """Kill the one that has computed more since `before`, with all its processes."""
         spent = [now - then for now, then in zip(self.busy_seconds(), before, strict=True)]
-        victim = self.servers[spent.index(max(spent))]
-        family = victim.children()
-        victim.process.kill()
-        for process in family:
-            process.kill()
-        victim.process.wait()
+        self.servers[spent.index(max(spent))].kill()

@@ -75,7 +75,7 @@ async def load(url: str, pair: Pair, rate: float, times: tuple[float, float, flo
     before, stopped, after = times
     began = time.monotonic()
     stopped_at = began + before
-    family = [pair.servers[0].process.pid, *(child.pid for child in pair.servers[0].children())]
+    family = [process.pid for process in pair.servers[0].family()]
     asked: list[asyncio.Task[Request]] = []
     signals = [(stopped_at, signal.SIGSTOP), (stopped_at + stopped, signal.SIGCONT)]
     client = httpx.AsyncClient(timeout=PATIENCE, trust_env=False, limits=httpx.Limits())

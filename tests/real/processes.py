@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,17 @@ class Server:
     def children(self) -> list[psutil.Process]:
         """All processes below this one."""
         return psutil.Process(self.process.pid).children(recursive=True)
+
+    def family(self) -> list[psutil.Process]:
+        """This process, and all below it."""
+        return [psutil.Process(self.process.pid), *self.children()]
+
+    def kill(self) -> None:
+        """End the whole family, as the system does that is out of memory."""
+        for process in self.family():
+            with suppress(psutil.NoSuchProcess):  # it may have ended with its parent
+                process.kill()
+        self.process.wait()
 
 
 def free_port() -> int:

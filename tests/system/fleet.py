@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-import psutil
 
 from tests.conformance.reading import Reading
 from tests.real.metrics import metric
@@ -92,16 +91,10 @@ class Fleet:
         """How many legs went on."""
         return metric(self.gateway.url, "nproxy_resumes_total", upstream=NAME, how=how, outcome="ok")
 
-    def kill(self, label: str) -> None:
-        """End a server and all its processes, as the system does that is out of memory."""
-        for process in self._processes(label):
-            process.kill()
-        self.servers[label].process.wait()
-
     @contextmanager
     def stopped(self, label: str) -> Iterator[None]:
         """Stop all processes of a server, and let them go on afterwards."""
-        processes = self._processes(label)
+        processes = self.servers[label].family()
         try:
             for process in processes:
                 process.suspend()
@@ -109,10 +102,6 @@ class Fleet:
         finally:
             for process in processes:
                 process.resume()
-
-    def _processes(self, label: str) -> list[psutil.Process]:
-        server = self.servers[label]
-        return [psutil.Process(server.process.pid), *server.children()]
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -55,7 +55,7 @@ async def killed(fleet: Fleet, how: str) -> None:
         if victim is None and fleet.midway(reading):
             victim = fleet.at_work()
             assert victim is not None
-            fleet.kill(victim)
+            fleet.servers[victim].kill()
     assert victim is not None
     assert reading.texts == undisturbed.texts
     assert reading.finishes == undisturbed.finishes
