@@ -3,120 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import unquote
 
 from aiohttp import hdrs
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
-from nproxy.config import Passthrough
 from nproxy.gateway import generate, introspect, models, passthrough
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
+from nproxy.gateway.pages.site import Place
 from nproxy.gateway.paths import passes
-from nproxy.openai.errors import unknown_url, wrong_method
+from nproxy.openai.errors import loop_detected, unknown_url, wrong_method
 
 Serve = Callable[[App, Exchange], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What a path means.
+
+    name: in metrics and logs, one of a few. methods: those that it takes, none for any. introspection: it asks about
+    the gateway itself. keyless: who looks after processes has no key, nor has a page.
+    """
+
+    name: str
+    serve: Serve
+    methods: tuple[str, ...] = ()
+    introspection: bool = False
+    keyless: bool = False
+
+
+_GET = ("GET", "HEAD")
+_MODEL = "/v1/models/"
 
 
 async def _openapi(app: App, exchange: Exchange) -> None:
     await app.openapi.serve(exchange, app.config)
 
 
-_GET = ("GET", "HEAD")
+async def _one_model(app: App, exchange: Exchange) -> None:
+    await models.one_model(app, exchange, unquote(exchange.path.removeprefix(_MODEL)))
 
-_OWN: Mapping[str, tuple[tuple[str, ...], Serve]] = {
-    "/v1/chat/completions": (("POST",), generate.chat),
-    "/v1/completions": (("POST",), generate.completions),
-    "/v1/models": (_GET, models.list_models),
-    "/health": (_GET, introspect.health),
-    "/ready": (_GET, introspect.ready),
-    "/metrics": (_GET, introspect.metrics),
-    "/status": (_GET, introspect.status),
-    "/openapi.json": (_GET, _openapi),
+
+async def _page(place: Place, app: App, exchange: Exchange) -> None:
+    await app.site.serve(exchange, place)
+
+
+async def _nothing(app: App, exchange: Exchange) -> None:
+    raise unknown_url()
+
+
+async def _on_the_admin_port(app: App, exchange: Exchange) -> None:
+    raise unknown_url("It is served on the admin port.")
+
+
+_OWN: Mapping[str, Endpoint] = {
+    "/v1/chat/completions": Endpoint("chat/completions", generate.chat, ("POST",)),
+    "/v1/completions": Endpoint("completions", generate.completions, ("POST",)),
+    "/v1/models": Endpoint("models", models.list_models, _GET),
+    "/health": Endpoint("health", introspect.health, _GET, introspection=True, keyless=True),
+    "/ready": Endpoint("ready", introspect.ready, _GET, introspection=True, keyless=True),
+    "/metrics": Endpoint("metrics", introspect.metrics, _GET, introspection=True),
+    "/status": Endpoint("status", introspect.status, _GET, introspection=True),
+    "/openapi.json": Endpoint("openapi.json", _openapi, _GET, introspection=True, keyless=True),
 }
+"""By path. Metrics and status tell models and callers, and need a key."""
 
-_INTROSPECTION = frozenset({"/health", "/ready", "/metrics", "/status", "/openapi.json"})
+_ADMINS = {path: replace(_OWN[path], serve=_on_the_admin_port, methods=()) for path in ("/metrics", "/status")}
+"""What stands instead where there is an admin port."""
 
-_OPEN = frozenset({"/health", "/ready", "/openapi.json"})
-"""Shown without a key: who looks after processes has none, nor has a page. Metrics and status tell models and callers,
-and need one."""
-
-_ADMINS = frozenset({"/metrics", "/status"})
-"""Not here where there is an admin port."""
-
-_MODEL = "/v1/models/"
+_ONE_MODEL = Endpoint("models", _one_model, _GET)
+_PASSED = Endpoint("passthrough", passthrough.serve)
+_OTHER = Endpoint("other", _nothing)
 
 
 async def dispatch(app: App, request: BaseRequest) -> StreamResponse:
     """Answer one request: the handler that the server calls."""
     target = origin_form(request.raw_path)
-    path = _path_of(target)
-    introspection = path in _INTROSPECTION or app.site.find(app.config.pages, request.method, path) is not None
-    return await app.handle(request, target, _route, introspection=introspection)
+    endpoint = _endpoint(app, request.method, target.partition("?")[0])
+    return await app.handle(request, target, partial(_route, endpoint), introspection=endpoint.introspection)
 
 
-async def _route(app: App, exchange: Exchange) -> None:
+async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
     request, edge = exchange.request, app.edge
     exchange.client = edge.client(request)
     exchange.cors = edge.cors.answer(request.headers.get(hdrs.ORIGIN))
     if (wrong := refusal(request)) is not None:
         exchange.closing = True
         raise wrong
-    path = _path_of(exchange.target)
-    exchange.endpoint = _endpoint(app.config.passthrough, path)
+    if app.upstreams.pseudonym.among(request.headers.getall(hdrs.VIA, ())):
+        raise loop_detected()
     if (preflight := edge.cors.preflight(request.method, request.headers)) is not None:
         exchange.endpoint = "preflight"
         await exchange.respond(204, b"", preflight)
         return
-    if (place := app.site.find(app.config.pages, request.method, path)) is not None:
-        exchange.endpoint = place.page
-        await app.site.serve(exchange, place)
-        return
-    if path not in _OPEN:
+    exchange.endpoint = endpoint.name
+    if not endpoint.keyless:
         exchange.caller = edge.caller(request, exchange.client)
         exchange.headers.update(app.desk.headers(exchange.caller))
-    own = _OWN.get(path)
-    if path in _ADMINS and app.config.admin is not None:
-        raise unknown_url("It is served on the admin port.")
-    if own is not None:
-        methods, serve = own
-        _check_method(request, methods)
-        await serve(app, exchange)
-        return
-    _refuse_escapes(path)
+    if endpoint.methods and request.method not in endpoint.methods:
+        raise wrong_method(endpoint.methods)
+    await endpoint.serve(app, exchange)
+
+
+def _endpoint(app: App, method: str, path: str) -> Endpoint:
+    """What a path means, whether or not it may be asked for. One that may be read as another path means nothing."""
+    if (own := _OWN.get(path)) is not None:
+        return own if app.config.admin is None else _ADMINS.get(path, own)
+    if (place := app.site.find(app.config.pages, method, path)) is not None:
+        return Endpoint(place.page, partial(_page, place), introspection=True, keyless=True)
     if path.startswith(_MODEL):
-        _check_method(request, _GET)
-        await models.one_model(app, exchange, unquote(path.removeprefix(_MODEL)))
-        return
-    if not passes(app.config.passthrough, path):
-        raise unknown_url()
-    await passthrough.serve(app, exchange)
+        found = _ONE_MODEL
+    elif passes(app.config.passthrough, path):
+        found = _PASSED
+    else:
+        return _OTHER
+    return replace(found, serve=_nothing, methods=()) if _is_ambiguous(path) else found
 
 
-def _endpoint(settings: Passthrough, path: str) -> str:
-    """What a path is called in metrics and logs, whether or not it may be asked for: one of a few names."""
-    if path in _OWN:
-        return path.removeprefix("/v1").removeprefix("/")
-    if path.startswith(_MODEL):
-        return "models"
-    return "passthrough" if passes(settings, path) else "other"
-
-
-def _path_of(target: str) -> str:
-    return target.partition("?")[0]
-
-
-def _check_method(request: BaseRequest, methods: tuple[str, ...]) -> None:
-    if request.method not in methods:
-        raise wrong_method(methods)
-
-
-def _refuse_escapes(path: str) -> None:
-    """Refuse paths that an upstream might read as another path than we do: `//`, dot segments however encoded."""
+def _is_ambiguous(path: str) -> bool:
+    """Whether an upstream might read a path as another one than we do: `//`, dot segments however encoded."""
     decoded = unquote(unquote(path, errors="replace"), errors="replace")
     segments = decoded.split("/")
     suspicious = "//" in path or "\\" in decoded or any(ord(c) < 32 or ord(c) == 127 for c in decoded)
-    if not path.startswith("/") or suspicious or "." in segments or ".." in segments:
-        raise unknown_url()
+    return not path.startswith("/") or suspicious or "." in segments or ".." in segments
