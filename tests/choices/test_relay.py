@@ -347,7 +347,7 @@ def test_patched_bytes_say_what_full_writing_would(said: list[str], nulls: bool,
     events = [delta("", role="assistant", top=top), *(delta(s, top=top) for s in said), delta(finish="stop", top=top)]
     play = Play(chat(stream=True, **options), ALIASED if alias else NATIVE)
     play.streams(0, *events, DONE)
-    for event, frame in zip(events, play.frames, strict=False):
+    for event, frame in zip(events, play.frames[: len(events)], strict=True):
         wanted = json.loads(event)
         wanted.pop("usage", None)
         wanted |= ({"usage": None} if asked else {}) | ({"model": MODEL} if alias else {})
