@@ -406,7 +406,7 @@ _ROUTING = [
         "if False:",
     ),
     ("Q2", CHOICES + "merging.py", "shown=settings.shown_model if aliased else None", "shown=None"),
-    ("Q3", GATEWAY + "legs.py", "together=capability.prefix_cache", "together=False"),
+    ("Q3", GATEWAY + "legs.py", "together, placed = capability.prefix_cache,", "together, placed = False,"),
     ("Q3", UPSTREAMS + "permits.py", "        if place is not None:\n            return (place,)\n", ""),
     ("N6", CHOICES + "compose.py", 'if request.stream or "stream" in leg.omit:', "if request.stream:"),
     ("N6", CHOICES + "plan.py", "warm = capability.prefix_cache and", "warm = False and"),
