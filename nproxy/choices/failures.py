@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.retry import servers_error
+from nproxy.choices.retry import LOOP_DETECTED, servers_error
 from nproxy.openai.errors import (
     ApiError,
     invalid_request,
@@ -20,7 +20,7 @@ from nproxy.openai.errors import (
 
 _REQUEST_AT_FAULT, _REFUSED, _LIMITED, _BROKEN, _LATE = range(5)  # most telling first
 
-_DOWN = frozenset({502, 503, 504, 529})  # a 500 may be the request's doing, and would be so elsewhere
+_DOWN = frozenset({502, 503, 504, LOOP_DETECTED, 529})  # a 500 may be the request's doing, and would be so elsewhere
 _UPSTREAMS_OWN = frozenset(FailureKind) - {
     FailureKind.STATUS,
     FailureKind.IN_BAND,

@@ -9,6 +9,8 @@ LONGEST_PAUSE_SECONDS = 4.0
 LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more has no room: the client is told, and waits itself
 
 _STATUSES = frozenset({429, 502, 503, 504, 529})  # "come again"; other answers would only be repeated
+LOOP_DETECTED = 508
+"""The way through this replica leads back to who asks; another one's may not (RFC 5842, section 7.2)."""
 _KINDS = frozenset(
     {
         FailureKind.CONNECT,
@@ -33,7 +35,7 @@ def retryable(failure: Failure) -> bool:
     if not failure.elsewhere and (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER_SECONDS:
         return False
     if failure.kind is FailureKind.STATUS:
-        return failure.status in _STATUSES
+        return failure.status in _STATUSES or (failure.status == LOOP_DETECTED and failure.elsewhere)
     return failure.kind in _KINDS or servers_error(failure)
 
 

@@ -35,6 +35,7 @@ from nproxy.telemetry.metrics import Metrics
 from nproxy.telemetry.tracing import Tracer
 from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.upstreams import Upstreams
+from nproxy.upstreams.via import Pseudonym
 
 MOST_CHOICES = 512
 """Prompts x n of one request."""
@@ -45,7 +46,7 @@ log = logging.getLogger("nproxy.gateway")
 class App:
     """The state of one gateway process. Made inside the event loop; `close` once.
 
-    keys: those of the keys file.
+    keys: those of the keys file. pseudonym: what the gateway is called, where other processes are a part of it.
     config: what is served; it changes, so what is read once is to be held. history: since when, and the last reload.
     whole: who speaks for all processes, tell_lesson: who hears of new lessons; None where this is the only process.
     draining: no new work is welcome; /ready says so. leaving: another process is in this one's place; connections end
@@ -53,10 +54,16 @@ class App:
     ask about the gateway itself.
     """
 
-    def __init__(self, config: Config, keys: Sequence[Key] = (), engine_socket: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        keys: Sequence[Key] = (),
+        engine_socket: Path | None = None,
+        pseudonym: Pseudonym | None = None,
+    ) -> None:
         edge = Edge.of(config, keys)
         self.shown = None if config.listen.tls is None else Shown(config.listen.tls)
-        self.upstreams = Upstreams(config, engine_socket)
+        self.upstreams = Upstreams(config, engine_socket, pseudonym or Pseudonym())
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
         self.aside = Aside()
         self.site = Site()

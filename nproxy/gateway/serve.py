@@ -26,6 +26,7 @@ from nproxy.telemetry.loop_lag import LagProbe
 from nproxy.telemetry.metrics import CommonMetrics
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.tasks import beside
+from nproxy.upstreams.via import Pseudonym
 
 AFTER_DRAIN_SECONDS = 1.0
 """What is left of a request when the drain limit has passed has so long to say its last word."""
@@ -126,14 +127,16 @@ async def running(
     *,
     engine_socket: Path | None = None,
     sock: socket.socket | None = None,
+    pseudonym: Pseudonym | None = None,
     header_seconds: float = HEADER_SECONDS,
     prepare: Callable[[App], None] = lambda _: None,
 ) -> AsyncIterator[Running]:
     """Accept connections while the block runs; on leaving it, what is still in flight is cancelled.
 
-    keys: those of the keys file. prepare: called with the app before anything reaches it.
+    keys: those of the keys file. pseudonym: what the gateway is called, where this process is not all of it. prepare:
+    called with the app before anything reaches it.
     """
-    app = App(config, keys, engine_socket)
+    app = App(config, keys, engine_socket, pseudonym)
     try:
         prepare(app)
         await app.upstreams.begin()

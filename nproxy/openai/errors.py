@@ -94,6 +94,12 @@ def engine_unavailable(message: str, *, retry_after: int = 1) -> ApiError:
     return ApiError(503, message, type="server_error", code="engine_unavailable", headers=headers)
 
 
+def loop_detected() -> ApiError:
+    """Build the 508 for a request that this gateway has sent on itself."""
+    message = "The request has been here before: one of the gateway's upstreams leads back to it."
+    return ApiError(508, message, type="server_error", code="loop_detected")
+
+
 def upstream_unavailable(message: str = "The upstream cannot be reached.", *, status: int = 502) -> ApiError:
     """Build the error for refused, unresolvable, broken or untrusted connections; the message holds no URL.
 

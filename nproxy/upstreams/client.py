@@ -119,7 +119,7 @@ class Client:
                 response = await self._sessions.of(replica).request(
                     method,
                     url,
-                    headers=replica.addressed(headers),
+                    headers=replica.addressed(self._sessions.pseudonym.signed(headers)),
                     data=data,
                     allow_redirects=False,
                     timeout=self._connect,

@@ -26,6 +26,7 @@ from aiohttp import (
 from aiohttp.connector import Connection
 
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.via import Pseudonym
 
 if TYPE_CHECKING:
     from aiohttp.tracing import Trace
@@ -88,9 +89,13 @@ class _Unix(_NotesUse, UnixConnector):
 
 
 class Sessions:
-    """All client sessions of one gateway process; made inside the event loop, closed once."""
+    """All client sessions of one gateway process; made inside the event loop, closed once.
 
-    def __init__(self) -> None:
+    pseudonym: what the gateway calls itself to those that it calls.
+    """
+
+    def __init__(self, pseudonym: Pseudonym) -> None:
+        self.pseudonym = pseudonym
         self._tcp = _session(_Tcp())
         self._unix: dict[Path, ClientSession] = {}
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pydantic import SecretStr
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFailed
+from nproxy.choices.retry import LOOP_DETECTED
 from nproxy.config import ENGINE_UPSTREAM, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.upstreams.capabilities import Capabilities
@@ -189,6 +190,8 @@ class Upstream:
     def _failed(self, kin: Kin, replica: Replica, leg: int, failure: Failure) -> Failure:
         """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while."""
         self.judge(kin, leg, failure)
+        if failure.status == LOOP_DETECTED:
+            return replace(failure, elsewhere=self.gate.other(replica, kin))
         if failure.retry_after is None or failure.status not in (429, 503):
             return failure
         replica.rest(failure.retry_after)

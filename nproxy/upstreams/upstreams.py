@@ -19,16 +19,21 @@ from nproxy.upstreams.routes import Route, Routes
 from nproxy.upstreams.sessions import Sessions
 from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.upstream import Upstream
+from nproxy.upstreams.via import Pseudonym
 
 FIRST_LOOK_SECONDS = 5.0
 """How long the start waits for host names to be resolved; those that take longer come later."""
 
 
 class Upstreams:
-    """All upstreams of a configuration, in the file's order; the built-in engine first."""
+    """All upstreams of a configuration, in the file's order; the built-in engine first.
 
-    def __init__(self, config: Config, engine_socket: Path | None) -> None:
-        self._sessions = Sessions()
+    pseudonym: what the gateway calls itself to all of them.
+    """
+
+    def __init__(self, config: Config, engine_socket: Path | None, pseudonym: Pseudonym) -> None:
+        self.pseudonym = pseudonym
+        self._sessions = Sessions(pseudonym)
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._registered: dict[str, Registered] = {}
         self.names = Names(self._host_names, self._resolved)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised whenever a message changes its name or meaning."""
 
 Json = Any
@@ -36,14 +36,15 @@ class Taught:
 class Start:
     """The first message to a worker: which one of how many it is, and what it is to serve.
 
-    name: no other worker has or had it. settings: `Reading.message()`, secrets and all. members: the servers that have
-    announced themselves, None while none has.
+    name: no other worker has or had it. pseudonym: that of the gateway, which all of its workers are. settings:
+    `Reading.message()`, secrets and all. members: the servers that have announced themselves, None while none has.
     """
 
     protocol: int
     index: int
     workers: int
     name: str
+    pseudonym: str
     settings: dict[str, Json] = field(repr=False)
     log_level: str
     engine_socket: str | None

@@ -25,6 +25,7 @@ from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.upstreams import Upstreams
+from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.channel import ChannelClosed
 from nproxy.workers.messages import (
     PROTOCOL,
@@ -86,7 +87,8 @@ class Parent:
         self._clerk = Clerk(Bounds.of(self.config), self._deliver)
         self._members: Snapshot | None = None
         self._lessons: deque[tuple[float, Taught]] = deque(maxlen=MOST_LESSONS)
-        self._engine = Upstreams(self.config.model_copy(update={"upstreams": ()}), engine_socket)
+        self._pseudonym = Pseudonym()
+        self._engine = Upstreams(self.config.model_copy(update={"upstreams": ()}), engine_socket, self._pseudonym)
 
     @property
     def config(self) -> Config:
@@ -105,6 +107,7 @@ class Parent:
             worker.index,
             self.config.listen.workers,
             worker.name,
+            self._pseudonym.name,
             self.reading.message(),
             self._log_level,
             None if self._engine_socket is None else str(self._engine_socket),

@@ -25,6 +25,7 @@ from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, 
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, as_data, from_data
+from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.lessons import lesson_of, taught
 from nproxy.workers.messages import (
@@ -73,7 +74,14 @@ async def work(listener: socket.socket, line: socket.socket) -> None:
     engine_socket = None if start.engine_socket is None else Path(start.engine_socket)
     ours, keys = share(config, start.index, start.workers), keys_from_message(start.settings)
     worker = _Worker(channel, start)
-    async with running(ours, keys, engine_socket=engine_socket, sock=listener, prepare=worker.prepare) as gateway:
+    async with running(
+        ours,
+        keys,
+        engine_socket=engine_socket,
+        sock=listener,
+        pseudonym=Pseudonym(start.pseudonym),
+        prepare=worker.prepare,
+    ) as gateway:
         await worker.serve(gateway, messages)
     channel.send(Beat(as_data(gateway.app.metrics.report())))  # the last requests are counted too
     channel.close()

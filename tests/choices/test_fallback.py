@@ -15,7 +15,7 @@ _OWN_KINDS = ("connect", "stale", "reset", "timeout", "cut", "malformed", "inter
 OWN = [
     in_band({"message": "it died"}),
     *(failure(kind) for kind in FailureKind if kind in _OWN_KINDS),
-    *(status(code) for code in (502, 503, 504, 529)),
+    *(status(code) for code in (502, 503, 504, 508, 529)),
 ]
 NOT_OWN = [
     in_band({"message": "no", "code": 400}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,10 +21,11 @@ RETRYABLE = [
     failure(FailureKind.CUT),
     failure(FailureKind.MALFORMED),
     *(status(code) for code in (429, 502, 503, 504, 529)),
+    replace(status(508), elsewhere=True),
 ]
 FINAL = [
     *(failure(kind) for kind in (FailureKind.TIMEOUT, FailureKind.OVERSIZE)),
-    *(status(code) for code in (400, 401, 403, 404, 408, 409, 422, 500, 501)),
+    *(status(code) for code in (400, 401, 403, 404, 408, 409, 422, 500, 501, 508)),
     status(429, retry_after=LONGEST_RETRY_AFTER_SECONDS + 1),
 ]
 

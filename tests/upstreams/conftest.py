@@ -19,6 +19,7 @@ from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.sessions import Sessions
+from nproxy.upstreams.via import Pseudonym
 
 
 def replica_at(url: str) -> Replica:
@@ -72,7 +73,7 @@ class Caller:
 
 @pytest.fixture
 async def caller() -> AsyncIterator[Caller]:
-    sessions = Sessions()
+    sessions = Sessions(Pseudonym("nproxy-1"))
     yield Caller(sessions)
     await sessions.close()
 

@@ -70,7 +70,7 @@ async def test_the_request_on_the_wire(caller: Caller) -> None:
     async with FakeUpstream() as upstream:
         await caller.batches(upstream.url, caller.call(stream=False, headers={"X-Mine": "1"}))
         seen = upstream.calls[0]
-    assert {name.lower() for name in seen.headers} == {"host", "content-type", "content-length", "x-mine"}
+    assert {name.lower() for name in seen.headers} == {"host", "content-type", "content-length", "via", "x-mine"}
 
 
 async def test_a_large_body_arrives_whole(caller: Caller) -> None:

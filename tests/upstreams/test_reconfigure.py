@@ -9,6 +9,7 @@ from typing import Any
 from nproxy.choices.lessons import NativeWidth
 from nproxy.config import Config
 from nproxy.upstreams.upstreams import Upstreams
+from nproxy.upstreams.via import Pseudonym
 
 
 def config(*upstreams: dict[str, Any]) -> Config:
@@ -17,7 +18,7 @@ def config(*upstreams: dict[str, Any]) -> Config:
 
 @asynccontextmanager
 async def running(first: Config) -> AsyncIterator[Upstreams]:
-    upstreams = Upstreams(first, None)
+    upstreams = Upstreams(first, None, Pseudonym())
     yield upstreams
     await upstreams.close()
 

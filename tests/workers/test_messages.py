@@ -36,7 +36,7 @@ SETTINGS = {
 LESSON = Taught("u", "m", ("NativeWidth", {"asked": 4, "got": 2}))
 
 ALL: list[Message] = [
-    Start(1, 0, 2, "w7", SETTINGS, "info", "/tmp/engine.sock", {"u": []}, (LESSON,)),
+    Start(1, 0, 2, "w7", "nproxy-1", SETTINGS, "info", "/tmp/engine.sock", {"u": []}, (LESSON,)),
     Reconfigure(SETTINGS),
     Members({"u": [["http://h/v1", 1.5]]}),
     Drain("handover", 600.0),

@@ -52,7 +52,7 @@ class Scene:
         self.restarts += 1
 
     def _start(self, worker: Worker) -> Start:
-        return Start(self.protocol, worker.index, 1, worker.name, self.settings, "warning", None)
+        return Start(self.protocol, worker.index, 1, worker.name, "nproxy-1", self.settings, "warning", None)
 
     @property
     def serving(self) -> int | None:
