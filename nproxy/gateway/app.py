@@ -16,10 +16,11 @@ from nproxy.choices.lessons import Lesson
 from nproxy.config import Config, Key
 from nproxy.gateway.access import end_span, tell
 from nproxy.gateway.admission.desk import Desk
+from nproxy.gateway.answering import answer, give_up
 from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge
-from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange, WriteGuard
+from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.gateway.openapi.document import gateway_document
 from nproxy.gateway.openapi.serving import OpenApi
 from nproxy.gateway.pages.site import Site
@@ -29,7 +30,7 @@ from nproxy.gateway.request_id import request_id
 from nproxy.gateway.tls import Shown
 from nproxy.gateway.tracing import UNTRACED, begin
 from nproxy.gateway.whole import Whole
-from nproxy.openai.errors import ApiError, internal_error
+from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits
 from nproxy.telemetry.metrics import Metrics
 from nproxy.telemetry.tracing import Tracer
@@ -142,7 +143,7 @@ class App:
         *,
         introspection: bool = False,
     ) -> StreamResponse:
-        """Answer one request by `serve`, which writes the answer itself; errors, gauges and the log are dealt with."""
+        """Answer one request by `serve`, which writes the answer itself; gauges and the log are dealt with."""
         telemetry = self.config.telemetry
         tracing = UNTRACED if introspection else begin(request, self.tracer, telemetry.trace_ratio)
         exchange = (RecordedExchange if telemetry.log_content else Exchange)(
@@ -158,41 +159,25 @@ class App:
         limit = asyncio.timeout(None)
         self._entered(exchange, limit)
         try:
-            with WriteGuard(request, self.config.limits.write_seconds):
-                try:
-                    await self._answer(exchange, serve, limit)
-                except ClientLeft:
-                    exchange.code = CLIENT_LEFT
-                    exchange.abort()
-        except asyncio.CancelledError:
-            exchange.code = CLIENT_LEFT
-            raise
+            return await answer(exchange, self._serve(exchange, serve, limit), self.config.limits.write_seconds)
         finally:
             self._left(exchange)
-        if exchange.response is None:
-            raise RuntimeError("a handler ended without an answer")
-        return exchange.response
 
-    async def _answer(
+    async def _serve(
         self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]], limit: asyncio.Timeout
     ) -> None:
         try:
             async with limit:
                 await serve(self, exchange)
-        except ApiError as error:
+        except ApiError:
             exchange.headers.update(self.desk.headers(exchange.caller))
-            await exchange.respond_error(error)
+            raise
         except ClientLeft:
             raise
         except Exception:
-            ended_by = self._ended_by if limit.expired() else None
-            if ended_by is None:
-                log.exception("a request failed", extra={"fields": {"request_id": exchange.id}})
-            if exchange.response is None:
-                await exchange.respond_error(ended_by or internal_error())
-            else:
-                exchange.outcome = "internal" if ended_by is None else "ended"
-                exchange.abort()  # a status was sent: all that can still be said is that this is not the whole answer
+            if self._ended_by is None or not limit.expired():
+                raise
+            await give_up(exchange, self._ended_by, "ended")
 
     def _entered(self, exchange: Exchange, limit: asyncio.Timeout) -> None:
         self._unanswered[exchange] = limit

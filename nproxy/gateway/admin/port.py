@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -20,14 +19,15 @@ from nproxy.gateway.admin.document import admin_document
 from nproxy.gateway.admin.door import demand_token, refuse_pages
 from nproxy.gateway.admin.gateway import Gateway
 from nproxy.gateway.admin.replicas import Behind, Serve
-from nproxy.gateway.exchange import ClientLeft, Exchange, WriteGuard
+from nproxy.gateway.answering import answer
+from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
 from nproxy.gateway.introspect import tell_health, tell_metrics, tell_ready
 from nproxy.gateway.listening import base_url, served
 from nproxy.gateway.openapi.serving import OpenApi
 from nproxy.gateway.request_id import request_id
 from nproxy.gateway.server import HttpServer
-from nproxy.openai.errors import ApiError, internal_error, invalid_request, unknown_url, wrong_method
+from nproxy.openai.errors import invalid_request, unknown_url, wrong_method
 from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry.logs import access
 from nproxy.upstreams.registrar import Registrar
@@ -35,8 +35,6 @@ from nproxy.upstreams.tasks import beside
 
 WRITE_SECONDS = 60.0
 CLOSE_SECONDS = 1.0
-
-log = logging.getLogger("nproxy.gateway")
 
 
 async def _health(behind: Behind, exchange: Exchange, _: str) -> None:
@@ -108,29 +106,12 @@ def _settings(gateway: Gateway) -> Admin:
 async def _answer(behind: Behind, request: BaseRequest) -> StreamResponse:
     """Answer one request: the handler that the server calls."""
     id, now = request_id(request.headers.get("x-request-id")), asyncio.get_running_loop().time()
-    exchange = Exchange(request, id, now, introspection=True, target=origin_form(request.raw_path))
-    with WriteGuard(request, WRITE_SECONDS):
-        try:
-            await _answer_or_refuse(behind, exchange)
-        except ClientLeft:
-            exchange.abort()
+    target = origin_form(request.raw_path)
+    exchange = Exchange(request, id, now, introspection=True, endpoint="admin", target=target)
+    answered = await answer(exchange, _route(behind, exchange), WRITE_SECONDS)
     fields = {"request_id": id, "method": request.method, "status": exchange.code}
-    access.debug("admin", extra={"fields": fields})
-    if exchange.response is None:
-        raise RuntimeError("a handler ended without an answer")
-    return exchange.response
-
-
-async def _answer_or_refuse(behind: Behind, exchange: Exchange) -> None:
-    try:
-        await _route(behind, exchange)
-    except ApiError as error:
-        await exchange.respond_error(error)
-    except ClientLeft:
-        raise
-    except Exception:
-        log.exception("a request to the admin port failed", extra={"fields": {"request_id": exchange.id}})
-        await exchange.respond_error(internal_error())
+    access.debug(exchange.endpoint, extra={"fields": fields})
+    return answered
 
 
 async def _route(behind: Behind, exchange: Exchange) -> None:
