@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -13,6 +15,8 @@ from pydantic_core import PydanticCustomError
 
 from nproxy.config.values import Host, Port, Settings, Weight
 
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_UP_TO_THE_DOT = re.compile(r"(?P<kept>[a-z]+://[^/:]+)\.(?=[:/]|$)")
 _NAME_AND_PORT = re.compile(r"(?P<name>[^:/\s\[\]]+):(?P<port>\d{1,5})")
 
 
@@ -27,7 +31,7 @@ class Replica(Settings):
     """Its share of the calls, measured against the other replicas'."""
 
     def __str__(self) -> str:
-        return self.url if self.socket is None else f"unix:{self.socket}"
+        return known_as(self.url) if self.socket is None else f"unix:{self.socket}"
 
 
 class DnsName(Settings):
@@ -45,7 +49,7 @@ class DnsName(Settings):
     """The share of each address."""
 
     def __str__(self) -> str:
-        return f"dns:{self.name}:{self.port}"
+        return f"dns:{self.name.lower().removesuffix('.')}:{self.port}"
 
 
 def parse_replica(value: object) -> Replica | DnsName:
@@ -87,8 +91,8 @@ def _parse_dns(address: object, rest: Mapping[Any, Any]) -> DnsName:
 def parse_address(value: str) -> Replica:
     """Read a URL or `unix:/path`.
 
-    A host's name is written small, as capitals tell no two apart. Credentials, a query and a fragment are refused: the
-    first belong into `api_key`, the others have no meaning here.
+    Written as `base_url` does. Credentials, a query and a fragment are refused: the first belong into `api_key`, the
+    others have no meaning here.
     """
     if value.startswith("unix:"):
         path = Path(value.removeprefix("unix:").removeprefix("//"))
@@ -108,7 +112,28 @@ def parse_address(value: str) -> Replica:
         raise PydanticCustomError("replica", "is not a URL that can be read")
     if parts.query or parts.fragment:
         raise PydanticCustomError("replica", "must hold no query and no fragment")
-    return Replica(url=f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/') or '/v1'}")
+    return Replica(url=base_url(parts.scheme, parts.hostname, parts.port, parts.path.rstrip("/") or "/v1"))
+
+
+def base_url(scheme: str, host: str, port: int | None, path: str) -> str:
+    """Write a base URL in the one way for all that mean the same (RFC 3986, section 6.2): a small host, an IPv6 address
+    in its short form, no port that is the scheme's own, no slash at the end.
+
+    host: a name or an address, without brackets.
+    """
+    with suppress(ValueError):
+        host = str(ip_address(host))
+    host = f"[{host}]" if ":" in host else host.lower()
+    usual = port is None or port == DEFAULT_PORTS[scheme]
+    return f"{scheme}://{host}{'' if usual else f':{port}'}{path.rstrip('/')}"
+
+
+def known_as(url: str) -> str:
+    """What a base URL is called: without the dot at the end of a host's name.
+
+    The dot keeps a resolver from its search list, so it stays in what is called; it tells no two servers apart.
+    """
+    return _UP_TO_THE_DOT.sub(r"\g<kept>", url, count=1)
 
 
 def _listed(value: object) -> object:

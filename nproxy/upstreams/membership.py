@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any, Self
 
 from nproxy import config
 from nproxy.config import DnsName
+from nproxy.config.replicas import DEFAULT_PORTS, base_url, known_as
 from nproxy.upstreams.replicas import Replica
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +22,11 @@ class Server:
     url: str
     weight: float = 1.0
     models: tuple[str, ...] | None = None
+
+    @property
+    def label(self) -> str:
+        """What its replica is called."""
+        return known_as(self.url)
 
     def told(self) -> dict[str, Any]:
         """The same as JSON holds it."""
@@ -75,8 +78,8 @@ def members(
                 behind = _behind(entry, address)
                 known.setdefault(behind.label, behind)
     for server in registered.servers:
-        replica = Replica(server.url, None, server.url, source="registered", weight=server.weight)
-        known.setdefault(server.url, replica).models = None if server.models is None else frozenset(server.models)
+        replica = Replica(server.url, None, server.label, source="registered", weight=server.weight)
+        known.setdefault(server.label, replica).models = None if server.models is None else frozenset(server.models)
     for label in registered.draining & known.keys():
         known[label].draining = True
     return list(known.values())
@@ -84,8 +87,7 @@ def members(
 
 def _behind(entry: DnsName, address: str) -> Replica:
     """The replica at one address of a name: it is connected to there, and called by the name."""
-    host = f"[{address}]" if ip_address(address).version == 6 else address
-    url = f"{entry.scheme}://{host}:{entry.port}{entry.path.rstrip('/')}"
-    usual = _DEFAULT_PORTS[entry.scheme] == entry.port
+    url = base_url(entry.scheme, address, entry.port, entry.path)
+    usual = DEFAULT_PORTS[entry.scheme] == entry.port
     authority = entry.name if usual else f"{entry.name}:{entry.port}"
     return Replica(url, None, url, authority=authority, source="dns", weight=entry.weight)

@@ -27,7 +27,7 @@ class Registrar:
         """See Registry.announce."""
         new = self.registry.announce(upstream, server, seconds, self._clock())
         if new:
-            log.info("a server has announced itself", extra={"fields": {"upstream": upstream, "replica": server.url}})
+            log.info("a server has announced itself", extra={"fields": {"upstream": upstream, "replica": server.label}})
         self._changed()
         return new
 

@@ -31,7 +31,7 @@ class _Lease:
 
 
 class Registry:
-    """Who is announced where, and what drains. An upstream is given by its name, a server by its URL."""
+    """Who is announced where, and what drains. An upstream is given by its name, a server by what it is called."""
 
     def __init__(self) -> None:
         self._leases: dict[tuple[str, str], _Lease] = {}
@@ -39,7 +39,7 @@ class Registry:
 
     def announce(self, upstream: str, server: Server, seconds: float, now: float) -> bool:
         """Take a server for so many seconds from now, or renew its lease; gives whether it is new. Raises TooMany."""
-        key = (upstream, server.url)
+        key = (upstream, server.label)
         new = key not in self._leases
         if new and len(self._leases) >= MOST_SERVERS:
             raise TooMany(f"{MOST_SERVERS} servers are announced; there is no room for another.")

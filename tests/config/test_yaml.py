@@ -290,6 +290,17 @@ REPLICAS = {
         ["http://a.example:1/V1", "http://[fd00::a]/v1"],
         [1, 1],
     ),
+    "the scheme's own port": (
+        "['http://a:80', 'https://a:443/v1/', 'https://a:80', 'http://a:443', 'http://[::]:80']",
+        ["http://a/v1", "https://a/v1", "https://a:80/v1", "http://a:443/v1", "http://[::]/v1"],
+        [1, 1, 1, 1, 1],
+    ),
+    "an address written out": ("['http://[fd00:0:0::000A]:8000/']", ["http://[fd00::a]:8000/v1"], [1]),
+    "a dot at the end": (
+        "['http://a.b.:8000', 'https://c./v1./x.', dns:d.:1]",
+        ["http://a.b:8000/v1", "https://c/v1./x.", "dns:d:1"],
+        [1, 1, 1],
+    ),
     "a list": ("[http://a:1, unix:/s]", ["http://a:1/v1", "unix:/s"], [1, 1]),
     "weights": ("[{url: http://a:1, weight: 2}, http://b:1]", ["http://a:1/v1", "http://b:1/v1"], [2, 1]),
     "a name": ("{dns: vllm.svc:8000}", ["dns:vllm.svc:8000"], [1]),
@@ -308,6 +319,18 @@ AGREEMENTS = {
     "a server twice": (
         "upstreams: [{name: a, replicas: ['http://a/v1', 'http://b', {url: 'http://A', weight: 3}]}]",
         "upstreams[0].replicas[2]: is there twice; what takes more calls than others has a weight",
+    ),
+    "a server twice, by its port": (
+        "upstreams: [{name: a, replicas: ['http://a', 'HTTP://A:80/v1/']}]",
+        "upstreams[0].replicas[1]: is there twice; what takes more calls than others has a weight",
+    ),
+    "a server twice, by a dot": (
+        "upstreams: [{name: a, replicas: ['http://a:1', 'http://a.:1/v1']}]",
+        "upstreams[0].replicas[1]: is there twice; what takes more calls than others has a weight",
+    ),
+    "a name twice": (
+        "upstreams: [{name: a, replicas: ['dns:a:1', 'dns:A.:1']}]",
+        "upstreams[0].replicas[1]: is there twice; what takes more calls than others has a weight",
     ),
     "no servers and no way to register": (
         "upstreams: [{name: a, replicas: []}]",

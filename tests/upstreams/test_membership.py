@@ -35,7 +35,7 @@ def test_every_address_of_a_name_is_a_replica_called_by_the_name() -> None:
 
 def test_the_port_that_is_usual_stands_in_no_host_header() -> None:
     (tls,) = come_to({"dns": "vllm.svc:443", "scheme": "https", "path": "/"}, addresses={"vllm.svc": ("10.0.0.7",)})
-    assert (tls.base, tls.authority) == ("https://10.0.0.7:443", "vllm.svc")
+    assert (tls.base, tls.authority) == ("https://10.0.0.7", "vllm.svc")
 
 
 def test_a_name_without_an_address_has_no_replica() -> None:
@@ -53,6 +53,20 @@ def test_an_address_counts_once_and_the_configuration_weighs_it() -> None:
     )
     assert (only.source, only.weight, only.authority) == ("static", 3, None)
     assert only.models == frozenset({"m"}), "which models it serves, only the server has said"
+
+
+def test_an_address_is_known_in_whatever_way_it_is_written() -> None:
+    """Over a URL with the scheme's own port, behind a name, and announced with a dot at its end."""
+    only, named = come_to(
+        "http://[FD00:0::7]:80/v1/",
+        "dns:vllm.svc:80",
+        "http://Host.",
+        addresses={"vllm.svc": ("fd00::7",)},
+        registered=Registered((Server("http://host/v1", 5, ("m",)),)),
+    )
+    assert (only.label, only.base) == ("http://[fd00::7]/v1", "http://[fd00::7]/v1")
+    assert (named.label, named.base) == ("http://host/v1", "http://host./v1"), "a resolver is asked as it was said"
+    assert named.models == frozenset({"m"})
 
 
 def test_who_announced_itself_has_the_weight_and_the_models_that_it_said() -> None:

@@ -31,6 +31,13 @@ def test_a_lease_runs_out() -> None:
     assert registry.next_expiry() is None
 
 
+def test_a_dot_at_the_end_of_a_host_makes_no_other_server() -> None:
+    registry = Registry()
+    assert registry.announce("u", Server("http://host:1/v1"), 30, now=0)
+    assert not registry.announce("u", Server("http://host.:1/v1"), 30, now=0)
+    assert registry.leave("u", "http://host:1/v1") and servers(registry) == []
+
+
 def test_a_renewed_lease_counts_from_the_renewal() -> None:
     registry = Registry()
     registry.announce("u", A, 30, now=0)

@@ -38,17 +38,17 @@ async def announce(behind: Behind, exchange: Exchange, upstream: str) -> None:
     """POST: take a server, or renew its lease; says when to do so again."""
     said = read(Announcement, await read_body(exchange.request, BODY_BYTES))
     models = None if said.models is None else tuple(dict.fromkeys(said.models))
-    server = Server(str(said.url), said.weight, models)
+    server = Server(said.url.url, said.weight, models)
     try:
         new = behind.registrar.announce(upstream, server, said.lease_seconds)
     except TooMany as error:
         raise _conflict(str(error)) from None
     told = {
         "upstream": upstream,
-        "replica": server.url,
+        "replica": server.label,
         "weight": server.weight,
         "models": server.models,
-        "draining": server.url in behind.registrar.draining(upstream),
+        "draining": server.label in behind.registrar.draining(upstream),
         "lease_seconds": said.lease_seconds,
         "renew_seconds": round(said.lease_seconds / RENEWALS, 3),
     }

@@ -96,6 +96,10 @@ def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
         ({"early_stopping": True}, "early_stopping"),
         ({"include_reasoning": False}, "include_reasoning"),
         ({"separate_reasoning": False}, "separate_reasoning"),
+        ({"no_stop_trim": True}, "no_stop_trim"),
+        ({"no_stop_trim": 0}, "no_stop_trim"),
+        ({"return_hidden_states": True}, "return_hidden_states"),
+        ({"stream_reasoning": False}, "stream_reasoning"),
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
         ({"prompt_logprobs": -1}, "prompt_logprobs"),
         ({"prompt_logprobs": 21}, "prompt_logprobs"),
@@ -236,6 +240,9 @@ NEUTRAL = {
     "early_stopping": False,
     "include_reasoning": True,
     "separate_reasoning": True,
+    "no_stop_trim": False,
+    "return_hidden_states": False,
+    "stream_reasoning": True,
     "spaces_between_special_tokens": False,
 }
 
