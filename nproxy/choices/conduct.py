@@ -13,11 +13,9 @@ from typing import assert_never
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import (
     Anomaly,
-    Begin,
     CallEnded,
     CancelLeg,
     Command,
-    Emit,
     FallBack,
     Finish,
     Learn,
@@ -38,6 +36,7 @@ from nproxy.choices.events import (
 from nproxy.choices.failures import Losses, as_error
 from nproxy.choices.learning import of_usage, of_width, width_brought
 from nproxy.choices.merging import merge_for
+from nproxy.choices.outlet import Outlet
 from nproxy.choices.plan import Plan, Request, seed_sent, top_up
 from nproxy.choices.reading import LegFault
 from nproxy.choices.recovery import Recovery
@@ -93,11 +92,9 @@ class Conduct:
 
         self._losses = Losses(partial=settings.partial and plan.n <= request.n)  # of fewer, the best are not the best
         self._gathering = self._draining = False
-        self._begun = False  # the head of a stream is out
-        self._emitted = False  # something was written since the last tick of the ping timer
         self._over = False
+        self._outlet = Outlet(settings.ping_seconds)
         self._commands: list[Command] = []
-        self._writes: list[bytes] = []
 
     def start(self) -> list[Command]:
         """The first commands: open the first legs, set the first timers. Called once."""
@@ -155,7 +152,7 @@ class Conduct:
         if self._warming.waits_for(event.leg) and self._merge.strand(event.leg).generated:
             self._roster.release(self._warming.release(event.leg))
         if written:
-            self._writes.append(written)
+            self._outlet.write(written)
 
     def _body(self, event: LegBody) -> None:
         run = self._roster.calling(event.leg)
@@ -167,11 +164,11 @@ class Conduct:
             self._faulty(run, fault.failure)
             return
         self._spoke(run)
-        self._writes.append(written)
+        self._outlet.write(written)
 
     def _spoke(self, run: Run) -> None:
         self._roster.move(run, Signal.SPEAK)
-        if self._request.stream and not self._begun and not self._doomed:
+        if self._request.stream and not self._outlet.begun and not self._doomed:
             self._begin()
 
     def _ended(self, run: Run, *, cut: bool = False, beside: bool = False) -> None:
@@ -243,22 +240,15 @@ class Conduct:
         elif kind == "gather":
             self._losses.gathered = True
         elif kind == "headers":
-            if not self._begun and not self._doomed:
+            if not self._outlet.begun and not self._doomed:
                 self._begin()
-                self._writes.append(PING)
+                self._outlet.write(PING)
         elif kind == "ping":
-            self._tick()
+            self._commands += self._outlet.tick()
         elif kind == "drain":
             for run in self._roster.callers():
                 self._commands.append(CancelLeg(run.leg.number))
                 self._ended(run)
-
-    def _tick(self) -> None:
-        """Half a ping time has passed: where nothing was written in it, the client gets a sign of life."""
-        if not self._emitted:
-            self._writes.append(PING)
-        self._emitted = False
-        self._commands.append(SetTimer("ping", self._settings.ping_seconds / 2))
 
     def _drain_if_all_said(self) -> None:
         """When every leg has said all, none may hold up the end by not closing."""
@@ -295,9 +285,7 @@ class Conduct:
             self._commands.append(OpenLeg(run.leg, run.attempt, alone))
 
     def _begin(self) -> None:
-        self._begun = True
-        self._commands.append(Begin(self._headers()))
-        self._commands.append(SetTimer("ping", self._settings.ping_seconds / 2))
+        self._commands += self._outlet.begin(self._headers())
 
     def _headers(self) -> tuple[tuple[str, str], ...]:
         """What has happened so far: legs that were added to one call for all make it a fan-out."""
@@ -306,10 +294,7 @@ class Conduct:
         return (("x-nproxy-mode", mode), ("x-nproxy-legs", str(legs)))
 
     def _flush(self) -> None:
-        if self._writes and self._begun:
-            self._emitted = True
-            self._commands.append(Emit(b"".join(self._writes)))
-        self._writes.clear()
+        self._commands += self._outlet.flush()
         for notes in (self._merge.notes, self._recovery.notes):
             if notes:
                 self._commands.extend(notes)
@@ -324,7 +309,7 @@ class Conduct:
 
     def _goes_on(self, run: Run) -> bool:
         """Whether a leg is still called once the request has failed: it owes the client the rest of what it reads."""
-        return self._begun and self._merge.owes(run.leg)
+        return self._outlet.begun and self._merge.owes(run.leg)
 
     def _succeed(self) -> None:
         """Every choice is finished, or, where a part will do, some are."""
@@ -332,7 +317,7 @@ class Conduct:
         if self._losses:
             headers += (("x-nproxy-partial", f"{self._merge.delivered}/{self._request.choices}"),)
         if self._request.stream:
-            self._writes.append(self._merge.close())
+            self._outlet.write(self._merge.close())
         else:
             self._commands.append(Respond(200, self._merge.close(), headers))
         self._finish("partial" if self._losses else "ok")
@@ -343,9 +328,9 @@ class Conduct:
         Where a stream is under way, the siblings run to their end. Otherwise all is over as soon as it is clear what
         to say: at once, when no other failure could say more, or when failures of the next moment are known too.
         """
-        if self._begun:
+        if self._outlet.begun:
             if self._roster.unsettled == 0:
-                self._writes.append(error_event(self._losses.error(retries_spent=self._recovery.retries_spent)))
+                self._outlet.write(error_event(self._losses.error(retries_spent=self._recovery.retries_spent)))
                 self._finish(self._losses.kind)
         elif self._roster.unsettled == 0 or self._losses.clear:
             error = self._losses.error(retries_spent=self._recovery.retries_spent)

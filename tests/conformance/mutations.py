@@ -257,7 +257,7 @@ _ERRORS = [
     (
         "K10",
         CHOICES + "conduct.py",
-        "if not self._begun and not self._doomed:\n                self._begin()\n",
+        "if not self._outlet.begun and not self._doomed:\n                self._begin()\n",
         "if False:\n",
     ),
     (
@@ -382,8 +382,8 @@ _BYTES = [
     ("P14", OPENAI + "wire.py", 'PING = b": ping', 'PING = b": keep-alive'),
     (
         "P14",
-        CHOICES + "conduct.py",
-        "        if not self._emitted:\n            self._writes.append(PING)",
+        CHOICES + "outlet.py",
+        "        if self._silent:\n            self.write(PING)",
         "        pass",
     ),
 ]
@@ -497,7 +497,7 @@ _FLEET = [
     (
         "S5",
         CHOICES + "conduct.py",
-        "        if self._begun:\n            if self._roster.unsettled == 0:",
+        "        if self._outlet.begun:\n            if self._roster.unsettled == 0:",
         "        if False:\n            if True:",
     ),
     ("S6", CHOICES + "resume.py", 'if not request.stream or how == "off":', "if True:"),

@@ -1,0 +1,46 @@
+"""What leaves for the client of a stream: the head once, then one write a turn, and a ping where nothing is written."""
+
+from __future__ import annotations
+
+from nproxy.choices.commands import Begin, Command, Emit, SetTimer
+from nproxy.openai.wire import PING
+
+
+class Outlet:
+    """Joins what is written in one turn. Nothing leaves before the head: what was written until then is dropped.
+
+    ping_seconds: how long the client may hear nothing.
+    """
+
+    def __init__(self, ping_seconds: float) -> None:
+        self.begun = False
+        self._half_a_ping = ping_seconds / 2
+        self._silent = True  # nothing has left since the last tick
+        self._writes: list[bytes] = []
+
+    def begin(self, headers: tuple[tuple[str, str], ...]) -> list[Command]:
+        """Send the head, once."""
+        self.begun = True
+        return [Begin(headers), self._next_tick()]
+
+    def write(self, data: bytes) -> None:
+        """Have this leave with the turn."""
+        self._writes.append(data)
+
+    def tick(self) -> list[Command]:
+        """Half a ping time has passed: where nothing left in it, the client gets a sign of life."""
+        if self._silent:
+            self.write(PING)
+        self._silent = True
+        return [self._next_tick()]
+
+    def flush(self) -> list[Command]:
+        """End the turn."""
+        writes, self._writes = self._writes, []
+        if not writes or not self.begun:
+            return []
+        self._silent = False
+        return [Emit(b"".join(writes))]
+
+    def _next_tick(self) -> SetTimer:
+        return SetTimer("ping", self._half_a_ping)
