@@ -86,8 +86,8 @@ class Observer:
 
     def batch(self, leg: int, events: Sequence[Event]) -> None:
         """Note one batch of a leg."""
-        if chunks := sum(isinstance(event, LegChunk) for event in events):
-            self._account.came(chunks)
+        if chunks := [event for event in events if isinstance(event, LegChunk)]:
+            self._account.came(len(chunks))
             now = self._clock()
             last = self._last.get(leg)
             if last is not None:

@@ -48,7 +48,7 @@ class Tracing:
 
 
 UNTRACED = Tracing()
-"""Of requests that are about the gateway itself."""
+"""Of requests that are about the gateway itself, and where nobody traces."""
 
 
 def begin(request: BaseRequest, tracer: Tracer | None, ratio: float) -> Tracing:
@@ -59,7 +59,7 @@ def begin(request: BaseRequest, tracer: Tracer | None, ratio: float) -> Tracing:
     parents = request.headers.getall("traceparent", ())
     given = read(parents, request.headers.getall("tracestate", ())) if parents else None
     if tracer is None:
-        return Tracing(given)
+        return UNTRACED if given is None else Tracing(given)
     if not (random.random() < ratio if given is None else given.sampled):
         return Tracing(given or unrecorded())
     span = tracer.begin(request.method, "server", given, {"http.request.method": request.method})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import sys
 from collections import Counter
@@ -408,8 +409,14 @@ async def test_a_collector_that_refuses_is_told_of_once(
 # What it costs
 
 
-async def test_no_chunk_costs_more(upstream: FakeUpstream, collector: Collector) -> None:
-    """Counted, not timed: what runs for spans and for the log runs as often for few chunks as for many."""
+async def test_no_chunk_costs_more(
+    upstream: FakeUpstream, collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Counted, not timed: what runs for spans and for the log runs as often for few chunks as for many.
+
+    Where neither is wanted, it is asked whether they are, and that is all.
+    """
+    caplog.set_level(logging.WARNING, logger="nproxy.access")
     async with (
         traced(upstream, collector) as tracing,
         gateway_for({"upstreams": [upstream_settings(upstream)]}) as plain,
@@ -418,6 +425,14 @@ async def test_no_chunk_costs_more(upstream: FakeUpstream, collector: Collector)
             few, many = [await calls(gateway, upstream, chunks) for chunks in (2, 200)]
             assert few == many
             assert ("spans.py" in {file for file, _ in few}) == recorded
+            if not recorded:
+                assert few == dict.fromkeys(NOTHING_WANTED, 1)
+
+
+NOTHING_WANTED = [
+    *(("tracing.py", name) for name in ("begin", "exemplar", "headers")),
+    *(("access.py", name) for name in ("tell", "end_span")),
+]
 
 
 async def calls(gateway: Gateway, upstream: FakeUpstream, chunks: int) -> Counter[tuple[str, str]]:
