@@ -233,9 +233,10 @@ def test_R10_twice_without_a_word_it_stands() -> None:
     assert play.respond.status == 400 and play.of(Learn) == []
 
 
-def test_seed_omitted_by_configuration_is_counted() -> None:
-    play = Play(chat(n=2, seed=4), Capability(seed=False))
-    assert [a.kind for a in play.anomalies] == ["seed_omitted"]
+@pytest.mark.parametrize(("asked", "counted"), [({"seed": 4}, ["seed_omitted"]), ({}, [])])
+def test_a_seed_that_is_omitted_by_configuration_is_counted(asked: dict[str, int], counted: list[str]) -> None:
+    play = Play(chat(n=2, **asked), Capability(seed=False))
+    assert [a.kind for a in play.anomalies] == counted
 
 
 STREAM_REFUSALS = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nproxy.choices.capability import Capability
-from nproxy.choices.events import FailureKind, LegChunk, LegEnded
+from nproxy.choices.events import FailureKind, LegBody, LegChunk, LegEnded
 from nproxy.openai.dialect import Dialect
 from tests.choices.tutil import (
     CREATED,
@@ -21,7 +21,7 @@ from tests.choices.tutil import (
     dialect_request,
     finishes,
 )
-from tests.choices.upstream_says import DONE, OK_STREAM, chunk, delta, text
+from tests.choices.upstream_says import DONE, OK_STREAM, answer, chunk, delta, text
 
 ROLE = {"role": "assistant", "content": ""}
 
@@ -135,6 +135,17 @@ def test_D10_no_done_from_upstream_is_fine() -> None:
     assert play.finish == "ok"
 
 
+def test_legs_that_are_not_called_are_not_heard() -> None:
+    play = Play(chat(n=2))
+    nobody = 7
+    for event in (LegChunk(nobody, delta("x")), LegBody(nobody, answer("x")), LegEnded(nobody)):
+        assert play.gets(event) == []
+    assert play.fails(nobody, FailureKind.CUT) == []
+    for leg in (0, 1):
+        play.answers(leg, answer("y"))
+    assert play.finish == "ok"
+
+
 def test_an_upstream_that_does_not_close_after_done_holds_nothing_up() -> None:
     play = Play(chat(n=2, stream=True))
     play.streams(0)
@@ -151,6 +162,25 @@ def test_nor_does_it_when_legs_that_wait_will_never_be_called() -> None:
     play.says(1, delta("x", finish="stop"), DONE)
     play.fires("drain")
     assert play.finish == "cut"
+
+
+def test_but_not_before_every_leg_has_said_all() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(0, delta("x", finish="stop"), DONE)
+    play.says(1, delta("x"))
+    assert "drain" not in play.timers
+    play.says(1, delta("y", finish="stop"), DONE)
+    assert "drain" in play.timers
+
+
+def test_nor_before_every_leg_is_called() -> None:
+    play = Play(chat(n=3, stream=True), Capability(parallel=2))
+    for leg in (0, 1):
+        play.says(leg, delta("x", finish="stop"), DONE)
+    assert "drain" not in play.timers
+    play.ends(0)
+    play.says(2, delta("y"))
+    assert "drain" not in play.timers
 
 
 def test_D15_a_stalled_leg_delays_no_sibling() -> None:

@@ -72,6 +72,17 @@ def test_P14_no_silence_longer_than_ping_seconds() -> None:
     assert play.emitted == before + PING
     play.fires("ping")
     assert play.emitted == before + PING * 2
+    assert play.timers["ping"] == 7.5, "each look as soon as the one before"
+
+
+def test_P14_what_the_client_is_not_shown_is_silence_too() -> None:
+    play = Play(chat(n=2, stream=True))
+    play.says(0, delta("x"))
+    play.fires("ping")
+    before = play.emitted
+    play.says(1, delta("", role="assistant"))  # the prelude has said it
+    play.fires("ping")
+    assert play.emitted == before + PING
 
 
 def test_P14_waiting_for_a_retry_is_silence_too() -> None:
