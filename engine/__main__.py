@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from engine import logs
 from engine.channel import CoreClient
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreFailed, ModelError
@@ -40,9 +41,7 @@ log = logging.getLogger("engine")
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to end; returns the exit code."""
     options, given = read_words(argv)
-    logging.basicConfig(
-        level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
-    )
+    logs.configure(options.log_level.upper(), "%(asctime)s %(name)s %(levelname)s %(message)s")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would take cores from the model
     try:
         config = engine_config(given)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import BinaryIO, NoReturn, assert_never
 
+from engine import logs
 from engine.config import EngineConfig
 from engine.core import Core, Runner
 from engine.errors import EngineError
@@ -115,7 +116,7 @@ def _listen(stream: BinaryIO, inbox: Inbox) -> None:
 
 def main() -> int:
     """`python -m engine.worker FD`: the core at the far end of an inherited socket."""
-    logging.basicConfig(level=logging.INFO, format="engine core: %(levelname)s: %(message)s")
+    logs.configure(logging.INFO, "engine core: %(levelname)s: %(message)s")
     # Ctrl-C reaches the whole foreground group; when to end is the server's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=int(sys.argv[1])) as link:
