@@ -124,8 +124,3 @@ def test_the_image_is_made_of_files_that_are_there_and_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
     assert all((ROOT / name).exists() for name in copied)
-
-
-def test_the_settings_for_ray_serve_are_good() -> None:
-    [block] = re.findall(r"```yaml\n(.*?)```", (DEPLOY / "ray-serve" / "README.md").read_text(), re.DOTALL)
-    assert checked(block).upstreams[0].name == "ray"

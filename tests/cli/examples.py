@@ -24,14 +24,19 @@ class Example:
 
     def calls(self) -> Iterator[list[str]]:
         """The words of each call of nproxy in it, without `nproxy`; a shell's own words end a call."""
-        lexer = shlex.shlex(self.line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split, lexer.commenters = True, "#"
-        for ends, words in groupby(lexer, lambda word: set(word) <= set("|&;<>()")):
-            typed = [*words]
-            while typed and re.match(r"[A-Z_]+=", typed[0]):
-                typed.pop(0)
-            if not ends and typed[:1] == ["nproxy"]:
-                yield typed[1:]
+        yield from (words for name, *words in simple_commands(self.line) if name == "nproxy")
+
+
+def simple_commands(line: str) -> Iterator[list[str]]:
+    """The words of each command in a line; a shell's own words end one, and variables before it are left out."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, "#"
+    for ends, words in groupby(lexer, lambda word: set(word) <= set("|&;<>()")):
+        typed = [*words]
+        while typed and re.match(r"[A-Z_]+=", typed[0]):
+            typed.pop(0)
+        if not ends and typed:
+            yield typed
 
 
 def commands(command: click.Command = main, path: str = "nproxy") -> Iterator[tuple[str, click.Command]]:

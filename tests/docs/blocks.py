@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.real.processes import ROOT
 
-PAGES = sorted(
-    [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/guides/*.md"), *ROOT.glob("docs/reference/*.md")]
-)
+_NOT_OURS = {"node_modules", "swagger-ui", "build", "shared"}
+
+
+def written(*endings: str) -> list[Path]:
+    """The repository's files whose names end so, in order, but for what other people wrote or programs left."""
+    found = []
+    for folder, below, names in os.walk(ROOT):
+        below[:] = [name for name in below if name not in _NOT_OURS and not name.startswith(".")]
+        found += [Path(folder, name) for name in names if name.endswith(endings)]
+    return sorted(found)
+
+
+PAGES = written(".md")
 """Every block of these is run, by its language."""
+
+_UNSEEN = re.compile(r"(?m)^ *(?:> *```|~~~|<pre)|\n\n(?: {4,}|\t)(?:\$ )?(?:curl|make|nproxy|pip|python3?|sh) ")
+"""Other ways to write a block."""
 
 _FENCE = re.compile(r"(?m)^(?P<indent> *)```(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)``` *$", re.DOTALL)
 
@@ -37,11 +51,14 @@ def name_of(page: Path) -> str:
 def blocks_of(page: Path) -> list[Block]:
     """All of a page's blocks, in order."""
     text = page.read_text(encoding="utf-8")
+    if (unseen := _UNSEEN.search(text)) is not None:
+        raise ValueError(f"{page}: a block that is not found: {unseen[0].strip()!r}")
     found = []
     for fence in _FENCE.finditer(text):
         inside = re.sub(rf"(?m)^{fence['indent']}", "", fence["text"])
         found.append(
             Block(name_of(page), text.count("\n", 0, fence.start("text")) + 1, fence["language"].strip(), inside)
         )
-    assert 2 * len(found) == len(re.findall(r"(?m)^ *```", text)), f"{page}: a fence that is not closed"
+    if 2 * len(found) != len(re.findall(r"(?m)^ *```", text)):
+        raise ValueError(f"{page}: a fence that is not closed")
     return found

@@ -11,13 +11,16 @@ from pathlib import Path
 SERVERS = ("ollama", "llama-server", "vllm", "mlx_lm.server")
 """Start a server: a scripted one of their kind listens already."""
 
-INSTALLERS = ("pip", "systemctl", "cp")
-"""Change the machine, so they are not run; nproxy is installed already."""
+INSTALLERS = ("systemctl",)
+"""Change the machine, so they are not run."""
 
 OTHERS = ("lm_eval",)
 """Need files from elsewhere, such as lm_eval its tasks' questions."""
 
-STAND_INS = (*SERVERS, *INSTALLERS, *OTHERS)
+CHECKED = ("pip", "cp")
+"""Change the machine as well: only their words are read. nproxy is installed already."""
+
+STAND_INS = (*SERVERS, *INSTALLERS, *OTHERS, *CHECKED)
 
 _NOTHING = "exit 0\n"
 
@@ -47,13 +50,30 @@ case "$*" in
 esac
 """
 
+# What is copied is there.
+_CP = 'test -e "$ROOT/$1"\n'
+
+# Extras are there, and packages are those that tests install.
+_PIP = """\
+words='import sys; from tests.docs.mentions import wrong_pip; sys.exit(wrong_pip(sys.argv[1:]))'
+exec "$PYTHON" -P -c "$words" "$@"
+"""
+
 # An endless loop goes round once.
 _SLEEP = 'test ! -e "$NOTES/slept" && touch "$NOTES/slept" || { rm "$NOTES/slept"; exit 1; }\n'
 
 
 def put(folder: Path) -> None:
     """Write all of them into a folder, which belongs at the front of PATH."""
-    own = {"nproxy": _NPROXY, "make": _MAKE, "python": _ENGINE, "python3": _ENGINE, "sleep": _SLEEP}
+    own = {
+        "nproxy": _NPROXY,
+        "make": _MAKE,
+        "python": _ENGINE,
+        "python3": _ENGINE,
+        "sleep": _SLEEP,
+        "cp": _CP,
+        "pip": _PIP,
+    }
     programs = {**dict.fromkeys(STAND_INS, _NOTHING), **own}
     for name, text in programs.items():
         file = folder / name

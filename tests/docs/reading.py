@@ -27,7 +27,8 @@ SECONDS = 240.0
 
 _REFERENCES = re.compile(r"\$\{\w+\}")
 _KEYS, _SECRET = ("ADMIN", "KEY", "VLLM_KEY", "FLEET_KEY", "CLOUD_KEY"), "secret-of-the-page-01"
-_TYPED = re.compile(r"(?m)^(\$ |(nproxy|curl|make|pip|python3?|kill) )")
+_PROGRAMS = "curl|docker|git|kill|kubectl|make|node|npm|nproxy|pipx?|python[.0-9]*|sh|uv"
+_TYPED = re.compile(rf"(?m)^\s*(\$ |([A-Z_]+=\S* |sudo )*({_PROGRAMS})( [^>\n]*)?$)")
 _SHOW_USAGE = ("docs/reference/cli.md",)
 """Pages that show what commands look like; tests/cli runs their examples."""
 

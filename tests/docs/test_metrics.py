@@ -1,12 +1,14 @@
-"""The page of the metrics: nothing is left out of it, and nothing stands there that is no more."""
+"""The page of the metrics: nothing is left out of it, and nothing stands there or elsewhere that is no more."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from docs.generate import metrics
+from tests.docs.blocks import PAGES, name_of
 
 MORE = metrics.Told("nproxy_more", "counter", "More.", (), "sum")
 
@@ -42,3 +44,14 @@ def test_the_page_says_how_a_metric_adds_up() -> None:
     ):
         (line,) = [line for line in lines if line.startswith(f"| `{name}` ")]
         assert word in line
+
+
+def test_the_metrics_that_pages_name_exist() -> None:
+    known = metrics.told()
+    strange = {
+        f"{name_of(page)}: {name}"
+        for page in PAGES
+        for name in re.findall(r"\bnproxy_\w+", page.read_text(encoding="utf-8"))
+        if not {name, re.sub(r"_(total|count|sum|bucket)$", "", name)} & {*known}
+    }
+    assert strange == set()

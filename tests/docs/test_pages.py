@@ -12,7 +12,7 @@ from tests.docs.play import play
 from tests.docs.reading import Reading, UnknownLanguage
 from tests.docs.scenes import SCENES
 
-NAMES = [name_of(page) for page in PAGES]
+NAMES = [name_of(page) for page in PAGES if blocks_of(page)]
 HERE = [name for name in NAMES if name not in SCENES or not SCENES[name].engine]
 """Those that need the engine are played in tests/real, where it runs."""
 
@@ -38,9 +38,36 @@ def test_a_block_in_another_language_is_not_passed_over(language: str, tmp_path:
         Reading(tmp_path, {}, 1, None).run(Block("page.md", 1, language, "true\n"))
 
 
-def test_a_command_is_not_passed_over_as_text(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="sh"):
-        Reading(tmp_path, {}, 1, None).run(Block("page.md", 1, "text", "nproxy check nproxy.yaml\n"))
+@pytest.mark.parametrize(
+    "line", ["nproxy check nproxy.yaml", "$ ls", "KEY=a nproxy serve", "sudo make", "sh a.sh", "npm i x"]
+)
+def test_a_command_is_not_passed_over_as_text(line: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="so it is sh"):
+        Reading(tmp_path, {}, 1, None).run(Block("page.md", 1, "text", f"some words\n{line}\n"))
+
+
+@pytest.mark.parametrize("line", ["pip install '.[engin]'", "pip install opneai", "cp deploy/none /etc/", "make sreve"])
+def test_a_stand_in_takes_good_words_only(line: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="exit code"):
+        Reading(tmp_path, {}, 1, None).run(Block("page.md", 1, "sh", f"{line}\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "~~~sh\nfalse\n~~~\n",
+        "> ```sh\n> false\n> ```\n",
+        "<pre>false</pre>\n",
+        "So:\n\n    $ make serve\n",
+        "```sh\nfalse\n",
+    ],
+)
+def test_a_block_in_other_marks_is_not_passed_over(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.docs.blocks.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(ValueError, match=r"a block that is not found|not closed"):
+        blocks_of(page)
 
 
 def test_a_command_that_fails_is_seen(tmp_path: Path) -> None:
