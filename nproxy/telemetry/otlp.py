@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Literal
 
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import (
     Link,
@@ -31,20 +29,14 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 from opentelemetry.trace import Span as SdkSpan
-from prometheus_client import Counter
 
+from nproxy.telemetry.otlp_batches import Batches, Count
 from nproxy.telemetry.trace_context import RANDOM, SAMPLED, TraceContext
 from nproxy.telemetry.tracing import Attributes
 
 PATH = "/v1/traces"
-MOST_WAITING = 4096
-"""Spans that wait to be sent; beyond, new ones are dropped and counted."""
-MOST_AT_ONCE = 512
 CLOSE_SECONDS = 5.0
 """How long the end of the process waits for what has not been sent."""
-
-Count = Callable[[str], Counter]
-"""Counts spans by what became of them: exported, failed or dropped. In any thread."""
 
 _KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 
@@ -58,9 +50,8 @@ class OtlpTracer:
     """
 
     def __init__(self, endpoint: str, headers: Mapping[str, str] | None, version: str, count: Count) -> None:
-        exporter = OTLPSpanExporter(endpoint.removesuffix(PATH) + PATH, headers=headers)
         self._provider = TracerProvider(ALWAYS_ON, _resource(version), shutdown_on_exit=False)
-        self._provider.add_span_processor(_Bounded(exporter, count))
+        self._provider.add_span_processor(Batches(endpoint.removesuffix(PATH) + PATH, headers, count))
         self._tracer = self._provider.get_tracer("nproxy", version)
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would tell of every batch that fails
 
@@ -121,57 +112,6 @@ class _Span:
 
     def end(self, at: int | None = None) -> None:
         self._span.end(at)
-
-
-class _Bounded(SpanProcessor):
-    """The SDK's batches behind a count: which spans were sent, which were not, and which found no room.
-
-    Two threads count, each a number of its own: the one that ends spans, and the one that sends them.
-    """
-
-    def __init__(self, exporter: SpanExporter, count: Count) -> None:
-        self._exporter = _Counting(exporter, count)
-        self._batches = BatchSpanProcessor(self._exporter, MOST_WAITING, max_export_batch_size=MOST_AT_ONCE)
-        self._count = count
-        self._given = 0
-
-    def on_end(self, span: ReadableSpan) -> None:
-        if self._given - self._exporter.taken >= MOST_WAITING:
-            self._count("dropped").inc()
-            return
-        self._given += 1
-        self._batches.on_end(span)
-
-    def shutdown(self) -> None:
-        self._batches.shutdown()  # type: ignore[no-untyped-call]
-
-
-class _Counting(SpanExporter):
-    """An exporter whose successes and failures are counted; of a change from one to the other the log tells."""
-
-    def __init__(self, exporter: SpanExporter, count: Count) -> None:
-        self.taken = 0
-        self._exporter = exporter
-        self._count = count
-        self._well = True
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.taken += len(spans)
-        try:
-            result = self._exporter.export(spans)
-        except Exception:
-            log.debug("spans could not be sent", exc_info=True)
-            result = SpanExportResult.FAILURE
-        well = result is SpanExportResult.SUCCESS
-        self._count("exported" if well else "failed").inc(len(spans))
-        if well != self._well:
-            self._well = well
-            level, now = (logging.INFO, "takes spans again") if well else (logging.WARNING, "takes no spans")
-            log.log(level, "the collector %s", now)
-        return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
 
 
 def _resource(version: str) -> Resource:

@@ -17,6 +17,7 @@ from aiohttp import web
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
@@ -50,10 +51,11 @@ class Span:
 
 @dataclass
 class Collector:
-    """hold: answers wait for it. status: of its answers. headers: of each export."""
+    """hold: answers wait for it. status: of its answers. rejects: so many spans of each export. headers: of each."""
 
     hold: asyncio.Event | None = None
     status: int = 200
+    rejects: int = 0
     spans: list[Span] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
@@ -94,7 +96,8 @@ class Collector:
             await self.hold.wait()
         if self.status == 200:
             self._take(gzip.decompress(body) if request.headers.get("content-encoding") == "gzip" else body)
-        answer = ExportTraceServiceResponse().SerializeToString()
+        partly = ExportTracePartialSuccess(rejected_spans=self.rejects) if self.rejects else None
+        answer = ExportTraceServiceResponse(partial_success=partly).SerializeToString()
         return web.Response(status=self.status, body=answer, content_type="application/x-protobuf")
 
     def _take(self, body: bytes) -> None:

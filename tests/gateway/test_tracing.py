@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import nproxy
-from nproxy.telemetry import otlp
+from nproxy.telemetry import otlp, otlp_batches
 from tests.fakes.collector import Collector, Span
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, Seen
 from tests.gateway.conftest import Gateway, body, gateway_for, upstream_settings
@@ -377,8 +377,8 @@ async def test_a_collector_that_hangs_holds_nobody_up(
     upstream: FakeUpstream, collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     collector.hold = asyncio.Event()
-    monkeypatch.setattr(otlp, "MOST_WAITING", 8)
-    monkeypatch.setattr(otlp, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(otlp_batches, "MOST_WAITING", 8)
+    monkeypatch.setattr(otlp_batches, "MOST_AT_ONCE", 4)
     monkeypatch.setattr(otlp, "CLOSE_SECONDS", 0.2)
     async with traced(upstream, collector) as gateway:
         await gateway.ask()
@@ -392,18 +392,53 @@ async def test_a_collector_that_hangs_holds_nobody_up(
     assert "the last spans were not sent in time" in caplog.messages
 
 
-async def test_a_collector_that_refuses_is_told_of_once(
-    upstream: FakeUpstream, collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("status", [302, 308, 400, 401, 500])
+async def test_a_collector_that_refuses_is_told_of_once_and_why(
+    upstream: FakeUpstream,
+    collector: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
 ) -> None:
+    """One that sends them elsewhere, too: nothing follows it there, and to the SDK that is a success."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     async with traced(upstream, collector) as gateway:
         for outcome, spans in (("failed", 2), ("failed", 4), ("exported", 2)):
-            collector.status = 200 if outcome == "exported" else 400
+            collector.status = 200 if outcome == "exported" else status
             assert (await gateway.ask()).status_code == 200
             while await gateway.metric(f'nproxy_spans_total{{outcome="{outcome}"}}') < spans:
                 await asyncio.sleep(0.01)
-    told_of_it = [record.getMessage() for record in caplog.records if record.name == "nproxy.traces"]
-    assert told_of_it == ["the collector takes no spans", "the collector takes spans again"]
+    assert told_of_it(caplog) == [
+        ("the collector takes no spans", {"reason": str(status)}),
+        ("the collector takes spans again", None),
+    ]
+
+
+async def test_spans_that_a_collector_rejects_are_not_exported(
+    upstream: FakeUpstream, collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector.rejects = 1
+    async with traced(upstream, collector) as gateway:
+        await gateway.ask()
+    counted = {outcome: gateway.app.metrics.spans(outcome)._value.get() for outcome in ("exported", "failed")}
+    assert counted == {"exported": 1, "failed": 1}
+    assert told_of_it(caplog) == [("the collector takes no spans", {"reason": "some were rejected"})]
+
+
+async def test_a_collector_that_is_not_there(
+    upstream: FakeUpstream, collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")
+    await collector.__aexit__()
+    async with traced(upstream, collector) as gateway:
+        await gateway.ask()
+    assert told_of_it(caplog) == [("the collector takes no spans", {"reason": "ConnectionError"})]
+
+
+def told_of_it(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Any]]:
+    """The log's lines on traces, and their fields."""
+    records = [record for record in caplog.records if record.name == "nproxy.traces"]
+    return [(record.getMessage(), vars(record).get("fields")) for record in records]
 
 
 # What it costs

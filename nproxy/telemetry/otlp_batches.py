@@ -1,0 +1,123 @@
+"""Spans in batches: bounded, counted, and sent by a thread of the SDK's; and what the collector made of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import requests
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from prometheus_client import Counter
+
+MOST_WAITING = 4096
+"""Spans that wait to be sent; beyond, new ones are dropped and counted."""
+MOST_AT_ONCE = 512
+
+Count = Callable[[str], Counter]
+"""Counts spans by what became of them: exported, failed or dropped. In any thread."""
+
+log = logging.getLogger("nproxy.traces")
+
+
+class Batches(SpanProcessor):
+    """The SDK's batches behind a count: which spans were sent, which were not, and which found no room.
+
+    Two threads count, each a number of its own: the one that ends spans, and the one that sends them.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None, count: Count) -> None:
+        self._exporter = _Exporter(url, headers, count)
+        self._batches = BatchSpanProcessor(self._exporter, MOST_WAITING, max_export_batch_size=MOST_AT_ONCE)
+        self._count = count
+        self._given = 0
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self._given - self._exporter.taken >= MOST_WAITING:
+            self._count("dropped").inc()
+            return
+        self._given += 1
+        self._batches.on_end(span)
+
+    def shutdown(self) -> None:
+        self._batches.shutdown()  # type: ignore[no-untyped-call]
+
+
+class _Exporter(SpanExporter):
+    """The SDK's exporter, whose successes and failures are counted; of a change the log tells, and of its reason."""
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None, count: Count) -> None:
+        self.taken = 0
+        self._heard = _Heard()
+        self._exporter = OTLPSpanExporter(url, headers=headers, session=self._heard)
+        self._count = count
+        self._well = True
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.taken += len(spans)
+        self._heard.forget()
+        try:
+            result = self._exporter.export(spans)
+        except Exception:
+            log.debug("spans could not be sent", exc_info=True)
+            result = SpanExportResult.FAILURE
+        went = result is SpanExportResult.SUCCESS and not self._heard.elsewhere
+        failed = min(self._heard.rejected, len(spans)) if went else len(spans)
+        self._count("exported").inc(len(spans) - failed)
+        self._count("failed").inc(failed)
+        self._tell(well=not failed)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    def _tell(self, *, well: bool) -> None:
+        if well == self._well:
+            return
+        self._well = well
+        if well:
+            log.info("the collector takes spans again")
+        else:
+            log.warning("the collector takes no spans", extra={"fields": {"reason": self._heard.reason}})
+
+
+class _Heard(requests.Session):
+    """The exporter's session, which keeps what its collector said last: the exporter tells but the SDK's own log.
+
+    elsewhere: it said that spans belong to another URL, which the exporter thinks a success. rejected: so many spans of
+    those that it took. reason: a status, or the kind of fault by which there is none; "" where nothing was asked.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, for another batch."""
+        self.reason, self.rejected, self.elsewhere = "", 0, False
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        """See requests."""
+        self.forget()
+        try:
+            response = super().send(request, **kwargs)
+        except requests.RequestException as error:
+            self.reason = type(error).__name__
+            raise
+        self.reason, self.elsewhere = str(response.status_code), 300 <= response.status_code < 400
+        if response.status_code == 200:
+            self._read(response.content)
+        return response
+
+    def _read(self, answer: bytes) -> None:
+        """Of spans that a collector took, it may have rejected some (OTLP specification, Partial Success)."""
+        try:
+            self.rejected = ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans
+        except DecodeError:
+            return
+        if self.rejected:
+            self.reason = "some were rejected"
