@@ -219,6 +219,9 @@ def test_K3_the_best_of_fewer_is_not_the_best() -> None:
     play.answers(0, body(Dialect.CHAT, ("a", [-1.0])))
     play.fails(1, status(500))
     assert play.respond.status == 500
+    early = Play(chat(best_of=2), partial=True)
+    early.fails(0, status(404))
+    assert early.over, "nobody waits for the others"
 
 
 def test_A14_the_best_of_equals_is_computed_once_and_counted_as_asked() -> None:
