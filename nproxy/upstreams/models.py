@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,10 +12,15 @@ from typing import Any
 
 from nproxy.openai.jsonvalue import loads
 
+log = logging.getLogger("nproxy.upstreams")
+
 FRESH_SECONDS = 30.0
 """How long a list is believed before it is read again."""
 RECENT_SECONDS = 2.0
 """A list younger than this is not read again for a model that is not in it."""
+
+_STARTING = 503
+"""A server that loads its model, or has none of its own at the moment, may have a list later."""
 
 Fetch = Callable[[], Awaitable[tuple[int, bytes] | None]]
 """Reads the upstream's list: status and body, or None when it does not answer."""
@@ -37,7 +43,7 @@ class ModelList:
 
     configured: a map of the client's name to the upstream's, or None to ask the upstream. announced: the models that
     single servers said they serve, which stand in the list with those that are read. A list that cannot be read takes
-    any model: the upstream itself then says what it does not have.
+    any model: the upstream itself then says what it does not have. upstream: its name in the log.
     """
 
     def __init__(
@@ -46,11 +52,14 @@ class ModelList:
         fetch: Fetch,
         announced: Callable[[], Iterable[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
+        upstream: str = "",
     ) -> None:
         self._configured = configured
         self._fetch = fetch
         self._announced = announced
         self._clock = clock
+        self._upstream = upstream
+        self._told = False  # that something else than a list came
         self._entries: Mapping[str, dict[str, Any]] | None = None  # by the upstream's name; None: not readable
         self._read_at: float | None = None
         self._reading = asyncio.Lock()
@@ -101,6 +110,15 @@ class ModelList:
             read = None if answer is None else _parse(*answer)
             self._entries = {**announced, **(read or {})} if announced or read is not None else None
             self._read_at = self._clock()
+            if answer is not None and answer[0] != _STARTING:
+                self._tell(None if read is not None else answer[0])
+
+    def _tell(self, status: int | None) -> None:
+        """Log once that something else came than a list, until one comes."""
+        if status is not None and not self._told:
+            fields = {"upstream": self._upstream, "why": f"GET /v1/models: {status}"}
+            log.warning("no list of models can be read, so any model is asked for", extra={"fields": fields})
+        self._told = status is not None
 
     def _stale(self, older_than: float) -> bool:
         return self._read_at is None or self._clock() - self._read_at >= older_than

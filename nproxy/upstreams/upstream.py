@@ -88,7 +88,8 @@ class Upstream:
 
     def _models(self) -> ModelList:
         models = self.settings.models
-        return ModelList(None if models == "auto" else models, self._fetch_models, self._announced_models)
+        listed = None if models == "auto" else models
+        return ModelList(listed, self._fetch_models, self._announced_models, upstream=self.name)
 
     def _announced_models(self) -> set[str]:
         return set().union(*(replica.models for replica in self.gate.replicas if replica.models is not None))

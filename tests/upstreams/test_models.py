@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from nproxy.upstreams.models import FRESH_SECONDS, RECENT_SECONDS, ModelList, ModelName
 
 
@@ -54,6 +56,17 @@ async def test_Q1_unreadable_lists_take_any_model() -> None:
         assert await models.find("x") is None
         assert models.takes_any()
         assert not await models.entries()
+
+
+async def test_that_no_list_can_be_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    source = Source(b"Internal Server Error", 500)
+    models = ModelList(None, source, clock=source.clock, upstream="tfs")
+    lists = (500, b"no"), (500, b"no"), None, (503, b"loading"), (200, b'{"data": []}'), (200, b"<html>")
+    for source.answer in lists:
+        await models.find("x")
+        source.now += FRESH_SECONDS
+    said = [vars(record)["fields"] for record in caplog.records]
+    assert said == [{"upstream": "tfs", "why": f"GET /v1/models: {status}"} for status in (500, 200)]
 
 
 async def test_Q2_aliases_are_looked_up_without_reading() -> None:
