@@ -56,8 +56,11 @@ class Waiting(QueueHandler):
             self._dropped += 1
 
     def _how_many(self) -> logging.LogRecord:
-        words = (f"{self._dropped} log lines were dropped, as nobody read them", None, None)
-        return self.prepare(logging.LogRecord(__name__, logging.WARNING, __file__, 0, *words))
+        words = f"{self._dropped} log lines were dropped, as nobody read them"
+        record: logging.LogRecord = self.prepare(
+            logging.LogRecord(__name__, logging.WARNING, __file__, 0, words, None, None)
+        )
+        return record
 
     def flush(self) -> None:
         """Wait until what was logged up to now is written, or cannot be in time."""

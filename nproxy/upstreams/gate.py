@@ -176,8 +176,15 @@ class Gate:
 
         status: of the answer, None where none came. A replica that comes up again is tried at once.
         """
-        well = status is not None and status < 500
-        if not replica.looks.ended(well=well, answered=status is not None):
+        return self._settled(replica, changed=replica.looks.ended(well=_well(status), answered=status is not None))
+
+    def told(self, replica: Replica, status: int | None, began: float, jitter: float) -> bool:
+        """Take what another process of this gateway saw; as `looked`. began, jitter: see `Looks.told`."""
+        answered = status is not None
+        return self._settled(replica, changed=replica.looks.told(began, jitter, well=_well(status), answered=answered))
+
+    def _settled(self, replica: Replica, *, changed: bool) -> bool:
+        if not changed:
             return False
         replica.up = not replica.looks.down
         if replica.up:
@@ -199,3 +206,7 @@ class Gate:
             yield replica
         finally:
             self._waiting.give_back(replica, wish)
+
+
+def _well(status: int | None) -> bool:
+    return status is not None and status < 500

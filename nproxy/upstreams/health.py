@@ -74,7 +74,7 @@ class Looks:
         busy, and the look says nothing.
         """
         self.answered = answered
-        if not answered and self._heard_at >= self._last:
+        if not answered and self.talked_over:
             return False
         if well is not self.down:
             self._in_a_row = 0
@@ -86,6 +86,24 @@ class Looks:
         self.down = not self.down
         self._in_a_row = 0
         return True
+
+    @property
+    def talked_over(self) -> bool:
+        """Whether calls brought something since the last look began."""
+        return self._heard_at >= self._last
+
+    def told(self, began: float, jitter: float, *, well: bool, answered: bool) -> bool:
+        """Count a look that another process of this gateway made; True where it changed `down`. jitter: as in `began`.
+
+        One that began within AGAIN_SECONDS of the last, or half an interval, shows no more than that one. Who looked
+        goes on to do so: the next look is due here only when the other's would be over.
+        """
+        if began < self._last + min(AGAIN_SECONDS, (self._settings.interval or inf) / 2):
+            return False
+        self.began(began, jitter)
+        changed = self.ended(well=well, answered=answered)
+        self._due += self._settings.timeout
+        return changed
 
     def suspect(self) -> None:
         """Have the next look at once: a call could not reach it."""

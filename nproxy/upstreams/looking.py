@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nproxy.upstreams.balancing import Draw
@@ -13,6 +14,19 @@ from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.replicas import Replica
 
 TICK_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at a replica of an upstream showed, for other processes of this gateway.
+
+    status: of the answer, None where none came. seconds: how long ago it began.
+    """
+
+    upstream: str
+    replica: str
+    status: int | None
+    seconds: float
 
 
 class Watched(Protocol):
@@ -23,11 +37,16 @@ class Watched(Protocol):
     @property
     def watched(self) -> bool: ...
 
-    def look(self, replica: Replica) -> Coroutine[Any, Any, None]: ...
+    def look(self, replica: Replica) -> Coroutine[Any, Any, Look | None]: ...
 
 
-async def watch(upstreams: Callable[[], Iterable[Watched]], jitter: Draw = random.random) -> None:
+async def watch(
+    upstreams: Callable[[], Iterable[Watched]],
+    jitter: Draw = random.random,
+    tell: Callable[[Look], None] = lambda _: None,
+) -> None:
     """Look at replicas until it is cancelled. upstreams: those that there are now; they and their replicas change.
+    tell: hears what was seen.
 
     No two looks at one replica are under way at once, and none waits for another's.
     """
@@ -35,7 +54,8 @@ async def watch(upstreams: Callable[[], Iterable[Watched]], jitter: Draw = rando
 
     async def look(upstream: Watched, replica: Replica) -> None:
         try:
-            await upstream.look(replica)
+            if (seen := await upstream.look(replica)) is not None:
+                tell(seen)
         finally:
             under_way.discard(replica)
 

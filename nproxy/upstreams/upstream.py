@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.lifeline import GivenUpError
+from nproxy.upstreams.looking import Look
 from nproxy.upstreams.membership import NOBODY, Registered, members
 from nproxy.upstreams.models import ModelList
 from nproxy.upstreams.permits import NobodyError
@@ -37,7 +39,6 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
 """Settings with which an upstream may be another server, or may be asked otherwise."""
-
 
 log = logging.getLogger("nproxy.upstreams")
 
@@ -217,17 +218,28 @@ class Upstream:
         """
         return self.name != ENGINE_UPSTREAM and (len(self.gate.replicas) > 1 or bool(self.settings.fallback))
 
-    async def look(self, replica: Replica) -> None:
-        """Look at a replica, and go by it where that makes it go down or come up."""
-        health = self.settings.health
+    async def look(self, replica: Replica) -> Look | None:
+        """Look at a replica, and go by it where that makes it go down or come up.
+
+        None where it says nothing to anybody else: calls of this process brought something, and it is busy.
+        """
+        health, began = self.settings.health, time.monotonic()
         try:
             status, _ = await self._get(replica, health.path, health.timeout)
             why = f"{health.path} is answered with {status}."
         except ForwardError as error:
             status, why = None, error.failure.message
+        busy = status is None and replica.looks.talked_over
         if self.gate.looked(replica, status):
             level, now = (logging.INFO, "up") if replica.up else (logging.WARNING, "down")
             log.log(level, "a replica is %s", now, extra=self._fields(replica, why=why))
+        return None if busy else Look(self.name, replica.label, status, time.monotonic() - began)
+
+    def told(self, look: Look, jitter: float) -> None:
+        """Go by what another process saw, which has logged it."""
+        for replica in self.gate.replicas if self.watched else ():
+            if replica.label == look.replica:
+                self.gate.told(replica, look.status, time.monotonic() - look.seconds, jitter)
 
     def _fields(self, replica: Replica, *, why: str) -> dict[str, dict[str, str]]:
         return {"fields": {"upstream": self.name, "replica": replica.label, "why": why}}

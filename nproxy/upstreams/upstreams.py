@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.dns import Names
-from nproxy.upstreams.looking import watch
+from nproxy.upstreams.looking import Look, watch
 from nproxy.upstreams.membership import NOBODY, Registered
 from nproxy.upstreams.models import ModelName
 from nproxy.upstreams.registry import Snapshot
@@ -28,11 +29,12 @@ FIRST_LOOK_SECONDS = 5.0
 class Upstreams:
     """All upstreams of a configuration, in the file's order; the built-in engine first.
 
-    pseudonym: what the gateway calls itself to all of them.
+    pseudonym: what the gateway calls itself to all of them. tell_look: hears of each look at a replica.
     """
 
     def __init__(self, config: Config, engine_socket: Path | None, pseudonym: Pseudonym) -> None:
         self.pseudonym = pseudonym
+        self.tell_look: Callable[[Look], None] = lambda _: None
         self._sessions = Sessions(pseudonym)
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._registered: dict[str, Registered] = {}
@@ -69,8 +71,13 @@ class Upstreams:
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Resolve host names again and again, and look at replicas, while the block runs."""
-        async with beside(self.names.run(), watch(lambda: self.all)):
+        async with beside(self.names.run(), watch(lambda: self.all, tell=lambda look: self.tell_look(look))):
             yield
+
+    def take_look(self, look: Look) -> None:
+        """Learn what another process of this gateway saw of a replica."""
+        if (upstream := self.by_name.get(look.upstream)) is not None:
+            upstream.told(look, random.random())
 
     def take_members(self, snapshot: Snapshot) -> None:
         """Take what was said over the admin port of all upstreams; what was said before and is not in it is over."""

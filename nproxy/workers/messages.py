@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Raised whenever a message changes its name or meaning."""
 
 Json = Any
@@ -30,6 +30,17 @@ class Taught:
     model: str
     lesson: tuple[str, dict[str, Json]]
     kind: Literal["taught"] = "taught"
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A look at a replica, as `nproxy.upstreams.looking.Look` tells it."""
+
+    upstream: str
+    replica: str
+    status: int | None
+    seconds: float
+    kind: Literal["looked"] = "looked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +135,7 @@ class Result:
     kind: Literal["result"] = "result"
 
 
-Message = Start | Reconfigure | Members | Drain | Taught | Admission | Ready | Beat | Query | Result
+Message = Start | Reconfigure | Members | Drain | Taught | Looked | Admission | Ready | Beat | Query | Result
 
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
 

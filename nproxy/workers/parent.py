@@ -33,6 +33,7 @@ from nproxy.workers.messages import (
     Beat,
     Drain,
     Json,
+    Looked,
     Members,
     Message,
     Query,
@@ -140,6 +141,8 @@ class Parent:
                 self._clerk.send(message_of(data))
             case Taught():
                 self._lessons.append((time.monotonic(), message))
+                self.supervisor.tell(message, but=worker)
+            case Looked():
                 self.supervisor.tell(message, but=worker)
             case Query():
                 self.supervisor.beside(self._answer(worker, message))

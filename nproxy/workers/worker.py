@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -25,6 +26,7 @@ from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, 
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, as_data, from_data
+from nproxy.upstreams.looking import Look
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.lessons import lesson_of, taught
@@ -34,6 +36,7 @@ from nproxy.workers.messages import (
     Beat,
     Drain,
     Json,
+    Looked,
     Members,
     Message,
     NotAMessage,
@@ -104,6 +107,7 @@ class _Worker:
         app.desk.connect(self._ledger.connect)
         app.whole = _Parent(self._channel)
         app.tell_lesson = lambda upstream, model, lesson: self._channel.send(taught(upstream, model, lesson))
+        app.upstreams.tell_look = lambda look: self._channel.send(Looked(**asdict(look)))
         for lesson in self._start.lessons:
             self._learn(lesson)
         if self._start.members is not None:
@@ -139,6 +143,8 @@ class _Worker:
                 self._app.upstreams.take_members(members)
             case Taught():
                 self._learn(message)
+            case Looked():
+                self._app.upstreams.take_look(Look(message.upstream, message.replica, message.status, message.seconds))
             case Query():
                 self._tasks.create_task(self._answer(message))
             case Admission(message=data):

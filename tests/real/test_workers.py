@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -417,3 +418,30 @@ async def test_workers_that_never_become_ready_are_given_up(tmp_path: Path) -> N
     assert process.returncode == 1
     assert said.decode().splitlines()[-1] == ("nproxy: no worker becomes ready: 3 in a row; the last one ended with 7")
     assert b"Traceback" not in said
+
+
+async def test_one_worker_looks_for_all_and_another_when_it_is_gone(tmp_path: Path) -> None:
+    health = {"interval": 1, "timeout": 1, "down_after": 2}
+    async with FakeUpstream() as server, FakeUpstream() as other:
+        upstream = {"name": "u", "replicas": [server.url, other.url], "models": [MODEL], "health": health}
+        (tmp_path / "nproxy.yaml").write_text(json.dumps({"upstreams": [upstream]}))
+        async with serve(tmp_path, "--config", str(tmp_path / "nproxy.yaml"), workers=4) as running:
+
+            def one_looks() -> bool:
+                """Whether the last looks were an interval apart, whoever made them."""
+                times = [seen.opened for seen in server.requests[-6:]]
+                return len(times) == 6 and all(later - sooner > 0.7 for sooner, later in itertools.pairwise(times))
+
+            await until(one_looks)
+            for pid in sorted(await running.pids())[1:]:
+                os.kill(pid, signal.SIGKILL)
+            server.requests.clear()
+            await until(one_looks)
+            await server.stop()
+
+            async def down() -> bool:
+                return await running.metric("nproxy_replica_up", replica=server.url) == 0
+
+            await eventually(down)
+            assert {(await ask(running.url)).status_code for _ in range(12)} == {200}
+            await until(lambda: any("a replica is down" in line for line in running.lines()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from nproxy.config import Health
-from nproxy.upstreams.health import SILENT_SECONDS, Looks
+from nproxy.upstreams.health import AGAIN_SECONDS, SILENT_SECONDS, Looks
 
 DEFAULT = Health()
 HALF = 0.5  # of the jitter: the next look is due in exactly one interval
@@ -117,3 +117,48 @@ def test_one_that_could_not_be_reached_is_looked_at_next() -> None:
     watch.look(well=True)
     watch.looks.suspect()
     assert watch.looks.due() == 1.0
+
+
+# ---- looks of other processes
+
+
+def test_another_processes_look_counts_like_an_own_one() -> None:
+    looks = Looks(DEFAULT)
+    told = [looks.told(float(second), HALF, well=False, answered=False) for second in (1, 2, 3)]
+    assert told == [False, False, True] and looks.down and looks.answered is False
+    assert not looks.told(10.0, HALF, well=True, answered=True) and looks.told(11.0, HALF, well=True, answered=True)
+    assert not looks.down
+
+
+def test_who_looked_goes_on_and_the_others_wait_for_it() -> None:
+    looks = Looks(DEFAULT)
+    looks.told(100.0, HALF, well=True, answered=True)
+    assert looks.due() == 100 + DEFAULT.interval + DEFAULT.timeout
+    looks.told(110.0, HALF, well=False, answered=False)
+    assert looks.due() == 110 + AGAIN_SECONDS + DEFAULT.timeout, "the next one is soon, by the same process"
+    assert looks.doubtful
+
+
+def test_looks_at_one_time_are_one() -> None:
+    """All see one hiccup, and it is not three failures in a row."""
+    looks = Looks(DEFAULT)
+    looks.began(5.0, HALF)
+    assert not looks.ended(well=False, answered=False)
+    due = looks.due()
+    assert not any(looks.told(began, HALF, well=False, answered=False) for began in (4.0, 5.0, 5.5, 5.9))
+    assert not looks.down and looks.due() == due
+    assert not looks.told(6.0, HALF, well=False, answered=False) and looks.told(7.0, HALF, well=False, answered=False)
+
+
+def test_a_replica_that_talks_here_is_not_down_for_what_another_process_did_not_hear() -> None:
+    looks = Looks(Health(down_after=1))
+    looks.called(0.0)
+    looks.heard(9.0)
+    assert not looks.told(8.0, HALF, well=False, answered=False)
+    assert looks.told(10.0, HALF, well=False, answered=False)
+
+
+def test_without_an_interval_nobody_waits_for_another() -> None:
+    looks = Looks(Health(interval=None))
+    looks.told(0.0, HALF, well=True, answered=True)
+    assert looks.due() == inf
