@@ -19,6 +19,7 @@ from nproxy.cli.probe.entry import as_yaml
 from nproxy.cli.probe.findings import Report
 from nproxy.cli.probe.interview import Plan, conduct, interview
 from nproxy.cli.probe.sampling import SPECIAL
+from nproxy.cli.target import Target
 from nproxy.config.replicas import parse_address
 from tests.compatibility.cases import CASES, Case
 from tests.compatibility.record import SETTINGS, Outcome, Record, Setting
@@ -36,7 +37,7 @@ Entry = Mapping[str, Any]
 def probe(url: str, model: str) -> tuple[Report, str]:
     """What `nproxy probe` finds at a base URL, and what it writes with --yaml."""
     replica, plan = parse_address(url), Plan(nonce=secrets.token_hex(4), model=model)
-    with client.opened(replica, None, ANSWER_SECONDS) as asking:
+    with client.opened(Target(replica), ANSWER_SECONDS) as asking:
         report = conduct(url, interview(plan), asking.ask)
     return report, as_yaml(report, replica, None, plan.widest)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -67,11 +67,15 @@ class Record:
 
 
 class Answer:
-    """Takes an answer in pieces, each with the time at which it came. wanted: how many choices it must have."""
+    """Takes an answer in pieces, each with the time at which it came.
 
-    def __init__(self, dialect: Dialect, wanted: int) -> None:
+    wanted: how many choices it must have. blot: takes out of words of failure what nobody is to see.
+    """
+
+    def __init__(self, dialect: Dialect, wanted: int, blot: Callable[[str], str] = str) -> None:
         self._dialect = dialect
         self._wanted = wanted
+        self._blot = blot
         self._decoder = SSEDecoder()
         self._choices: dict[int, Spoken] = {}
         self._tails: list[Usage] = []
@@ -111,7 +115,7 @@ class Answer:
     def fail(self, kind: str, words: str) -> None:
         """It is no answer; what was said first of why holds. Behind its end nothing fails any more."""
         if not self.over:
-            self.failure = Failure(kind, printable(words, 200))
+            self.failure = Failure(kind, printable(self._blot(words), 200))
 
     def record(self, due: float, sent: float, ended: float) -> Record:
         """The whole of it, when nothing more comes; times are those of the clock that `now` is from."""

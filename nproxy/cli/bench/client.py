@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import os
-import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import aiohttp
@@ -19,16 +16,20 @@ import aiohttp
 from nproxy.cli.bench.answer import Answer, Record
 from nproxy.cli.bench.asking import Ask
 from nproxy.cli.bench.failed import BenchFailed
-from nproxy.config import Replica
+from nproxy.cli.model_list import models_in, no_list
+from nproxy.cli.printable import printable
+from nproxy.cli.reasons import ENDED_EARLY, NOT_HTTP, reason
+from nproxy.cli.target import Target
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import wrap_foreign
-from nproxy.openai.jsonvalue import loads
 
 KEEPALIVE_SECONDS = 4.0
 """Below the 5 s after which uvicorn closes an idle connection: else requests would meet one that is just closing."""
 AFTER_DONE_SECONDS = 1.0
 """How long after `[DONE]` a server may take to end its answer before the connection is given up instead of reused."""
 ERROR_BYTES = 1 << 20
+LARGEST_LIST = 1 << 24
+"""Bytes of a list of models; an aggregator of many lists some thousand."""
 
 clock = time.perf_counter
 """uvloop's own time is that of the loop's last turn, in whole milliseconds."""
@@ -39,56 +40,60 @@ _FOREIGN = (aiohttp.ClientError, OSError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Asks one server. seconds: that an answer may take. key: blotted out of what comes back."""
+    """Asks one server, and blots its key out of what it says of failures. seconds: that an answer may take."""
 
-    base: str
+    target: Target
     dialect: Dialect
     seconds: float
-    key: str | None
     _http: aiohttp.ClientSession
 
     async def ask(self, ask: Ask, due: float | None = None) -> Record:
         """Send a request and read its answer to the end. due: when it should have been sent; None: now."""
         sent = clock()
-        answer = Answer(self.dialect, ask.choices)
+        answer = Answer(self.dialect, ask.choices, self.target.without_key)
         try:
             async with asyncio.timeout(self.seconds) as limit:
                 await self._exchange(ask, answer, limit)
         except TimeoutError:
             answer.fail("timeout", f"no end within {self.seconds:g} s")
         except aiohttp.ClientConnectorError as error:
-            answer.fail("connect", _reason(error))
+            answer.fail("connect", reason(error))
         except aiohttp.ClientPayloadError:
-            answer.fail("cut", "the connection ended before the answer")
+            answer.fail("cut", ENDED_EARLY)
         except _FOREIGN as error:
-            answer.fail("broken", self._without_key(_reason(error)))
+            answer.fail("broken", _why(error))
         return answer.record(sent if due is None else due, sent, clock())
 
     async def first_model(self) -> str:
         """The first model that the server lists. Raises BenchFailed."""
+        address = f"{self.target.url}/models"
         try:
-            async with asyncio.timeout(self.seconds), self._http.get(f"{self.base}/models") as response:
-                body = await response.content.read(ERROR_BYTES)
+            async with asyncio.timeout(self.seconds), self._http.get(address, allow_redirects=False) as response:
+                body = await _beginning(response, LARGEST_LIST)
                 status, kind = response.status, response.content_type
         except TimeoutError:
             raise BenchFailed(f"no answer within {self.seconds:g} s") from None
+        except aiohttp.ClientConnectorError as error:
+            raise BenchFailed(f"cannot be reached: {reason(error)}") from error
         except _FOREIGN as error:
-            raise BenchFailed(f"cannot be reached: {self._without_key(_reason(error))}") from error
+            raise BenchFailed(f"broke off: {_why(error)}") from error
         if status != 200:
-            said = self._without_key(wrap_foreign(status, kind, body).message)
+            said = printable(self.target.without_key(wrap_foreign(status, kind, body).message), 400)
             raise BenchFailed(f"no list of models, name one with --model: {status}: {said}")
-        with contextlib.suppress(ValueError):
-            match loads(body):
-                case {"data": [{"id": str(name)}, *_]}:
-                    return name
-        raise BenchFailed("it lists no models; name one with --model")
+        listed = models_in(body)
+        if listed is None:
+            raise BenchFailed(f"it {no_list(kind)}")
+        if not listed:
+            raise BenchFailed("it lists no models; name one with --model")
+        return listed[0].name
 
     async def _exchange(self, ask: Ask, answer: Answer, limit: asyncio.Timeout) -> None:
         headers = {"content-type": "application/json"}
-        async with self._http.post(f"{self.base}/{self.dialect}", data=ask.body, headers=headers) as response:
+        address = f"{self.target.url}/{self.dialect}"
+        async with self._http.post(address, data=ask.body, headers=headers, allow_redirects=False) as response:
             if response.status != 200:
-                body = await response.content.read(ERROR_BYTES)
-                answer.refuse(response.status, response.content_type, self._blotted(body))
+                body = await _beginning(response, ERROR_BYTES)
+                answer.refuse(response.status, response.content_type, body)
             elif response.content_type == "text/event-stream":
                 async for data in response.content.iter_any():
                     answer.feed(data, clock())
@@ -98,42 +103,44 @@ class Client:
                         limit.reschedule(asyncio.get_running_loop().time() + AFTER_DONE_SECONDS)
             else:
                 body = await response.read()
-                answer.whole(self._blotted(body), clock())
-
-    def _blotted(self, body: bytes) -> bytes:
-        return body.replace(self.key.encode(), b"***") if self.key else body
-
-    def _without_key(self, words: str) -> str:
-        return words.replace(self.key, "***") if self.key else words
+                answer.whole(body, clock())
 
 
 @contextlib.asynccontextmanager
-async def opened(replica: Replica, key: str | None, dialect: Dialect, seconds: float) -> AsyncIterator[Client]:
+async def opened(target: Target, dialect: Dialect, seconds: float) -> AsyncIterator[Client]:
     """A client of one server, asked directly, whatever proxies the environment names, on any number of connections."""
-    headers: Mapping[str, str] = {
-        "accept-encoding": "identity",
-        **({"authorization": f"Bearer {key}"} if key else {}),
-    }
     connector: aiohttp.BaseConnector = (
         aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
-        if replica.socket is None
-        else aiohttp.UnixConnector(str(replica.socket), limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
+        if target.socket is None
+        else aiohttp.UnixConnector(target.socket, limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
     )
     async with aiohttp.ClientSession(
         connector=connector,
-        headers=headers,
+        headers=target.headers,
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
         auto_decompress=False,
         read_bufsize=1 << 20,
     ) as http:
-        yield Client(replica.url, dialect, seconds, key, http)
+        yield Client(target, dialect, seconds, http)
 
 
-def _reason(error: BaseException) -> str:
-    """What went wrong, in the system's words where it has some: asyncio puts its own in their place."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        error = error.os_error
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno in errno.errorcode:
-        return os.strerror(error.errno or 0).lower()
-    return str(getattr(error, "strerror", None) or error or type(error).__name__).lower()
+async def _beginning(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body, as far as it is not longer than that by much; a single read would give what happens to be there."""
+    body = bytearray()
+    async for data in response.content.iter_any():
+        body += data
+        if len(body) >= most:
+            break
+    return bytes(body)
+
+
+def _why(error: Exception) -> str:
+    """Why there is no answer, or no more of it, once the server was reached."""
+    match error:
+        case aiohttp.ClientResponseError():
+            return NOT_HTTP
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
+            return ENDED_EARLY
+        case _:
+            return reason(error)

@@ -25,23 +25,22 @@ from nproxy.cli.bench.report import Client, Report
 from nproxy.cli.bench.schedule import Open
 from nproxy.cli.open_files import take_all_files
 from nproxy.cli.printable import printable
-from nproxy.cli.target import parse_target
+from nproxy.cli.target import Target, parse_target
 from nproxy.cli.wrong_use import FAILED, WrongUse
-from nproxy.config import Replica
 
 
 def run(given: Given) -> int:
     """Measure and print; gives the exit code. Raises WrongUse and BenchFailed, whose messages never hold the key."""
-    replica, key = parse_target(given.url, given.api_key)
+    target = parse_target(given.url, given.api_key)
     prompts = prompts_of(given)
     before = None if given.against is None else compare.read_report(given.against)
     if given.save is not None and not os.access(given.save if given.save.exists() else given.save.parent, os.W_OK):
         raise WrongUse(f"--save: {given.save} cannot be written")
     take_all_files()
     try:
-        report, number = uvloop.run(_measured(given, replica, key, prompts))
+        report, number = uvloop.run(_measured(given, target, prompts))
     except BenchFailed as error:
-        raise BenchFailed(f"{replica}: {error}") from error
+        raise BenchFailed(f"{target}: {error}") from error
     if given.as_json:
         click.echo(report.model_dump_json(indent=2))
     else:
@@ -55,10 +54,10 @@ def run(given: Given) -> int:
     return 0 if report.requests.ok else FAILED
 
 
-async def _measured(given: Given, replica: Replica, key: str | None, prompts: Prompts) -> tuple[Report, int | None]:
+async def _measured(given: Given, target: Target, prompts: Prompts) -> tuple[Report, int | None]:
     """The report, and the signal that ended the measurement early, if one did."""
     told = EarlyEnd()
-    async with client.opened(replica, key, dialect_of(given), given.timeout) as asking:
+    async with client.opened(target, dialect_of(given), given.timeout) as asking:
         model = given.model or await asking.first_model()
         plan = plan_of(given, prompts, model)
         measuring = Measuring(plan, asking.ask, client.clock)
@@ -72,7 +71,7 @@ async def _measured(given: Given, replica: Replica, key: str | None, prompts: Pr
         with told.heard():
             async with shown(measuring, plan.extent, Console(stderr=True), client.clock):
                 early = await until_told(whole(), told.event)
-    report = _report(given, plan, measuring, str(replica), printable(model), started, interrupted=early)
+    report = _report(given, plan, measuring, str(target), printable(model), started, interrupted=early)
     return report, told.number if early else None
 
 

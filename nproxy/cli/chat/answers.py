@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from nproxy.cli.chat.failed import ChatFailed
+from nproxy.cli.printable import printable
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.usage import Usage
@@ -110,7 +111,7 @@ class Answers:
         if self.stopped or self.broken is not None:
             return self.broken
         if failed := next((choice for choice in self.choices if choice.error), None):
-            return f"choice {failed.index} failed: {failed.error}"
+            return f"choice {failed.index} failed: {printable(failed.error or '', 400)}"
         missing = [choice for choice in self.choices if choice.finish is None]
         if not missing:
             return None

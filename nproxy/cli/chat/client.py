@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httpx
 
+from nproxy.cli import direct
 from nproxy.cli.chat.failed import ChatFailed
 from nproxy.cli.chat.settings import DEFAULT_URL
+from nproxy.cli.model_list import models_in, no_list
 from nproxy.cli.printable import printable
-from nproxy.cli.target import reason
-from nproxy.config import Replica
+from nproxy.cli.target import Target
 from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, is_done, is_null, parse_answer, parse_chunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import wrap_foreign
-from nproxy.openai.jsonvalue import JSON, dumps, loads
+from nproxy.openai.jsonvalue import JSON, dumps
 from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
 
 LARGEST = 64 * 1024 * 1024
@@ -29,24 +30,19 @@ class _Refused(ChatFailed):
 
 @dataclass(slots=True)
 class Client:
-    """Asks one server. key: blotted out of what comes back. seconds: how long it may be silent."""
+    """Asks one server, and blots its key out of what comes back. seconds: how long it may be silent."""
 
-    replica: Replica
-    key: str | None = field(repr=False)
+    target: Target
     seconds: float
     _http: httpx.Client
 
     def models(self) -> list[str]:
         """The ids of the models that it lists. Raises ChatFailed."""
         with self._answer("GET", "/models", None) as response:
-            body = self._whole(response)
-        try:
-            value = loads(body)
-        except ValueError:
-            value = None
-        entries = value.get("data") if isinstance(value, dict) else None
-        listed = entries if isinstance(entries, list) else []
-        return [name for entry in listed if isinstance(entry, dict) and isinstance(name := entry.get("id"), str)]
+            listed = models_in(self._whole(response))
+            if listed is None:
+                raise ChatFailed(f"{self.target} {no_list(response.headers.get('content-type', ''))}")
+        return [name for name, _ in listed]
 
     def ask(self, body: Mapping[str, JSON]) -> Generator[UpstreamChunk]:
         """The answer as it comes; one that is no stream is one chunk. Closing it leaves. Raises ChatFailed.
@@ -72,34 +68,34 @@ class Client:
         """A good answer's head, with its body still to come. What fails while the block runs is told in words, too."""
         headers = {} if body is None else {"content-type": "application/json"}
         try:
-            with self._http.stream(method, self.replica.url + path, content=body, headers=headers) as response:
+            with self._http.stream(method, self.target.url + path, content=body, headers=headers) as response:
                 if response.status_code != 200:
                     raise self._refused(response)
                 yield response
         except httpx.ConnectError as error:
-            raise ChatFailed(f"{self.replica} cannot be reached: {reason(error)}{self._hint()}") from error
+            raise ChatFailed(f"{self.target} cannot be reached: {direct.why(error)}{self._hint()}") from error
         except httpx.TimeoutException as error:
-            raise ChatFailed(f"{self.replica} was silent for {self.seconds:g} s") from error
+            raise ChatFailed(f"{self.target} was silent for {self.seconds:g} s") from error
         except httpx.HTTPError as error:
-            raise ChatFailed(f"{self.replica} broke off: {reason(error)}") from error
+            raise ChatFailed(f"{self.target} broke off: {direct.why(error)}") from error
 
     def _hint(self) -> str:
-        if self.replica.url != DEFAULT_URL:
+        if self.target.url != DEFAULT_URL:
             return ""
         return "; start a server with: nproxy serve (or name one with --url)"
 
     def _refused(self, response: httpx.Response) -> _Refused:
         error = wrap_foreign(response.status_code, response.headers.get("content-type", ""), self._whole(response))
-        hint = "; give its key with --api-key" if response.status_code == 401 and self.key is None else ""
-        return _Refused(f"{self.replica} answered {response.status_code}: {printable(error.message, 400)}{hint}")
+        hint = "; give its key with --api-key" if response.status_code == 401 and self.target.key is None else ""
+        return _Refused(f"{self.target} answered {response.status_code}: {self._fit(error.message)}{hint}")
 
     def _whole(self, response: httpx.Response) -> bytes:
         body = bytearray()
         for piece in response.iter_bytes():
             body += piece
             if len(body) > LARGEST:
-                raise ChatFailed(f"{self.replica}: its answer is larger than {LARGEST} bytes")
-        return self._blotted(bytes(body))
+                raise ChatFailed(f"{self.target}: its answer is larger than {LARGEST} bytes")
+        return self.target.blotted(bytes(body))
 
     def _events(self, response: httpx.Response) -> Iterator[UpstreamChunk]:
         decoder = SSEDecoder()
@@ -113,37 +109,35 @@ class Client:
                 if not is_done(event.data):
                     yield from self._chunk(event)
         except SSEError as error:
-            raise ChatFailed(f"{self.replica}: {error}") from error
+            raise ChatFailed(f"{self.target}: {error}") from error
 
     def _chunk(self, event: SSEEvent) -> Iterator[UpstreamChunk]:
         if is_null(event.data):
             return
-        data = self._blotted(event.data)
+        data = self.target.blotted(event.data)
         if event.name == "error":
             raise self._in_band(data)
         yield self._read(parse_chunk, data)
 
     def _in_band(self, body: bytes) -> ChatFailed:
-        return ChatFailed(f"{self.replica} failed: {printable(wrap_foreign(500, '', body).message, 400)}")
+        return ChatFailed(f"{self.target} failed: {self._fit(wrap_foreign(500, '', body).message)}")
+
+    def _fit(self, words: str) -> str:
+        """What the server said, fit for the user's terminal, and without the key."""
+        return printable(self.target.without_key(words), 400)
 
     def _read(self, parse: Callable[[bytes, Dialect], UpstreamChunk], data: bytes) -> UpstreamChunk:
         try:
             chunk = parse(data, Dialect.CHAT)
         except MalformedChunk as error:
-            raise ChatFailed(f"{self.replica} does not answer as OpenAI does: {error}") from error
+            raise ChatFailed(f"{self.target} does not answer as OpenAI does: {error}") from error
         if chunk.error is not None:
             raise self._in_band(data)
         return chunk
 
-    def _blotted(self, body: bytes) -> bytes:
-        return body.replace(self.key.encode(), b"***") if self.key else body
-
 
 @contextlib.contextmanager
-def opened(replica: Replica, key: str | None, seconds: float) -> Iterator[Client]:
-    """A client of one server; asks it directly, whatever proxies the environment names, as the gateway does."""
-    headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
-    socket = None if replica.socket is None else str(replica.socket)
-    transport = httpx.HTTPTransport(uds=socket, trust_env=False)
-    with httpx.Client(transport=transport, headers=headers, timeout=seconds, trust_env=False) as http:
-        yield Client(replica, key, seconds, http)
+def opened(target: Target, seconds: float) -> Iterator[Client]:
+    """A client of one server."""
+    with direct.asking(target, seconds) as http:
+        yield Client(target, seconds, http)

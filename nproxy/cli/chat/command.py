@@ -29,13 +29,13 @@ def run(
     prompt: str | None, settings: Settings, *, url: str, api_key: str | None, seconds: float, json_form: bool
 ) -> None:
     """Chat. settings.model: "" takes the first that the server lists. Raises WrongUse and ChatFailed."""
-    replica, key = parse_target(url, api_key)
+    target = parse_target(url, api_key)
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not json_form
     if prompt is None and not at_terminal:
         prompt = _standard_input()
     if prompt is not None and not prompt.strip():
         raise WrongUse("the prompt is empty")
-    with clients.opened(replica, key, seconds) as client:
+    with clients.opened(target, seconds) as client:
         settings = settings if settings.model else replace(settings, model=_first_model(client))
         console = Console(highlight=False)
         if prompt is None:
@@ -60,7 +60,7 @@ def _standard_input() -> str:
 def _first_model(client: Client) -> str:
     listed = client.models()
     if not listed:
-        raise ChatFailed(f"{client.replica} lists no models; name one with --model")
+        raise ChatFailed(f"{client.target} lists no models; name one with --model")
     return listed[0]
 
 
@@ -80,7 +80,7 @@ def _plainly(client: Client, settings: Settings, messages: list[Message], *, jso
     if not json_form:
         _write(follower.rest())
     elif answers.begun:
-        click.echo(as_json(str(client.replica), settings.model, answers))
+        click.echo(as_json(str(client.target), settings.model, answers))
     return answers
 
 

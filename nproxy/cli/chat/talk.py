@@ -19,6 +19,7 @@ from nproxy.cli.chat.columns import Columns
 from nproxy.cli.chat.failed import ChatFailed
 from nproxy.cli.chat.settings import Message, Settings
 from nproxy.cli.chat.slash import WORDS, State, obey
+from nproxy.cli.printable import printable
 from nproxy.cli.wrong_use import WrongUse
 
 PROMPT, GOES_ON = "> ", ". "
@@ -58,7 +59,8 @@ class Talk:
 
     def run(self) -> None:
         """Read lines until Ctrl-D or /quit."""
-        self._tell(f"{self.state.settings.model} at {self.client.replica}; /help says what can be typed, Ctrl-D leaves")
+        model = printable(self.state.settings.model)
+        self._tell(f"{model} at {self.client.target}; /help says what can be typed, Ctrl-D leaves")
         over = False
         with _history():
             while not over:

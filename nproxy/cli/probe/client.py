@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from nproxy.cli import direct
 from nproxy.cli.probe.interview import ProbeFailed
 from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply
-from nproxy.cli.target import reason
-from nproxy.config import Replica
+from nproxy.cli.target import Target
 
 LARGEST = 16 * 1024 * 1024
 """Bytes of an answer that are read; what is larger counts as none."""
@@ -26,10 +26,9 @@ _BROKE_OFF = "broke off"
 
 @dataclass(slots=True)
 class Client:
-    """Asks one server. key: sent as a bearer token, and blotted out of what comes back. seconds: for one answer."""
+    """Asks one server, and blots its key out of what comes back. seconds: for one answer."""
 
-    replica: Replica
-    key: str | None
+    target: Target
     seconds: float
     _http: httpx.Client
     _silent: int = field(default=0)
@@ -59,7 +58,7 @@ class Client:
                 return self._beside(question)
 
     def _url(self, path: str, *, root: bool = False) -> str:
-        base = self.replica.url
+        base = self.target.url
         return (base.removesuffix("/v1") if root else base) + path
 
     def _post(self, post: Post) -> httpx.Request:
@@ -115,10 +114,8 @@ class Client:
             return Reply(0, failure=self._why(error))
 
     def _reply(self, response: httpx.Response, body: bytes, seconds: float) -> Reply:
-        if self.key:
-            body = body.replace(self.key.encode(), b"***")
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return Reply(response.status_code, headers, body, seconds)
+        headers = {name.lower(): self.target.without_key(value) for name, value in response.headers.items()}
+        return Reply(response.status_code, headers, self.target.blotted(body), seconds)
 
     def _too_slow(self) -> str:
         return f"no answer within {self.seconds:g} s"
@@ -127,20 +124,15 @@ class Client:
         if isinstance(error, httpx.TimeoutException):
             return self._too_slow()
         if isinstance(error, httpx.ConnectError):
-            return f"cannot be reached: {reason(error)}"
-        return f"{_BROKE_OFF}: {reason(error)}"
+            return f"cannot be reached: {direct.why(error)}"
+        return f"{_BROKE_OFF}: {direct.why(error)}"
 
 
 @contextlib.contextmanager
-def opened(replica: Replica, key: str | None, seconds: float) -> Iterator[Client]:
-    """A client of one server; asks it directly, whatever proxies the environment names, as the gateway does."""
-    socket = None if replica.socket is None else str(replica.socket)
-    headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
-    # a connection for each question: one that the server closed in the meantime would fail the next question
-    limits = httpx.Limits(max_keepalive_connections=0)
-    transport = httpx.HTTPTransport(uds=socket, trust_env=False, limits=limits)
-    with httpx.Client(transport=transport, headers=headers, timeout=seconds, trust_env=False) as http:
-        yield Client(replica, key, seconds, http)
+def opened(target: Target, seconds: float) -> Iterator[Client]:
+    """A client of one server."""
+    with direct.asking(target, seconds) as http:
+        yield Client(target, seconds, http)
 
 
 def _retry_after(reply: Reply) -> float | None:

@@ -24,18 +24,18 @@ OutputForm = Literal["table", "json", "yaml"]
 
 def run(url: str, *, model: str | None, api_key: str | None, seconds: float, form: OutputForm) -> None:
     """Probe and print. Raises WrongUse and ProbeFailed, whose messages never hold the key."""
-    replica, key = parse_target(url, api_key)
+    target = parse_target(url, api_key)
     plan = Plan(nonce=secrets.token_hex(4), model=model)
     try:
-        with client.opened(replica, key, seconds) as asking:
-            report = _with_progress(str(replica), plan, asking.ask)
+        with client.opened(target, seconds) as asking:
+            report = _with_progress(str(target), plan, asking.ask)
     except ProbeFailed as error:
-        raise ProbeFailed(f"{replica}: {error}") from error
+        raise ProbeFailed(f"{target}: {error}") from error
     match form:
         case "json":
             click.echo(as_json(report))
         case "yaml":
-            click.echo(as_yaml(report, replica, None if key is None else api_key, plan.widest))
+            click.echo(as_yaml(report, target.replica, None if target.key is None else api_key, plan.widest))
         case "table":
             show(report, Console())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from nproxy.cli.model_list import models_in, no_list
 from nproxy.cli.printable import printable
 from nproxy.cli.probe import activity, legacy, sampling, streams, tools, width
 from nproxy.cli.probe.findings import FACTS, Finding, Report, completed, no, unknown, yes
@@ -12,7 +13,6 @@ from nproxy.cli.probe.questions import Asking, Form, Get, Question, Reply
 from nproxy.cli.probe.reading import read
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import wrap_foreign
-from nproxy.openai.jsonvalue import JSON
 
 SECTIONS = {Dialect.CHAT: "chat", Dialect.COMPLETIONS: "completions"}
 
@@ -111,15 +111,14 @@ def _read_list(reply: Reply) -> _Listed:
         raise ProbeFailed(reply.failure)
     if reply.status in (401, 403):
         raise ProbeFailed(f"it wants a key (--api-key): {reply.said()}")
-    value = reply.json() if reply.status == 200 else None
-    entries: JSON = value.get("data") if isinstance(value, dict) else None
-    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    named = [(name, entry.get("owned_by")) for entry in known if isinstance(name := entry.get("id"), str) and name]
-    if not named:
-        return _Listed(no(f"/models: {reply.said()}" if reply.status != 200 else "/models lists none"))
-    owner = named[0][1]
-    models = tuple(name for name, _ in named)
-    return _Listed(yes(f"{len(models)} listed", len(models)), models, owner if isinstance(owner, str) else "")
+    if reply.status != 200:
+        return _Listed(no(f"/models: {reply.said()}"))
+    listed = models_in(reply.body)
+    if listed is None:
+        return _Listed(no(f"it {no_list(reply.content_type)}"))
+    if not listed:
+        return _Listed(no("/models lists none"))
+    return _Listed(yes(f"{len(listed)} listed", len(listed)), tuple(name for name, _ in listed), listed[0].owner)
 
 
 def _open(form: Form) -> Asking[_Opened]:

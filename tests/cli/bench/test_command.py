@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from nproxy.cli.bench.options import bench
 from nproxy.cli.bench.report import Report
 from tests.cli.examples import Example, lines
-from tests.cli.probe.test_command import Done, nproxy, one_line
+from tests.cli.running import Done, nproxy
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.real.processes import ROOT
 
@@ -103,7 +103,7 @@ async def test_the_key_is_shown_nowhere(tmp_path: Path) -> None:
     async with FakeUpstream(Behaviour(status=403, body=echo)) as server:
         words = ("bench", server.url, "--api-key", "${KEY}", "--requests", "1")
         done = await nproxy(*words, "--warmup", "0", "--save", str(tmp_path / "a.json"), KEY=CANARY)
-        line = one_line(await nproxy(*words, KEY=CANARY), 1)
+        line = (await nproxy(*words, KEY=CANARY)).line(1)
         assert {seen.headers["Authorization"] for seen in server.requests} == {f"Bearer {CANARY}"}
     assert done.code == 1  # nothing was answered
     assert "       1  403: *** is not for this" in done.out
@@ -112,7 +112,7 @@ async def test_the_key_is_shown_nowhere(tmp_path: Path) -> None:
 
 
 async def test_nobody_there() -> None:
-    line = one_line(await nproxy("bench", "http://127.0.0.1:9"), 1)
+    line = (await nproxy("bench", "http://127.0.0.1:9")).line(1)
     assert line == "nproxy: http://127.0.0.1:9/v1: cannot be reached: connection refused"
 
 

@@ -20,6 +20,7 @@ from nproxy.cli.bench.measuring import Measuring, Plan, until_told
 from nproxy.cli.bench.progress import how_far
 from nproxy.cli.bench.prompts import Same
 from nproxy.cli.bench.schedule import Closed, Extent, Load, Open
+from nproxy.cli.target import Target
 from nproxy.config.replicas import parse_address
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
@@ -31,7 +32,7 @@ NATIVE = Behaviour(n="native")
 
 @asynccontextmanager
 async def asking(url: str, *, key: str | None = None, seconds: float = 60.0) -> AsyncIterator[Client]:
-    async with client.opened(parse_address(url), key, Dialect.CHAT, seconds) as it:
+    async with client.opened(Target(parse_address(url), key), Dialect.CHAT, seconds) as it:
         yield it
 
 
@@ -112,7 +113,7 @@ REFUSED = b'{"error": {"message": "too many of you"}}'
         (Behaviour(end_after=3, end="malformed"), "malformed", "a chunk cannot be read: it is not JSON"),
         (Behaviour(end_after=3, end="cut"), "cut", "the connection ended before the answer"),
         (Behaviour(end_after=3, end="close"), "cut", "the stream ended before its end"),
-        (Behaviour(before_head="close"), "broken", "server disconnected"),
+        (Behaviour(before_head="close"), "broken", "the connection ended before the answer"),
         (Behaviour(body=b"<html>", content_type="text/html"), "malformed", "the answer cannot be read: it is not JSON"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
-from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
-from nproxy.cli import main
 from nproxy.cli.chat import client
 from nproxy.cli.chat.failed import ChatFailed
 from nproxy.cli.target import parse_target
+from tests.cli.running import Done, in_here
 from tests.fakes.behaviour import said
 from tests.fakes.terminal import nproxy
 from tests.fakes.upstream import Behaviour, FakeUpstream
@@ -21,19 +18,10 @@ from tests.fakes.upstream import Behaviour, FakeUpstream
 CANARY = "canary-5d71"
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
 async def chat(upstream: FakeUpstream | str, *words: str, given: bytes = b"", **environ: str) -> Done:
-    """`nproxy chat` in front of a server, with this on standard input; in this process, as starting one takes long."""
+    """`nproxy chat` in front of a server, with this on standard input."""
     url = upstream if isinstance(upstream, str) else upstream.url
-    run = partial(CliRunner().invoke, main, ["chat", "--url", url, *words], input=given, env=environ)
-    result = await asyncio.to_thread(run)
-    return Done(result.exit_code, result.stdout, result.stderr)
+    return await in_here("chat", "--url", url, *words, given=given, **environ)
 
 
 async def test_in_a_process_of_its_own() -> None:
@@ -150,10 +138,10 @@ async def test_wrong_use_is_2(words: tuple[str, ...], given: bytes, why: str) ->
 
 
 def test_nothing_at_the_default_address_says_how_to_start_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    replica, key = parse_target("http://127.0.0.1:1/v1", None)
-    with client.opened(replica, key, 5.0) as asking:
+    target = parse_target("http://127.0.0.1:1/v1", None)
+    with client.opened(target, 5.0) as asking:
         with pytest.raises(ChatFailed, match=r"^http://127.0.0.1:1/v1 cannot be reached: connection refused$"):
             asking.models()
-        monkeypatch.setattr(client, "DEFAULT_URL", replica.url)  # where another program may listen while this runs
+        monkeypatch.setattr(client, "DEFAULT_URL", target.url)  # where another program may listen while this runs
         with pytest.raises(ChatFailed, match=r"connection refused; start a server with: nproxy serve \(or"):
             asking.models()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +12,15 @@ import pytest
 
 from nproxy.cli.probe.findings import FACTS
 from nproxy.cli.probe.questions import LONG
+from tests.cli.running import Done, nproxy
 from tests.cli.test_serving import serve
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, Seen, raw_server, words
 
 CANARY = "canary-2f60"
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    code: int
-    out: str
-    err: str
+class Probed(Done):
+    """A probe that printed JSON."""
 
     def verdict(self, fact: str, section: str = "chat") -> str:
         found: str = json.loads(self.out)["findings"][section][fact]["verdict"]
@@ -35,20 +30,10 @@ class Done:
         return json.loads(self.out)["findings"][section][fact]["value"]
 
 
-async def nproxy(*words: str, **environ: str) -> Done:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("NPROXY_")}
-    pipe = asyncio.subprocess.PIPE
-    argv = (sys.executable, "-m", "nproxy", *words)
-    process = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe, env={**kept, **environ})
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
-
-
-async def probe(url: str, *words: str) -> Done:
+async def probe(url: str, *words: str) -> Probed:
     done = await nproxy("probe", url, "--json", *words)
     assert (done.code, done.err) == (0, "")
-    return done
+    return Probed(done.code, done.out, done.err)
 
 
 def fresh(behaviour: Behaviour) -> Behaviour:
@@ -223,26 +208,20 @@ async def test_the_key_is_sent_and_shown_nowhere(tmp_path: Path) -> None:
         assert {seen.headers["Authorization"] for seen in upstream.requests} == {f"Bearer {CANARY}"}
 
 
-def one_line(done: Done, code: int) -> str:
-    assert (done.code, done.out) == (code, "")
-    (line,) = done.err.splitlines()
-    return line
-
-
 async def test_nobody_there() -> None:
-    line = one_line(await nproxy("probe", "http://127.0.0.1:9/v1"), 1)
+    line = (await nproxy("probe", "http://127.0.0.1:9/v1")).line(1)
     assert line == "nproxy: http://127.0.0.1:9/v1: cannot be reached: connection refused"
-    assert "cannot be reached" in one_line(await nproxy("probe", "http://no-such-host.invalid"), 1)
+    assert "cannot be reached" in (await nproxy("probe", "http://no-such-host.invalid")).line(1)
 
 
 async def test_nothing_useful_there() -> None:
     async with FakeUpstream(Behaviour(status=404, body=b"<html>no</html>", content_type="text/html")) as upstream:
-        line = one_line(await nproxy("probe", upstream.url), 1)
+        line = (await nproxy("probe", upstream.url)).line(1)
         assert line.endswith(f"model {MODEL} answers at no endpoint: 404: The upstream answered 404 Not Found.")
     async with FakeUpstream(list_fails=True) as upstream:
-        assert one_line(await nproxy("probe", upstream.url), 1).endswith("name one with --model")
+        assert (await nproxy("probe", upstream.url)).line(1).endswith("name one with --model")
     async with FakeUpstream(Behaviour(status=401, body=b'{"error": {"message": "no key"}}')) as upstream:
-        assert one_line(await nproxy("probe", upstream.url), 1).endswith("it wants a key (--api-key): 401: no key")
+        assert (await nproxy("probe", upstream.url)).line(1).endswith("it wants a key (--api-key): 401: no key")
 
 
 async def test_a_server_that_says_nothing_is_given_up() -> None:
@@ -250,7 +229,7 @@ async def test_a_server_that_says_nothing_is_given_up() -> None:
         await reader.read()
 
     async with raw_server(silent) as url:
-        assert one_line(await nproxy("probe", url, "--timeout", "0.2"), 1).endswith("no answer within 0.2 s")
+        assert (await nproxy("probe", url, "--timeout", "0.2")).line(1).endswith("no answer within 0.2 s")
 
 
 async def test_a_server_that_drips_is_given_up() -> None:
@@ -263,7 +242,7 @@ async def test_a_server_that_drips_is_given_up() -> None:
             await asyncio.sleep(0.05)
 
     async with raw_server(drips) as url:
-        assert one_line(await nproxy("probe", url, "--timeout", "0.4"), 1).endswith("no answer within 0.4 s")
+        assert (await nproxy("probe", url, "--timeout", "0.4")).line(1).endswith("no answer within 0.4 s")
 
 
 @pytest.mark.parametrize(
@@ -278,7 +257,7 @@ async def test_a_server_that_drips_is_given_up() -> None:
     ],
 )
 async def test_wrong_use(words: tuple[str, ...], line: str) -> None:
-    assert one_line(await nproxy("probe", *words), 2) == line
+    assert (await nproxy("probe", *words)).line(2) == line
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,8 @@ def test_the_model_that_is_named_is_asked() -> None:
         (Pretend(listed=Reply(0, failure="cannot be reached")), "cannot be reached"),
         (Pretend(listed=refusal("no key", 401)), r"it wants a key \(--api-key\): 401: no key"),
         (Pretend(paths=()), "model pretend answers at no endpoint: 404: no such path"),
-        (Pretend(listed=reply([])), "no model to ask: /models lists none"),
+        (Pretend(listed=reply({"data": [{"id": None}]})), "no model to ask: /models lists none; name one"),
+        (Pretend(listed=reply([])), "no model to ask: it gives no list of models at /models, but application/json"),
     ],
 )
 def test_nothing_useful(server: Pretend, message: str) -> None:
