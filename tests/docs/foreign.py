@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SERVERS = ("ollama", "llama-server", "vllm", "mlx_lm.server")
+SERVERS = ("ollama", "llama-server", "vllm", "mlx_lm.server", "transformers")
 """Start a server: a scripted one of their kind listens already."""
 
 INSTALLERS = ("systemctl",)

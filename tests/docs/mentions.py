@@ -44,9 +44,10 @@ def wrong_command(said: str, beside: Path = ROOT) -> str | None:
 
     beside: a folder whose programs may be named by themselves.
     """
-    if said.split()[0] not in _COMMANDS:
+    typed = re.sub(r"\.venv/bin/(?=\w)", "", said)
+    if typed.split()[0] not in _COMMANDS:
         return None
-    for name, *words in simple_commands(said):
+    for name, *words in simple_commands(typed):
         program = beside / words[0] if words and name.startswith("python") else beside
         if name in _COMMANDS and not program.is_file() and (found := _COMMANDS[name](words)) is not None:
             return found
@@ -117,7 +118,11 @@ def wrong_pip(words: list[str]) -> str | None:
         extras = {*own[1].split(",")} if own is not None and own[1] else set()
         if missing := extras - {*project["project"]["optional-dependencies"]}:
             return f"no extra {', '.join(sorted(missing))}"
-        if own is None and not word.startswith("-") and not re.search(rf"(?mi)^{re.escape(word)}==", pinned):
+        if (
+            own is None
+            and not word.startswith("-")
+            and not re.search(rf"(?mi)^{re.escape(word.partition('[')[0])}==", pinned)
+        ):
             return f"{word} is in no requirements"
     return None
 

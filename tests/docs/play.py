@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.docs.blocks import Block, blocks_of
 from tests.docs.reading import Reading
@@ -12,12 +14,17 @@ from tests.real.processes import ROOT, free_port
 START = "nproxy serve --config nproxy.yaml\n"
 
 
-def play(page: str, folder: Path, engine: str | None = None) -> list[str]:
-    """Run all blocks of a page; gives what each printed, and raises with the lines of those that do not work."""
+def play(
+    page: str, folder: Path, engine: str | None = None, real: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Run all blocks of a page; gives what each printed, and raises with the lines of those that do not work.
+
+    real: what stands for words of the page beside the scene's; servers at an address among them are not scripted.
+    """
     scene = SCENES.get(page, Scene())
-    with scripted(scene.servers) as addresses:
+    with scripted({address: kind for address, kind in scene.servers.items() if address not in real}) as addresses:
         ports = {"127.0.0.1:9000": f"127.0.0.1:{(admin := free_port())}", "port: 9000": f"port: {admin}"}
-        reading = Reading(folder, {**scene.words, **addresses, **ports}, free_port(), engine)
+        reading = Reading(folder, {**scene.words, **addresses, **ports, **real}, free_port(), engine)
         for name, text in scene.files.items():
             (folder / name).write_text(text)
         blocks = blocks_of(ROOT / page)

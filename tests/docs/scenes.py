@@ -24,6 +24,7 @@ OLLAMA = Kind(("llama3.2:latest",))
 LLAMA_CPP = Kind(("qwen3-8b",), Behaviour(n="native", width=4))
 VLLM = Kind(("qwen3-8b",), Behaviour(n="native"))
 MLX_LM = Kind(("mlx-community/Qwen3-8B-4bit",))
+TRANSFORMERS = Kind(("Qwen/Qwen3-8B",))
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ SCENES: Mapping[str, Scene] = {
     "docs/guides/probe.md": Scene({"127.0.0.1:11434": OLLAMA}),
     "docs/guides/rl-rollouts.md": Scene({"10.0.0.1:8000": VLLM, "10.0.0.2:8000": VLLM}),
     "docs/guides/terminal.md": Scene(engine=True),
+    "docs/guides/transformers-serve.md": Scene({"127.0.0.1:8001": TRANSFORMERS}),
     "docs/guides/vllm.md": Scene({"127.0.0.1:8001": VLLM, "10.0.0.1:8000": VLLM, "10.0.0.2:8000": VLLM}),
     "docs/fleet.md": Scene(
         {"10.0.0.1:8000": VLLM, "10.0.0.7:8000": VLLM, "10.0.0.7:8001": VLLM},

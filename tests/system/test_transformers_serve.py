@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
+from tests.docs.play import play
 from tests.real.counting_proxy import Counts, counting_proxy
 from tests.real.processes import Server, nproxy
 
 pytestmark = pytest.mark.model
 
+PAGE = "docs/guides/transformers-serve.md"
 TOKENS = 12
 SAMPLED = {"generation_config": json.dumps({"do_sample": True, "temperature": 1.2, "min_new_tokens": TOKENS})}
 """Answers of exactly so many tokens, drawn and not the likeliest."""
@@ -117,6 +119,19 @@ def test_Q6_the_first_answer_teaches(
         assert [call.get("n") for call in counts.calls] == [3, None, None]
         client.chat.completions.create(**asked(smollm2_folder))
         assert [call.get("n") for call in counts.calls[3:]] == [None, None, None]
+
+
+def test_the_page_about_it(transformers_server: Server, smollm2_folder: Path, tmp_path: Path) -> None:
+    there = transformers_server.url.removeprefix("http://")
+    printed = play(PAGE, tmp_path, real={"127.0.0.1:8001": there, "Qwen/Qwen3-8B": str(smollm2_folder)})
+    [answer] = [json.loads(said) for said in printed if said.startswith("{")]
+    assert len({choice["message"]["content"] for choice in answer["choices"]}) == 3
+
+
+def test_what_it_does_not_draw_is_alike(client: OpenAI, smollm2_folder: Path) -> None:
+    """As the page says: neither temperature nor seed changes that."""
+    alike = client.chat.completions.create(**asked(smollm2_folder, extra_body={}, temperature=1.2, max_tokens=4))
+    assert len({choice.message.content for choice in alike.choices}) == 1
 
 
 def test_an_upstream_model_that_is_not_there(client: OpenAI, counts: Counts) -> None:
