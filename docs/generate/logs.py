@@ -23,11 +23,21 @@ Made from the code (`make docs`). Every record is one line on standard error: a 
 
 One line for each request, by the logger `nproxy.access`, when the request is over: at `info`, and at `debug` for
 health, metrics and status, for pages, and for the admin port, where only `request_id`, `method` and `status` are told.
-`message` is the endpoint as metrics name it: `chat/completions`, `completions`, `models`, `passthrough`, or `other`.
+`message` is the endpoint as metrics name it: `chat/completions`, `completions`, `models`, `passthrough`, `preflight`,
+or `other`.
 What is unknown of a request, or is not so, is left out; times are in seconds.
+"""
+
+_END = """
+## What became no request
+
+Bytes that are no HTTP, or a head that is too long, are answered with 400 or 431 and are in no access log. Of each
+`reason` there is one line a minute at `info`, by the logger `nproxy.gateway`: `what came is no request`, or, on a port with
+TLS, `what came is no TLS that is spoken here`. It has `client` (who connected, be it a proxy), `port`, and `untold`: how many of its
+kind had no line since the last. Nothing of the bytes is told. Connections that end without a word have no line.
 """
 
 
 def page() -> str:
     """The text of docs/reference/logs.md."""
-    return f"{_INTRODUCTION}\n{table(('field', 'what it says'), ((code(one.name), one.text) for one in FIELDS))}"
+    return f"{_INTRODUCTION}\n{table(('field', 'what it says'), ((code(one.name), one.text) for one in FIELDS))}{_END}"

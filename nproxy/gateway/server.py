@@ -19,6 +19,7 @@ from aiohttp.web_response import Response, StreamResponse
 from aiohttp.web_server import Server
 
 from nproxy.gateway.exchange import SERVER
+from nproxy.gateway.unread import Unread
 from nproxy.openai.errors import ApiError, internal_error, invalid_request
 
 HEADER_SECONDS = 10.0
@@ -43,8 +44,9 @@ Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 class Connection(RequestHandler):
     """One client connection. A request head has `header_seconds` from its first byte, the first one from the accept."""
 
-    def __init__(self, manager: Server, *, header_seconds: float, **settings: Any) -> None:
+    def __init__(self, manager: Server, unread: Unread, *, header_seconds: float, **settings: Any) -> None:
         super().__init__(manager, **settings)
+        self._unread = unread
         self._header_seconds = header_seconds
         self._header_timer: asyncio.TimerHandle | None = None
 
@@ -56,8 +58,9 @@ class Connection(RequestHandler):
         heads = self._request_count
         for part in _heads_apart(data):
             super().data_received(part)
-        if self._messages and isinstance(self._messages[-1][0], _ErrInfo):
+        if self._messages and isinstance(wrong := self._messages[-1][0], _ErrInfo):
             self._break_bodies()
+            self._unread.no_request(self.transport, data, _parser_error(wrong.status, wrong.exc).message)
         if self._request_count != heads:
             self._cancel_timer()
         elif self._header_timer is None and self._waiter is not None and not self._waiter.done():
@@ -120,7 +123,7 @@ class HttpServer(Server):
         self._transports: dict[RequestHandler, asyncio.Transport] = {}
         self._closing: set[asyncio.Transport] = set()
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-        self._full = False
+        self.unread = Unread(log)
         self._vacant = asyncio.Event()
         self._vacant.set()
         self._sweep_timer = self._running_loop.call_later(linger_seconds, self._sweep)
@@ -128,6 +131,7 @@ class HttpServer(Server):
     def __call__(self) -> RequestHandler:
         return Connection(
             self,
+            self.unread,
             header_seconds=self._header_seconds,
             loop=self._running_loop,
             keepalive_timeout=KEEPALIVE_SECONDS,
@@ -143,13 +147,11 @@ class HttpServer(Server):
         """Count a connection until `connection_lost`. False where it is one too many, and broken off."""
         self._transports[handler] = transport
         self._vacant.clear()
-        full = len(self._transports) > self._most
-        if full:
-            transport.abort()
-            if not self._full:
-                log.warning("too many connections; new ones are closed", extra={"fields": {"most": self._most}})
-        self._full = full
-        return not full
+        if len(self._transports) <= self._most:
+            return True
+        transport.abort()
+        self.unread.too_many(self._most)
+        return False
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)

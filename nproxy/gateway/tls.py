@@ -55,7 +55,7 @@ class Handshake(asyncio.Protocol):
         self._connection = http()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        plain = cast(asyncio.Transport, transport)
+        plain = self._plain = cast(asyncio.Transport, transport)
         if not self._http.accepted(self._connection, plain):
             return
         self._shaking = asyncio.get_running_loop().start_tls(
@@ -79,8 +79,8 @@ class Handshake(asyncio.Protocol):
             self._shaking.send(None)
         except StopIteration as end:
             secured = end.value
-        except OSError:
-            pass  # no TLS, none that is spoken here, too late, or gone
+        except OSError as error:  # no TLS, none that is spoken here, too late, or gone
+            self._http.unread.no_handshake(self._plain, error)
         if secured is None or secured.get_extra_info("ssl_object") is None:  # broken off here, which is no error
             self._connection.connection_lost(None)
         else:

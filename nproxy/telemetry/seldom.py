@@ -1,0 +1,34 @@
+"""Log lines that strangers can cause at any rate: of each kind one a minute, which says how many there were before."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+SECONDS = 60.0
+
+
+class Seldom:
+    """Writes to `log`, and counts what it leaves out. clock: in seconds."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._told: dict[tuple[str, str], float] = {}
+        self._untold: Counter[tuple[str, str]] = Counter()
+
+    def tell(self, level: int, message: str, fields: Mapping[str, object], reason: str = "") -> None:
+        """Write a line, unless one of this message and reason was written lately. Both are words of a small set.
+
+        The line has `untold` besides the fields: how many of its kind were left out since the last, where any were.
+        """
+        kind, now = (message, reason), self._clock()
+        if kind in self._told and now - self._told[kind] < SECONDS:
+            self._untold[kind] += 1
+            return
+        self._told[kind] = now
+        untold = self._untold.pop(kind, 0)
+        told = {**({"reason": reason} if reason else {}), **fields, **({"untold": untold} if untold else {})}
+        self._log.log(level, message, extra={"fields": told})
