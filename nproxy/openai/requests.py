@@ -208,7 +208,7 @@ class _Sent(BaseModel):
 
     def wants(self, option: str) -> bool:
         """Whether a stream option is on."""
-        return self.streams and bool(getattr(self.stream_options, option, None))
+        return bool(getattr(self.stream_options, option, None))
 
 
 class SentChat(_Sent):

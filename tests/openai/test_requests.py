@@ -92,6 +92,8 @@ def test_A8_prompts_times_n() -> None:
     assert (request.choices, request.prompts) == (510, 5)
     refused(completion, "n", "integer_above_max_value", prompt=["a"] * 513)
     refused(chat, "n", "integer_above_max_value", limits=Limits(max_n=8, max_choices=4), n=5)
+    assert chat(limits=Limits(max_n=8, max_choices=4), n=4).choices == 4, "a chat is one prompt"
+    assert completion(prompt=["a"] * 4, n=128).choices == 512
 
 
 @pytest.mark.parametrize("fields", [{"modalities": ["text", "audio"]}, {"audio": {"voice": "a"}}])
@@ -123,13 +125,14 @@ def test_A16_best_of(parse: Any) -> None:
     refused(parse, "best_of", "integer_above_max_value", "<= 20", "got 21", best_of=21)
     refused(parse, "best_of", None, "2", "3", best_of=2, n=3)
     refused(parse, "best_of", None, best_of=3, n=2, stream=True)
-    refused(parse, "best_of", "integer_below_min_value", best_of=0)
+    refused(parse, "best_of", "integer_below_min_value", ">= 1", "got 0", best_of=0)
     refused(parse, "best_of", "invalid_type", best_of=2.0)
     refused(parse, "best_of", "integer_above_max_value", "<= 8", limits=Limits(max_n=8), best_of=9)
     assert parse(best_of=20, n=3).best_of == 20
     assert parse(best_of=3, n=3, stream=True).best_of == 3
     assert parse(best_of=None).best_of is None
     refused(completion, "best_of", "integer_above_max_value", prompt=["a"] * 40, best_of=20)
+    assert completion(prompt=["a"] * 32, best_of=16).best_of == 16
 
 
 @both
@@ -141,6 +144,7 @@ def test_A17_n_cmpl_is_n(parse: Any) -> None:
     assert parse(n_cmpl=3, n=None).n == 3
     refused(parse, "n", None, "n_cmpl", n_cmpl=3, n=2)
     refused(parse, "n_cmpl", "integer_below_min_value", n_cmpl=0)
+    refused(parse, "n", "integer_below_min_value", n=0, n_cmpl=0)
     refused(parse, "n_cmpl", "invalid_type", n_cmpl="3")
 
 
@@ -246,7 +250,7 @@ def test_J5_empty_prompts() -> None:
     refused(completion, "prompt", "empty_array", prompt=[])
     refused(completion, "prompt", "empty_array", prompt=[[]])
     refused(completion, "prompt", "missing_required_parameter", prompt=None)
-    refused(completion, "prompt", "integer_below_min_value", prompt=[1, -1])
+    refused(completion, "prompt", "integer_below_min_value", ">= 0", "got -1", prompt=[1, -1])
 
 
 def test_J6_echo_is_seen() -> None:

@@ -17,7 +17,6 @@ class Tally:
         self._errors: dict[str, Errors] = {}
         self.ok = 0
         self.choices = 0
-        self.texts = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0

@@ -50,7 +50,7 @@ def test_rates_are_of_what_was_answered() -> None:
     it = tally(TWO, TWO, failed("short"))
     rates = it.rates(4.0)
     assert (rates.requests, rates.choices, rates.completion_tokens) == (0.5, 1.0, 4.0)
-    assert it.rates(0.0).requests == 0
+    assert (it.rates(0.5).requests, it.rates(0.0).requests) == (4.0, 0.0)
 
 
 def test_a_failure_counts_nowhere_but_as_one() -> None:
