@@ -18,6 +18,7 @@ from nproxy.choices.retry import resumable, retryable
 
 EXPLAINED = Path(__file__).with_name("errors.toml")
 _ADMIN = "nproxy.gateway.admin."
+_BOTH_PORTS = "nproxy.gateway.answering"
 
 _INTRODUCTION = """\
 # Errors
@@ -138,6 +139,8 @@ def _anchor(status: int, word: str) -> str:
 def _by(errors: Iterable[Raised]) -> str:
     """Who gives it: the gateway, its admin port, the engine. What both read by the same code, both refuse."""
     rooms = {error.module.split(".")[0] if not error.module.startswith(_ADMIN) else "admin" for error in errors}
+    if any(error.module == _BOTH_PORTS for error in errors):
+        rooms.add("admin")
     if any(error.module.startswith("nproxy.openai.") for error in errors):
         rooms.add("engine")
     return ", ".join(
