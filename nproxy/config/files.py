@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path as FilePath
 
+from nproxy.config.contents import contents
 from nproxy.config.keys import Key, read_keys
 from nproxy.config.settings import Config, Tls
 from nproxy.config.tree import ConfigError, Path, Problem, Tree
@@ -40,7 +41,7 @@ def _read_keys(file: FilePath, tree: Tree) -> tuple[Key, ...]:
 
 def _why_unreadable(file: FilePath) -> str | None:
     try:
-        file.read_bytes()
+        contents(file)
     except OSError as error:
         return f"cannot read {file}: {(error.strerror or str(error)).lower()}"
     return None

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from nproxy.config.contents import contents
+
 Path = tuple[str | int, ...]
 
 
@@ -138,7 +140,7 @@ def read_file(file: FilePath) -> Tree:
     """Read a YAML file into a tree; raises ConfigError where it cannot be read or is not YAML."""
     source = str(file)
     try:
-        text = file.read_bytes().decode("utf-8-sig")
+        text = contents(file).decode("utf-8-sig")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError([Problem(Origin(source), (), f"cannot be read: {reason}")]) from error

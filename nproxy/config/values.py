@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from nproxy.config.contents import contents
 from nproxy.config.watching import digest
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
@@ -135,7 +136,7 @@ def _look_up(value: object, context: Mapping[str, Any]) -> str:
         path = _beside(context, Path(value.removeprefix("file:")))
         _note(context, path)
         try:
-            found = path.read_text(encoding="utf-8").strip()
+            found = contents(path).decode().strip()
         except (OSError, UnicodeError) as error:
             reason = error.strerror or error if isinstance(error, OSError) else "not UTF-8"
             raise PydanticCustomError(
