@@ -38,6 +38,15 @@ class Asked:
         return (await self.task).status_code
 
 
+async def asked_and_held(scene: Scene, n: int, headers: dict[str, str] | None = None) -> tuple[Asked, asyncio.Event]:
+    """Ask for what the upstream holds until the event is set."""
+    held = asyncio.Event()
+    scene.does(hold=held)
+    asked = Asked(scene, n, headers)
+    await until(lambda: choices_sent(scene) == n)
+    return asked, held
+
+
 async def asked_and_waiting(scene: Scene, gateway: Gateway, n: int, headers: dict[str, str] | None = None) -> Asked:
     """Ask for what has to wait."""
     before = gateway.app.desk.waiting
@@ -55,10 +64,7 @@ def choices_sent(scene: Scene) -> int:
 async def test_N3_permits_are_taken_together_or_not_at_all(scene: Scene) -> None:
     """Two requests of 3 with 5 permits: the second waits for all of its own, and has sent nothing meanwhile."""
     gateway = await scene.start(config=limits(5))
-    held = asyncio.Event()
-    scene.does(hold=held)
-    first = Asked(scene, 3)
-    await until(lambda: choices_sent(scene) == 3)
+    first, held = await asked_and_held(scene, 3)
     second = await asked_and_waiting(scene, gateway, 3)
     third = await asked_and_waiting(scene, gateway, 5)
     assert choices_sent(scene) == 3
@@ -87,10 +93,7 @@ async def test_N3_wider_than_a_limit_is_never_a_429(scene: Scene, narrow: dict[s
 @of_several
 async def test_N4_neither_wide_nor_narrow_ones_starve(scene: Scene) -> None:
     gateway = await scene.start(config=limits(8))
-    held = asyncio.Event()
-    scene.does(hold=held)
-    running = Asked(scene, 4, BOB)
-    await until(lambda: choices_sent(scene) == 4)
+    running, held = await asked_and_held(scene, 4, BOB)
     wide = await asked_and_waiting(scene, gateway, 8, ANN)
     behind = await asked_and_waiting(scene, gateway, 8, ANN)
     narrow = await asked_and_waiting(scene, gateway, 1, BOB)
@@ -108,10 +111,7 @@ async def test_N4_neither_wide_nor_narrow_ones_starve(scene: Scene) -> None:
 @everywhere
 async def test_N5_a_full_queue_is_a_429(scene: Scene) -> None:
     gateway = await scene.start(config=limits(3, queue_choices=2))
-    held = asyncio.Event()
-    scene.does(hold=held)
-    running = Asked(scene, 3)
-    await until(lambda: choices_sent(scene) == 3)
+    running, held = await asked_and_held(scene, 3)
     waits = await asked_and_waiting(scene, gateway, 2)
     for _ in range(2):  # the second time before its body is read
         answer = await scene.send(n=1)
@@ -128,10 +128,7 @@ async def test_N5_a_full_queue_is_a_429(scene: Scene) -> None:
 @everywhere
 async def test_N5_waiting_too_long_is_a_429(scene: Scene) -> None:
     gateway = await scene.start(config=limits(3, queue_seconds=0.1))
-    held = asyncio.Event()
-    scene.does(hold=held)
-    running = Asked(scene, 3)
-    await until(lambda: choices_sent(scene) == 3)
+    running, held = await asked_and_held(scene, 3)
     answer = await scene.send(n=1)
     assert answer.status_code == 429
     assert 1 <= int(answer.headers["retry-after"]) <= 60
@@ -144,10 +141,7 @@ async def test_N5_waiting_too_long_is_a_429(scene: Scene) -> None:
 @everywhere
 async def test_L3_a_client_that_leaves_the_queue_made_no_call(scene: Scene) -> None:
     gateway = await scene.start(config=limits(3, queue_seconds=2))
-    held = asyncio.Event()
-    scene.does(hold=held)
-    running = Asked(scene, 3)
-    await until(lambda: choices_sent(scene) == 3)
+    running, held = await asked_and_held(scene, 3)
     _, writer = await open_request(gateway, scene.fields(n=2))
     await until(lambda: gateway.app.desk.waiting == 2)
     writer.close()

@@ -32,10 +32,11 @@ FUNCTION = {
 }
 TOOLS: dict[str, Any] = {"tools": [{"type": "function", "function": FUNCTION}], "max_tokens": 1000}
 
+LIKELY_ENDS = {str(tiny_chat.THOUGHT): 3, str(tiny_chat.END): 10}
+"""Reasoning finds its end in some ten tokens, and an answer its own as soon as it may end."""
 
-def thinking(on: bool) -> dict[str, Any]:
-    """Let the template open the reasoning, and the model find its end in some ten tokens."""
-    return {"chat_template_kwargs": {"enable_thinking": on}, "logit_bias": {str(tiny_chat.THOUGHT): 3}}
+SOME_CALLS: dict[str, Any] = {"tool_choice": "required", "min_tokens": 200, "logit_bias": LIKELY_ENDS}
+"""More than one, as a call takes some fifty to a hundred tokens, and the end behind them."""
 
 
 def told(answer: Reading | Whole, key: str = "content") -> list[list[Any]]:
@@ -87,7 +88,8 @@ async def test_F1_F5_each_entry_rides_with_its_text(stage: EngineStage, stream: 
 @of_engine
 @BOTH
 async def test_F1_G1_H1_entries_keep_up_with_calls_and_reasoning(stage: EngineStage, thinks: bool) -> None:
-    fields = {**TOOLS, **thinking(thinks), "tool_choice": "required", "logprobs": True, "top_logprobs": 1}
+    fields = {**TOOLS, **SOME_CALLS, "logprobs": True, "top_logprobs": 1}
+    fields["chat_template_kwargs"] = {"enable_thinking": thinks}
     whole = await stage.whole(**fields)
     streamed = await stage.stream(**fields, stream_options={"include_usage": True})
     assert told(whole) == told(streamed)
@@ -140,8 +142,7 @@ async def test_G1_G3_calls_are_named_once_and_end_the_choice(stage: EngineStage,
 @of_engine
 @STREAMED
 async def test_G5_parallel_calls_keep_their_order(stage: EngineStage, stream: bool) -> None:
-    """Nobody may stop before a hundred tokens, and a call takes some fifty."""
-    answer = await stage.either(stream, **TOOLS, tool_choice="required", min_tokens=100)
+    answer = await stage.either(stream, **TOOLS, **SOME_CALLS)
     assert all(len(of_one) > 1 for of_one in calls(answer))
 
 
