@@ -25,15 +25,15 @@ class Unread:
 
     def no_request(self, transport: asyncio.BaseTransport | None, data: bytes, wrong: str) -> None:
         """Bytes that are no HTTP. wrong: what is wrong with them, in a sentence that quotes nothing."""
-        reason = "This is TLS, and the port speaks plain HTTP." if data.startswith(_TLS) else wrong
-        self._seldom.tell(logging.INFO, "what came is no request", _ends(transport), reason)
+        why = "This is TLS, and the port speaks plain HTTP." if data.startswith(_TLS) else wrong
+        self._seldom.tell(logging.INFO, "what came is no request", _ends(transport), why)
 
     def no_handshake(self, transport: asyncio.BaseTransport, error: OSError) -> None:
         """No TLS came about. Who went, or said nothing, is not told of: so do those who only try the port."""
         if isinstance(error, ssl.SSLError) and error.reason:
             plain = error.reason == "HTTP_REQUEST"
-            reason = "This is plain HTTP, and the port speaks TLS." if plain else f"OpenSSL says {error.reason}."
-            self._seldom.tell(logging.INFO, "what came is no TLS that is spoken here", _ends(transport), reason)
+            why = "This is plain HTTP, and the port speaks TLS." if plain else f"OpenSSL says {error.reason}."
+            self._seldom.tell(logging.INFO, "what came is no TLS that is spoken here", _ends(transport), why)
 
     def too_many(self, most: int) -> None:
         """A connection beyond the limit was closed."""

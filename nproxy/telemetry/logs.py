@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import time
+from contextlib import suppress
 from typing import Any, Literal
 
 import orjson
@@ -17,7 +18,7 @@ STANDARD_ERROR = 2
 access = logging.getLogger("nproxy.access")
 """One record per request; the fields travel in `extra={"fields": {...}}`."""
 
-_PLAIN = re.compile(r"[^\s\"=\x00-\x1f\x7f]+")
+_PLAIN = re.compile(r"[^\s\"=]+")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -91,15 +92,17 @@ def _formatter(form: Literal["json", "text"]) -> logging.Formatter:
 def _shown(value: object) -> str:
     """A value as it stands behind its key: plain where that can be read back, else as JSON."""
     if isinstance(value, str):
-        return value if _PLAIN.fullmatch(value) else _dumps(value)
+        return value if _PLAIN.fullmatch(value) and value.isprintable() else _dumps(value)
     return _dumps(value) if isinstance(value, list | dict) else str(value)
 
 
 def _dumps(value: object) -> str:
-    try:
-        return orjson.dumps(value, default=str).decode()
-    except TypeError:  # bytes of a path that are no UTF-8, half a character, a number of twenty digits
-        return json.dumps(value, default=str, separators=(",", ":"))
+    """JSON that only shows itself: where a terminal might obey some of it, or turn it around, all is ASCII."""
+    with suppress(TypeError):  # bytes of a path that are no UTF-8, half a character, a number of twenty digits
+        text = orjson.dumps(value, default=str).decode()
+        if text.isprintable():
+            return text
+    return json.dumps(value, default=str, separators=(",", ":"))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

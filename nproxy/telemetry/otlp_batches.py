@@ -48,7 +48,7 @@ class Batches(SpanProcessor):
 
 
 class _Exporter(SpanExporter):
-    """The SDK's exporter, whose successes and failures are counted; of a change the log tells, and of its reason."""
+    """The SDK's exporter, whose successes and failures are counted; of a change the log tells, and why."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None, count: Count) -> None:
         self.taken = 0
@@ -82,14 +82,14 @@ class _Exporter(SpanExporter):
         if well:
             log.info("the collector takes spans again")
         else:
-            log.warning("the collector takes no spans", extra={"fields": {"reason": self._heard.reason}})
+            log.warning("the collector takes no spans", extra={"fields": {"why": self._heard.why}})
 
 
 class _Heard(requests.Session):
     """The exporter's session, which keeps what its collector said last: the exporter tells but the SDK's own log.
 
     elsewhere: it said that spans belong to another URL, which the exporter thinks a success. rejected: so many spans of
-    those that it took. reason: a status, or the kind of fault by which there is none; "" where nothing was asked.
+    those that it took. why: a status, or the kind of fault by which there is none; "" where nothing was asked.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class _Heard(requests.Session):
 
     def forget(self) -> None:
         """Begin anew, for another batch."""
-        self.reason, self.rejected, self.elsewhere = "", 0, False
+        self.why, self.rejected, self.elsewhere = "", 0, False
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         """See requests."""
@@ -106,9 +106,9 @@ class _Heard(requests.Session):
         try:
             response = super().send(request, **kwargs)
         except requests.RequestException as error:
-            self.reason = type(error).__name__
+            self.why = type(error).__name__
             raise
-        self.reason, self.elsewhere = str(response.status_code), 300 <= response.status_code < 400
+        self.why, self.elsewhere = str(response.status_code), 300 <= response.status_code < 400
         if response.status_code == 200:
             self._read(response.content)
         return response
@@ -120,4 +120,4 @@ class _Heard(requests.Session):
         except DecodeError:
             return
         if self.rejected:
-            self.reason = "some were rejected"
+            self.why = "some were rejected"

@@ -19,16 +19,16 @@ class Seldom:
         self._told: dict[tuple[str, str], float] = {}
         self._untold: Counter[tuple[str, str]] = Counter()
 
-    def tell(self, level: int, message: str, fields: Mapping[str, object], reason: str = "") -> None:
-        """Write a line, unless one of this message and reason was written lately. Both are words of a small set.
+    def tell(self, level: int, message: str, fields: Mapping[str, object], why: str = "") -> None:
+        """Write a line, unless one of this message and `why` was written lately. Both are words of a small set.
 
         The line has `untold` besides the fields: how many of its kind were left out since the last, where any were.
         """
-        kind, now = (message, reason), self._clock()
+        kind, now = (message, why), self._clock()
         if kind in self._told and now - self._told[kind] < SECONDS:
             self._untold[kind] += 1
             return
         self._told[kind] = now
         untold = self._untold.pop(kind, 0)
-        told = {**({"reason": reason} if reason else {}), **fields, **({"untold": untold} if untold else {})}
+        told = {**({"why": why} if why else {}), **fields, **({"untold": untold} if untold else {})}
         self._log.log(level, message, extra={"fields": told})

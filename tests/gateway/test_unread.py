@@ -58,7 +58,7 @@ GET = b"GET /canary HTTP/1.1\r\nHost: h\r\n"
 
 
 @pytest.mark.parametrize(
-    ("sent", "reason"),
+    ("sent", "why"),
     [
         (hello(), "This is TLS, and the port speaks plain HTTP."),
         (b"canary\x00\xff\r\n\r\n", "The request is not HTTP that can be read."),
@@ -67,10 +67,10 @@ GET = b"GET /canary HTTP/1.1\r\nHost: h\r\n"
         (GET + b"".join(b"X%d: c\r\n" % i for i in range(200)) + b"\r\n", "The request has more than 128 headers."),
     ],
 )
-async def test_on_a_plain_port(gateway: Gateway, caplog: pytest.LogCaptureFixture, sent: bytes, reason: str) -> None:
+async def test_on_a_plain_port(gateway: Gateway, caplog: pytest.LogCaptureFixture, sent: bytes, why: str) -> None:
     for _ in range(20):
         await send(gateway.address, sent)
-    assert told(caplog) == [(NO_REQUEST, {"reason": reason, "client": "127.0.0.1", "port": gateway.address[1]})]
+    assert told(caplog) == [(NO_REQUEST, {"why": why, "client": "127.0.0.1", "port": gateway.address[1]})]
     assert "canary" not in caplog.text
 
 
@@ -98,7 +98,7 @@ async def test_on_a_port_for_TLS(upstream: FakeUpstream, tmp_path: Path, caplog:
             await gateway.http.vacant()
     ends = {"client": "127.0.0.1", "port": where[1]}
     assert caught == [
-        (NO_TLS, {"reason": "This is plain HTTP, and the port speaks TLS.", **ends}),
-        (NO_TLS, {"reason": "OpenSSL says WRONG_VERSION_NUMBER.", **ends}),
+        (NO_TLS, {"why": "This is plain HTTP, and the port speaks TLS.", **ends}),
+        (NO_TLS, {"why": "OpenSSL says WRONG_VERSION_NUMBER.", **ends}),
     ]
     assert told(caplog)[len(caught) :] == []

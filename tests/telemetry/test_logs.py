@@ -74,6 +74,20 @@ def test_what_is_no_text_is_a_line_too(log: Log, form: Literal["json", "text"]) 
     assert "/\\udcff" in line and "\\ud83d" in line and str(10**30) in line
 
 
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize("odd", ["\x1b[2K", "\x9b2K", "\x7f", "\u2028", "\u202e", "\u200b"])
+def test_what_a_terminal_would_obey_is_escaped(log: Log, form: Literal["json", "text"], odd: str) -> None:
+    """A path is words of a client: it erases no line, and turns none around."""
+    logs.configure("info", form, log.fd)
+    logs.access.info("x", extra={"fields": {"path": f"/{odd}", "said": [odd], "plain": "\u00e4\u4e00"}})
+    (line,) = log.lines()
+    assert line.isprintable() and json.dumps(f"/{odd}") in line and json.dumps(odd) in line
+    if form == "json":
+        assert json.loads(line)["said"] == [odd]
+    else:
+        assert "plain=\u00e4\u4e00" in line
+
+
 def test_configured_twice_writes_once(log: Log) -> None:
     logs.configure("info", "json", log.fd)
     logs.configure("info", "json", log.fd)
