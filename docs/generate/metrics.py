@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ Everything that `/metrics` tells, made from the metrics themselves (`make docs`)
   into them, of requests whose trace is recorded. Prometheus keeps them with `--enable-feature=exemplar-storage`.
 - **Labels** have the values of the [table below](#labels): those of the configuration, of upstreams' own lists up to a
   bound, or of fixed lists. What clients send never becomes one.
+- **How many**: {all:,} series where chat completions of 20 models were answered at each of 10 upstreams, {one:,} for
+  each upstream and model that was asked for; {plain:,} with `telemetry.gen_ai_metrics: false`. Each further status of
+  such a pair adds {status}, and each further outcome of its calls {outcome}. What nobody asks for has none.
 - **Since** is the issue that brought a metric. Names and labels stay.
 """
 
@@ -72,7 +76,7 @@ def page() -> str:
     named = [name for group in groups for name in group["metrics"]]
     if sorted(named) != sorted(known):
         raise LookupError(f"told or explained only, or twice: {sorted({*named} ^ known.keys())}")
-    parts = [_INTRODUCTION]
+    parts = [_INTRODUCTION.format(**_counts())]
     for group in groups:
         parts += [f"## {group['title']}\n", *([f"{group['text']}\n"] if group["text"] else [])]
         parts += [_metrics(group["metrics"], known), *_queries(group["metrics"])]
@@ -98,6 +102,46 @@ def told() -> dict[str, Told]:
         name: Told(name, family.kind, family.text, labels.get(name, ()), of.get(name, family.across))
         for name, family in {**gateway.report(), **parent.report(), **engine}.items()
     }
+
+
+def _counts() -> dict[str, int]:
+    """How many series there are, by what was answered."""
+    one, two = _series(1, 1), _series(1, 2)
+    return {
+        "all": _series(10, 20),
+        "one": two - one,
+        "plain": _series(10, 20, gen_ai=False),
+        "status": _series(1, 1, codes=("200", "503")) - one,
+        "outcome": _series(1, 1, outcomes=("ok", "reset")) - one,
+    }
+
+
+def _series(
+    upstreams: int,
+    models: int,
+    *,
+    codes: Collection[str] = ("200",),
+    outcomes: Collection[str] = ("ok",),
+    gen_ai: bool = True,
+) -> int:
+    """The series of a gateway that has answered chat completions with n for all of these models at all upstreams."""
+    names, served = [f"u{at}" for at in range(upstreams)], [f"m{at}" for at in range(models)]
+    metrics = Metrics(version="", upstreams=names, models=served, gen_ai=gen_ai)
+    for upstream, model in product(names, served):
+        call = ("chat/completions", upstream, model)
+        metrics.begun(*call)
+        for observed in (metrics.first_token, metrics.inter_token, metrics.per_token):
+            observed(*call).observe(0)
+        for status in codes:
+            metrics.requests(*call, "native", status).observe(0)
+        for outcome in outcomes:
+            metrics.legs(*call, outcome).observe(0)
+        for kind, side in product(("prompt", "completion"), ("client", "upstream")):
+            metrics.tokens(*call, kind, side).observe(0)
+        metrics.skew(upstream, model).observe(0)
+        metrics.choices(upstream, model, "stop").inc()
+        metrics.prompt_saved(upstream, model).inc()
+    return sum(len(family.samples) for family in metrics.report().values())
 
 
 def _metrics(names: Mapping[str, Mapping[str, Any]], known: Mapping[str, Told]) -> str:

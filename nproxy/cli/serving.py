@@ -27,7 +27,7 @@ from nproxy.gateway.listening import BACKLOG
 from nproxy.gateway.reload import Reload
 from nproxy.gateway.serve import serve
 from nproxy.telemetry import logs
-from nproxy.telemetry.metrics import CommonMetrics
+from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.workers.notify import READY, Notifier
 from nproxy.workers.serving import serve as serve_by_workers
 from nproxy.workers.supervisor import WorkersFailed

@@ -15,6 +15,7 @@ BOUND: tuple[Path, ...] = (
     ("listen", "workers"),
     ("admin", "host"),
     ("admin", "port"),
+    ("telemetry", "gen_ai_metrics"),
     ("telemetry", "otlp_endpoint"),
     ("telemetry", "otlp_headers"),
 )

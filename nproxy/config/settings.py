@@ -162,6 +162,8 @@ class Telemetry(Settings):
 
     metrics: bool = True
     """Whether GET /metrics is served."""
+    gen_ai_metrics: bool = True
+    """Whether it also tells OpenTelemetry's metrics for generative AI, `gen_ai_*`: more than half of all series."""
     log_format: Literal["json", "text"] = "json"
     """How log lines are written."""
     log_content: bool = False

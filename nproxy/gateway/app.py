@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 
 from aiohttp.web_request import BaseRequest
@@ -20,6 +21,7 @@ from nproxy.gateway.answering import answer, give_up
 from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge
+from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.gateway.openapi.document import gateway_document
 from nproxy.gateway.openapi.serving import OpenApi
@@ -69,7 +71,14 @@ class App:
         self.aside = Aside()
         self.site = Site()
         self.openapi = OpenApi(gateway_document)
-        self.metrics = Metrics(version=__version__, upstreams=self.upstreams.by_name, models=_configured_models(config))
+        self.metrics = Metrics(
+            version=__version__,
+            upstreams=self.upstreams.by_name,
+            models=_configured_models(config),
+            gen_ai=config.telemetry.gen_ai_metrics,
+        )
+        self.metrics.name((), (), _ways(config))
+        self.engine_metrics = None if self.engine is None else EngineMetrics(self.engine, self.metrics.engine_up)
         self.tracer = _tracer(config, self.metrics)
         self.desk = Desk(config, self.metrics)
         self._take(config, edge)
@@ -94,7 +103,7 @@ class App:
         if self.shown is not None and config.listen.tls is not None:
             self.shown.change(config.listen.tls)
         self.upstreams.reconfigure(config)
-        self.metrics.name(self.upstreams.by_name, _configured_models(config))
+        self.metrics.name(self.upstreams.by_name, _configured_models(config), _ways(config))
         self.desk.reconfigure(config)
         self._take(config, edge)
 
@@ -192,6 +201,8 @@ class App:
         exchange.seconds = asyncio.get_running_loop().time() - exchange.started
         labels = (exchange.endpoint, exchange.upstream, exchange.model)
         self.metrics.requests(*labels, exchange.mode, str(exchange.code)).observe(exchange.seconds, exchange.trace)
+        if exchange.mode:  # it went to an upstream
+            self.metrics.begun(*labels)
         if exchange.broken:
             self.metrics.broken_answers(*labels, exchange.outcome).inc()
         tell(exchange)
@@ -210,6 +221,8 @@ def _tracer(config: Config, metrics: Metrics) -> Tracer | None:
         return None
     from nproxy.telemetry.otlp import OtlpTracer  # an extra
 
+    for outcome in ("exported", "failed", "dropped"):
+        metrics.spans(outcome)
     headers = {name: secret.get_secret_value() for name, secret in (telemetry.otlp_headers or {}).items()}
     return OtlpTracer(telemetry.otlp_endpoint, headers or None, __version__, metrics.spans)
 
@@ -221,3 +234,9 @@ def _configured_models(config: Config) -> set[str]:
         if upstream.models != "auto":
             names.update(upstream.models)
     return names
+
+
+def _ways(config: Config) -> Iterator[tuple[str, str]]:
+    """From which upstream a request may go on to which, by the fallbacks that the configuration gives."""
+    for upstream in config.upstreams:
+        yield from combinations((upstream.name, *upstream.fallback), 2)

@@ -15,13 +15,10 @@ from nproxy.gateway.exchange import Exchange
 from nproxy.openai.errors import not_ready, unknown_url
 from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry.formats import negotiated
-from nproxy.telemetry.metrics import ENGINE_PREFIX
-from nproxy.telemetry.sums import Report, exposition, report_of_text
+from nproxy.telemetry.sums import Report, exposition
 from nproxy.upstreams.breaker import State
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.upstream import OK, Upstream
-
-ENGINE_METRICS_SECONDS = 2.0
 
 
 async def health(app: App, exchange: Exchange) -> None:
@@ -62,7 +59,7 @@ async def tell_metrics(exchange: Exchange, config: Config, read: Callable[[], Aw
     if not config.telemetry.metrics:
         raise unknown_url("Metrics are switched off.")
     form = negotiated(",".join(exchange.request.headers.getall(hdrs.ACCEPT, ())))
-    told = exposition(await read(), form)
+    told = await asyncio.to_thread(exposition, await read(), form)  # of many models it takes long
     await exchange.respond(200, told, {hdrs.VARY: hdrs.ACCEPT}, content_type=form.content_type)
 
 
@@ -76,14 +73,9 @@ async def why_unready(app: App) -> str | None:
 
 async def report(app: App) -> Report:
     """The metrics of this process, and those of the engine."""
-    engine = {} if app.engine is None else await engine_report(app.engine)
+    engine = {} if app.engine_metrics is None else await app.engine_metrics.report()
     look(app)
-    return {**app.metrics.report(), **engine}
-
-
-async def engine_report(engine: Upstream) -> Report:
-    """What the built-in engine tells of itself; nothing where it does not answer."""
-    return report_of_text(await engine.document("/metrics", ENGINE_METRICS_SECONDS), ENGINE_PREFIX)
+    return {**await asyncio.to_thread(app.metrics.report), **engine}
 
 
 def look(app: App) -> None:
@@ -91,6 +83,7 @@ def look(app: App) -> None:
     app.metrics.inflight_choices.set(app.desk.taken)
     app.metrics.queue_choices.set(app.desk.waiting)
     app.metrics.tasks.set(len(asyncio.all_tasks()))
+    app.metrics.certificate_expiry.value = None if app.shown is None else app.shown.expiry
     _show_replicas(app)
     _show_capabilities(app)
 
@@ -133,10 +126,12 @@ def _describe_replica(replica: Replica) -> dict[str, object]:
 
 def _show_replicas(app: App) -> None:
     """Set all that is known of replicas anew: those that left leave the metrics too."""
+    app.metrics.replicas.clear()
     app.metrics.replica_calls.clear()
     app.metrics.replica_up.clear()
     app.metrics.breaker_open.clear()
     for upstream in app.upstreams.all:
+        app.metrics.replicas.labels(upstream.name).set(len(upstream.gate.replicas))
         for replica in upstream.gate.replicas:
             labels = upstream.name, replica.label
             if replica.up is not None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from nproxy.config import Config, ConfigError, Problem, Reading, Watch, needs_restart
-from nproxy.telemetry.metrics import CommonMetrics
+from nproxy.telemetry.common_metrics import CommonMetrics
 
 POLL_SECONDS = 1.0
 """Between two looks at the files; a change is taken once nothing has moved from one look to the next."""

@@ -22,8 +22,8 @@ from nproxy.gateway.server import HEADER_SECONDS, HttpServer
 from nproxy.gateway.signals import ending_signals, reloads_at_hangup
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry import logs
+from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.telemetry.loop_lag import LagProbe
-from nproxy.telemetry.metrics import CommonMetrics
 from nproxy.upstreams.registrar import Registrar
 from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.via import Pseudonym

@@ -9,6 +9,7 @@ from functools import partial
 from typing import cast
 
 from nproxy.config import ConfigError, Origin, Problem, Tls, load_pair, why_unusable
+from nproxy.gateway.certificate import expiry
 from nproxy.gateway.server import HttpServer
 
 SHUTDOWN_SECONDS = 5.0
@@ -19,6 +20,7 @@ class Shown:
     """The certificate that clients are shown, in a context that stays while certificates come and go.
 
     TLS 1.2 and 1.3, HTTP/1.1 as the only protocol (ALPN), the ciphers that Python thinks good.
+    expiry: when it, or the first of its chain, ends, in Unix time.
     """
 
     def __init__(self, tls: Tls) -> None:
@@ -39,6 +41,7 @@ class Shown:
             name, reason = unusable
             raise ConfigError([Problem(Origin(str(getattr(tls, name))), (), reason)])
         load_pair(self.context, tls)
+        self.expiry = expiry(tls.certificate.read_text(encoding="utf-8", errors="replace"))
 
 
 class Handshake(asyncio.Protocol):

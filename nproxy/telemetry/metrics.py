@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import Histogram
 
 from nproxy.telemetry import genai
-from nproxy.telemetry.logs import dropped_lines
+from nproxy.telemetry.collected import DroppedLines
+from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.telemetry.observed import Observed, View
-from nproxy.telemetry.sums import Across, Report, report
 
 OTHER = "other"
 MOST_LISTED_MODELS = 100
@@ -25,80 +23,14 @@ ENGINE_PREFIX = "nproxy_engine_"
 """Of what the built-in engine tells of itself."""
 
 _CALL = ("endpoint", "upstream", "model")
+_SHED = ("memory", "bodies")
+_REFUSED = ("too_wide", "requests", "choices", "tokens", "queue_full", "timeout", "draining", "unanswered")
+_BREAKING = ("reset", "timeout", "cut", "malformed", "in_band", "ended", "internal")
+"""How answers break off that had begun; `broken_answers` has more outcomes, which are rare."""
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAITS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-class CommonMetrics:
-    """Metrics of one process, apart from all others; knows how its gauges add up with those of others.
-
-    labels: of the metrics that have some, by their names.
-
-    A metric with labels is called with their values and gives the one to count in. The lookups are cached: label values
-    are few, and the library's own lookup takes a lock and joins texts at every request.
-    """
-
-    def __init__(self, version: str) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody reads
-        self.registry = CollectorRegistry()
-        self.labels: dict[str, tuple[str, ...]] = {}
-        self._across: dict[str, Across] = {}
-        self.reload_success = self._plain(
-            "config_reload_success", "Whether the settings that were read last are served.", across="min"
-        )
-        self.reload_time = self._plain(
-            "config_last_reload_success_timestamp_seconds",
-            "When settings that are served were read last, in Unix time.",
-            across="max",
-        )
-        self.reloads = self._counter("config_reloads", "Readings of the settings after the first.", "outcome")
-        self.engine_restarts = self._plain_counter(
-            "engine_restarts", "Times that the built-in engine was started again."
-        )
-        self._gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
-
-    def reloaded(self, outcome: str, at: float) -> None:
-        """Settings were read again, at this Unix time: applied, unchanged or refused."""
-        good = outcome != "refused"
-        if good:
-            self.reload_time.set(at)
-        self.reload_success.set(good)
-        self.reloads(outcome).inc()
-
-    def report(self) -> Report:
-        """What was counted so far, to be added up with what other processes have counted."""
-        return report(self.registry, self._across)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
-        return cache(self._plain_counter(name, text, *labels).labels)
-
-    def _plain_counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(self._named(name, labels), text, labels, registry=self.registry)
-
-    def _plain(self, name: str, text: str, *labels: str, across: Across) -> Gauge:
-        self._across[f"nproxy_{name}"] = across
-        return Gauge(self._named(name, labels), text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, *labels: str, across: Across) -> Callable[..., Gauge]:
-        return cache(self._plain(name, text, *labels, across=across).labels)
-
-    def _observed(
-        self, labels: tuple[str, ...], *views: View, bounds: tuple[float, ...] = ()
-    ) -> Callable[..., Histogram]:
-        self.labels.update({view.name: view.labels for view in views})
-        observed = Observed(labels, bounds, views)
-        self.registry.register(observed)
-        return observed.at
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
-        named = self._named(name, labels)
-        return cache(Histogram(named, text, labels, registry=self.registry, buckets=buckets).labels)
-
-    def _named(self, name: str, labels: tuple[str, ...]) -> str:
-        self.labels[f"nproxy_{name}"] = labels
-        return f"nproxy_{name}"
 
 
 class ParentMetrics(CommonMetrics):
@@ -115,11 +47,14 @@ class ParentMetrics(CommonMetrics):
 class Metrics(CommonMetrics):
     """All metrics of one gateway process.
 
-    upstreams, models: the names that the configuration gives.
+    upstreams, models: the names that the configuration gives. gen_ai: whether OpenTelemetry's names are told, too.
+
+    What is counted at all and has few labels begins at 0: Prometheus sees a counter grow only from its second value on.
     """
 
-    def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str]) -> None:
+    def __init__(self, *, version: str, upstreams: Iterable[str], models: Collection[str], gen_ai: bool = True) -> None:
         super().__init__(version)
+        self._gen_ai = gen_ai
         self._models: frozenset[str] = frozenset()
         self._listed: dict[str, set[str]] = {}
         self._of_requests()
@@ -153,6 +88,7 @@ class Metrics(CommonMetrics):
             genai.FIRST_TOKEN,
         )
         self.per_token = self._observed(_CALL, genai.PER_TOKEN)
+        self.begun = cache(self._begun)
         self.fallbacks = self._counter("fallbacks", "Requests that went on to another upstream.", "upstream", "to")
 
     def _of_choices(self) -> None:
@@ -226,6 +162,9 @@ class Metrics(CommonMetrics):
         self.replica_up = self._plain(
             "replica_up", "Whether the replica was reachable last.", "upstream", "replica", across="min"
         )
+        self.replicas = self._plain(
+            "replicas", "Replicas that are known of the upstream, in order or not.", "upstream", across="min"
+        )
         self.breaker_open = self._plain(
             "breaker_open", "Whether a breaker keeps calls from the replica.", "upstream", "replica", across="max"
         )
@@ -238,6 +177,10 @@ class Metrics(CommonMetrics):
         )
         self.refused = self._counter("requests_refused", "Requests that a limit refused.", "reason")
         self.shed = self._counter("shed", "Requests refused to save memory.", "reason")
+        for reason in _SHED:
+            self.shed(reason)
+        for reason in (*_REFUSED, *_SHED):
+            self.refused(reason)
         self.key_requests = self._counter("key_requests", "Requests let in, by the name of their key.", "key")
         self.key_tokens = self._counter(
             "key_tokens", "Tokens told to clients, by the name of their key.", "key", "type"
@@ -250,14 +193,38 @@ class Metrics(CommonMetrics):
             "event_loop_lag_seconds", "How late the event loop ran a timer, last measured.", across="max"
         )
         self.tasks = self._plain("event_loop_tasks", "Tasks of the event loop, whatever they do.", across="sum")
+        self.certificate_expiry = self._maybe(
+            "tls_certificate_expiry_timestamp_seconds",
+            "When the certificate that clients are shown ends, or the first of its chain, in Unix time.",
+            across="min",
+        )
         self.spans = self._counter("spans", "Spans of traces, by what became of them.", "outcome")
-        self.registry.register(_DroppedLines())
+        self.registry.register(DroppedLines())
 
-    def name(self, upstreams: Iterable[str], models: Collection[str]) -> None:
-        """Take the names of another configuration; earlier ones stay, as their series do."""
+    def _observed(
+        self, labels: tuple[str, ...], *views: View, bounds: tuple[float, ...] = ()
+    ) -> Callable[..., Histogram]:
+        told = [view for view in views if self._gen_ai or view.name.startswith("nproxy_")]
+        self.labels.update({view.name: view.labels for view in told})
+        observed = Observed(labels, bounds, told)
+        self.registry.register(observed)
+        return observed.at
+
+    def name(self, upstreams: Iterable[str], models: Collection[str], ways: Iterable[tuple[str, str]] = ()) -> None:
+        """Take the names of another configuration; earlier ones stay, as their series do.
+
+        ways: from which upstream requests may go on to which.
+        """
         self._models |= frozenset(models)
         for upstream in upstreams:
             self.inflight_legs(upstream)
+        for way in ways:
+            self.fallbacks(*way)
+
+    def _begun(self, endpoint: str, upstream: str, model: str) -> None:
+        """A request with these labels may break off from now on."""
+        for outcome in _BREAKING:
+            self.broken_answers(endpoint, upstream, model, outcome)
 
     def model_label(self, model: str, upstream: str, *, listed: bool = False) -> str:
         """The model's name where the configuration or the upstream's own list names it, else `other`.
@@ -271,11 +238,3 @@ class Metrics(CommonMetrics):
         if model in known:
             return model
         return model if model in self._models else OTHER
-
-
-class _DroppedLines(Collector):
-    """Log lines that were not written: counted where they are dropped, which is below all metrics."""
-
-    def collect(self) -> Iterable[Metric]:
-        text = "Log lines that were dropped: too many waited, or their stream took none."
-        yield CounterMetricFamily("nproxy_log_lines_dropped", text, value=dropped_lines())

@@ -66,7 +66,8 @@ class Observed(Collector):
     """
 
     def __init__(self, labels: tuple[str, ...], bounds: Sequence[float], views: Sequence[View]) -> None:
-        self._bounds = sorted({*bounds, inf}.union(*(view.bounds for view in views)))
+        finite = {*bounds}.union(*(view.bounds for view in views))
+        self._bounds = [*sorted(finite or {0.0}), inf]  # the library's histograms have two at least
         histogram = Histogram("observed", "", labels, registry=None, buckets=self._bounds)
         self.at = cache(histogram.labels)
         self._histogram = histogram

@@ -111,7 +111,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The worker's event loop runs. metrics: its report; the last one is what a worker that dies has counted."""
+    """The worker's event loop runs.
+
+    metrics: its report, None for no new one; the last one is what a worker that dies has counted.
+    """
 
     metrics: Json
     kind: Literal["beat"] = "beat"

@@ -16,7 +16,7 @@ from nproxy.config import Config, Reading
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.clerk import Clerk, owner
 from nproxy.gateway.admission.messages import Answer, Room, message_of, to_data
-from nproxy.gateway.introspect import engine_report
+from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.reload import History
 from nproxy.telemetry import logs
 from nproxy.telemetry.metrics import ParentMetrics
@@ -90,6 +90,7 @@ class Parent:
         self._lessons: deque[tuple[float, Taught]] = deque(maxlen=MOST_LESSONS)
         self._pseudonym = Pseudonym()
         self._engine = Upstreams(self.config.model_copy(update={"upstreams": ()}), engine_socket, self._pseudonym)
+        self._engine_metrics = [EngineMetrics(engine, metrics.engine_up) for engine in self._engine.all]
 
     @property
     def config(self) -> Config:
@@ -168,7 +169,8 @@ class Parent:
 
     async def report(self) -> Report:
         """All workers' metrics added up, the parent's own, and the engine's."""
-        workers, *engines = await asyncio.gather(self.supervisor.report(), *map(engine_report, self._engine.all))
+        engine = (metrics.report() for metrics in self._engine_metrics)
+        workers, *engines = await asyncio.gather(self.supervisor.report(), *engine)
         for state in ("starting", "serving", "leaving"):
             self._metrics.workers(state).set(sum(worker.state == state for worker in self.supervisor.living))
         return {**workers, **self._metrics.report(), **add_up(engines)}

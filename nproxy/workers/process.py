@@ -132,7 +132,8 @@ class Worker:
                     self.ready.set()
                     self._hear(self, message)
                 case Beat(metrics=metrics):
-                    self._told = metrics
+                    if metrics is not None:
+                        self._told = metrics
                 case _:
                     self._pass_on(message, channel)
 

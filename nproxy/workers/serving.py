@@ -17,7 +17,8 @@ from nproxy.gateway.admin.port import admin_port
 from nproxy.gateway.listening import base_url
 from nproxy.gateway.reload import Reload, Reloader
 from nproxy.gateway.signals import calls, ending_signals, reloads_at_hangup
-from nproxy.telemetry.metrics import CommonMetrics, ParentMetrics
+from nproxy.telemetry.common_metrics import CommonMetrics
+from nproxy.telemetry.metrics import ParentMetrics
 from nproxy.upstreams.tasks import beside
 from nproxy.workers.parent import Parent
 from nproxy.workers.supervisor import Supervisor

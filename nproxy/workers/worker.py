@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -48,6 +49,7 @@ from nproxy.workers.messages import (
     Start,
     Taught,
 )
+from nproxy.workers.pace import Pace
 from nproxy.workers.shares import share
 
 BEAT_SECONDS = 2.0
@@ -99,6 +101,7 @@ class _Worker:
         self._start = start
         self._draining: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
+        self._pace = Pace()
 
     def prepare(self, app: App) -> None:
         """Join the app to the parent, with what the parent knows already."""
@@ -187,12 +190,17 @@ class _Worker:
     async def _beat(self) -> None:
         while True:
             if not self._channel.unread:  # a parent that stands still is not told the same again and again
-                self._report()
+                if self._pace.due(time.monotonic()):
+                    self._report()
+                else:
+                    self._channel.send(Beat(None))
             await asyncio.sleep(BEAT_SECONDS)
 
     def _report(self) -> None:
+        began = time.monotonic()
         look(self._app)
         self._channel.send(Beat(as_data(self._app.metrics.report())))
+        self._pace.took(began, time.monotonic())
 
     async def _answer(self, query: Query) -> None:
         answer: Json = None

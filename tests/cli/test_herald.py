@@ -11,7 +11,7 @@ import pytest
 
 from nproxy.cli.serving import _Herald
 from nproxy.gateway.reload import Reload
-from nproxy.telemetry.metrics import CommonMetrics
+from nproxy.telemetry.common_metrics import CommonMetrics
 from nproxy.workers.notify import READY, Notifier
 
 RELOAD = Reload(0.0, "unchanged")

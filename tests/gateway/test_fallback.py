@@ -132,7 +132,7 @@ async def test_where_the_upstream_cannot_do_it_the_client_is_told_and_no_other_i
         refused = await gateway.ask(n=2, use_beam_search=True)
         assert refused.status_code == 400 and not upstream.calls and not spare.calls
         assert (await gateway.ask()).status_code == 200
-        assert "nproxy_fallbacks_total{" not in (await gateway.client.get("/metrics")).text
+        assert 'nproxy_fallbacks_total{to="spare",upstream="main"} 0.0' in (await gateway.client.get("/metrics")).text
 
 
 async def test_one_that_cannot_do_it_is_passed_over(upstream: FakeUpstream, spare: FakeUpstream) -> None:

@@ -51,6 +51,14 @@ async def shown(gateway: Running, context: ssl.SSLContext) -> tuple[bytes, ssl.S
     return found.getpeercert(binary_form=True) or b"", found
 
 
+async def test_its_end_is_told(gateway: Running, trusting: ssl.SSLContext) -> None:
+    _, found = await shown(gateway, trusting)
+    async with httpx.AsyncClient(base_url=gateway.url, verify=trusting, trust_env=False) as client:
+        told = (await client.get("/metrics")).text
+    ends = ssl.cert_time_to_seconds(found.getpeercert()["notAfter"])  # type: ignore[index,arg-type]  # verified: it is there
+    assert float(told.rpartition("nproxy_tls_certificate_expiry_timestamp_seconds ")[2].split()[0]) == ends
+
+
 async def test_it_is_served(gateway: Running, trusting: ssl.SSLContext) -> None:
     assert gateway.url.startswith("https://")
     async with httpx.AsyncClient(base_url=gateway.url, verify=trusting, trust_env=False) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nproxy.telemetry.metrics import MOST_LISTED_MODELS, Metrics
 from nproxy.telemetry.sums import exposition
+from tests.telemetry.bounds import of_report, strays
 
 NAMES = (
     "requests",
@@ -26,6 +27,9 @@ NAMES = (
     "broken_answers",
     "replica_calls",
     "replica_up",
+    "replicas",
+    "tls_certificate_expiry_timestamp_seconds",
+    "engine_up",
     "breaker_open",
     "spans",
     "fallbacks",
@@ -99,3 +103,40 @@ def test_so_many_listed_models_have_their_names_and_further_ones_are_other() -> 
     assert shown == [*names[:-1], "other"]
     assert labels.model_label(names[0], "u", listed=True) == names[0]
     assert labels.model_label(names[-1], "v", listed=True) == names[-1], "the bound is each upstream's own"
+
+
+def test_without_opentelemetrys_names() -> None:
+    quiet = Metrics(version="1.2.3", upstreams=["u"], models=["m"], gen_ai=False)
+    quiet.requests("chat/completions", "u", "m", "native", "200").observe(0.3)
+    quiet.per_token("chat/completions", "u", "m").observe(0.01)
+    told = quiet.report()
+    assert not GENAI & told.keys()
+    assert told["nproxy_requests"] == _observed(metrics()).report()["nproxy_requests"]
+
+
+def _observed(one: Metrics) -> Metrics:
+    one.requests("chat/completions", "u", "m", "native", "200").observe(0.3)
+    return one
+
+
+def test_what_there_is_nothing_to_tell_of_has_no_series() -> None:
+    one = metrics()
+    assert not one.report()["nproxy_engine_up"].samples, "there is no engine, so none is down"
+    one.engine_up.value = 0
+    assert list(one.report()["nproxy_engine_up"].samples.values()) == [0]
+
+
+def test_what_has_few_labels_begins_at_zero() -> None:
+    one = metrics()
+    one.name(["u", "v"], ["m"], [("u", "v")])
+    one.begun("chat/completions", "u", "m")
+    text = exposition(one.report())
+    for line in (
+        b'nproxy_requests_refused_total{reason="queue_full"} 0.0',
+        b'nproxy_shed_total{reason="memory"} 0.0',
+        b'nproxy_config_reloads_total{outcome="refused"} 0.0',
+        b'nproxy_fallbacks_total{to="v",upstream="u"} 0.0',
+        b'nproxy_broken_answers_total{endpoint="chat/completions",model="m",outcome="cut",upstream="u"} 0.0',
+    ):
+        assert line in text, line
+    assert strays(of_report(one.report()), ("u", "v", "m"), ()) == []

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "nproxy_workers": "tests/real/test_workers.py",
     "nproxy_worker_restarts": "tests/real/test_workers.py",
     "nproxy_engine_restarts": "tests/cli/test_herald.py",
+    "nproxy_tls_certificate_expiry_timestamp_seconds": "tests/gateway/test_tls.py",
     "nproxy_spans": "tests/gateway/test_tracing.py",
 }
 """Metrics of processes that die and of a collector, and the tests that have these."""
@@ -81,6 +82,8 @@ CHAT_CALL = "gen_ai_operation_name=chat,gen_ai_provider_name=openai,gen_ai_reque
 TEXT_CALL = CHAT_CALL.replace("=chat", "=text_completion")
 
 ROWS: tuple[Row, ...] = (
+    Is("nproxy_replicas", "upstream=odd", 1, 1),
+    Is("nproxy_engine_up", "", 1, 1),
     Grows("nproxy_requests_total", f"endpoint=chat/completions,{ENGINE},mode=relay,code=200"),
     Grows("nproxy_request_seconds_count", f"endpoint=completions,{ENGINE}"),
     Grows("nproxy_broken_answers_total", f"endpoint=chat/completions,{ODD},outcome=cut"),

@@ -1,0 +1,86 @@
+"""What the metrics of every process have, and how one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from nproxy.telemetry.collected import MaybeGauge
+from nproxy.telemetry.sums import Across, Report, report
+
+
+class CommonMetrics:
+    """Metrics of one process, apart from all others; knows how its gauges add up with those of others.
+
+    labels: of the metrics that have some, by their names.
+
+    A metric with labels is called with their values and gives the one to count in. The lookups are cached: label values
+    are few, and the library's own lookup takes a lock and joins texts at every request.
+    """
+
+    def __init__(self, version: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter and histogram, which nobody reads
+        self.registry = CollectorRegistry()
+        self.labels: dict[str, tuple[str, ...]] = {}
+        self._across: dict[str, Across] = {}
+        self.reload_success = self._plain(
+            "config_reload_success", "Whether the settings that were read last are served.", across="min"
+        )
+        self.reload_time = self._plain(
+            "config_last_reload_success_timestamp_seconds",
+            "When settings that are served were read last, in Unix time.",
+            across="max",
+        )
+        self.reloads = self._counter("config_reloads", "Readings of the settings after the first.", "outcome")
+        for outcome in ("applied", "unchanged", "refused"):
+            self.reloads(outcome)
+        self.engine_up = self._maybe(
+            "engine_up",
+            "Whether the built-in engine told its metrics with this scrape; 0: they are its last, or gone.",
+            across="min",
+        )
+        self.engine_restarts = self._plain_counter(
+            "engine_restarts", "Times that the built-in engine was started again."
+        )
+        self._gauge("build_info", "The version that runs.", "version", across="max")(version).set(1)
+
+    def reloaded(self, outcome: str, at: float) -> None:
+        """Settings were read again, at this Unix time: applied, unchanged or refused."""
+        good = outcome != "refused"
+        if good:
+            self.reload_time.set(at)
+        self.reload_success.set(good)
+        self.reloads(outcome).inc()
+
+    def report(self) -> Report:
+        """What was counted so far, to be added up with what other processes have counted."""
+        return report(self.registry, self._across)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
+        return cache(self._plain_counter(name, text, *labels).labels)
+
+    def _plain_counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(self._named(name, labels), text, labels, registry=self.registry)
+
+    def _plain(self, name: str, text: str, *labels: str, across: Across) -> Gauge:
+        self._across[f"nproxy_{name}"] = across
+        return Gauge(self._named(name, labels), text, labels, registry=self.registry)
+
+    def _maybe(self, name: str, text: str, *, across: Across) -> MaybeGauge:
+        self._across[f"nproxy_{name}"] = across
+        gauge = MaybeGauge(self._named(name, ()), text)
+        self.registry.register(gauge)
+        return gauge
+
+    def _gauge(self, name: str, text: str, *labels: str, across: Across) -> Callable[..., Gauge]:
+        return cache(self._plain(name, text, *labels, across=across).labels)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
+        named = self._named(name, labels)
+        return cache(Histogram(named, text, labels, registry=self.registry, buckets=buckets).labels)
+
+    def _named(self, name: str, labels: tuple[str, ...]) -> str:
+        self.labels[f"nproxy_{name}"] = labels
+        return f"nproxy_{name}"
