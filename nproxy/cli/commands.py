@@ -5,23 +5,44 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nproxy import __version__
+from nproxy.cli import standard_streams
 from nproxy.cli.bench.options import bench
 from nproxy.cli.chat.options import chat
 from nproxy.cli.completion import completion
 from nproxy.cli.dashboards.options import dashboards
 from nproxy.cli.models.options import models
-from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
+from nproxy.cli.typed import key_option, model_option, timeout_option
+from nproxy.cli.wrong_use import FAILED, STOPPED, WRONG_USE, WrongUse
 
 if TYPE_CHECKING:
     from nproxy.cli.probe.command import OutputForm
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """All commands. What ends each of them the same way ends here."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the one that was typed."""
+        standard_streams.make_fit()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("\nnproxy: stopped", err=True)
+            ctx.exit(STOPPED)
+        except OSError as error:
+            if not standard_streams.unwritable(error):
+                raise
+            standard_streams.give_up_output()
+            click.echo(f"nproxy: the output cannot be written: {(error.strerror or '').lower()}", err=True)
+            ctx.exit(FAILED)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="nproxy", message="%(prog)s %(version)s")
 def main() -> None:
     """OpenAI's n parameter in front of any LLM server.
@@ -146,19 +167,11 @@ def config_schema() -> None:
 
 @main.command()
 @click.argument("url")
-@click.option("--model", metavar="ID", help="The model to ask.  [default: the first one that the server lists]")
-@click.option("--api-key", metavar="KEY", help="The server's key: ${NAME}, file:PATH, or the key itself.")
+@model_option()
+@key_option()
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print an entry for the settings file.")
-@click.option(
-    "--timeout",
-    "seconds",
-    metavar="S",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds that one answer may take.",
-)
+@timeout_option("seconds", 60.0, "one answer may take")
 @click.pass_context
 def probe(
     context: click.Context,

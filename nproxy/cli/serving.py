@@ -21,7 +21,6 @@ from rich.console import Console
 from nproxy import models
 from nproxy.cli import engine_child
 from nproxy.cli.open_files import take_all_files
-from nproxy.cli.standard_streams import open_missing
 from nproxy.config import Config, Engine, Reading
 from nproxy.gateway.listening import BACKLOG
 from nproxy.gateway.reload import Reload
@@ -47,7 +46,6 @@ class ServeFailed(Exception):
 
 def run(reading: Reading, log_level: str) -> None:
     """Serve the settings that were read until a signal ends it. Raises ServeFailed."""
-    open_missing()
     take_all_files()
     config = reading.checked()
     logs.configure(log_level, config.telemetry.log_format)

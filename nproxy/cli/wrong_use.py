@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 FAILED, WRONG_USE = 1, 2
+STOPPED = 130
+"""By Ctrl-C: what shells say of a process that SIGINT ended."""
 
 
 class WrongUse(Exception):

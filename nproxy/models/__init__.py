@@ -41,7 +41,7 @@ def resolve(name: str) -> LocalModel:
     if name == DEFAULT.id:
         return LocalModel(DEFAULT.id, fetch(DEFAULT))
     path = Path(name).expanduser()
-    if path.exists():
+    if name and path.exists():  # nothing would be the folder one is in
         return _local(path)
     if HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return LocalModel(name, from_hub(name))

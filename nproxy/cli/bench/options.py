@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from nproxy.cli.bench.given import CONCURRENCY, MAX_TOKENS, REQUESTS, WORDS, Given
+from nproxy.cli.typed import SECONDS, TEMPERATURE, TEXT, Finite, key_option, model_option, timeout_option
 from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _COUNT = click.IntRange(min=1)
-_MORE_THAN_0 = click.FloatRange(min=0, min_open=True)
+_RATE = Finite(min=1e-6, max=1e6)
+_BURSTINESS = Finite(min=1e-3, max=1e3)
 
 
 @click.command()
@@ -21,12 +23,12 @@ _MORE_THAN_0 = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--concurrency", metavar="K", type=_COUNT, help=f"Requests in flight at any time.  [default: {CONCURRENCY}]"
 )
-@click.option("--rate", metavar="R", type=_MORE_THAN_0, help="Requests a second instead, whatever becomes of others.")
+@click.option("--rate", metavar="R", type=_RATE, help="Requests a second instead, whatever becomes of others.")
 @click.option(
-    "--burstiness", metavar="B", type=_MORE_THAN_0, help="With --rate: 1 is Poisson, less in bursts.  [default: 1]"
+    "--burstiness", metavar="B", type=_BURSTINESS, help="With --rate: 1 is Poisson, less in bursts.  [default: 1]"
 )
 @click.option("--requests", metavar="N", type=_COUNT, help=f"Requests to send.  [default: {REQUESTS}, or the dataset]")
-@click.option("--seconds", metavar="S", type=_MORE_THAN_0, help="Send for so long; those on their way are awaited.")
+@click.option("--seconds", metavar="S", type=SECONDS, help="Send for so long; those on their way are awaited.")
 @click.option(
     "--warmup",
     metavar="N",
@@ -35,7 +37,7 @@ _MORE_THAN_0 = click.FloatRange(min=0, min_open=True)
     show_default=True,
     help="Requests before it counts.",
 )
-@click.option("--prompt", metavar="TEXT", help="The same prompt in every request.")
+@click.option("--prompt", metavar="TEXT", type=TEXT, help="The same prompt in every request.")
 @click.option(
     "--prompt-tokens", metavar="N", type=_COUNT, help=f"Random words, other ones each time.  [default: {WORDS}]"
 )
@@ -44,19 +46,12 @@ _MORE_THAN_0 = click.FloatRange(min=0, min_open=True)
 @click.option("--max-tokens", metavar="N", type=_COUNT, help=f"Most tokens of a choice.  [default: {MAX_TOKENS}]")
 @click.option("--ignore-eos", is_flag=True, help="Every choice as long as it may be, where the server can.")
 @click.option("--stream/--no-stream", default=None, help="As events, or in one piece.  [default: stream]")
-@click.option("--temperature", metavar="T", type=click.FloatRange(min=0), help="0 is greedy.  [default: the server's]")
+@click.option("--temperature", metavar="T", type=TEMPERATURE, help="0 is greedy.  [default: the server's]")
 @click.option("--seed", metavar="S", type=click.IntRange(min=0), help="The same prompts, times and seeds once more.")
 @click.option("--chat/--completions", default=True, help="Which endpoint.  [default: chat]")
-@click.option("--model", metavar="ID", help="The model to ask.  [default: the first one that the server lists]")
-@click.option("--api-key", metavar="KEY", help="The server's key: ${NAME}, file:PATH, or the key itself.")
-@click.option(
-    "--timeout",
-    metavar="S",
-    type=_MORE_THAN_0,
-    default=600.0,
-    show_default=True,
-    help="Seconds that one answer may take.",
-)
+@model_option()
+@key_option()
+@timeout_option("timeout", 600.0, "one answer may take")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--save", metavar="FILE", type=_FILE, help="Write the report as JSON.")
 @click.option("--compare", "against", metavar="FILE", type=_FILE, help="Ratios to a report that was saved.")

@@ -22,11 +22,15 @@ _FRAME = 2
 _FEWEST_LINES = 3
 """Lines of text that a row shows of each answer while they grow; rows that leave less room are shown by turns."""
 
-_SHOWN: dict[int, str | None] = dict.fromkeys((*range(32), *range(127, 160))) | {9: "    ", 10: "\n"}
+_CONTROLS = (*range(32), *range(127, 160))
+_DIRECTIONS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""What turns the direction of all text behind it, the frame and the neighbour's answer included."""
+_LINES = dict.fromkeys((10, 0x2028, 0x2029), "\n")
+_SHOWN: dict[int, str | None] = dict.fromkeys((*_CONTROLS, *_DIRECTIONS)) | _LINES | {9: "    "}
 
 
 def shown(text: str) -> str:
-    """A server's text fit for a terminal: what would move the cursor or change colours is left out."""
+    """A server's text fit for a terminal: what would move the cursor, or colour or turn what follows, is left out."""
     return text.translate(_SHOWN)
 
 

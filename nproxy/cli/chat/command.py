@@ -22,13 +22,16 @@ from nproxy.cli.chat.settings import Message, Settings
 from nproxy.cli.chat.slash import State
 from nproxy.cli.chat.talk import Talk, answered
 from nproxy.cli.target import parse_target
-from nproxy.cli.wrong_use import WrongUse
+from nproxy.cli.wrong_use import STOPPED, WrongUse
 
 
 def run(
     prompt: str | None, settings: Settings, *, url: str, api_key: str | None, seconds: float, json_form: bool
-) -> None:
-    """Chat. settings.model: "" takes the first that the server lists. Raises WrongUse and ChatFailed."""
+) -> int:
+    """Chat; gives the exit code. settings.model: "" takes the first that the server lists.
+
+    Raises WrongUse and ChatFailed.
+    """
     target = parse_target(url, api_key)
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not json_form
     if prompt is None and not at_terminal:
@@ -40,7 +43,7 @@ def run(
         console = Console(highlight=False)
         if prompt is None:
             Talk(client, console, State(settings)).run()
-            return
+            return 0
         messages = Conversation().messages(prompt)
         if at_terminal:
             answers = answered(client, settings, messages, console)
@@ -48,6 +51,7 @@ def run(
             answers = _plainly(client, settings, messages, json_form=json_form)
     if (failure := answers.failure()) is not None:
         raise ChatFailed(failure)
+    return STOPPED if answers.stopped else 0
 
 
 def _standard_input() -> str:

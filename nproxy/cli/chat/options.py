@@ -5,29 +5,22 @@ from __future__ import annotations
 import click
 
 from nproxy.cli.chat.settings import DEFAULT_URL, WIDEST, Settings
+from nproxy.cli.typed import TEMPERATURE, TEXT, key_option, model_option, timeout_option
 from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
 
 
 @click.command()
-@click.argument("prompt", required=False)
+@click.argument("prompt", required=False, type=TEXT)
 @click.option("--url", metavar="URL", default=DEFAULT_URL, show_default=True, help="Base URL of the server.")
-@click.option("--model", metavar="ID", help="The model to ask.  [default: the first one that the server lists]")
+@model_option()
 @click.option("-n", "--n", metavar="N", type=click.IntRange(1, WIDEST), default=4, show_default=True, help="Answers.")
-@click.option("--temperature", metavar="T", type=click.FloatRange(0), help="0 is greedy.  [default: the server's]")
+@click.option("--temperature", metavar="T", type=TEMPERATURE, help="0 is greedy.  [default: the server's]")
 @click.option("--seed", metavar="S", type=int, help="Makes answers repeatable.")
 @click.option("--max-tokens", metavar="N", type=click.IntRange(1), help="Most tokens of an answer.")
-@click.option("--system", metavar="TEXT", help="The system prompt.")
-@click.option("--api-key", metavar="KEY", help="The server's key: ${NAME}, file:PATH, or the key itself.")
+@click.option("--system", metavar="TEXT", type=TEXT, help="The system prompt.")
+@key_option()
 @click.option("--json", "json_form", is_flag=True, help="Print the answers as one line of JSON.")
-@click.option(
-    "--timeout",
-    "seconds",
-    metavar="S",
-    type=click.FloatRange(min=0, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="Seconds that the server may be silent.",
-)
+@timeout_option("seconds", 600.0, "the server may be silent")
 @click.pass_context
 def chat(
     context: click.Context,
@@ -65,7 +58,8 @@ def chat(
 
     settings = Settings(model or "", n, temperature, seed, max_tokens, system)
     try:
-        command.run(prompt, settings, url=url, api_key=api_key, seconds=seconds, json_form=json_form)
+        code = command.run(prompt, settings, url=url, api_key=api_key, seconds=seconds, json_form=json_form)
     except (WrongUse, ChatFailed) as error:
         click.echo(f"nproxy: {error}", err=True)
-        context.exit(WRONG_USE if isinstance(error, WrongUse) else FAILED)
+        code = WRONG_USE if isinstance(error, WrongUse) else FAILED
+    context.exit(code)

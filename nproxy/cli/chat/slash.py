@@ -102,7 +102,7 @@ def _number(kind: Callable[[str], Number], given: str, what: str, least: float, 
         number = kind(given)
     except ValueError:
         number = None
-    if number is None or not least <= number <= most:
+    if number is None or not math.isfinite(number) or not least <= number <= most:
         raise WrongUse(f"{what} is wanted" + (f", from {least:g} to {most:g}" if most < math.inf else ""))
     return number
 

@@ -37,8 +37,8 @@ def show(*, json_form: bool) -> None:
 
 def pull(name: str | None) -> None:
     """Fetch a model where it is not here yet. Raises ModelError."""
-    wanted = name or DEFAULT.id
-    if Path(wanted).expanduser().exists():
+    wanted = DEFAULT.id if name is None else name
+    if wanted and Path(wanted).expanduser().exists():
         raise WrongUse(f"{wanted} is a path, and here already: nproxy serve --model {wanted}")
     try:
         model = resolve(wanted)

@@ -1,4 +1,4 @@
-"""The report as a table on a terminal, and as plain lines in a pipe."""
+"""The report as a table on a terminal, and as plain lines in a pipe or where the terminal is narrow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from nproxy.cli.printable import printable
 from nproxy.cli.probe.findings import FACTS, UNASKED, Report
 
 TITLES = {"server": "server", "chat": "/chat/completions", "completions": "/completions"}
+NARROWEST = 60
+"""Columns of a terminal on which a table can be read; on less, plain lines are, which it breaks where they end."""
 _STYLES = {"yes": "green", "no": "red", "unknown": "dim"}
 
 
 def show(report: Report, console: Console) -> None:
     """Print the report, without what was not asked; an endpoint that does not answer takes one line."""
-    if console.is_terminal:
+    if console.is_terminal and console.width >= NARROWEST:
         console.print(Text(_heading(report), "bold"))
         for table in _tables(report):
             console.print()

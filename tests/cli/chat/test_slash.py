@@ -52,6 +52,7 @@ def test_settings_change(line: str, name: str, value: object) -> None:
         ("/seed 1.5", "a whole number or off is wanted"),
         ("/temperature -1", "a number from 0 on or off is wanted"),
         ("/temperature nan", "a number from 0 on or off is wanted"),
+        ("/temperature inf", "a number from 0 on or off is wanted"),
         ("/max-tokens 0", "from 1 on"),
         ("/retry", "nothing was asked yet"),
         ("/retry now", "nothing follows"),

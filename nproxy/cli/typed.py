@@ -1,0 +1,66 @@
+"""What options take, and the options that several commands have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from click.types import StringParamType
+
+YEAR = 365 * 24 * 3600
+
+
+class Finite(click.FloatRange):
+    """A number of a range. `nan` is in none, though neither below nor above; with `inf` nothing can be reckoned."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
+
+
+class Utf8(StringParamType):
+    """Text that can be sent: bytes that are none come from the command line as halves of surrogate pairs."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(super().convert(value, param, ctx))
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail("it is not UTF-8.", param, ctx)
+        return text
+
+
+SECONDS = Finite(min=0, min_open=True, max=YEAR)
+TEMPERATURE = Finite(min=0)
+TEXT = Utf8()
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def model_option() -> Callable[[Command], Command]:
+    """--model."""
+    return click.option(
+        "--model", metavar="ID", type=TEXT, help="The model to ask.  [default: the first one that the server lists]"
+    )
+
+
+def key_option() -> Callable[[Command], Command]:
+    """--api-key, for `parse_target`."""
+    return click.option("--api-key", metavar="KEY", help="The server's key: ${NAME}, file:PATH, or the key itself.")
+
+
+def timeout_option(name: str, seconds: float, meaning: str) -> Callable[[Command], Command]:
+    """--timeout. name: of the function's argument. meaning: what these seconds are."""
+    return click.option(
+        "--timeout",
+        name,
+        metavar="S",
+        type=SECONDS,
+        default=seconds,
+        show_default=True,
+        help=f"Seconds that {meaning}.",
+    )
