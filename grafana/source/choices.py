@@ -9,7 +9,6 @@ from grafana.source.kit import (
     REQUESTS,
     SECONDS,
     SHARE,
-    Query,
     Row,
     bars,
     buckets,
@@ -18,7 +17,8 @@ from grafana.source.kit import (
     number,
     rising,
 )
-from grafana.source.promql import GATEWAY, MODEL, UPSTREAM, mean, or_zero, over, quantile, rate, series
+from grafana.source.promql import GATEWAY, MODEL, UPSTREAM, mean, or_zero, quantile, rate
+from grafana.source.queries import gauges, quantiles, rates
 
 _SKEW = "nproxy_sibling_skew_seconds"
 _GENERATED = 'endpoint=~"chat/completions|completions"'
@@ -80,14 +80,14 @@ _CHOICES = Row(
             CHOICES,
             "length: max_tokens is too small for what is asked. error: calls that failed for good under "
             "on_leg_failure: partial. content_filter: the upstream's.",
-            Query(rate("nproxy_choices_total", MODEL, by=("finish_reason",)), "{{finish_reason}}"),
+            rates("nproxy_choices_total", MODEL, by=("finish_reason",)),
             stacked=True,
         ),
         lines(
             "Answers by mode",
             REQUESTS,
             "relay: one call, bytes pass; native: one call with n, mended; fanout: several calls, merged.",
-            Query(rate("nproxy_requests_total", UPSTREAM, _GENERATED, 'mode!=""', by=("mode",)), "{{mode}}"),
+            rates("nproxy_requests_total", UPSTREAM, _GENERATED, 'mode!=""', by=("mode",)),
             stacked=True,
         ),
         lines(
@@ -95,8 +95,7 @@ _CHOICES = Row(
             SECONDS,
             "From the first to the last choice finished, by upstream. Large in fan-out: `parallel` makes calls wait, "
             "or replicas differ in speed.",
-            Query(quantile(0.5, _SKEW, MODEL, by=("upstream",)), "{{upstream}} p50"),
-            Query(quantile(0.95, _SKEW, MODEL, by=("upstream",)), "{{upstream}} p95"),
+            *quantiles(_SKEW, MODEL, by=("upstream",), shares=(0.5, 0.95)),
         ),
     ],
 )
@@ -114,7 +113,7 @@ _CALLS = Row(
             "Calls in flight",
             COUNT,
             "Standing above zero while no request is in flight is a leak (alert NproxyLeakedCalls).",
-            Query(over("sum", series("nproxy_inflight_legs", UPSTREAM), "upstream"), "{{upstream}}"),
+            gauges("sum", "nproxy_inflight_legs", UPSTREAM, by=("upstream",)),
             stacked=True,
         ),
         lines(
@@ -122,7 +121,7 @@ _CALLS = Row(
             CALLS,
             "cancelled: the client left, or a sibling's failure decided. Everything but ok and cancelled is a "
             "failure: its kind says whether the network, the server or the wire is at fault.",
-            Query(rate("nproxy_legs_total", UPSTREAM, by=("outcome",)), "{{outcome}}"),
+            rates("nproxy_legs_total", UPSTREAM, by=("outcome",)),
             stacked=True,
         ),
         lines(
@@ -130,21 +129,21 @@ _CALLS = Row(
             CALLS,
             "Calls made again before the client read of them. connect, reset: the server is gone or restarts; status: "
             "it answers with 429 or 5xx.",
-            Query(rate("nproxy_retries_total", UPSTREAM, by=("upstream", "reason")), "{{upstream}} {{reason}}"),
+            rates("nproxy_retries_total", UPSTREAM, by=("upstream", "reason")),
         ),
         lines(
             "Streams taken up again",
             CALLS,
             "Calls that broke off when the client had read of them, and what came of going on. differs: the server is "
             "not reproducible; spent: raise retries; impossible: see docs/fleet.md on resume.",
-            Query(rate("nproxy_resumes_total", UPSTREAM, by=("how", "outcome")), "{{how}} {{outcome}}"),
+            rates("nproxy_resumes_total", UPSTREAM, by=("how", "outcome")),
         ),
         bars(
             "Oddities by kind",
             CALLS,
             "What was mended, by upstream. n_refused, seed_omitted: told once and remembered for ten minutes; "
             "short_answer: n was ignored, and the missing choices were fetched.",
-            Query(rate("nproxy_anomalies_total", UPSTREAM, by=("upstream", "kind")), "{{upstream}} {{kind}}"),
+            rates("nproxy_anomalies_total", UPSTREAM, by=("upstream", "kind")),
         ),
     ],
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from grafana.source.kit import COUNT, MONEY, SHARE, TOKENS, Query, Row, bars, built, lines, number, price, rising
+from grafana.source.kit import COUNT, MONEY, SHARE, TOKENS, Row, bars, built, lines, number, price, rising
 from grafana.source.promql import GATEWAY, MODEL, grown, or_zero, rate
+from grafana.source.queries import Query, rates
 
 _TOKENS, _SAVED = "nproxy_tokens_total", "nproxy_prompt_tokens_saved_total"
 _TOLD, _SPENT = 'side="client"', 'side="upstream"'
@@ -80,7 +81,7 @@ _PROMPTS = Row(
             "Saved, by upstream and model",
             TOKENS,
             "Who saves. A model that is missing here is served by fan-out, or asked for one choice at a time.",
-            Query(rate(_SAVED, MODEL, by=_BY), "{{upstream}} {{model}}"),
+            rates(_SAVED, MODEL, by=_BY),
             stacked=True,
         ),
         lines(
@@ -114,7 +115,7 @@ _COMPLETIONS = Row(
             "Computed, by upstream and model",
             TOKENS,
             "Where the work is done. An upstream that should be idle and is not: fallbacks on Upstreams.",
-            Query(rate(_TOKENS, MODEL, _COMPLETION, _SPENT, by=_BY), "{{upstream}} {{model}}"),
+            rates(_TOKENS, MODEL, _COMPLETION, _SPENT, by=_BY),
             stacked=True,
         ),
         bars(

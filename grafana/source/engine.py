@@ -9,7 +9,6 @@ from grafana.source.kit import (
     SECONDS,
     SHARE,
     TOKENS,
-    Query,
     Row,
     buckets,
     built,
@@ -18,10 +17,12 @@ from grafana.source.kit import (
     rising,
 )
 from grafana.source.promql import GATEWAY, MODEL, mean, over, quantile, rate, series
+from grafana.source.queries import Query, gauges, quantiles, rates
 
 _STEP, _BATCH = "nproxy_engine_step_seconds", "nproxy_engine_batch_sequences"
 _BLOCKS = "nproxy_engine_blocks"
 _CACHED = "nproxy_engine_prefix_cache_tokens_total"
+_OURS = MODEL, 'upstream="engine"'
 _USED, _HIT = 'state="used"', 'result="hit"'
 _FULL = f"{over('sum', series(_BLOCKS, GATEWAY, _USED))} / {over('sum', series(_BLOCKS))}"
 _HITS = f"{rate(_CACHED, GATEWAY, _HIT)} / {rate(_CACHED)}"
@@ -98,26 +99,26 @@ _STEPS = Row(
             TOKENS,
             "prompt: prefilled; completion: drawn. Completion falling while prompt rises: long prompts crowd out "
             "decoding.",
-            Query(rate("nproxy_engine_tokens_total", by=("type",)), "{{type}}"),
+            rates("nproxy_engine_tokens_total", by=("type",)),
         ),
         lines(
             "Step time, quantiles",
             SECONDS,
             "p99 alone: prompts in between. All of them: bigger batches, or less of the machine than before.",
-            *(Query(quantile(share, _STEP), f"p{share * 100:.0f}") for share in (0.5, 0.95, 0.99)),
+            *quantiles(_STEP),
         ),
         lines(
             "Steps",
             PER_SECOND,
             "Steps a second. Zero while sequences run: the engine hangs, and is started again after stall_seconds.",
-            Query(rate("nproxy_engine_steps_total", by=("instance",)), "{{instance}}"),
+            rates("nproxy_engine_steps_total", by=("instance",)),
         ),
         lines(
             "Sequences",
             COUNT,
             "Running and waiting. Waiting above zero for minutes is an alert only with a full cache "
             "(NproxyKvCacheFull).",
-            Query(over("sum", series("nproxy_engine_sequences"), "state"), "{{state}}"),
+            gauges("sum", "nproxy_engine_sequences", by=("state",)),
             stacked=True,
         ),
     ],
@@ -131,7 +132,7 @@ _CACHE = Row(
             COUNT,
             "used: held by sequences; cached: kept for prompts that begin alike, given up when needed; free. Cached "
             "at zero all the time: the cache is too small to help.",
-            Query(over("sum", series(_BLOCKS), "state"), "{{state}}"),
+            gauges("sum", _BLOCKS, by=("state",)),
             stacked=True,
         ),
         lines(
@@ -147,7 +148,7 @@ _CACHE = Row(
             PER_SECOND,
             "Sequences put back because blocks ran out; their prompts are computed again. Not zero for long: see KV "
             "cache in use.",
-            Query(rate("nproxy_engine_preemptions_total", by=("instance",)), "{{instance}}"),
+            rates("nproxy_engine_preemptions_total", by=("instance",)),
             thresholds=rising(0.01, 0.1),
         ),
         lines(
@@ -163,7 +164,7 @@ _CACHE = Row(
             TOKENS,
             "hit: their keys and values were there; miss: computed. Few hits where prompts begin alike: see "
             "cache_salt, API keys and num_blocks.",
-            Query(rate(_CACHED, by=("result",)), "{{result}}"),
+            rates(_CACHED, by=("result",)),
             stacked=True,
         ),
         lines(
@@ -186,13 +187,7 @@ _SEEN = Row(
             SECONDS,
             "Of the upstream `engine`, by model. Above the step times: requests wait, in the gateway's queue or the "
             "engine's.",
-            *(
-                Query(
-                    quantile(share, "nproxy_time_to_first_token_seconds", MODEL, 'upstream="engine"', by=("model",)),
-                    f"{{{{model}}}} p{share * 100:.0f}",
-                )
-                for share in (0.5, 0.95)
-            ),
+            *quantiles("nproxy_time_to_first_token_seconds", *_OURS, by=("model",), shares=(0.5, 0.95)),
             width=12,
         ),
         lines(
@@ -200,13 +195,7 @@ _SEEN = Row(
             SECONDS,
             "Of the upstream `engine`, by model. It should be the step time; much more is the gateway's or the "
             "machine's load.",
-            *(
-                Query(
-                    quantile(share, "nproxy_inter_token_seconds", MODEL, 'upstream="engine"', by=("model",)),
-                    f"{{{{model}}}} p{share * 100:.0f}",
-                )
-                for share in (0.5, 0.95)
-            ),
+            *quantiles("nproxy_inter_token_seconds", *_OURS, by=("model",), shares=(0.5, 0.95)),
             width=12,
         ),
     ],

@@ -26,6 +26,8 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models import heatmap as heat
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from grafana.source.queries import Query
+
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG = "nproxy"
 GREEN, ORANGE, RED = "green", "orange", "red"
@@ -36,14 +38,6 @@ PER_SECOND, REQUESTS, TOKENS, CHOICES, CALLS = "ops", "reqps", "tokens/s", "choi
 
 Panel = Builder[model.Panel]
 _Any = TypeVar("_Any", bargauge.Panel, heatmap.Panel, stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """An expression, and how its series are called: text with {{label}}s."""
-
-    expression: str
-    legend: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from grafana.source.kit import (
     SECONDS,
     SHARE,
     TOKENS,
-    Query,
     Row,
     at_least,
     bars,
@@ -21,6 +20,7 @@ from grafana.source.kit import (
     until,
 )
 from grafana.source.promql import ANSWERS, GATEWAY, MODEL, error_ratio, grown, over, quantile, rate, series
+from grafana.source.queries import Query, gauges, quantiles, rates
 
 _FIRST, _GAP, _WHOLE = "nproxy_time_to_first_token_seconds", "nproxy_inter_token_seconds", "nproxy_request_seconds"
 
@@ -80,7 +80,7 @@ _TRAFFIC = Row(
             REQUESTS,
             "499 is a client that left, 429 a limit (Limits below), 4xx a request at fault, 5xx ours or an "
             "upstream's: the log says which.",
-            Query(rate("nproxy_requests_total", MODEL, ANSWERS, by=("code",)), "{{code}}"),
+            rates("nproxy_requests_total", MODEL, ANSWERS, by=("code",)),
             stacked=True,
         ),
         lines(
@@ -88,14 +88,14 @@ _TRAFFIC = Row(
             REQUESTS,
             "relay: bytes pass; native: one call with n; fanout: a call for each choice. Fan-out where native is "
             "expected: the capabilities on Upstreams say what was learned.",
-            Query(rate("nproxy_requests_total", MODEL, ANSWERS, by=("upstream", "mode")), "{{upstream}} {{mode}}"),
+            rates("nproxy_requests_total", MODEL, ANSWERS, by=("upstream", "mode")),
             stacked=True,
         ),
         lines(
             "Choices by model",
             CHOICES,
             "Choices finished a second. One model at zero while others go on: look at the upstreams that have it.",
-            Query(rate("nproxy_choices_total", MODEL, by=("model",)), "{{model}}"),
+            rates("nproxy_choices_total", MODEL, by=("model",)),
             stacked=True,
         ),
     ],
@@ -109,20 +109,20 @@ _LATENCY = Row(
             SECONDS,
             "From the request to its first event, waiting in the queue included. p50 fine and p99 bad: a replica or "
             "long prompts; all bad: the queue, or every upstream.",
-            *(Query(quantile(share, _FIRST, MODEL), f"p{share * 100:.0f}") for share in (0.5, 0.95, 0.99)),
+            *quantiles(_FIRST, MODEL),
         ),
         lines(
             "Between events",
             SECONDS,
             "Gaps within a stream. Growing with the load: batches are full. Growing without: event loop lag below, or "
             "a slow network.",
-            *(Query(quantile(share, _GAP, MODEL), f"p{share * 100:.0f}") for share in (0.5, 0.95, 0.99)),
+            *quantiles(_GAP, MODEL),
         ),
         lines(
             "Whole answers",
             SECONDS,
             "From the request to its end. It follows the length of answers; alone it is no sign of trouble.",
-            *(Query(quantile(share, _WHOLE, MODEL, ANSWERS), f"p{share * 100:.0f}") for share in (0.5, 0.95, 0.99)),
+            *quantiles(_WHOLE, MODEL, ANSWERS),
         ),
     ],
 )
@@ -154,7 +154,7 @@ _ERRORS = Row(
             REQUESTS,
             "A 200 was sent, then an error: a status tells nothing of these. `cut` and `timeout` are the upstream's; "
             "resume (docs/fleet.md) makes them good.",
-            Query(rate("nproxy_broken_answers_total", MODEL, by=("upstream", "outcome")), "{{upstream}} {{outcome}}"),
+            rates("nproxy_broken_answers_total", MODEL, by=("upstream", "outcome")),
         ),
     ],
 )
@@ -174,7 +174,7 @@ _LIMITS = Row(
             "Wait to be let in, p95",
             SECONDS,
             "By what came of it. Above limits.queue_seconds nobody waits: such requests are 429s.",
-            Query(quantile(0.95, "nproxy_queue_wait_seconds", by=("outcome",)), "{{outcome}}"),
+            *quantiles("nproxy_queue_wait_seconds", by=("outcome",), shares=(0.95,)),
             thresholds=rising(2, 5),
         ),
         lines(
@@ -182,7 +182,7 @@ _LIMITS = Row(
             REQUESTS,
             "queue_full, timeout: too much is asked for. requests, choices, tokens: a key's own rate. memory, bodies: "
             "the process is short of memory.",
-            Query(rate("nproxy_requests_refused_total", by=("reason",)), "{{reason}}"),
+            rates("nproxy_requests_refused_total", by=("reason",)),
             stacked=True,
         ),
         bars(
@@ -190,20 +190,20 @@ _LIMITS = Row(
             TOKENS,
             "Who uses it, by the names of the keys file; `other` where there is none. One key far ahead: its limits "
             "are in the keys file.",
-            Query(rate("nproxy_key_tokens_total", GATEWAY, by=("key", "type")), "{{key}} {{type}}"),
+            rates("nproxy_key_tokens_total", GATEWAY, by=("key", "type")),
         ),
         lines(
             "Requests that a key's rate refused",
             REQUESTS,
             "They got a 429 with Retry-After. Expected while a client learns its limit, not for hours.",
-            Query(rate("nproxy_key_limited_total", by=("key", "what")), "{{key}} {{what}}"),
+            rates("nproxy_key_limited_total", by=("key", "what")),
         ),
         lines(
             "Refused to save memory",
             REQUESTS,
             "The process holds more than limits.memory_mib, or bodies fill their share. Not zero: more memory, fewer "
             "choices in flight, or smaller bodies.",
-            Query(rate("nproxy_shed_total", by=("reason",)), "{{reason}}"),
+            rates("nproxy_shed_total", by=("reason",)),
         ),
     ],
 )
@@ -216,21 +216,28 @@ _PROCESSES = Row(
             SECONDS,
             "How late timers ran, the worst worker of each instance. Above 0.1 s for minutes: one core is not enough, "
             "set listen.workers.",
-            Query(over("max", series("nproxy_event_loop_lag_seconds"), "instance"), "{{instance}}"),
+            gauges("max", "nproxy_event_loop_lag_seconds", by=("instance",)),
             thresholds=rising(0.05, 0.1),
         ),
         lines(
             "Tasks of the event loop",
             COUNT,
             "They follow the calls in flight. Growing without end while requests do not: a leak, please report it.",
-            Query(over("sum", series("nproxy_event_loop_tasks"), "instance"), "{{instance}}"),
+            gauges("sum", "nproxy_event_loop_tasks", by=("instance",)),
         ),
         lines(
             "Workers",
             COUNT,
             "Gateway processes by state, where there are several. Fewer ready ones than listen.workers for more than "
             "a minute: the log says why they end.",
-            Query(over("sum", series("nproxy_workers"), "instance", "state"), "{{instance}} {{state}}"),
+            gauges(
+                "sum",
+                "nproxy_workers",
+                by=(
+                    "instance",
+                    "state",
+                ),
+            ),
         ),
         number(
             "Workers restarted",

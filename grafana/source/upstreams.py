@@ -8,7 +8,6 @@ from grafana.source.kit import (
     REQUESTS,
     SECONDS,
     SHARE,
-    Query,
     Row,
     built,
     falling,
@@ -18,7 +17,8 @@ from grafana.source.kit import (
     rising,
     states,
 )
-from grafana.source.promql import ANSWERS, MODEL, UPSTREAM, error_ratio, or_zero, over, quantile, rate, series
+from grafana.source.promql import ANSWERS, MODEL, UPSTREAM, error_ratio, or_zero, over, rate, series
+from grafana.source.queries import Query, gauges, quantiles, rates
 
 _FIRST, _GAP, _WHOLE = "nproxy_time_to_first_token_seconds", "nproxy_inter_token_seconds", "nproxy_request_seconds"
 _CALLED = rate("nproxy_legs_total", UPSTREAM, by=("upstream",))
@@ -100,7 +100,7 @@ _REPLICAS = Row(
             "Calls by replica",
             CALLS,
             "They follow the weights and the load. One at zero: it is down, drained, or its breaker is open.",
-            Query(rate("nproxy_replica_calls_total", UPSTREAM, by=_REPLICA), "{{upstream}} {{replica}}"),
+            rates("nproxy_replica_calls_total", UPSTREAM, by=_REPLICA),
             stacked=True,
             width=12,
         ),
@@ -108,10 +108,7 @@ _REPLICAS = Row(
             "Failed calls by replica",
             CALLS,
             "One alone: that server. All alike: the model, the requests, or the network in between.",
-            Query(
-                rate("nproxy_replica_calls_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=(*_REPLICA, "outcome")),
-                "{{upstream}} {{replica}} {{outcome}}",
-            ),
+            rates("nproxy_replica_calls_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=(*_REPLICA, "outcome")),
             width=12,
         ),
     ],
@@ -132,10 +129,7 @@ _CALLS = Row(
             CALLS,
             "connect, stale, reset: the connection; timeout, down: too slow or hanging; status: its own refusal; cut, "
             "malformed, short: its answer.",
-            Query(
-                rate("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=("upstream", "outcome")),
-                "{{upstream}} {{outcome}}",
-            ),
+            rates("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=("upstream", "outcome")),
             stacked=True,
         ),
         lines(
@@ -150,7 +144,7 @@ _CALLS = Row(
             "Calls in flight",
             COUNT,
             "By upstream. A plateau at parallel x replicas: calls wait for their turn (`legs_waiting` in /status).",
-            Query(over("sum", series("nproxy_inflight_legs", UPSTREAM), "upstream"), "{{upstream}}"),
+            gauges("sum", "nproxy_inflight_legs", UPSTREAM, by=("upstream",)),
             stacked=True,
         ),
         lines(
@@ -164,7 +158,7 @@ _CALLS = Row(
             "Calls made again",
             CALLS,
             "Before the client read of them. More than retries.budget lets through is never tried.",
-            Query(rate("nproxy_retries_total", UPSTREAM, by=("upstream",)), "{{upstream}}"),
+            rates("nproxy_retries_total", UPSTREAM, by=("upstream",)),
         ),
     ],
 )
@@ -176,20 +170,20 @@ _LATENCY = Row(
             "Time to first token, p95",
             SECONDS,
             "By upstream and model. One model alone: its prompts are long, or its servers too few.",
-            Query(quantile(0.95, _FIRST, MODEL, by=("upstream", "model")), "{{upstream}} {{model}}"),
+            *quantiles(_FIRST, MODEL, by=("upstream", "model"), shares=(0.95,)),
             thresholds=rising(5, 10),
         ),
         lines(
             "Between events, p95",
             SECONDS,
             "By upstream and model: how smoothly text comes. Rising with the calls in flight: batches are full.",
-            Query(quantile(0.95, _GAP, MODEL, by=("upstream", "model")), "{{upstream}} {{model}}"),
+            *quantiles(_GAP, MODEL, by=("upstream", "model"), shares=(0.95,)),
         ),
         lines(
             "Whole answers, p95",
             SECONDS,
             "By upstream and model. Compare with answers' lengths (tokens on Cost) before blaming a server.",
-            Query(quantile(0.95, _WHOLE, MODEL, ANSWERS, by=("upstream", "model")), "{{upstream}} {{model}}"),
+            *quantiles(_WHOLE, MODEL, ANSWERS, by=("upstream", "model"), shares=(0.95,)),
         ),
     ],
 )
