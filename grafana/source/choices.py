@@ -6,6 +6,7 @@ from grafana.source.kit import (
     CALLS,
     CHOICES,
     COUNT,
+    IDLE,
     REQUESTS,
     SECONDS,
     SHARE,
@@ -17,7 +18,7 @@ from grafana.source.kit import (
     number,
     rising,
 )
-from grafana.source.promql import GATEWAY, MODEL, UPSTREAM, mean, or_zero, quantile, rate
+from grafana.source.promql import GATEWAY, MODEL, UPSTREAM, mean, or_zero, quantile, rate, ratio
 from grafana.source.queries import gauges, quantiles, rates
 
 _SKEW = "nproxy_sibling_skew_seconds"
@@ -33,13 +34,15 @@ _NOW = Row(
             COUNT,
             "The mean n of answers that came. 1 where n is expected: clients do not send it, or a proxy in between "
             "drops it.",
-            f"{rate('nproxy_choices_total', UPSTREAM)} / {_ASKED}",
+            ratio(rate("nproxy_choices_total", UPSTREAM), _ASKED),
+            none=IDLE,
         ),
         number(
             "Calls per answer",
             COUNT,
             "Upstream calls for each answer, retries included. Near the choices per answer: fan-out; near 1: native n.",
-            f"{_CALLED} / {_ASKED}",
+            ratio(_CALLED, _ASKED),
+            none=IDLE,
         ),
         number(
             "Choices per call, mean",
@@ -47,18 +50,21 @@ _NOW = Row(
             "How wide calls are. It falls to 1 where a server with n is found to ignore it: see the capabilities on "
             "Upstreams.",
             mean("nproxy_leg_width"),
+            none=IDLE,
         ),
         number(
             "Siblings apart, p95",
             SECONDS,
             "From the first to the last choice of a request finished. Clients that need all n wait for the last one.",
             quantile(0.95, _SKEW, MODEL),
+            none=IDLE,
         ),
         number(
             "Calls made again",
             SHARE,
             "Retries per call. Above a tenth: upstreams fail more than their budget is meant for; see why below.",
-            f"{or_zero(rate('nproxy_retries_total', UPSTREAM), _CALLED)} / {_CALLED}",
+            ratio(or_zero(rate("nproxy_retries_total", UPSTREAM), _CALLED), _CALLED),
+            none=IDLE,
             thresholds=rising(0.05, 0.1),
         ),
         number(
@@ -66,7 +72,8 @@ _NOW = Row(
             SHARE,
             "Answers that had to be mended. Not harmful by itself; many mean that an entry for the upstream is "
             "missing in the settings (`nproxy probe URL --yaml`).",
-            f"{or_zero(rate('nproxy_anomalies_total', UPSTREAM), _CALLED)} / {_CALLED}",
+            ratio(or_zero(rate("nproxy_anomalies_total", UPSTREAM), _CALLED), _CALLED),
+            none=IDLE,
             thresholds=rising(0.05, 0.5),
         ),
     ],

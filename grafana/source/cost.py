@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from grafana.source.kit import COUNT, MONEY, SHARE, TOKENS, Row, bars, built, lines, number, price, rising
-from grafana.source.promql import GATEWAY, MODEL, grown, or_zero, rate
+from grafana.source.kit import COUNT, IDLE, MONEY, SHARE, TOKENS, Row, bars, built, lines, number, price, rising
+from grafana.source.promql import GATEWAY, MODEL, grown, or_zero, rate, ratio
 from grafana.source.queries import Query, rates
 
 _TOKENS, _SAVED = "nproxy_tokens_total", "nproxy_prompt_tokens_saved_total"
@@ -14,7 +14,7 @@ _BY = ("upstream", "model")
 
 
 def _saved_share(count: str, spent: str) -> str:
-    return f"{count} / ({count} + {spent})"
+    return ratio(count, f"({count} + {spent})")
 
 
 _NOW = Row(
@@ -32,6 +32,7 @@ _NOW = Row(
             SHARE,
             "Saved, divided by saved and computed. With native n everywhere it is 1 - 1/n.",
             _saved_share(or_zero(grown(_SAVED, MODEL), grown(_TOKENS, MODEL)), grown(_TOKENS, MODEL, _PROMPT, _SPENT)),
+            none=IDLE,
         ),
         number(
             "Money saved",
@@ -51,7 +52,8 @@ _NOW = Row(
             SHARE,
             "Computed by upstreams and told to no client: retries, resumes, best_of, choices in excess. Above a "
             "tenth: see retries and oddities on Choices and fan-out.",
-            f"clamp_min(1 - {_READ} / {_COMPUTED}, 0)",
+            f"clamp_min(1 - {ratio(_READ, _COMPUTED)}, 0)",
+            none=IDLE,
             thresholds=rising(0.05, 0.1),
         ),
         number(
@@ -143,7 +145,7 @@ _ENGINE = Row(
             COUNT,
             "What would be read without sharing, divided by what is. 1: nothing is shared; n is the most that can be.",
             Query(
-                f"{rate('nproxy_engine_kv_unshared_bytes_total')} / {rate('nproxy_engine_kv_read_bytes_total')}",
+                ratio(rate("nproxy_engine_kv_unshared_bytes_total"), rate("nproxy_engine_kv_read_bytes_total")),
                 "fewer",
             ),
             width=12,

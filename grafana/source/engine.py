@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana.source.kit import (
     BYTES,
     COUNT,
+    IDLE,
     PER_SECOND,
     SECONDS,
     SHARE,
@@ -16,7 +17,7 @@ from grafana.source.kit import (
     number,
     rising,
 )
-from grafana.source.promql import GATEWAY, MODEL, mean, over, quantile, rate, series
+from grafana.source.promql import GATEWAY, MODEL, mean, over, quantile, rate, ratio, series
 from grafana.source.queries import Query, gauges, quantiles, rates
 
 _STEP, _BATCH = "nproxy_engine_step_seconds", "nproxy_engine_batch_sequences"
@@ -24,8 +25,8 @@ _BLOCKS = "nproxy_engine_blocks"
 _CACHED = "nproxy_engine_prefix_cache_tokens_total"
 _OURS = MODEL, 'upstream="engine"'
 _USED, _HIT = 'state="used"', 'result="hit"'
-_FULL = f"{over('sum', series(_BLOCKS, GATEWAY, _USED))} / {over('sum', series(_BLOCKS))}"
-_HITS = f"{rate(_CACHED, GATEWAY, _HIT)} / {rate(_CACHED)}"
+_FULL = ratio(over("sum", series(_BLOCKS, GATEWAY, _USED)), over("sum", series(_BLOCKS)))
+_HITS = ratio(rate(_CACHED, GATEWAY, _HIT), rate(_CACHED))
 _READ = rate("nproxy_engine_kv_read_bytes_total")
 _UNSHARED = rate("nproxy_engine_kv_unshared_bytes_total")
 
@@ -60,19 +61,22 @@ _NOW = Row(
             "Of prompt tokens that were asked for. Zero where prompts begin alike: prefix_cache is off, keys differ, "
             "or the cache is too small to keep them.",
             _HITS,
+            none=IDLE,
         ),
         number(
             "Step, p95",
             SECONDS,
             "How long a step takes, for 19 of 20: the time between two tokens of a choice.",
             quantile(0.95, _STEP),
+            none=IDLE,
         ),
         number(
             "Reads spared",
             SHARE,
             "Keys and values that attention did not read because choices share their prompt. It grows with n and the "
             "prompt's length.",
-            f"1 - {_READ} / {_UNSHARED}",
+            f"1 - {ratio(_READ, _UNSHARED)}",
+            none=IDLE,
         ),
     ],
 )

@@ -68,6 +68,9 @@ def falling(warn: float, bad: float) -> dashboard.ThresholdsConfig:
     return _steps((None, RED), (bad, ORANGE), (warn, GREEN))
 
 
+IDLE = "no traffic"
+"""What a number shows that has nothing to be divided by."""
+
 PLAIN = None
 """No value is good or bad by itself."""
 

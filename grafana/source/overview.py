@@ -5,22 +5,21 @@ from __future__ import annotations
 from grafana.source.kit import (
     CHOICES,
     COUNT,
+    IDLE,
     REQUESTS,
     SECONDS,
     SHARE,
     TOKENS,
     Row,
-    at_least,
     bars,
     built,
     lines,
-    listing,
     number,
     rising,
-    until,
 )
-from grafana.source.promql import ANSWERS, GATEWAY, MODEL, error_ratio, grown, over, quantile, rate, series
-from grafana.source.queries import Query, gauges, quantiles, rates
+from grafana.source.processes import PROCESSES
+from grafana.source.promql import ANSWERS, GATEWAY, MODEL, error_ratio, over, quantile, rate, series
+from grafana.source.queries import Query, quantiles, rates
 
 _FIRST, _GAP, _WHOLE = "nproxy_time_to_first_token_seconds", "nproxy_inter_token_seconds", "nproxy_request_seconds"
 
@@ -54,6 +53,7 @@ _NOW = Row(
             "which codes and outcomes grow below, then Upstreams; the access log names each.",
             error_ratio(),
             thresholds=rising(0.005, 0.05),
+            none=IDLE,
         ),
         number(
             "First token, p95",
@@ -62,6 +62,7 @@ _NOW = Row(
             "own latency.",
             quantile(0.95, _FIRST, MODEL),
             thresholds=rising(5, 10),
+            none=IDLE,
         ),
         number(
             "Choices in flight",
@@ -208,96 +209,9 @@ _LIMITS = Row(
     ],
 )
 
-_PROCESSES = Row(
-    "Processes",
-    [
-        lines(
-            "Event loop lag",
-            SECONDS,
-            "How late timers ran, the worst worker of each instance. Above 0.1 s for minutes: one core is not enough, "
-            "set listen.workers.",
-            gauges("max", "nproxy_event_loop_lag_seconds", by=("instance",)),
-            thresholds=rising(0.05, 0.1),
-        ),
-        lines(
-            "Tasks of the event loop",
-            COUNT,
-            "They follow the calls in flight. Growing without end while requests do not: a leak, please report it.",
-            gauges("sum", "nproxy_event_loop_tasks", by=("instance",)),
-        ),
-        lines(
-            "Workers",
-            COUNT,
-            "Gateway processes by state, where there are several. Fewer ready ones than listen.workers for more than "
-            "a minute: the log says why they end.",
-            gauges(
-                "sum",
-                "nproxy_workers",
-                by=(
-                    "instance",
-                    "state",
-                ),
-            ),
-        ),
-        number(
-            "Workers restarted",
-            COUNT,
-            "Within the time shown. Each took its streams with it: look for its last lines, and for the out-of-memory "
-            "killer.",
-            grown("nproxy_worker_restarts_total"),
-            thresholds=rising(1, 3),
-        ),
-        number(
-            "Engine restarted",
-            COUNT,
-            "Within the time shown. It hung or died: its last lines stand in the gateway's log.",
-            grown("nproxy_engine_restarts_total"),
-            thresholds=rising(1, 3),
-        ),
-        number(
-            "Settings served",
-            "bool_yes_no",
-            "No: a changed file was refused, and older settings are served. `nproxy check FILE`, or `settings` in "
-            "/status, tells each problem's line.",
-            over("min", series("nproxy_config_reload_success")),
-            thresholds=at_least(1),
-        ),
-        number(
-            "Settings read",
-            "dateTimeFromNow",
-            "When the settings that are served were read last, at the instance that read them first.",
-            f"1000 * {over('min', series('nproxy_config_last_reload_success_timestamp_seconds'))}",
-        ),
-        number(
-            "Log lines dropped",
-            COUNT,
-            "Within the time shown. Nobody reads the log, or its disk is full; requests are not held up by it.",
-            grown("nproxy_log_lines_dropped_total"),
-            thresholds=until(1),
-        ),
-        number(
-            "Instances",
-            COUNT,
-            "Gateways that Prometheus reaches. Fewer than there should be: the process, its port, or the key that "
-            "/metrics asks for.",
-            over("count", series("nproxy_build_info")),
-        ),
-        listing(
-            "Versions",
-            "none",
-            "What runs where. Two versions for long: a rollout was left half done.",
-            series("nproxy_build_info"),
-            "job",
-            "instance",
-            "version",
-            width=24,
-        ),
-    ],
-)
-
 DASHBOARD = built(
     "nproxy-overview",
     "nproxy / Overview",
     "Whether the gateway is well, and which of the other dashboards tells more.",
-    [_NOW, _TRAFFIC, _LATENCY, _ERRORS, _LIMITS, _PROCESSES],
+    [_NOW, _TRAFFIC, _LATENCY, _ERRORS, _LIMITS, PROCESSES],
 )

@@ -11,6 +11,9 @@ UPSTREAM = f'{GATEWAY},upstream=~"$upstream"'
 MODEL = f'{UPSTREAM},model=~"$model"'
 """What a metric with these labels is narrowed down to."""
 
+GEN_AI = f'{UPSTREAM},gen_ai_request_model=~"$model"'
+"""The same for OpenTelemetry's names."""
+
 ANSWERS = 'endpoint=~"chat/completions|completions|passthrough"'
 """Requests that an upstream is asked for; scrapes, probes and lists of models are none."""
 
@@ -36,13 +39,21 @@ def grown(metric: str, where: str = GATEWAY, *also: str, by: tuple[str, ...] = (
 
 
 def quantile(share: float, histogram: str, where: str = GATEWAY, *also: str, by: tuple[str, ...] = ()) -> str:
-    """A quantile of what a histogram saw, over all instances: buckets add up, quantiles do not."""
-    return f"histogram_quantile({share}, {rate(f'{histogram}_bucket', where, *also, by=('le', *by))})"
+    """A quantile of what a histogram saw, over all instances: buckets add up, quantiles do not.
+
+    Where it saw nothing there is none; `>= 0` drops the NaN that Prometheus has for it.
+    """
+    return f"histogram_quantile({share}, {rate(f'{histogram}_bucket', where, *also, by=('le', *by))}) >= 0"
 
 
 def mean(histogram: str, where: str = GATEWAY, *also: str, by: tuple[str, ...] = ()) -> str:
     """The mean of what a histogram saw."""
-    return f"{rate(f'{histogram}_sum', where, *also, by=by)} / {rate(f'{histogram}_count', where, *also, by=by)}"
+    return ratio(*(rate(f"{histogram}_{part}", where, *also, by=by) for part in ("sum", "count")))
+
+
+def ratio(part: str, whole: str) -> str:
+    """Part by whole; nothing where the whole is 0, instead of the NaN that would be."""
+    return f"{part} / ({whole} > 0)"
 
 
 def or_zero(expression: str, like: str) -> str:
@@ -60,4 +71,4 @@ def bad_answers(by: tuple[str, ...] = ()) -> str:
 
 def error_ratio(by: tuple[str, ...] = ()) -> str:
     """The share of answers that failed."""
-    return f"({bad_answers(by)}) / {rate('nproxy_requests_total', MODEL, ANSWERS, by=by)}"
+    return ratio(f"({bad_answers(by)})", rate("nproxy_requests_total", MODEL, ANSWERS, by=by))

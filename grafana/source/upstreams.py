@@ -5,10 +5,12 @@ from __future__ import annotations
 from grafana.source.kit import (
     CALLS,
     COUNT,
+    IDLE,
     REQUESTS,
     SECONDS,
     SHARE,
     Row,
+    at_least,
     built,
     falling,
     lines,
@@ -17,10 +19,12 @@ from grafana.source.kit import (
     rising,
     states,
 )
-from grafana.source.promql import ANSWERS, MODEL, UPSTREAM, error_ratio, or_zero, over, rate, series
+from grafana.source.promql import ANSWERS, GEN_AI, MODEL, UPSTREAM, error_ratio, or_zero, over, rate, ratio, series
 from grafana.source.queries import Query, gauges, quantiles, rates
 
 _FIRST, _GAP, _WHOLE = "nproxy_time_to_first_token_seconds", "nproxy_inter_token_seconds", "nproxy_request_seconds"
+_CALL, _TOKEN = "gen_ai_client_operation_duration_seconds", "gen_ai_server_time_per_output_token_seconds"
+_REQUESTED = ("upstream", "gen_ai_request_model")
 _CALLED = rate("nproxy_legs_total", UPSTREAM, by=("upstream",))
 _FAILED = rate("nproxy_legs_total", UPSTREAM, 'outcome!~"ok|cancelled"', by=("upstream",))
 _JUDGED = rate("nproxy_legs_total", UPSTREAM, 'outcome!="cancelled"')
@@ -36,7 +40,8 @@ _NOW = Row(
             COUNT,
             "Known at the moment, of all upstreams shown. Fewer than expected: registrations ran out, or a host name "
             "gives fewer addresses.",
-            over("count", _OPEN),
+            over("sum", over("max", series("nproxy_replicas", UPSTREAM), "upstream")),
+            thresholds=at_least(1),
         ),
         number(
             "Replicas down",
@@ -57,7 +62,8 @@ _NOW = Row(
             "Calls that succeed",
             SHARE,
             "Of calls that were not cancelled. Retries hide most failures from clients, and cost time and tokens.",
-            f"1 - {or_zero(over('sum', _FAILED), over('sum', _CALLED))} / {_JUDGED}",
+            f"1 - {ratio(or_zero(over('sum', _FAILED), over('sum', _CALLED)), _JUDGED)}",
+            none=IDLE,
             thresholds=falling(0.99, 0.95),
         ),
         number(
@@ -72,7 +78,7 @@ _NOW = Row(
             "Requests a second that fell back. Not zero: the first upstream cannot answer, and the substitute pays "
             "for it.",
             rate("nproxy_fallbacks_total", UPSTREAM),
-            none="none yet",
+            none="no fallback",
         ),
     ],
 )
@@ -121,7 +127,7 @@ _CALLS = Row(
             "Calls that fail",
             SHARE,
             "Of all calls to the upstream. Above a tenth for ten minutes is an alert (NproxyUpstreamFailing).",
-            Query(f"{or_zero(_FAILED, _CALLED)} / {_CALLED}", "{{upstream}}"),
+            Query(ratio(or_zero(_FAILED, _CALLED), _CALLED), "{{upstream}}"),
             thresholds=rising(0.05, 0.1),
         ),
         lines(
@@ -184,6 +190,22 @@ _LATENCY = Row(
             SECONDS,
             "By upstream and model. Compare with answers' lengths (tokens on Cost) before blaming a server.",
             *quantiles(_WHOLE, MODEL, ANSWERS, by=("upstream", "model"), shares=(0.95,)),
+        ),
+        lines(
+            "Single calls, p95",
+            SECONDS,
+            "By upstream and model, from the moment that a call is to be made to its end, retries each by itself. Far "
+            "below the whole answers: these wait, or call several times.",
+            *quantiles(_CALL, GEN_AI, by=_REQUESTED, shares=(0.95,)),
+            width=12,
+        ),
+        lines(
+            "Time per output token, p95",
+            SECONDS,
+            "By upstream and model, for each choice by itself, behind its first token. It is what a reader feels; "
+            "rising with the calls in flight: batches are full.",
+            *quantiles(_TOKEN, GEN_AI, by=_REQUESTED, shares=(0.95,)),
+            width=12,
         ),
     ],
 )

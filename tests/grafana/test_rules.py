@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.grafana.test_dashboards import RECORDED, exposed
+from tests.grafana.test_dashboards import RECORDED, asked_for, exposed
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guides" / "alerts.md"
@@ -57,4 +57,4 @@ def test_it_is_tested_to_fire_and_not_to(name: str) -> None:
 def test_what_it_asks_for(rule: dict[str, Any]) -> None:
     expression = rule["expr"]
     assert set(re.findall(r"\b\w+:\w+:\w+", expression)) <= RECORDED
-    assert set(re.findall(r"\bnproxy_\w+", re.sub(r"\b\w+:\w+:\w+", "", expression))) <= exposed()
+    assert asked_for(expression) <= exposed()

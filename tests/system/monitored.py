@@ -1,30 +1,35 @@
-"""Three gateways under a real Prometheus, and a load that leaves nothing at zero: every way to answer, and every fault.
+"""Four gateways under a real Prometheus, and a load that leaves nothing at zero: every way to answer, and every fault.
 
 main     two workers and the built-in engine; upstreams that fan out, break off, fail, are gone, and one that steps in;
          keys, of which one has a rate
-narrow   lets four choices in and four wait
+narrow   lets four choices in and four wait; its collector of traces is gone
 short    holds more memory than it may
+secure   speaks TLS, by a certificate that ends within the hour
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import psutil
+import trustme
 import yaml
 
 from nproxy.config import digest_of
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.gateway.secure import put
 from tests.real.fixtures import MODEL as ENGINES
-from tests.real.processes import Server, free_port, nproxy
+from tests.real.processes import Server, free_port, nproxy, server
 
 KEYS = {"team": "sk-of-the-team", "slow": "sk-of-the-slow"}
 STEADY = "The lighthouse stands where the river meets the sea, and its keeper counts the ships that pass. " * 3
@@ -68,6 +73,7 @@ class Monitored:
                     "upstreams": [_upstream("slow", [urls["slow"]])],
                     "n_policy": {"max_n": 4},
                     "limits": {"inflight_choices": 4, "queue_choices": 4, "queue_seconds": 0.2},
+                    "telemetry": {"otlp_endpoint": f"http://127.0.0.1:{free_port()}"},
                 },
                 "short": {"upstreams": [_upstream("slow", [urls["slow"]])], "limits": {"memory_mib": 1}},
             }
@@ -78,6 +84,8 @@ class Monitored:
                 gateways[name] = await asyncio.to_thread(stack.enter_context, running)  # it asks upstreams of this loop
             targets = {name: server.url.removeprefix("http://") for name, server in gateways.items()}
             targets["main"] = f"127.0.0.1:{admin}"
+            secure = await asyncio.to_thread(stack.enter_context, _secure(folder, urls["slow"]))
+            targets["secure"] = secure.url.removeprefix("http://")
             yield cls(gateways, targets, folder / "main.yaml", fakes["second"])
 
     async def load(self) -> None:
@@ -145,6 +153,19 @@ def _main(folder: Path, urls: dict[str, str], admin: int) -> dict[str, Any]:
             _upstream("substitute", [urls["substitute"]], models={"substitute": MODEL, "gone": MODEL, "odd": MODEL}),
         ],
     }
+
+
+@contextmanager
+def _secure(folder: Path, url: str) -> Iterator[Server]:
+    """A gateway with TLS; the server that is given is its admin port, which has none."""
+    port, admin = free_port(), free_port()
+    ends = datetime.now(UTC) + timedelta(minutes=50)
+    tls = put(folder, trustme.CA().issue_cert("127.0.0.1", not_after=ends))
+    settings = {"listen": {"tls": tls}, "admin": {"port": admin}, "upstreams": [_upstream("slow", [url])]}
+    (folder / "secure.yaml").write_text(json.dumps(settings))
+    argv = [sys.executable, "-m", "nproxy", "serve", "--config", str(folder / "secure.yaml"), "--port", str(port)]
+    with server(argv, port=admin, log=folder / "secure.log", ready="/health") as running:
+        yield running
 
 
 def _upstream(name: str, replicas: Sequence[str], **more: Any) -> dict[str, Any]:
