@@ -27,7 +27,8 @@ async def answer(exchange: Exchange, serving: Awaitable[None], write_seconds: fl
             exchange.code = CLIENT_LEFT
             exchange.abort()
         except asyncio.CancelledError:
-            exchange.code = CLIENT_LEFT
+            if not exchange.whole:
+                exchange.code = CLIENT_LEFT
             raise
     if exchange.response is None:
         raise RuntimeError("a handler ended without an answer")
