@@ -40,6 +40,7 @@ class Failure:
     retry_after: seconds, read from the answer's `retry-after-ms` or `retry-after`; of kind UNAVAILABLE, until a replica
     may be asked. elsewhere: another replica can take it meanwhile.
     own_key: the upstream was called with nproxy's own key, so its 401 is not the client's fault.
+    ours: this process had no file descriptor, port or memory for the call, so no server is to blame.
     message: one sentence for the client; holds no URL, no credentials and no prompt.
     """
 
@@ -51,6 +52,7 @@ class Failure:
     retry_after: float | None = None
     elsewhere: bool = False
     own_key: bool = False
+    ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Client:
             if waiting.expired():
                 return TimeoutError()
             failure = before_the_head(error, reused=used.reused, upstream=self._name)
-            if failure.kind is FailureKind.CONNECT or isinstance(error, ConnectionTimeoutError):
+            if not failure.ours and (failure.kind is FailureKind.CONNECT or isinstance(error, ConnectionTimeoutError)):
                 replica.unreachable()
             return failure
         replica.reached()

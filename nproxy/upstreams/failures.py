@@ -5,7 +5,9 @@ A message is one sentence for the client. It holds no URL: a URL tells where thi
 
 from __future__ import annotations
 
+import errno
 import ssl
+from dataclasses import replace
 
 from aiohttp import (
     ClientConnectorCertificateError,
@@ -25,6 +27,10 @@ FOREIGN = (ClientError, OSError, TimeoutError, ValueError)
 """What a request or a read may raise that means the upstream failed; everything else is a fault of our own."""
 
 
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
+"""File descriptors of the process or of the machine, memory, buffers, ports of its own."""
+
+
 def before_the_head(error: Exception, *, reused: bool, upstream: str) -> Failure:
     """Translate what was raised before a response head came.
 
@@ -32,6 +38,8 @@ def before_the_head(error: Exception, *, reused: bool, upstream: str) -> Failure
     """
     who = f"The upstream '{upstream}'"
     match error:
+        case _ if _ours(error):
+            return replace(_connect(f"The gateway has no resources left to call the upstream '{upstream}'."), ours=True)
         case ConnectionTimeoutError():
             return Failure(FailureKind.TIMEOUT, f"{who} could not be reached in time.")
         case TimeoutError():
@@ -54,6 +62,12 @@ def before_the_head(error: Exception, *, reused: bool, upstream: str) -> Failure
             kind = FailureKind.RESET
     ended = "was closed" if isinstance(error, ServerDisconnectedError) else "broke"
     return Failure(kind, f"The connection to the upstream '{upstream}' {ended} before an answer came.")
+
+
+def _ours(error: Exception) -> bool:
+    """Whether this process, or its machine, is what ran out of something."""
+    cause = error.os_error if isinstance(error, ClientConnectorError) else error
+    return isinstance(cause, OSError) and cause.errno in _SHORTAGES
 
 
 def after_the_head(error: Exception) -> Failure:

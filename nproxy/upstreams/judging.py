@@ -21,10 +21,12 @@ def serves(failure: Failure | None) -> bool | None:
     """Whether a replica does its work, by the end of one call; None where that says nothing.
 
     failure: None for a call that brought what it should. A refusal by a status below 500 is an answer like any other;
-    429 and 501 say nothing, and neither does what was the request's own doing.
+    429 and 501 say nothing, and neither does what was the request's own doing, or this process's.
     """
     if failure is None:
         return True
+    if failure.ours:
+        return None
     if failure.kind in (FailureKind.STATUS, FailureKind.IN_BAND):
         status = failure.status or 500
         return None if status in (429, 501) else status < 500

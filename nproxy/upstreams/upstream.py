@@ -192,11 +192,10 @@ class Upstream:
     def _failed(self, kin: Kin, replica: Replica, leg: int, failure: Failure) -> Failure:
         """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while."""
         self.judge(kin, leg, failure)
-        if failure.status == LOOP_DETECTED:
-            return replace(failure, elsewhere=self.gate.other(replica, kin))
-        if failure.retry_after is None or failure.status not in (429, 503):
+        if failure.retry_after is not None and failure.status in (429, 503):
+            replica.rest(failure.retry_after)
+        elif failure.status != LOOP_DETECTED:
             return failure
-        replica.rest(failure.retry_after)
         return replace(failure, elsewhere=self.gate.other(replica, kin))
 
     def judge(self, kin: Kin, leg: int, failure: Failure | None) -> None:
@@ -221,13 +220,15 @@ class Upstream:
     async def look(self, replica: Replica) -> Look | None:
         """Look at a replica, and go by it where that makes it go down or come up.
 
-        None where it says nothing to anybody else: calls of this process brought something, and it is busy.
+        None where it says nothing to others: it is busy with calls of this process, or this had nothing to look with.
         """
         health, began = self.settings.health, time.monotonic()
         try:
             status, _ = await self._get(replica, health.path, health.timeout)
             why = f"{health.path} is answered with {status}."
         except ForwardError as error:
+            if error.failure.ours:
+                return None
             status, why = None, error.failure.message
         busy = status is None and replica.looks.talked_over
         if self.gate.looked(replica, status):

@@ -19,6 +19,11 @@ def test_kinds(kind: str) -> None:
     assert serves(Failure(FailureKind(kind), "it failed")) is (False if kind in FAILED else None)
 
 
+@pytest.mark.parametrize("kind", sorted(FAILED))
+def test_what_this_process_had_not_the_means_for(kind: str) -> None:
+    assert serves(Failure(FailureKind(kind), "it failed", ours=True)) is None
+
+
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [(400, True), (401, True), (408, True), (422, True), (429, None), (500, False), (501, None), (503, False)],
