@@ -299,28 +299,14 @@ def prompts(default_model: Path) -> list[list[int]]:
 
 @pytest.mark.model
 @pytest.mark.timeout(300)
-def test_greedy_equals_transformers_generate(
+def test_greedy_equals_transformers(
     real: Runner, transformers_model: PreTrainedModel, prompts: list[list[int]]
 ) -> None:
+    """After each of our tokens transformers would choose the next of them: by itself it would say the same."""
     torch.set_num_threads(1)  # beside other tests two threads wait for each other most of the time
-    prompt = prompts[0]
-    answer = transformers_model.generate(
-        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=32, do_sample=False
-    )
-    expected = answer[0, len(prompt) :].tolist()
-    assert len(expected) == 32
-    assert Fork(real, prompt, [GREEDY]).run(32)[0] == expected
-
-
-@pytest.mark.model
-@pytest.mark.timeout(300)
-def test_greedy_equals_transformers_token_by_token(
-    real: Runner, transformers_model: PreTrainedModel, prompts: list[list[int]]
-) -> None:
-    # What transformers would choose after each of our tokens: one pass of its model a prompt.
-    torch.set_num_threads(1)
-    for prompt in prompts:
-        tokens = Fork(real, prompt, [GREEDY]).run(16)[0]
+    for prompt, count in zip(prompts, (32, 16, 16, 16), strict=True):
+        tokens = Fork(real, prompt, [GREEDY]).run(count)[0]
+        assert len(tokens) == count
         with torch.inference_mode():
             logits = transformers_model(torch.tensor([prompt + tokens])).logits[0]
         assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == tokens
@@ -345,8 +331,8 @@ def test_logits_are_near_transformers(
 def test_choices_of_the_real_model_equal_single_requests(real: Runner, prompts: list[list[int]]) -> None:
     torch.set_num_threads(1)
     draws = [replace(draw, sampling=Sampling(temperature=0.8)) for draw in _seeded(4)]
-    together = Fork(real, prompts[0], draws).run(24)
-    alone = [Fork(real, prompts[0], [draw], first_block=60 + 12 * i).run(24)[0] for i, draw in enumerate(draws)]
+    together = Fork(real, prompts[0], draws).run(12)
+    alone = [Fork(real, prompts[0], [draw], first_block=60 + 12 * i).run(12)[0] for i, draw in enumerate(draws)]
     assert together == alone
     assert len({tuple(tokens) for tokens in together}) == 4
 
