@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from nproxy.cli.counts import Counts
 from nproxy.cli.printable import printable
 from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, is_done, is_null, parse_answer, parse_chunk
 from nproxy.openai.dialect import Dialect
@@ -13,7 +14,7 @@ from nproxy.openai.errors import wrap_foreign
 from nproxy.openai.in_band import status_in_band
 from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.sse import SSEDecoder, SSEError
-from nproxy.openai.usage import Usage, within_leg
+from nproxy.openai.usage import Usage
 
 _FAILED = "error"
 """The finish_reason with which nproxy ends a choice that it could not get."""
@@ -78,8 +79,7 @@ class Answer:
         self._blot = blot
         self._decoder = SSEDecoder()
         self._choices: dict[int, Spoken] = {}
-        self._tails: list[Usage] = []
-        self._riders: dict[int, Usage] = {}
+        self._counts = Counts()
         self._streamed = True
         self._ended_at = 0.0
         self.done = False
@@ -129,7 +129,7 @@ class Answer:
             self.failure = Failure("short", f"{len(came)} of {self._wanted} choices came")
         if self.failure is not None:
             return Record(sent - due, ended - due, self.failure)
-        usage = within_leg(self._tails, self._riders, choices=len(came))
+        usage = self._counts.whole(len(came))
         end = self._ended_at if self.done else ended
         choices = [_since(due, choice) for choice in came] if self._streamed else ()
         return Record(sent - due, end - due, None, choices, len(came), usage)
@@ -151,8 +151,7 @@ class Answer:
             error = wrap_foreign(status_in_band(said), "application/json", said)
             self.fail(f"{error.status} in the stream" if self._streamed else str(error.status), error.message)
             return
-        if chunk.usage is not None and not (self._streamed and chunk.choices):
-            self._tails.append(chunk.usage)
+        self._counts.take(chunk if self._streamed else replace(chunk, choices=()))
         for part in chunk.choices:
             choice = self._choices.setdefault(part.index, Spoken())
             if any(part.delta.values()):
@@ -163,8 +162,6 @@ class Answer:
                 choice.last = now
             if part.finish_reason is not None:
                 choice.finish, choice.finished = part.finish_reason, now
-            if chunk.usage is not None and self._streamed:
-                self._riders[part.index] = chunk.usage
 
 
 def _since(due: float, choice: Spoken) -> Spoken:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from nproxy.cli.chat.failed import ChatFailed
+from nproxy.cli.counts import Counts
 from nproxy.cli.printable import printable
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON
@@ -67,9 +68,9 @@ class Answers:
     choices: list[Choice]
     began: float
     ended: float | None = None
-    usage: Usage | None = None
     stopped: bool = False
     broken: str | None = None
+    _counts: Counts = field(default_factory=Counts)
 
     @classmethod
     def of(cls, n: int, began: float) -> Self:
@@ -81,14 +82,18 @@ class Answers:
         """Whether anything came."""
         return any(choice.pieces or choice.finish for choice in self.choices)
 
+    @property
+    def usage(self) -> Usage | None:
+        """What the server has counted so far, over all choices."""
+        return self._counts.whole(len(self.choices))
+
     def take(self, chunk: UpstreamChunk, now: float) -> None:
-        """Add a chunk. Raises ChatFailed for a choice that was not asked for."""
+        """Add a chunk of a stream. Raises ChatFailed for a choice that was not asked for."""
         for said in chunk.choices:
             if said.index >= len(self.choices):
                 raise ChatFailed(f"the server sent choice {said.index}, though {len(self.choices)} were asked for")
             self.choices[said.index].take(said, now)
-        if chunk.usage is not None:
-            self.usage = chunk.usage
+        self._counts.take(chunk)
 
     def tokens(self) -> list[Tokens]:
         """Tokens of each choice.
@@ -97,13 +102,13 @@ class Answers:
         a choice ends by itself. Where their count says so, too, that is exact; else it is divided as the pieces are.
         """
         pieces = [choice.pieces for choice in self.choices]
-        if self.usage is None:
+        if (usage := self.usage) is None:
             return [Tokens(number, exact=False) for number in pieces]
         with_ends = [choice.pieces + (choice.finish == "stop") for choice in self.choices]
         for counted in (pieces, with_ends):
-            if sum(counted) == self.usage.completion:
+            if sum(counted) == usage.completion:
                 return [Tokens(number, exact=True) for number in counted]
-        share = self.usage.completion / max(1, sum(pieces))
+        share = usage.completion / max(1, sum(pieces))
         return [Tokens(round(number * share), exact=len(pieces) == 1) for number in pieces]
 
     def failure(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 
@@ -45,7 +45,7 @@ class Client:
         return [name for name, _ in listed]
 
     def ask(self, body: Mapping[str, JSON]) -> Generator[UpstreamChunk]:
-        """The answer as it comes; one that is no stream is one chunk. Closing it leaves. Raises ChatFailed.
+        """The answer as it comes; one that is no stream is two chunks. Closing it leaves. Raises ChatFailed.
 
         A server that does not know `stream_options` is asked without: then nobody counts the tokens.
         """
@@ -61,7 +61,9 @@ class Client:
             if "text/event-stream" in response.headers.get("content-type", "").lower():
                 yield from self._events(response)
             else:
-                yield self._read(parse_answer, self._whole(response))
+                whole = self._read(parse_answer, self._whole(response))
+                yield replace(whole, usage=None)
+                yield replace(whole, choices=())  # its usage is that of all choices together
 
     @contextlib.contextmanager
     def _answer(self, method: str, path: str, body: bytes | None) -> Iterator[httpx.Response]:

@@ -52,6 +52,20 @@ def test_one_choice_has_what_usage_says() -> None:
     assert answers(1, chunk((0, "a", "stop")), chunk(tokens=40)).tokens() == [Tokens(40, True)]
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param([chunk(tokens=4), chunk(tokens=2)], id="in a chunk for each choice"),
+        pytest.param([chunk((0, None, "stop"), tokens=4), chunk((1, None, "stop"), tokens=2)], id="along with each"),
+        pytest.param([chunk(tokens=1), chunk(tokens=3), chunk(tokens=6)], id="as a running total"),
+    ],
+)
+def test_usage_is_that_of_all_choices(told: list[UpstreamChunk]) -> None:
+    usage = answers(2, chunk((0, "a", None), (1, "b", None)), *told).usage
+    assert usage is not None
+    assert (usage.prompt, usage.completion) == (3, 6)
+
+
 def test_speed_counts_from_the_first_token_on() -> None:
     (choice,) = answers(1, chunk((0, None, None)), *[chunk((0, "a", None))] * 5).choices
     assert choice.speed(5) == 1.0

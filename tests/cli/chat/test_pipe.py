@@ -62,9 +62,11 @@ async def test_json_is_one_line() -> None:
 
 async def test_a_server_that_does_not_stream_is_read_too() -> None:
     async with FakeUpstream(Behaviour(n="native", json_for_stream=True)) as upstream:
-        done = await chat(upstream, "-n", "2", "--seed", "1", "hi")
+        done = await chat(upstream, "-n", "2", "--seed", "1", "--json", "hi")
     assert (done.code, done.err) == (0, "")
-    assert said(2) in done.out
+    told = json.loads(done.out)
+    assert [choice["content"] for choice in told["choices"]] == [said(1), said(2)]
+    assert told["usage"]["completion_tokens"] == 8
 
 
 async def test_a_server_that_refuses_stream_options_is_asked_without() -> None:

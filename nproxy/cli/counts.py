@@ -1,0 +1,29 @@
+"""What a stream says of its tokens: in one chunk at its end, in one for each choice, or along with the choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nproxy.openai.chunks import UpstreamChunk
+from nproxy.openai.usage import Usage, within_leg
+
+
+@dataclass(slots=True)
+class Counts:
+    """Takes the chunks of one answer. tails: usages of chunks without choices. riders: per choice the last one."""
+
+    tails: list[Usage] = field(default_factory=list)
+    riders: dict[int, Usage] = field(default_factory=dict)
+
+    def take(self, chunk: UpstreamChunk) -> None:
+        """Take a chunk of a stream."""
+        if chunk.usage is None:
+            return
+        if not chunk.choices:
+            self.tails.append(chunk.usage)
+        for part in chunk.choices:
+            self.riders[part.index] = chunk.usage
+
+    def whole(self, choices: int) -> Usage | None:
+        """The tokens of all choices together; None where the server does not tell."""
+        return within_leg(self.tails, self.riders, choices)
