@@ -15,7 +15,7 @@ from nproxy.openai.jsonvalue import JSON, dumps, loads
 from nproxy.openai.sse import SSEDecoder, SSEError
 
 MOST_BYTES = 256 << 10
-"""Of a prompt and of an answer; a longer prompt is not told, of a longer answer its beginning."""
+"""Of a prompt and of an answer. What is longer is not told, but for the beginning of a stream."""
 
 Message = dict[str, Any]
 

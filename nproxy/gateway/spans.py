@@ -38,6 +38,8 @@ _ASKED: Mapping[str, str] = {
 }
 """Numbers of a request's body, and the attributes that they become."""
 
+LONGEST_NAME = 256
+"""Of a model, in characters: spans wait in memory, which no limit of requests counts."""
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -73,7 +75,7 @@ class Spans:
         told: dict[str, Value] = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": PROVIDER,
-            "gen_ai.request.model": request.model,
+            "gen_ai.request.model": request.model[:LONGEST_NAME],
             "gen_ai.request.stream": request.stream,
         }
         if request.n != 1:
@@ -92,8 +94,9 @@ class Spans:
     def to_upstream(self, upstream: str, model: str, n: int) -> None:
         """Calls go to this upstream from now on, which knows the model so; n choices per prompt are to be brought."""
         self._n = n
-        self._name = f"{self._common['gen_ai.operation.name']} {model}"
-        self._common = {**self._common, "gen_ai.request.model": model, "nproxy.upstream": upstream}
+        shown = model[:LONGEST_NAME]
+        self._name = f"{self._common['gen_ai.operation.name']} {shown}"
+        self._common = {**self._common, "gen_ai.request.model": shown, "nproxy.upstream": upstream}
 
     # ---- calls
 

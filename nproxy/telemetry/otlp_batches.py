@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import requests
@@ -17,6 +17,10 @@ from prometheus_client import Counter
 MOST_WAITING = 4096
 """Spans that wait to be sent; beyond, new ones are dropped and counted."""
 MOST_AT_ONCE = 512
+MOST_WAITING_BYTES = 64 << 20
+"""Of all that wait: with prompts and answers in them, a few thousand would be gigabytes."""
+MOST_BYTES_AT_ONCE = 8 << 20
+"""Of one export: collectors refuse what is too long for them as a whole (OpenTelemetry's takes 20 MiB by default)."""
 
 Count = Callable[[str], Counter]
 """Counts spans by what became of them: exported, failed or dropped. In any thread."""
@@ -34,13 +38,15 @@ class Batches(SpanProcessor):
         self._exporter = _Exporter(url, headers, count)
         self._batches = BatchSpanProcessor(self._exporter, MOST_WAITING, max_export_batch_size=MOST_AT_ONCE)
         self._count = count
-        self._given = 0
+        self._given = self._given_bytes = 0
 
     def on_end(self, span: ReadableSpan) -> None:
-        if self._given - self._exporter.taken >= MOST_WAITING:
+        size, waiting = _size(span), self._given_bytes - self._exporter.taken_bytes
+        if self._given - self._exporter.taken >= MOST_WAITING or waiting + size > MOST_WAITING_BYTES:
             self._count("dropped").inc()
             return
         self._given += 1
+        self._given_bytes += size
         self._batches.on_end(span)
 
     def shutdown(self) -> None:
@@ -51,7 +57,7 @@ class _Exporter(SpanExporter):
     """The SDK's exporter, whose successes and failures are counted; of a change the log tells, and why."""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None, count: Count) -> None:
-        self.taken = 0
+        self.taken = self.taken_bytes = 0
         self._heard = _Heard()
         self._exporter = OTLPSpanExporter(url, headers=headers, session=self._heard)
         self._count = count
@@ -59,6 +65,14 @@ class _Exporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.taken += len(spans)
+        self.taken_bytes += sum(map(_size, spans))
+        results = [self._export(part) for part in _parts(spans)]
+        return next((result for result in results if result is not SpanExportResult.SUCCESS), SpanExportResult.SUCCESS)
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    def _export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self._heard.forget()
         try:
             result = self._exporter.export(spans)
@@ -71,9 +85,6 @@ class _Exporter(SpanExporter):
         self._count("failed").inc(failed)
         self._tell(well=not failed)
         return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _tell(self, *, well: bool) -> None:
         if well == self._well:
@@ -121,3 +132,23 @@ class _Heard(requests.Session):
             return
         if self.rejected:
             self.why = "some were rejected"
+
+
+def _size(span: ReadableSpan) -> int:
+    """About how many bytes a span is: nothing of it is long but what its attributes quote."""
+    return 512 + sum(len(value) for value in (span.attributes or {}).values() if isinstance(value, str))
+
+
+def _parts(spans: Sequence[ReadableSpan]) -> Iterator[Sequence[ReadableSpan]]:
+    """The same in exports of their own, each as long as one may be, or of one span."""
+    part: list[ReadableSpan] = []
+    length = 0
+    for span in spans:
+        size = _size(span)
+        if part and length + size > MOST_BYTES_AT_ONCE:
+            yield part
+            part, length = [], 0
+        part.append(span)
+        length += size
+    if part:
+        yield part

@@ -239,6 +239,7 @@ async def test_another_upstream(upstream: FakeUpstream, collector: Collector) ->
     assert upstreams == {"fake": 2, "other": 2}
     assert collector.server.attributes["nproxy.upstream"] == "other"
     assert len({call.id for call in collector.calls}) == 4
+    assert [call.links for call in collector.calls] == [[]] * 4, "none is made again"
 
 
 async def test_over_a_unix_socket(collector: Collector, tmp_path: Path) -> None:
@@ -433,6 +434,17 @@ async def test_a_collector_that_is_not_there(
     async with traced(upstream, collector) as gateway:
         await gateway.ask()
     assert told_of_it(caplog) == [("the collector takes no spans", {"why": "ConnectionError"})]
+
+
+async def test_a_long_name_of_a_model_is_cut(upstream: FakeUpstream, collector: Collector) -> None:
+    """Spans wait in memory, which no limit of requests counts."""
+    model = "long-" + "x" * 100_000
+    async with traced(upstream, collector) as gateway:
+        assert (await gateway.post(body(model=model))).status_code == 200
+    (call,) = collector.calls
+    assert call.name == f"chat {model[:256]}"
+    for span in collector.spans:
+        assert span.attributes["gen_ai.request.model"] == model[:256]
 
 
 def told_of_it(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Any]]:
