@@ -102,11 +102,11 @@ def test_what_is_missing_is_said(chunks: list[UpstreamChunk], failure: str | Non
 
 
 def test_a_choice_that_the_gateway_could_not_get_fails_by_itself() -> None:
-    error = {"index": 1, "delta": {}, "finish_reason": "error", "error": {"message": "no luck"}}
+    error = {"index": 1, "delta": {}, "finish_reason": "error", "error": {"message": "no\x1b[2J\nluck"}}
     broken = parse_chunk(json.dumps({"choices": [error]}).encode(), Dialect.CHAT)
     found = answers(2, chunk((0, "a", "stop")), broken)
-    assert found.failure() == "choice 1 failed: no luck"
-    assert footer(found.choices[1], Tokens(0, False), stopped=False) == "error: no luck"
+    assert found.failure() == "choice 1 failed: no [2J luck"
+    assert footer(found.choices[1], Tokens(0, False), stopped=False) == "error: no [2J luck"
 
 
 def test_what_the_user_stopped_is_no_failure() -> None:

@@ -98,6 +98,13 @@ async def test_what_would_act_on_the_terminal_is_left_out() -> None:
         assert b"\x07" not in screen.raw
 
 
+async def test_a_name_of_a_model_does_not_act_on_the_terminal_either() -> None:
+    async with FakeUpstream(models=["be\x1b[2Jfore\u202e"]) as upstream, terminal(*chat(upstream)) as screen:
+        await screen.until("be [2Jfore at http")
+        assert b"\x1b[2J" not in screen.raw
+        await leave(screen)
+
+
 async def test_thoughts_stand_before_the_answer() -> None:
     thinking = Behaviour(pieces=lambda seed: [{"reasoning_content": "hm, "}, {"reasoning_content": "well"}, "Yes."])
     async with FakeUpstream(thinking) as upstream, terminal(*chat(upstream, "-n", "1", "hi")) as screen:
