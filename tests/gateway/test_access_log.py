@@ -204,6 +204,9 @@ def test_long_content_is_bounded() -> None:
     for _ in range(3):
         content.said(b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % (b"y" * 150_000))
     assert [len(part["content"]) for part in content.output()[0]["parts"]] == [150_000]
+    whole = asked()
+    whole.said(b'{"choices":[{"index":0,"message":{"content":"%b"}}]}' % (b"y" * MOST_BYTES))
+    assert whole.output() == []
 
 
 def asked(**message: Any) -> Content:

@@ -20,7 +20,7 @@ ELSEWHERE = {
     "nproxy_worker_restarts": "tests/real/test_workers.py",
     "nproxy_engine_restarts": "tests/cli/test_herald.py",
     "nproxy_tls_certificate_expiry_timestamp_seconds": "tests/gateway/test_tls.py",
-    "nproxy_spans": "tests/gateway/test_tracing.py",
+    "nproxy_spans": "tests/gateway/test_collectors.py",
 }
 """Metrics of processes that die and of a collector, and the tests that have these."""
 
