@@ -51,6 +51,7 @@ class App:
 
     keys: those of the keys file. pseudonym: what the gateway is called, where other processes are a part of it.
     config: what is served; it changes, so what is read once is to be held. history: since when, and the last reload.
+    reporting: held while metrics are read.
     whole: who speaks for all processes, tell_lesson: who hears of new lessons; None where this is the only process.
     draining: no new work is welcome; /ready says so. leaving: another process is in this one's place; connections end
     with their next answer. drives: the generation requests in flight. inflight: requests in flight, without those that
@@ -79,6 +80,7 @@ class App:
         )
         self.metrics.name((), (), _ways(config))
         self.engine_metrics = None if self.engine is None else EngineMetrics(self.engine, self.metrics.engine_up)
+        self.reporting = asyncio.Lock()
         self.tracer = _tracer(config, self.metrics)
         self.desk = Desk(config, self.metrics)
         self._take(config, edge)

@@ -59,7 +59,7 @@ async def tell_metrics(exchange: Exchange, config: Config, read: Callable[[], Aw
     if not config.telemetry.metrics:
         raise unknown_url("Metrics are switched off.")
     form = negotiated(",".join(exchange.request.headers.getall(hdrs.ACCEPT, ())))
-    told = await asyncio.to_thread(exposition, await read(), form)  # of many models it takes long
+    told = await asyncio.to_thread(exposition, await read(), form)
     await exchange.respond(200, told, {hdrs.VARY: hdrs.ACCEPT}, content_type=form.content_type)
 
 
@@ -74,8 +74,17 @@ async def why_unready(app: App) -> str | None:
 async def report(app: App) -> Report:
     """The metrics of this process, and those of the engine."""
     engine = {} if app.engine_metrics is None else await app.engine_metrics.report()
-    look(app)
-    return {**await asyncio.to_thread(app.metrics.report), **engine}
+    return {**await own_report(app), **engine}
+
+
+async def own_report(app: App) -> Report:
+    """The metrics of this process alone, one report after the other: what is set anew would be missing meanwhile.
+
+    Of hundreds of models it takes half a second, so a thread does it, and streams go on.
+    """
+    async with app.reporting:
+        look(app)
+        return await asyncio.to_thread(app.metrics.report)
 
 
 def look(app: App) -> None:

@@ -22,7 +22,7 @@ from nproxy.gateway.admission.messages import Message as Sent
 from nproxy.gateway.admission.messages import answer_of, to_data
 from nproxy.gateway.admission.refusals import UNANSWERED
 from nproxy.gateway.app import App
-from nproxy.gateway.introspect import look, status_document, why_unready
+from nproxy.gateway.introspect import own_report, status_document, why_unready
 from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
@@ -102,6 +102,7 @@ class _Worker:
         self._draining: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
         self._pace = Pace()
+        self._reporting = asyncio.Lock()
 
     def prepare(self, app: App) -> None:
         """Join the app to the parent, with what the parent knows already."""
@@ -191,22 +192,26 @@ class _Worker:
         while True:
             if not self._channel.unread:  # a parent that stands still is not told the same again and again
                 if self._pace.due(time.monotonic()):
-                    self._report()
+                    await self._report()
                 else:
                     self._channel.send(Beat(None))
             await asyncio.sleep(BEAT_SECONDS)
 
-    def _report(self) -> None:
-        began = time.monotonic()
-        look(self._app)
-        self._channel.send(Beat(as_data(self._app.metrics.report())))
-        self._pace.took(began, time.monotonic())
+    async def _report(self) -> None:
+        """One after the other: the parent takes the last that comes for the newest."""
+        async with self._reporting:
+            began = time.monotonic()
+            report = await own_report(self._app)
+            self._channel.send(Beat(await asyncio.to_thread(as_data, report)))
+            self._pace.took(began, time.monotonic())
 
     async def _answer(self, query: Query) -> None:
         answer: Json = None
         match query.what:
             case "metrics":
-                self._report()  # the answer is the beat before it: reports come in the order in which they were made
+                await (
+                    self._report()
+                )  # the answer is the beat before it: reports come in the order in which they were made
             case "status":
                 answer = status_document(self._app)
             case "ready":

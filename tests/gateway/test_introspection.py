@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from nproxy.config import Config
 from nproxy.gateway.serve import running
@@ -213,3 +218,27 @@ async def test_the_engine_is_the_first_upstream_and_its_metrics_stand_behind(soc
             assert "nproxy_engine_sequences 1" in text
             assert "other_metric" not in text
             assert f'model="{MODEL}"' in text
+
+
+class Meeting(Collector):
+    """What is collected by two at once, and by which threads."""
+
+    def __init__(self) -> None:
+        self.met, self.threads = False, set[int]()
+        self._barrier = threading.Barrier(2)
+
+    def collect(self) -> Iterator[Metric]:
+        self.threads.add(threading.get_ident())
+        with suppress(threading.BrokenBarrierError):
+            self._barrier.wait(0.3)
+            self.met = True
+        yield GaugeMetricFamily("nproxy_meeting", "", value=1)
+
+
+async def test_metrics_are_read_beside_the_loop_and_by_one_at_a_time(gateway: Gateway) -> None:
+    meeting = Meeting()
+    gateway.app.metrics.registry.register(meeting)
+    scrapes = await asyncio.gather(*(gateway.client.get("/metrics") for _ in range(2)))
+    assert threading.get_ident() not in meeting.threads, "the loop would stand still"
+    assert not meeting.met, "one would clear what the other reads"
+    assert all("nproxy_replicas{" in scrape.text for scrape in scrapes)
