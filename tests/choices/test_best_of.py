@@ -10,11 +10,10 @@ import pytest
 from nproxy.choices.best_of import mean_logprob
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CancelLeg, ChoiceFinished, Learn, Spent
-from nproxy.choices.compose import compose
 from nproxy.choices.events import FailureKind, LegBody, LegEnded
 from nproxy.choices.lessons import Lacks, NativeWidth, Scores
 from nproxy.openai.dialect import Dialect
-from tests.choices.tutil import EXACT, FANOUT, NATIVE, UNTESTED, Play, chat, completion, dialect_request
+from tests.choices.tutil import EXACT, FANOUT, NATIVE, UNTESTED, Play, body_of, chat, completion, dialect_request
 from tests.choices.upstream_says import DONE, delta, status, text, usage, usage_chunk
 
 Said = tuple[str, list[float]]
@@ -44,7 +43,7 @@ def shown(play: Play) -> list[str]:
 
 
 def sent(play: Play, number: int = 0) -> Any:
-    return json.loads(bytes(compose(play.request, play.capability, play.opened[number].leg)))
+    return body_of(play, play.opened[number])
 
 
 BOTH = pytest.mark.parametrize("dialect", Dialect)

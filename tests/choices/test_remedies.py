@@ -10,17 +10,16 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Learn
-from nproxy.choices.compose import compose
 from nproxy.choices.events import Failure, LegFailed
 from nproxy.choices.lessons import FieldRefused, NativeWidth
 from nproxy.choices.plan import Request
-from tests.choices.tutil import NATIVE, UNTESTED, Play, chat, completion
+from tests.choices.tutil import NATIVE, UNTESTED, Play, body_of, chat, completion
 from tests.choices.upstream_says import answer, status
 
 
 def sent(play: Play) -> Any:
     """The body of the call that was made last."""
-    return json.loads(bytes(compose(play.request, play.capability, play.opened[-1].leg)))
+    return body_of(play, play.opened[-1])
 
 
 REFUSALS = [

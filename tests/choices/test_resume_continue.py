@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Retried, Spent
-from nproxy.choices.compose import compose
 from nproxy.choices.events import FailureKind
 from nproxy.choices.plan import Request
-from tests.choices.tutil import EXACT, NATIVE, Play, chat, choices_in, completion, contents, continued, finishes
+from tests.choices.tutil import (
+    Play,
+    body_of,
+    chat,
+    choices_in,
+    completion,
+    contents,
+    continued,
+    finishes,
+)
 from tests.choices.upstream_says import ROLE, STOP, delta, status, text, usage, usage_chunk
 
 USER = {"role": "user", "content": "hi"}
@@ -20,7 +27,7 @@ USER = {"role": "user", "content": "hi"}
 
 def sent(play: Play, leg: int = 0) -> Any:
     """The body of the call that is open."""
-    return json.loads(bytes(compose(play.request, play.capability, play.open[leg].leg)))
+    return body_of(play, play.open[leg])
 
 
 def test_chat_by_a_flag() -> None:
@@ -251,92 +258,3 @@ def test_tokens_of_both_calls_where_they_are_told_all_the_time() -> None:
     play.breaks_off(0, delta("de", top={"usage": usage(10, 2)}))
     play.fires("retry:0")
     assert sent(play)["max_tokens"] == 15
-
-
-# ---- legs of several choices
-
-
-@pytest.mark.parametrize("done", [False, True])
-def test_usage_of_a_call_for_several_choices_whose_work_others_take_over(done: bool) -> None:
-    """Where it finished a choice it answers for that one, and it told nothing of it."""
-    play = continued(chat(n=2, stream=True, stream_options={"include_usage": True}), NATIVE)
-    play.breaks_off(0, delta("a", index=0, finish="stop" if done else None), delta("b", index=1))
-    for number in sorted(int(name.partition(":")[2]) for name in play.timers if name.startswith("retry")):
-        play.fires(f"retry:{number}")
-        play.streams(number, delta("c"), STOP, usage_chunk(8, 1))
-    assert play.finish == "ok"
-    assert [frame["usage"] for frame in play.frames[:-1] if frame.get("usage")] == ([] if done else [usage(7, 4)])
-
-
-@pytest.mark.parametrize("capability", [NATIVE, EXACT], ids=["native", "exact"])
-def test_each_choice_of_a_leg_goes_on_by_itself(capability: Capability) -> None:
-    play = continued(chat(n=4, stream=True, seed=5, max_tokens=9), capability)
-    play.breaks_off(
-        0,
-        *(delta("", index=index, role="assistant") for index in range(4)),
-        delta("done", index=0, finish="stop"),
-        delta("b", index=1),
-        delta("c", index=2),
-    )
-    assert play.resumed == []
-    for number in (1, 2, 3):
-        play.fires(f"retry:{number}")
-    bodies = {leg: sent(play, leg) for leg in play.open}
-    assert [bodies[leg].get("n", 1) for leg in (1, 2, 3)] == [1, 1, 1]
-    assert [bodies[leg]["seed"] for leg in (1, 2, 3)] == [6, 7, 8]
-    assert [bodies[leg]["messages"][1:] for leg in (1, 2, 3)] == [
-        [{"role": "assistant", "content": "b"}],
-        [{"role": "assistant", "content": "c"}],
-        [],
-    ]
-    assert [play.open[leg].attempt for leg in (1, 2, 3)] == [1, 1, 1]
-    for leg, said in ((3, "d"), (1, "b2"), (2, "c2")):
-        play.streams(leg, ROLE, delta(said), STOP)
-    assert contents(play.frames) == {0: "done", 1: "bb2", 2: "cc2", 3: "d"} and play.finish == "ok"
-    roles = [choice["index"] for choice in choices_in(play.frames) if choice["delta"].get("role")]
-    assert sorted(roles) == [0, 1, 2, 3] and play.resumed == ["continue ok"] * 3
-
-
-def test_a_leg_of_which_one_choice_cannot_fails_as_a_whole() -> None:
-    play = continued(chat(n=2, stream=True), NATIVE)
-    play.breaks_off(0, delta("a", index=0), delta(reasoning="b", index=1))
-    assert play.finish == FailureKind.CUT and play.resumed == ["continue impossible"]
-
-
-def test_several_prompts_of_one_call() -> None:
-    play = continued(completion(prompt=["p", "q"], n=1, stream=True))
-    play.breaks_off(0, text("a", index=0), text("b", index=1))
-    for number, prompt in ((1, "pa"), (2, "qb")):
-        play.fires(f"retry:{number}")
-        assert sent(play, number)["prompt"] == prompt
-        play.streams(number, text("c", finish="stop"))
-    assert contents(play.frames) == {0: "ac", 1: "bc"} and play.finish == "ok"
-
-
-def test_parameters_of_a_choice_s_own() -> None:
-    own = [{"max_tokens": 5}, {"max_tokens": 9}]
-    request = chat(n=2, stream=True, choice_params=own)
-    play = continued(request)
-    play.breaks_off(1, delta("a"))
-    play.fires("retry:1")
-    assert sent(play, 1)["max_tokens"] == 8
-    exact = continued(request, EXACT)
-    exact.breaks_off(0, delta("a"))
-    assert exact.resumed == ["continue impossible"], "it reads them by the place of a choice"
-
-
-def test_equal_choices_that_are_computed_once() -> None:
-    play = continued(chat(n=3, stream=True, temperature=0), greedy="dedupe")
-    play.breaks_off(0, ROLE, delta("a"))
-    play.fires("retry:0")
-    play.streams(0, delta("b"), STOP)
-    assert contents(play.frames) == dict.fromkeys(range(3), "ab")
-
-
-def test_a_relayed_stream_keeps_its_names() -> None:
-    play = continued(chat(stream=True, stream_options={"include_usage": True}))
-    play.breaks_off(0, ROLE.replace(b"up-1", b"up-first"), *(delta(c).replace(b"up-1", b"up-first") for c in "abcd"))
-    play.fires("retry:0")
-    play.streams(0, ROLE, *map(delta, "efghij"), STOP, usage_chunk(14, 6))
-    assert contents(play.frames) == {0: "abcdefghij"} and {frame["id"] for frame in play.frames[:-1]} == {"up-first"}
-    assert play.frames[-2]["usage"] == usage(10, 10)

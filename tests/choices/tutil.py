@@ -23,6 +23,7 @@ from nproxy.choices.commands import (
     Resumed,
     SetTimer,
 )
+from nproxy.choices.compose import compose
 from nproxy.choices.conduct import Conduct
 from nproxy.choices.continuation import ChatContinues
 from nproxy.choices.events import (
@@ -53,6 +54,7 @@ FANOUT = Capability(native_width=1)
 NATIVE = Capability(native_width=None)
 UNTESTED = Capability(native_width=None, n_untested=True)
 EXACT = Capability(native_width=None, exact=True)
+ALIASED = Capability(native_width=None, model="up")
 
 ID, CREATED, MODEL = "chatcmpl-own", 1_700_000_000, "m"
 
@@ -267,6 +269,11 @@ def replayed(request: Request | None = None, capability: Capability = FANOUT, **
 def continued(request: Request, capability: Capability = FANOUT, **more: Any) -> Play:
     """A stream whose legs are gone on with when they are cut."""
     return Play(request, capability, **{"retries": 1, "resume": "continue", "chat_continues": "flag", **more})
+
+
+def body_of(play: Play, call: OpenLeg) -> Any:
+    """What a call sends, parsed."""
+    return json.loads(bytes(compose(play.request, play.capability, call.leg)))
 
 
 # ---- the client's side

@@ -31,6 +31,11 @@ def chunk(choices: list[Any], **top: Any) -> bytes:
     return json.dumps({**head, "choices": choices, **top}, separators=(",", ":")).encode()
 
 
+def framed(*events: bytes) -> bytes:
+    """Events as they stand in a stream."""
+    return b"".join(b"data: " + event + b"\n\n" for event in events)
+
+
 def usage_chunk(prompt: int, completion: int, **details: Any) -> bytes:
     """The chunk behind the last choice."""
     return chunk([], usage=usage(prompt, completion, **details))
