@@ -32,9 +32,10 @@ _END = """
 ## What became no request
 
 Bytes that are no HTTP, or a head that is too long, are answered with 400 or 431 and are in no access log. Of each
-`why` there is one line a minute at `info`, by the logger `nproxy.gateway`: `what came is no request`, or, on a port with
-TLS, `what came is no TLS that is spoken here`. It has `client` (who connected, be it a proxy), `port`, and `untold`: how many of its
-kind had no line since the last. Nothing of the bytes is told. Connections that end without a word have no line.
+`why` a process writes one line a minute at `info`, by the logger `nproxy.gateway`: `what came is no request`, or, on a
+port with TLS, `what came is no TLS that is spoken here`. It has `client` (who connected, be it a proxy), `port`, and
+`untold`: how many of its kind had no line since the last. Nothing of the bytes is told. Connections that end without a
+word have no line.
 """
 
 
