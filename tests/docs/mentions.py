@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests.cli.examples import simple_commands
 from tests.real.processes import ROOT
 
 _CODE = re.compile(r"(?<!`)(?P<ticks>`{1,2})(?!`)(?P<text>[^`\n]+)(?P=ticks)(?!`)")
+_MODULE = re.compile(r"\bpython3? -m [\w.]*\w")
+_CHOICES = re.compile(r"(?m)^[ -]*([a-z_]+): .* # (.* \| .*)$")
 _ENVIRONMENT = re.compile(r"NPROXY_([A-Z_]+__[A-Z0-9_]+)(?:=.*)?")
 _PLACE = re.compile(r"__(?:\d+|N)(?=__)")
 _DOTTED = re.compile(r"[a-z_]+(\.(?!(py|js)\b)[a-z_]+)+")
@@ -35,8 +38,16 @@ _SHAPES = re.compile(r"(?!n:)\w+: (\{\w+(, \w+)+\}|[a-z])|n: \d+")
 
 
 def mentions(text: str) -> Iterator[str]:
-    """What stands in backticks in a sentence, once each."""
-    yield from dict.fromkeys(found["text"].strip() for found in _CODE.finditer(text))
+    """What stands in backticks in a sentence, and modules to be run wherever they stand; once each."""
+    found = [one["text"].strip() for one in _CODE.finditer(text)]
+    yield from dict.fromkeys([*found, *_MODULE.findall(text)])
+
+
+def alternatives(settings: str) -> Iterator[str]:
+    """What the comments beside keys say that these take as well, as `key: value`: from `n: auto  # auto | native`."""
+    for key, comment in _CHOICES.findall(settings):
+        first, *more = [re.sub(r" \(.*", "", part).strip() for part in comment.split(" | ")]
+        yield from (f"{key}: {value}" for value in (first.rpartition(": ")[2], *more))
 
 
 def wrong_command(said: str, beside: Path = ROOT) -> str | None:
@@ -96,8 +107,8 @@ def _make(words: list[str]) -> str | None:
 def _python(words: list[str]) -> str | None:
     if words[:1] == ["-m"]:
         path = ROOT.joinpath(*words[1].split("."))
-        if words[1].partition(".")[0] in ("pip", "venv", "transformers"):
-            return None
+        if not (ROOT / words[1].partition(".")[0]).exists():  # somebody else's
+            return None if find_spec(words[1]) is not None else f"no program {words[1]}"
         sources = [path.with_suffix(".py")] if path.with_suffix(".py").exists() else sorted(path.glob("**/*.py"))
         words = words[1:]
     else:
