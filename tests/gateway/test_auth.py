@@ -244,6 +244,7 @@ FORM = b'--b\r\nContent-Disposition: form-data; name="%b"\r\n\r\nfake-model\r\n-
         ("POST", "/v1/embeddings", b'{"model": "fake-model"}', {}),
         ("POST", "/v1/embeddings", b"\x1f\x8b", {**JSON_BODY, "content-encoding": "gzip"}),
         ("POST", "/v1/files", FORM % b"file", {"content-type": "multipart/form-data; boundary=b"}),
+        ("POST", "/v1/files", FORM % b"model", {"content-type": "text/plain; boundary=b"}),
     ],
 )
 async def test_a_key_for_some_models_goes_nowhere_without_naming_one(
@@ -278,6 +279,16 @@ async def test_a_model_cannot_be_named_beside_the_one_that_is_read(
             assert (await ask(gateway, NARROW, path, Model="other")).status_code == 400
             assert upstream.calls == []
         assert (await ask(gateway, KEY, Model="other")).status_code == 200, "it may use all"
+
+
+@pytest.mark.parametrize("name", ["model", "Model"])
+async def test_nor_in_the_query(config: dict[str, Any], upstream: FakeUpstream, name: str) -> None:
+    async with gateway_for(config) as gateway:
+        for query, status in ((f"{name}=other", 404), (f"{name}=fake-model", 200), ("user=other", 200)):
+            path = f"/v1/embeddings?{query}"
+            answer = await gateway.client.post(path, json={"model": "fake-model"}, headers=bearer(NARROW))
+            assert answer.status_code == status
+    assert [seen.path for seen in upstream.requests].count("/v1/embeddings") == 2
 
 
 async def test_bodies_of_a_key_for_some_models_have_to_fit_too(config: dict[str, Any], upstream: FakeUpstream) -> None:

@@ -1,0 +1,69 @@
+"""What passes through is sent again only where nothing can have been done with it, and only so often."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from tests.fakes.collector import Collector
+from tests.fakes.upstream import raw_server
+from tests.gateway.conftest import gateway_for
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+ASKED = ({"model": "m"}, "/v1/embeddings")
+DOWN = "http://127.0.0.1:9/v1"
+
+
+def settings(url: str, per_leg: int) -> dict[str, Any]:
+    return {"upstreams": [{"name": "u", "replicas": [url], "models": ["m"], "retries": {"per_leg": per_leg}}]}
+
+
+async def test_one_kept_connection_that_was_closed_is_forgiven_and_no_two() -> None:
+    heads, both = 0, asyncio.Event()
+
+    async def serves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heads
+        with suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"}")
+            heads += 1
+            if heads == 2:
+                both.set()
+            await both.wait()
+            writer.write(OK)
+            await reader.readuntil(b"}")
+            heads += 1
+
+    async with raw_server(serves) as url, gateway_for(settings(url, 0)) as gateway:
+        kept = await asyncio.gather(gateway.post(*ASKED), gateway.post(*ASKED))
+        assert [answer.status_code for answer in kept] == [200, 200]
+        assert (await gateway.post(*ASKED)).status_code == 502
+    assert heads == 4
+
+
+async def test_what_a_server_may_have_begun_is_not_sent_again() -> None:
+    heads = 0
+
+    async def serves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heads
+        await reader.readuntil(b"}")
+        heads += 1
+
+    async with raw_server(serves) as url, gateway_for(settings(url, 2)) as gateway:
+        assert (await gateway.post(*ASKED)).status_code == 502
+    assert heads == 1
+
+
+async def test_a_server_that_is_not_there_is_tried_as_often_as_retries_are_left() -> None:
+    attempts = []
+    for spent in (False, True):
+        async with Collector() as collector:
+            config = {**settings(DOWN, 2), "telemetry": {"otlp_endpoint": collector.url}}
+            async with gateway_for(config) as gateway:
+                while spent and gateway.app.upstreams.by_name["u"].budget.take():
+                    pass
+                answer = await gateway.post(*ASKED)
+                assert answer.status_code == 502
+                assert "x-should-retry" not in answer.headers, "a client may know better"
+        attempts.append(collector.server.attributes["nproxy.attempts"])
+    assert attempts == [3, 1]
