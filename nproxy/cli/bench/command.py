@@ -99,6 +99,7 @@ def _report(
         choices=tally.choices,
         tokens=tokens,
         per_second=tally.rates(seconds),
+        goodput=tally.goodput(seconds),
         latencies=tally.latencies(),
         errors=tally.errors(),
         client=own,

@@ -43,6 +43,8 @@ def rows(before: Report, now: Report) -> Iterator[Row]:
     """The rates, then p50 and p99 of every measure that both runs have."""
     old, new = before.per_second, now.per_second
     yield Row("requests/s", old.requests, new.requests)
+    if before.goodput is not None and now.goodput is not None:
+        yield Row("requests/s within bounds", before.goodput.per_second, now.goodput.per_second)
     yield Row("choices/s", old.choices, new.choices)
     yield Row("completion tokens/s", old.completion_tokens, new.completion_tokens)
     for measure in MEASURES:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from nproxy.cli.bench.bounds import NAMES, Bound
+
 CONCURRENCY, REQUESTS, WORDS, MAX_TOKENS = 8, 100, 128, 128
 """What holds where nothing is typed."""
 
@@ -37,6 +39,7 @@ class Given:
     model: str | None
     api_key: str | None
     timeout: float
+    goodput: tuple[Bound, ...]
     as_json: bool
     save: Path | None
     against: Path | None
@@ -52,6 +55,11 @@ class Given:
             raise click.UsageError("--shared-prefix goes with --prompt-tokens")
         if (self.shared_prefix or 0) > (self.prompt_tokens or WORDS):
             raise click.UsageError("--shared-prefix is longer than the prompt (--prompt-tokens)")
+        named = [bound.name for bound in self.goodput]
+        if len(set(named)) < len(named):
+            raise click.UsageError(f"--goodput bounds {max(named, key=named.count)} twice")
+        if self.stream is False and (untold := [name for name in named if NAMES[name] != "request"]):
+            raise click.UsageError(f"--goodput {untold[0]} needs a stream: an answer in one piece does not tell it")
 
 
 def _only_one(given: Mapping[str, object]) -> None:

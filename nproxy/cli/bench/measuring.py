@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from nproxy.cli.bench.answer import Failure, Record
 from nproxy.cli.bench.asking import Ask, Form
+from nproxy.cli.bench.bounds import Bound
 from nproxy.cli.bench.running import closed_loop, open_loop
 from nproxy.cli.bench.schedule import Closed, Extent, Load, due_times
 from nproxy.cli.bench.tally import Tally
@@ -20,13 +21,17 @@ Asking = Callable[[Ask, float | None], Awaitable[Record]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. warmup: requests before it counts. seed: of the times at which an open loop's are due."""
+    """What to measure. warmup: requests before it counts. seed: of the times at which an open loop's are due.
+
+    goodput: what a request has to keep to be a good one.
+    """
 
     load: Load
     extent: Extent
     warmup: int
     form: Form
     seed: int
+    goodput: Sequence[Bound] = ()
 
 
 class Measuring:
@@ -36,7 +41,7 @@ class Measuring:
         self._plan = plan
         self._ask = ask
         self._clock = clock
-        self.tally = Tally()
+        self.tally = Tally(goodput=plan.goodput)
         self.begun = 0
         self.started: float | None = None
         self._last_sent = 0.0

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from nproxy.cli.bench.bounds import bounds_of
 from nproxy.cli.bench.given import CONCURRENCY, MAX_TOKENS, REQUESTS, WORDS, Given
 from nproxy.cli.typed import SECONDS, TEMPERATURE, TEXT, Finite, key_option, model_option, timeout_option
 from nproxy.cli.wrong_use import FAILED, WRONG_USE, WrongUse
@@ -52,6 +53,13 @@ _BURSTINESS = Finite(min=1e-3, max=1e3)
 @model_option()
 @key_option()
 @timeout_option("timeout", 600.0, "one answer may take")
+@click.option(
+    "--goodput",
+    metavar="NAME:MS",
+    callback=bounds_of,
+    multiple=True,
+    help="Count requests within this: ttft, tpot or e2el, in milliseconds; repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--save", metavar="FILE", type=_FILE, help="Write the report as JSON.")
 @click.option("--compare", "against", metavar="FILE", type=_FILE, help="Ratios to a report that was saved.")
@@ -72,6 +80,7 @@ def bench(context: click.Context, /, **typed: Any) -> None:
       nproxy bench http://127.0.0.1:8000 -n 8 --concurrency 32 --seconds 60 --save before.json
       nproxy bench http://127.0.0.1:8000 -n 8 --concurrency 32 --seconds 60 --compare before.json
       nproxy bench http://127.0.0.1:8000 --rate 5 --seconds 120 --prompt-tokens 1000 --shared-prefix 800
+      nproxy bench http://127.0.0.1:8000 --rate 5 --goodput ttft:500 --goodput e2el:3000
       nproxy bench http://127.0.0.1:8000 --dataset requests.jsonl --json | jq .per_second
     """
     given = Given(**typed)

@@ -51,7 +51,8 @@ def plan_of(given: Given, prompts: Prompts, model: str) -> Plan:
         defaults={"model": model, "n": 1, "max_tokens": MAX_TOKENS, "stream": True},
         seed=given.seed,
     )
-    return Plan(load, Extent(requests, given.seconds), given.warmup, form, _seed(given))
+    extent = Extent(requests, given.seconds)
+    return Plan(load, extent, given.warmup, form, _seed(given), given.goodput)
 
 
 def conditions(given: Given, plan: Plan) -> dict[str, Condition]:
@@ -75,6 +76,7 @@ def conditions(given: Given, plan: Plan) -> dict[str, Condition]:
         "requests": plan.extent.requests,
         "seconds": plan.extent.seconds,
         "warmup": plan.warmup,
+        "goodput": " ".join(map(str, plan.goodput)) or None,
     }
 
 

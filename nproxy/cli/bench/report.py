@@ -54,6 +54,15 @@ class Rates(_Frozen):
     completion_tokens: float
 
 
+class Goodput(_Frozen):
+    """Requests within all bounds, which are in milliseconds. share: of all that ended, those that failed included."""
+
+    bounds: dict[str, float]
+    requests: int
+    share: float
+    per_second: float
+
+
 class Errors(_Frozen):
     """One kind of failure: a status, connect, cut, malformed, short or timeout. example: in words, of the first one."""
 
@@ -75,8 +84,8 @@ class Client(_Frozen):
 class Report(_Frozen):
     """wall_seconds: from the first request's moment to the last one's end. tail_seconds: of it, with none left to send.
 
-    conditions: what was asked for, by option. latencies: by measure, those of which there is a value. interrupted: the
-    user ended it.
+    conditions: what was asked for, by option. latencies: by measure, those of which there is a value. goodput: where
+    bounds were given. interrupted: the user ended it.
     """
 
     bench: Literal[1] = 1
@@ -91,6 +100,7 @@ class Report(_Frozen):
     choices: int
     tokens: Tokens
     per_second: Rates
+    goodput: Goodput | None = None
     latencies: dict[str, Spread]
     errors: tuple[Errors, ...]
     client: Client

@@ -24,6 +24,8 @@ def lines(report: Report) -> Iterator[str]:
     yield _row("wall time", f"{report.wall_seconds:.2f} s{early}, {tail}")
     if requests.ok:
         yield _row("requests/s", f"{rates.requests:,.2f}")
+        if (good := report.goodput) is not None:
+            yield _row("requests/s within bounds", f"{good.per_second:,.2f} ({good.share:.1%} of all)")
         yield _row("choices/s", f"{rates.choices:,.2f}")
         yield _row("completion tokens/s", f"{rates.completion_tokens:,.1f} ({_counted(report)})")
         yield _row("tokens", _tokens(report))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nproxy.cli.bench.answer import Record
+from nproxy.cli.bench.bounds import NAMES, Bound
 from nproxy.cli.bench.measures import MEASURES, tokens_of
-from nproxy.cli.bench.report import Errors, Rates, Requests, Spread, Tokens
+from nproxy.cli.bench.report import Errors, Goodput, Rates, Requests, Spread, Tokens
 from nproxy.cli.bench.samples import BOUND, Samples
 
 
 class Tally:
-    """Grows with every request that has ended; holds no more than `bound` times of each measure."""
+    """Grows with every request that has ended; holds no more than `bound` times of each measure.
 
-    def __init__(self, bound: int = BOUND) -> None:
+    goodput: what a request has to keep to be counted as `good`.
+    """
+
+    def __init__(self, bound: int = BOUND, goodput: Sequence[Bound] = ()) -> None:
+        self._goodput = goodput
+        self.good = 0
         self._samples = {measure.name: Samples(bound) for measure in MEASURES}
         self._late = Samples(bound)
         self._errors: dict[str, Errors] = {}
@@ -40,6 +48,7 @@ class Tally:
             )
             return
         self.ok += 1
+        self.good += all(_keeps(record, bound) for bound in self._goodput)
         self.choices += record.width
         self.completion_tokens += tokens_of(record)
         if record.usage is not None:
@@ -79,6 +88,17 @@ class Tally:
         counts = {"requests": self.ok, "choices": self.choices, "completion_tokens": self.completion_tokens}
         return Rates(**{name: count / seconds if seconds > 0 else 0.0 for name, count in counts.items()})
 
+    def goodput(self, seconds: float) -> Goodput | None:
+        """What was answered within all bounds, over so many seconds; None where there are none."""
+        if not self._goodput:
+            return None
+        return Goodput(
+            bounds={bound.name: 1000 * bound.seconds for bound in self._goodput},
+            requests=self.good,
+            share=self.good / max(1, self.ok + self.failed),
+            per_second=self.good / seconds if seconds > 0 else 0.0,
+        )
+
     def latencies(self) -> dict[str, Spread]:
         """The spread of every measure that has a value."""
         return {name: _spread(samples) for name, samples in self._samples.items() if len(samples)}
@@ -98,3 +118,11 @@ def _spread(samples: Samples) -> Spread:
         max=samples.largest,
         exact=samples.exact,
     )
+
+
+def _keeps(record: Record, bound: Bound) -> bool:
+    """Whether the request's own time is within the bound; of an answer in one piece only its end is known."""
+    name = NAMES[bound.name]
+    (times,) = (measure.of(record) for measure in MEASURES if measure.name == name)
+    known = name == "request" or bool(record.choices)
+    return known and all(seconds <= bound.seconds for seconds in times)

@@ -82,6 +82,17 @@ async def test_a_rate_a_dataset_and_words_for_failures(tmp_path: Path) -> None:
     ]
 
 
+async def test_goodput() -> None:
+    async with FakeUpstream(Behaviour(n="ignore")) as server:
+        server.script(NATIVE, NATIVE, NATIVE)  # one to warm up, and two that are answered
+        words = ("--requests", "4", "--concurrency", "1", "--goodput", "ttft:60000", "--goodput", "e2el:90000.5")
+        value = told(await nproxy("bench", server.url, "-n", "2", *words, "--json"))
+    good = value["goodput"]
+    assert (good["bounds"], good["requests"], good["share"]) == ({"ttft": 60000.0, "e2el": 90000.5}, 2, 0.5)
+    assert good["per_second"] == pytest.approx(2 / value["wall_seconds"])
+    assert value["conditions"]["goodput"] == "ttft:60000 e2el:90000.5"
+
+
 async def test_sigterm_ends_it_early_as_ctrl_c_does() -> None:
     held = Behaviour(hold=asyncio.Event())
     async with FakeUpstream(NATIVE) as server:
@@ -137,6 +148,19 @@ def wrong(*words: str) -> str:
         (
             ("http://a", "--prompt-tokens", "4", "--shared-prefix", "5"),
             "Error: --shared-prefix is longer than the prompt (--prompt-tokens)",
+        ),
+        *(
+            (
+                ("http://a", "--goodput", bad),
+                f"Error: Invalid value for '--goodput': {bad} is not one of ttft, tpot, e2el, a colon, and "
+                "milliseconds, as in ttft:500.",
+            )
+            for bad in ("ttft", "ttft:", "ttft:0", "ttft:nan", "ttft:inf", "itl:5", "500")
+        ),
+        (("http://a", "--goodput", "ttft:1", "--goodput", "ttft:2"), "Error: --goodput bounds ttft twice"),
+        (
+            ("http://a", "--goodput", "e2el:1", "--goodput", "tpot:2", "--no-stream"),
+            "Error: --goodput tpot needs a stream: an answer in one piece does not tell it",
         ),
         (("http://user:secret@a",), "nproxy: URL: must hold no credentials; use api_key"),
         (("http://a", "--compare", "/no/such/file"), "nproxy: --compare: /no/such/file: No such file or directory"),

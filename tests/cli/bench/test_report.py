@@ -8,7 +8,7 @@ import pytest
 
 from nproxy.cli.bench import compare, table
 from nproxy.cli.bench.doubts import doubts
-from nproxy.cli.bench.report import Client, Condition, Report
+from nproxy.cli.bench.report import Client, Condition, Goodput, Report
 from nproxy.cli.bench.tally import Tally
 from nproxy.cli.wrong_use import WrongUse
 from tests.cli.bench.records import failed, record, spoken
@@ -117,6 +117,14 @@ def test_what_is_no_report(tmp_path: Path, text: str) -> None:
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(WrongUse, match="was not written by --save"):
         compare.read_report(file)
+
+
+def test_goodput_stands_below_the_rate_and_is_compared() -> None:
+    good = Goodput(bounds={"ttft": 500.0}, requests=75, share=0.75, per_second=7.5)
+    bounded = report().model_copy(update={"goodput": good})
+    assert "requests/s within bounds         7.50 (75.0% of all)" in table.lines(bounded)
+    assert {row.title: row.ratio for row in compare.rows(bounded, bounded)}["requests/s within bounds"] == 1.0
+    assert all("within bounds" not in row.title for row in compare.rows(report(), bounded))
 
 
 def test_ratios_are_now_over_before() -> None:

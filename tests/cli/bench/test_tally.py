@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nproxy.cli.bench.answer import Record
+from nproxy.cli.bench.bounds import Bound
 from nproxy.cli.bench.measures import MEASURES
 from nproxy.cli.bench.tally import Tally
 from nproxy.openai.usage import Usage
@@ -51,6 +52,37 @@ def test_rates_are_of_what_was_answered() -> None:
     rates = it.rates(4.0)
     assert (rates.requests, rates.choices, rates.completion_tokens) == (0.5, 1.0, 4.0)
     assert (it.rates(0.5).requests, it.rates(0.0).requests) == (4.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "good"),
+    [
+        ([], None),
+        ([Bound("ttft", 0.5)], 1),
+        ([Bound("ttft", 0.499)], 0),
+        ([Bound("e2el", 5.0)], 2),
+        ([Bound("e2el", 4.9)], 1),  # the answer in one piece
+        ([Bound("tpot", 1.0)], 1),
+        ([Bound("tpot", 0.6)], 0),
+        ([Bound("ttft", 9.0), Bound("e2el", 4.9)], 0),
+    ],
+)
+def test_goodput_is_of_requests_that_keep_all_bounds(bounds: list[Bound], good: int | None) -> None:
+    it = Tally(goodput=bounds)
+    for each in (TWO, record(seconds=2.0, completion=4), failed("short"), failed("short")):
+        it.add(each)
+    found = it.goodput(4.0)
+    if found is None:
+        assert good is None
+    else:
+        assert (found.requests, found.share, found.per_second) == (good, (good or 0) / 4, (good or 0) / 4.0)
+        assert found.bounds == {bound.name: 1000 * bound.seconds for bound in bounds}
+
+
+def test_one_token_has_no_time_between_tokens_to_bound() -> None:
+    it = Tally(goodput=[Bound("tpot", 0.001)])
+    it.add(record(spoken(1.0), completion=1))
+    assert it.good == 1
 
 
 def test_a_failure_counts_nowhere_but_as_one() -> None:
