@@ -37,7 +37,6 @@ class _Commands(click.Group):
         except OSError as error:
             if not standard_streams.unwritable(error):
                 raise
-            standard_streams.give_up_output()
             click.echo(f"nproxy: the output cannot be written: {(error.strerror or '').lower()}", err=True)
             ctx.exit(FAILED)
 

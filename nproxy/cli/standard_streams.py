@@ -41,10 +41,3 @@ def open_missing() -> None:
 def unwritable(error: OSError) -> bool:
     """Whether this was raised by writing to a stream: the disk is full, or the device broke. It has no file name."""
     return error.filename is None and error.errno in _UNWRITABLE
-
-
-def give_up_output() -> None:
-    """Throw away what standard output still holds: Python would try to write it at its end, and complain."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)

@@ -62,8 +62,8 @@ class Client:
                 yield from self._events(response)
             else:
                 whole = self._read(parse_answer, self._whole(response))
-                yield replace(whole, usage=None)
-                yield replace(whole, choices=())  # its usage is that of all choices together
+                yield whole
+                yield replace(whole, choices=())  # as a stream would tell that its usage is that of all choices
 
     @contextlib.contextmanager
     def _answer(self, method: str, path: str, body: bytes | None) -> Iterator[httpx.Response]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,7 +28,7 @@ def show(report: Report, console: Console) -> None:
     for section, rows in _rows(report).items():
         lines += ["", TITLES[section]]
         lines += [f"  {title:<34} {verdict:<8} {how}" for title, verdict, how in rows]
-    console.file.write("\n".join(lines) + "\n")
+    click.echo("\n".join(lines), file=console.file)
 
 
 def _heading(report: Report) -> str:
