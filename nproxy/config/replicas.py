@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from nproxy.config.values import Host, Port, Settings, Weight
 
+LONGEST_NAME, LONGEST_PART = 253, 63
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _UP_TO_THE_DOT = re.compile(r"(?P<kept>[a-z]+://[^/:]+)\.(?=[:/]|$)")
 _NAME_AND_PORT = re.compile(r"(?P<name>[^:/\s\[\]]+):(?P<port>\d{1,5})")
@@ -108,11 +109,23 @@ def parse_address(value: str) -> Replica:
         raise PydanticCustomError("replica", "must begin with http://, https:// or unix:/")
     if "@" in parts.netloc:
         raise PydanticCustomError("replica", "must hold no credentials; use api_key")
-    if not parts.hostname or not port_ok or not value.isascii() or any(c.isspace() or ord(c) < 32 for c in value):
+    if (
+        not parts.hostname
+        or not _resolvable(parts.hostname)
+        or not port_ok
+        or not value.isascii()
+        or any(c.isspace() or ord(c) < 32 for c in value)
+    ):
         raise PydanticCustomError("replica", "is not a URL that can be read")
     if parts.query or parts.fragment:
         raise PydanticCustomError("replica", "must hold no query and no fragment")
     return Replica(url=base_url(parts.scheme, parts.hostname, parts.port, parts.path.rstrip("/") or "/v1"))
+
+
+def _resolvable(host: str) -> bool:
+    """Whether a resolver may be asked for a name: its parts have 1 to 63 characters (RFC 1035, section 2.3.4)."""
+    name = host.removesuffix(".")
+    return len(name) <= LONGEST_NAME and all(0 < len(part) <= LONGEST_PART for part in name.split("."))
 
 
 def base_url(scheme: str, host: str, port: int | None, path: str) -> str:

@@ -86,6 +86,14 @@ BAD = {
         "n_policy: {max_n: 128}\nlimits: {inflight_choices: 64}",
         "nproxy.yaml:2: limits.inflight_choices: must not be below n_policy.max_n",
     ),
+    "a host that cannot be": (
+        "upstreams:\n- {name: a, replicas: ['http://a..b/v1']}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: is not a URL that can be read",
+    ),
+    "a host that is too long": (
+        "upstreams:\n- {name: a, replicas: ['http://" + "a" * 64 + ".b']}",
+        "nproxy.yaml:2: upstreams[0].replicas[0]: is not a URL that can be read",
+    ),
     "no replicas": ("upstreams:\n- {name: a, replicas: []}", "nproxy.yaml:2: upstreams[0].replicas: must not be empty"),
     "scheme": (
         "upstreams:\n- {name: a, replicas: ['ftp://a']}",
