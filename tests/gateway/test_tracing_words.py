@@ -43,6 +43,7 @@ async def test_two_choices_of_one_call(collector: Collector) -> None:
     async with FakeUpstream(Behaviour(n="native")) as upstream, traced(upstream, collector, n="native") as gateway:
         await gateway.post(body(n=2))
     assert [span.attributes["gen_ai.request.choice.count"] for span in collector.spans] == [2, 2]
+    assert collector.server.event("nproxy.admitted")["nproxy.choices"] == 2
 
 
 async def test_json_is_asked_for(upstream: FakeUpstream, collector: Collector) -> None:
@@ -96,6 +97,7 @@ async def test_what_passes_through_has_the_status_of_its_answer_and_no_outcome(
         assert (await gateway.post({"model": MODEL}, "/v1/rerank")).status_code == 200
     server, (call,) = collector.server, collector.calls
     assert call.attributes["http.response.status_code"] == 200 and not call.failed
+    assert server.event("nproxy.admitted")["nproxy.choices"] == 1
     assert call.attributes.keys().isdisjoint({"nproxy.outcome", "gen_ai.response.finish_reasons"}), "it came whole"
     assert server.attributes.keys().isdisjoint({"http.route", "nproxy.legs", "gen_ai.response.finish_reasons"})
 
