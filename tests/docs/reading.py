@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import yaml
 from nproxy.config import from_message, read_keys
 from tests.docs import foreign
 from tests.docs.blocks import Block
-from tests.real.processes import ROOT
+from tests.real.processes import END_SECONDS, ROOT, ended
 
 SECONDS = 240.0
 """How long one block may take before its test fails; most take a fraction of a second, on a machine that is idle."""
@@ -81,7 +82,10 @@ class Reading:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(serving.read_text()))
                 process.terminate()
-                process.wait(20)
+                deadline = time.monotonic() + END_SECONDS
+                while not ended(process):  # be it noticed by the system's first process or not
+                    assert time.monotonic() < deadline, "the gateway of a page does not end"
+                    time.sleep(0.02)
 
     def here(self, text: str) -> str:
         """A text with the page's addresses changed to those that are here."""
