@@ -58,7 +58,7 @@ _BURSTINESS = Finite(min=1e-3, max=1e3)
     metavar="NAME:MS",
     callback=bounds_of,
     multiple=True,
-    help="Count requests within this: ttft, tpot or e2el, in milliseconds; repeatable.",
+    help="Count requests within this: ttft, tpot or e2el, in milliseconds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--save", metavar="FILE", type=_FILE, help="Write the report as JSON.")
