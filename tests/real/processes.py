@@ -119,7 +119,9 @@ def _end(child: subprocess.Popen[bytes], log: Path) -> None:
         late = True
         child.kill()
         child.wait()
-    _, orphans = psutil.wait_procs(family, timeout=2.0)
+    deadline = time.monotonic() + 2.0
+    while (orphans := [process for process in family if not ended(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
     for orphan in orphans:
         orphan.kill()
     if late:
