@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -73,7 +73,9 @@ class Prometheus:
 
     def until_alerted(self, names: set[str]) -> None:
         """Wait until each of these alerts fires, or would if it went on for so long as it waits."""
-        wait_for(lambda: self.alerts() >= names, seconds=PATIENCE, what=f"not alerted: {names - self.alerts()}")
+        with suppress(AssertionError):  # what is missing is known afterwards only
+            wait_for(lambda: self.alerts() >= names, seconds=PATIENCE, what="all alerts")
+        assert names - self.alerts() == set(), "not alerted"
 
     def alerts(self) -> set[str]:
         """The names of alerts that fire, or would if it went on for so long as they wait."""
