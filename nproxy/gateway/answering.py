@@ -40,10 +40,10 @@ async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
 
     outcome: what the log says of that. Raises ClientLeft.
     """
+    exchange.outcome = outcome
     if exchange.response is None:
         await exchange.respond_error(error)
     else:
-        exchange.outcome = outcome
         exchange.abort()
 
 
