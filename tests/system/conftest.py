@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.real.fixtures import engine_road, fanout_road, logs, road
 from tests.real.processes import Server
+from tests.system.browser import chromium
 from tests.system.transformers_serve import hf_folder, transformers_serve
 
 __all__ = ["engine_road", "fanout_road", "logs", "road"]
@@ -24,4 +26,11 @@ def smollm2_folder(default_model: Path) -> Path:
 def transformers_server(smollm2_folder: Path, logs: Path) -> Iterator[Server]:
     """`transformers serve` with the default model."""
     with transformers_serve(smollm2_folder, log=logs / "transformers-serve.log") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, for the tests of one file."""
+    with chromium() as running:
         yield running

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.real.processes import Server, nproxy
-from tests.system.browser import chromium, picture
+from tests.system.browser import picture
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(330)]
 
@@ -19,12 +19,6 @@ WAIT = 120_000
 
 CHAT = "#operations-Generate-createChatCompletion"
 KEY = "a-key-of-the-test-0123456789"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,0 +1,57 @@
+"""What stands behind the page: the real model, asked the same beside it, or a gateway over a scripted upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.fakes.upstream import Behaviour, FakeUpstream
+from tests.real.fixtures import MODEL
+from tests.real.processes import Server, nproxy
+from tests.system.playground.window import LINE
+
+
+def asked(server: Server, prompt: str = LINE, **fields: Any) -> Any:
+    """The same request as the page's, for a whole answer."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0.7,
+        "top_p": 0.9,
+        **fields,
+    }
+    answer = httpx.post(f"{server.v1}/chat/completions", json=body, timeout=60, trust_env=False)
+    return answer.raise_for_status().json()
+
+
+def said(answer: Any) -> list[tuple[int, str, str]]:
+    return [(c["index"], c["finish_reason"], c["message"]["content"]) for c in answer["choices"]]
+
+
+def gateway(upstream: str, *words: str, log: Path) -> Any:
+    """`nproxy serve` in front of a scripted upstream, which has no `n`."""
+    return nproxy("--upstream", upstream, "--n", "fanout", *words, log=log, ready="/health")
+
+
+@contextmanager
+def scripted(behaviour: Behaviour) -> Iterator[FakeUpstream]:
+    """A scripted upstream on a loop of its own: the browser's calls are not asyncio's."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    upstream = FakeUpstream(behaviour)
+    asyncio.run_coroutine_threadsafe(upstream.__aenter__(), loop).result(30)
+    try:
+        yield upstream
+    finally:
+        loop.call_soon_threadsafe(behaviour.go_on.set)
+        asyncio.run_coroutine_threadsafe(upstream.stop(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,102 @@
+"""A request as something to paste: a shell and Python read it as they would."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.processes import Server
+from tests.system.browser import picture
+from tests.system.playground.servers import asked, said
+from tests.system.playground.window import Pages
+from tests.system.tools import NODE, needed
+
+
+@pytest.mark.model
+def test_what_is_copied_asks_the_same(pages: Pages, engine_road: Server, tmp_path: Path) -> None:
+    page = pages.open(engine_road, permissions=["clipboard-read", "clipboard-write"])
+    for name, value in {"prompt": 'It\'s "here":\n$HOME `x` é', "n": "2", "seed": "3", "max_tokens": "12"}.items():
+        page.fill(f"[name={name}]", value)
+    page.click("#each > summary")
+    page.fill("[name='each.1.temperature']", "0.1")
+    expected = {"temperature": 0.7, "top_p": 0.9, "choice_params": [{}, {"temperature": 0.1}]}
+    whole = asked(engine_road, page.input_value("[name=prompt]"), n=2, seed=3, max_tokens=12, **expected)
+    page.click("#copy-curl")
+    page.wait_for_selector("#copy-curl:has-text('Copied')")
+    command = page.evaluate("navigator.clipboard.readText()")
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert said(json.loads(done.stdout)) == said(whole)
+    page.click("#copy-python")
+    page.wait_for_selector("#copy-python:has-text('Copied')")
+    program = tmp_path / "copied.py"
+    program.write_text(page.evaluate("navigator.clipboard.readText()"))
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "".join(f"{index} {reason} {text} \n\n" for index, reason, text in said(whole))
+
+
+@pytest.mark.model
+def test_where_there_is_no_clipboard_the_text_is_shown(pages: Pages, engine_road: Server) -> None:
+    page = pages.open(engine_road)
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.click("#copy-curl")
+    assert page.input_value("#paste-text").startswith(f"curl '{engine_road.v1}/chat/completions'")
+    picture(page, "paste")
+
+
+BODIES: list[dict[str, Any]] = [
+    {"model": "m", "messages": [{"role": "user", "content": "p"}], "n": 2},
+    {
+        "model": "m",
+        "messages": [{"role": "user", "content": "'\"\\\n\r\t\0\u2028 $(x) `x` é 🍎 !! %s"}],
+        "n": 1,
+        "logprobs": True,
+    },
+    {"model": "it's", "messages": [], "n": 2, "temperature": 0.5, "choice_params": [{}, {"seed": -1}], "stop": None},
+]
+
+
+def test_what_is_copied_holds_the_request_and_no_key() -> None:
+    """A shell and Python read it as they would; the server is a function that keeps what it is called with."""
+    argv = [needed(NODE), str(Path(__file__).with_name("snippets.mjs"))]
+    done = subprocess.run(argv, input=json.dumps(BODIES), capture_output=True, text=True, timeout=60, check=True)
+    for body, written in zip(BODIES, json.loads(done.stdout), strict=True):
+        plain, keyed = words(written["curl"]), words(written["keyed_curl"])
+        assert plain == [
+            "curl",
+            "http://h/v1/chat/completions",
+            "-H",
+            "content-type: application/json",
+            "-d",
+            plain[-1],
+        ]
+        assert json.loads(plain[-1]) == json.loads(keyed[-1]) == body
+        assert "authorization: Bearer canary" in keyed
+        for program in (written["python"], written["keyed_python"]):
+            called = asking(program)
+            extra = called.pop("extra_body", {})
+            assert {**called, **extra} == body
+        assert 'os.environ["NPROXY_API_KEY"]' in written["keyed_python"]
+
+
+def words(command: str) -> list[str]:
+    """What a copied command calls curl with, once a shell has read it."""
+    script = f'curl() {{ printf "%s\\0" curl "$@"; }}\n{command}'
+    environment = {"NPROXY_API_KEY": "canary"}
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, timeout=30, check=True, env=environment)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+def asking(program: str) -> dict[str, Any]:
+    """What a copied program asks for: its call's arguments, evaluated."""
+    [call] = [
+        node
+        for node in ast.walk(ast.parse(program))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "create"
+    ]
+    return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}

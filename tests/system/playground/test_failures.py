@@ -1,0 +1,102 @@
+"""What goes wrong, and how the page says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.fakes.upstream import Behaviour
+from tests.real.processes import free_port
+from tests.system.browser import picture
+from tests.system.playground.servers import gateway, scripted
+from tests.system.playground.window import Pages, begun, ended, finishes, send, texts
+
+
+def test_a_wrong_key(pages: Pages, logs: Path) -> None:
+    with (
+        scripted(Behaviour()) as upstream,
+        gateway(upstream.url, "--api-key", "right", log=logs / "keyed.log") as server,
+    ):
+        page = pages.open(server)
+        field = page.locator("#key-field")
+        assert field.is_visible(), "a key is asked for when the models are not told"
+        page.fill("[name=key]", "wrong")
+        page.keyboard.press("Tab")
+        page.wait_for_selector("#key-field .problem:has-text('No valid API key')")
+        page.fill("[name=typed-model]", "fake-model")
+        send(page, n="2")
+        page.wait_for_selector("#failure:visible")
+        assert page.locator("#failure strong").text_content() == "A valid key is needed"
+        assert "invalid_api_key" in page.locator("#failure").text_content()
+        assert page.get_attribute("[name=key]", "aria-invalid") == "true"
+        picture(page, "wrong-key")
+        page.fill("[name=key]", "right")
+        page.keyboard.press("Tab")
+        page.wait_for_selector("select[name=model]:visible")
+        send(page)
+        ended(page)
+        assert not page.is_visible("#failure")
+        assert len(texts(page)) == 2 and all(texts(page))
+        page.reload()
+        page.wait_for_selector("select[name=model]:visible")
+        assert page.evaluate("JSON.stringify(localStorage).includes('right')") is False, "the key goes with the tab"
+
+
+def test_the_upstream_is_down(pages: Pages, logs: Path) -> None:
+    with gateway(f"http://127.0.0.1:{free_port()}/v1", log=logs / "down.log") as server:
+        page = pages.open(server)
+        page.fill("[name=typed-model]", "any")
+        send(page, n="3")
+        page.wait_for_selector("#failure:visible")
+        assert page.locator("#failure strong").text_content() in ("The upstream failed", "Nothing can answer now")
+        assert "upstream_unavailable" in page.locator("#failure").text_content()
+        assert "request " in page.locator("#failure .facts").text_content()
+        picture(page, "upstream-down")
+
+
+def test_models_that_are_listed_late(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "late.log") as server:
+        page = pages.open(server)
+        page.route("**/v1/models", lambda route: route.fulfill(json={"object": "list", "data": []}), times=1)
+        page.reload()
+        page.wait_for_selector("[name=typed-model]:visible")
+        page.wait_for_selector("select[name=model]:visible")
+        assert page.input_value("select[name=model]") == "fake-model"
+
+
+def test_a_field_that_is_refused_says_why(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, "--max-n", "2", log=logs / "narrow.log") as server:
+        page = pages.open(server)
+        send(page, n="3")
+        page.wait_for_selector("#failure:visible")
+        assert "2" in page.locator(".field:has([name=n]) .problem").text_content()
+        assert page.get_attribute("[name=n]", "aria-invalid") == "true"
+        assert page.locator(".choice").count() == 0, "nothing came"
+        picture(page, "refused")
+        page.fill("[name=n]", "2")
+        assert page.get_attribute("[name=n]", "aria-invalid") is None
+
+
+def test_a_stream_that_ends_with_an_error(pages: Pages, logs: Path) -> None:
+    broken = Behaviour(end_after=3, end="cut")
+    with scripted(broken) as upstream, gateway(upstream.url, log=logs / "broken.log") as server:
+        page = pages.open(server)
+        send(page, n="2")
+        page.wait_for_selector("#failure:visible")
+        assert page.locator("#failure strong").text_content() == "The stream ended with an error"
+        assert all(texts(page)), "what had come stays"
+        assert finishes(page) == ["cut off", "cut off"]
+        picture(page, "stream-error")
+
+
+def test_the_gateway_dies_in_mid_stream(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour(hold_after=3)) as upstream, gateway(upstream.url, log=logs / "dies.log") as server:
+        page = pages.open(server)
+        send(page, n="2")
+        begun(page, 2)
+        server.process.kill()
+        page.wait_for_selector("#failure:visible")
+        assert page.locator("#failure strong").text_content() == "The answer is not complete"
+        assert finishes(page) == ["cut off", "cut off"]
+        send(page)
+        page.wait_for_selector("#failure:has-text('cannot be reached')")
+        picture(page, "gateway-gone")

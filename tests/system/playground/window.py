@@ -1,0 +1,98 @@
+"""A window on the playground: opened, filled in, sent, read. What it shows is told by what a user could see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.real.metrics import wait_for
+from tests.real.processes import Server
+
+WAIT = 60_000
+"""Milliseconds for what comes by itself."""
+
+WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 375, "height": 740}
+LINE = "Name a color and say why you like it."
+
+
+class Pages:
+    """Opens the playground in a window of its own, and hears what goes wrong in it."""
+
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+        self.wrong: list[str] = []
+        self.contexts: list[Any] = []
+
+    def open(self, server: Server, *, viewport: dict[str, int] = WIDE, **options: Any) -> Any:
+        context = self.browser.new_context(viewport=viewport, **options)
+        context.set_default_timeout(WAIT)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("console", self._hear)
+        page.goto(server.url)
+        page.wait_for_selector(":is([name=model], [name=typed-model]):not([hidden])", state="attached")
+        return page
+
+    def _hear(self, message: Any) -> None:
+        expected = "Failed to load resource"  # what it says of any status from 400 on
+        if message.type in ("error", "warning") and expected not in message.text:
+            self.wrong.append(message.text)
+
+
+def send(page: Any, **fields: str) -> None:
+    """Fill in the form and send it, by the keyboard."""
+    for name, value in fields.items():
+        page.fill(f"[name={name}]", value)
+    page.focus("[name=prompt]")
+    page.keyboard.press("Control+Enter")
+
+
+def begun(page: Any, n: int) -> None:
+    """Wait until all n choices have some text. The page's own policy keeps Playwright's `wait_for_function` out."""
+    wait_for(lambda: len(texts(page)) == n and all(texts(page)), seconds=WAIT / 1000, what="text of all choices")
+
+
+def ended(page: Any) -> None:
+    """Wait until a request is over."""
+    page.wait_for_selector("#send:visible")
+
+
+def view(page: Any, name: str) -> None:
+    page.get_by_role("radio", name=name, exact=True).check(force=True)
+
+
+def texts(page: Any) -> list[str]:
+    found: list[str] = page.locator(".choice .text").all_text_contents()
+    return found
+
+
+def finishes(page: Any) -> list[str]:
+    found: list[str] = page.locator(".choice .finish").all_text_contents()
+    return found
+
+
+CONTRAST = """() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const over = (colors) => {
+    canvas.clearRect(0, 0, 1, 1);
+    for (const color of colors) { canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const poor = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.matches("option, :disabled")) continue;
+    const behind = [];
+    for (let at = element; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
+    const paper = light(over(behind));
+    const ink = light(over([...behind, getComputedStyle(element).color]));
+    const ratio = (Math.max(paper, ink) + 0.05) / (Math.min(paper, ink) + 0.05);
+    if (ratio < 4.5) poor.push(`${element.tagName}.${element.className} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+}"""
+"""The elements whose text is below a contrast of 4.5 (WCAG 2.2, 1.4.3), as the page looks now."""
