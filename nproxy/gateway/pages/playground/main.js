@@ -24,13 +24,13 @@ const history = new History(storage(() => localStorage));
 const past = new Past(history, reopen);
 let run = null; // what is shown
 let request = null; // the AbortController of what is under way
+let sending = null; // the promise of its end
 let painting = false;
 let waiting = 0; // the timer for the models
 
 // ---- a request, from the button to its last word
 
-async function send() {
-  if (request !== null || !form.check()) return;
+async function exchange() {
   const values = form.values;
   forget();
   request = new AbortController();
@@ -55,9 +55,14 @@ async function send() {
   else if (run.state === "failed") clear(); // nothing came: columns would say no more than the failure
 }
 
+function send() {
+  if (request === null && form.check()) sending = exchange();
+}
+
 const stop = () => request?.abort();
 
 function show(next, values) {
+  tip.hide(); // its token goes
   run = next;
   columns.open(overrides(values));
   $("answers").classList.add("used");
@@ -136,14 +141,15 @@ const tell = (text) => set($("told"), text);
 // ---- copying
 
 async function copy(button, write) {
+  if (!form.check()) return;
   const base = api("").href.replace(/\/$/, "");
   const text = write(bodyOf(form.values), base, form.key !== "");
   try {
     await navigator.clipboard.writeText(text);
-    const label = button.textContent;
+    button.dataset.label ??= button.textContent; // pressed again, it says so already
     button.textContent = "Copied";
     tell("Copied");
-    setTimeout(() => (button.textContent = label), 1500);
+    setTimeout(() => (button.textContent = button.dataset.label), 1500);
   } catch {
     $("paste-text").value = text;
     $("paste").showModal();
@@ -153,8 +159,10 @@ async function copy(button, write) {
 
 // ---- the rest of the page
 
-function reopen({ values, run }) {
-  if (request !== null) return;
+/** Show what was before. What is under way is stopped first, and kept as far as it came. */
+async function reopen({ values, run }) {
+  stop();
+  await sending;
   forget();
   form.values = { ...DEFAULTS, ...values };
   show(run, values);
@@ -175,7 +183,7 @@ async function loadModels(again = FIRST_WAIT) {
 }
 
 function onKey(event) {
-  if (document.querySelector("dialog[open]") !== null) return;
+  if (event.isComposing || document.querySelector("dialog[open]") !== null) return; // Esc ends a composition first
   const typing = event.target.matches("input, textarea, select");
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send();
   else if (event.key === "Escape" && tip.shown) tip.hide();

@@ -75,6 +75,7 @@ function parsed(data, requestId) {
   } catch {
     throw unreadable("Something that is not JSON", STREAM, requestId);
   }
-  if (chunk?.error) throw brokenOff(chunk.error, requestId);
+  if (typeof chunk !== "object" || chunk === null) throw unreadable("Something that is no chunk", STREAM, requestId);
+  if (chunk.error) throw brokenOff(chunk.error, requestId);
   return chunk;
 }
