@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nproxy.openai import body as bodies
@@ -221,6 +221,7 @@ def test_splice_equals_editing_the_dict(
 
 @PROPERTY
 @given(st.binary(max_size=40) | st.text(st.sampled_from('{}[]":,\\ntrue1e9-. ud83'), max_size=40).map(str.encode))
+@example(b'{"a": [1, -2.5, "\\u00e9"], "b": {"c": null}}')
 def test_parse_accepts_what_json_accepts_and_raises_nothing_else(raw: bytes) -> None:
     try:
         expected = json.loads(raw.decode("utf-8"), parse_constant=lambda _: 1 / 0)

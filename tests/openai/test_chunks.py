@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, is_done, parse_answer, parse_chunk
@@ -207,6 +207,8 @@ def test_K12_a_choice_that_says_nothing_is_no_answer(dialect: Dialect, choice: d
     ),
     st.sampled_from([CHAT, COMPLETIONS]),
 )
+@example({"choices": [{"index": 1, "delta": {"content": "a"}, "finish_reason": None}]}, CHAT)
+@example({"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}, COMPLETIONS)
 def test_K12_any_json_is_a_chunk_or_malformed(value: Any, dialect: Dialect) -> None:
     try:
         chunk = parse_chunk(json.dumps(value).encode(), dialect)
