@@ -100,3 +100,19 @@ def test_the_gateway_dies_in_mid_stream(pages: Pages, logs: Path) -> None:
         send(page)
         page.wait_for_selector("#failure:has-text('cannot be reached')")
         picture(page, "gateway-gone")
+
+
+def test_a_key_that_no_header_can_hold(pages: Pages, logs: Path) -> None:
+    with (
+        scripted(Behaviour()) as upstream,
+        gateway(upstream.url, "--api-key", "right", log=logs / "unsendable.log") as server,
+    ):
+        page = pages.open(server)
+        page.fill("[name=key]", "ключ")
+        page.keyboard.press("Tab")
+        page.wait_for_selector("#key-field .problem:has-text('A key has no spaces')")
+        page.fill("[name=typed-model]", "fake-model")
+        send(page)
+        page.wait_for_selector("#failure:has-text('A key has no spaces')")
+        assert "cannot be reached" not in page.locator("#failure").text_content()
+        assert page.is_visible("#send")

@@ -41,6 +41,12 @@ export function brokenOff(error, requestId) {
   return new Failure("The stream ended with an error", message, { code: error?.code ?? null, requestId });
 }
 
+/** A key with letters that no header can hold; nothing was sent. */
+export function unsendable() {
+  const message = "A key has no spaces, and no letters but those from A to Z, digits and signs.";
+  return new Failure("A valid key is needed", message, { status: 401 });
+}
+
 /** No connection came about. */
 export function unreachable() {
   return new Failure("The gateway cannot be reached", "Is it running, and is this page still from where it listens?");

@@ -46,9 +46,10 @@ async function exchange() {
   } catch (error) {
     end(run, error.name === "AbortError" ? "stopped" : "failed", performance.now());
     if (run.state === "failed") fail(error);
+  } finally {
+    request = null;
+    busy(false);
   }
-  request = null;
-  busy(false);
   paint();
   tell(run.state === "done" ? `Done. ${$("status").textContent}` : run.state);
   if (run.choices.some((choice) => choice.first !== null)) history.add({ at: Date.now(), values, run: kept(run) });

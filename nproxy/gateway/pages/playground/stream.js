@@ -1,6 +1,6 @@
 // The one place that talks to the gateway.
 
-import { brokenOff, cut, refusal, unfinished, unreachable, unreadable } from "./failures.js";
+import { brokenOff, cut, refusal, unfinished, unreachable, unreadable, unsendable } from "./failures.js";
 import { EventReader } from "./sse.js";
 
 /** Where the API is: relative to the page, so that it is found behind a proxy's path, too. */
@@ -10,7 +10,12 @@ export const api = (path) => new URL(`v1/${path}`, document.baseURI);
 export const shown = (path) => fetch(new URL(path, document.baseURI), { method: "HEAD" }).then(({ ok }) => ok, () => false);
 
 const STREAM = "a stream of chunks";
-const headersFor = (key) => (key ? { authorization: `Bearer ${key}` } : {});
+const SENDABLE = /^[\x21-\x7e]*$/; // what a header can hold of a key (RFC 6750, section 2.1, and a little more)
+
+function headersFor(key) {
+  if (!SENDABLE.test(key)) throw unsendable();
+  return key ? { authorization: `Bearer ${key}` } : {};
+}
 
 /** The ids of the models that this key may use. Throws Failure. */
 export async function listModels(key) {
