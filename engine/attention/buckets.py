@@ -10,7 +10,7 @@ from engine.batch import Item, Row
 
 _LAUNCH = 6000  # what one more bucket of items costs a layer, in the units of `_cost`
 _BUCKET_KEYS = 1 << 14  # keys gathered at once at the most: what is copied should fit into the last cache
-_WIDE = 4  # rows of a fixed item before their cut: what one row alone pays for, and how often many read a key
+WIDE = 4  # rows of a fixed item before their cut: what one row alone pays for, and how often many read a key
 _STEP = 128  # keys that fixed items' spans are multiples of: few shapes against little padding
 
 
@@ -29,7 +29,7 @@ def fixed(rows: Sequence[Row], items: Sequence[Item], block_size: int) -> list[G
     step = max(_STEP // block_size, 1)
     by_shape: dict[tuple[int, int], list[Item]] = {}
     for item in items:
-        width = _WIDE if item.hi <= rows[item.rows[0]].cut else 1
+        width = WIDE if item.hi <= rows[item.rows[0]].cut else 1
         span = -(-len(item.blocks) // step) * step
         tiles = [item.rows[i : i + width] for i in range(0, len(item.rows), width)]
         by_shape.setdefault((width, span), []).extend([replace(item, rows=tile) for tile in tiles])

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 
 import torch
 
+from engine.attention.buckets import WIDE
 from engine.attention.cache import KvCache
 from engine.attention.plan import Bucket, ChunkPlan, Layout, Plan, Planner
+from engine.attention.products import Together, steady
 from engine.batch import SPAN, Batch
 from engine.models.spec import AttentionSpec
 
@@ -29,7 +31,8 @@ class Attention:
         self._layers = tuple(layers)
         self._cache = cache
         self._planner = Planner(layers, cache, span, fixed=fixed)
-        self._nothing = torch.empty(1, 1, 1, dtype=cache.dtype)
+        self._chunks = Together(cache.dtype)
+        self._items = steady(cache.dtype, _shapes(layers)) if fixed else self._chunks
         self._closed = torch.full((_TILE, _TILE), -torch.inf, dtype=cache.dtype)
         self._later = self._closed.triu(1)  # [query, key]
 
@@ -64,7 +67,6 @@ class Attention:
         """
         spec = self._layers[layer]
         k, v = self._cache.gather(layer, chunk.places).chunk(2)  # [K, N * block_size, D] each
-        k = k.transpose(1, 2)
         q = q.view(len(q), spec.kv_heads, -1, spec.head_dim)  # [T, K, G, D]
         group = q.shape[2]
         out = out.view(q.shape)
@@ -75,7 +77,7 @@ class Attention:
             here = slice(at - chunk.start, stop - chunk.start)  # t queries
             keys = slice(low - chunk.first, stop - chunk.first)  # S keys, the last t of them the queries' own
             tile = q[here].permute(1, 2, 0, 3).reshape(spec.kv_heads, -1, spec.head_dim)  # [K, G * t, D]
-            scores = self._scores(spec, tile, k[:, :, keys])  # [K, G * t, S]
+            scores = self._capped(spec, self._chunks.scores(tile, k[:, keys], spec.scale, 1))  # [K, G * t, S]
             by_query = scores.view(spec.kv_heads, group, stop - at, -1)
             by_query[..., at - low :] += self._later[: stop - at, : stop - at]
             if chunk.window is not None and stop - chunk.window > low:
@@ -105,7 +107,7 @@ class Attention:
         k, v = kv[:products], kv[products:]
         rows = q if bucket.rows is None else q.index_select(1, bucket.rows)
         rows = rows.view(products, -1, spec.head_dim)  # [B, width * G, D]
-        scores = self._scores(spec, rows, k.transpose(1, 2)).float()
+        scores = self._capped(spec, self._items.scores(rows, k, spec.scale, bucket.items)).float()
         if bucket.mask is not None:
             scores.view(spec.kv_heads, bucket.items, *scores.shape[1:]).add_(bucket.mask)
         weights = torch.softmax(scores, -1)  # [B, width * G, span]
@@ -115,14 +117,20 @@ class Attention:
         lse = layout.lse[place].view(products, -1)  # [B, width * G]
         torch.sub(scores.amax(-1), weights.amax(-1).log_(), out=lse)
         partial = layout.partial[place].view(products, -1, spec.head_dim)
-        torch.bmm(weights.to(v.dtype), v, out=partial)
+        self._items.values(weights.to(v.dtype), v, bucket.items, partial)
 
-    def _scores(self, spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        """q [B, M, D] against k [B, D, S], scaled and capped: [B, M, S]."""
-        scores = torch.baddbmm(self._nothing, q, k, beta=0, alpha=spec.scale)
+    @staticmethod
+    def _capped(spec: AttentionSpec, scores: torch.Tensor) -> torch.Tensor:
         if spec.softcap is not None:
             scores.div_(spec.softcap).tanh_().mul_(spec.softcap)
         return scores
+
+
+def _shapes(layers: Sequence[AttentionSpec]) -> set[tuple[int, int, int]]:
+    """What decoding multiplies in deterministic mode, as (key heads, rows of a product, head_dim)."""
+    return {
+        (spec.kv_heads, width * spec.heads // spec.kv_heads, spec.head_dim) for spec in layers for width in (1, WIDE)
+    }
 
 
 def _merge_parts(layout: Layout, rows: int, sinks: torch.Tensor | None) -> torch.Tensor:
