@@ -52,6 +52,7 @@ const ENDINGS = [
   ["a cut", (answer) => answer.write(event({ a: 1 }), () => answer.destroy()), /connection was cut/],
   ["an error event", (answer) => answer.end(event({ a: 1 }) + event({ error: { message: "it broke", code: "c" } })), /^it broke$/],
   ["an error without words", (answer) => answer.end(event({ a: 1 }) + event({ error: {} })), /does not say why/],
+  ["an event that is null", (answer) => answer.end(event({ a: 1 }) + event(null)), /no chunk/],
   ["no JSON", (answer) => answer.end(`${event({ a: 1 })}data: {\n\n`), /not JSON/],
 ];
 

@@ -116,3 +116,18 @@ def test_a_key_that_no_header_can_hold(pages: Pages, logs: Path) -> None:
         page.wait_for_selector("#failure:has-text('A key has no spaces')")
         assert "cannot be reached" not in page.locator("#failure").text_content()
         assert page.is_visible("#send")
+
+
+def test_a_fault_while_an_error_is_shown_leaves_no_request_under_way(pages: Pages, logs: Path) -> None:
+    with gateway(f"http://127.0.0.1:{free_port()}/v1", log=logs / "fault.log") as server:
+        page = pages.open(server)
+        page.fill("[name=typed-model]", "any")
+        page.locator("#failure").evaluate(
+            "(element) => { element.replaceChildren = () => { throw new Error('on purpose') } }"
+        )
+        send(page)
+        page.wait_for_selector("#send:visible")
+        assert page.get_attribute("#columns", "aria-busy") == "false"
+        page.goto("about:blank")  # which says no more
+        assert pages.wrong and all("on purpose" in one for one in pages.wrong), pages.wrong
+        pages.wrong.clear()

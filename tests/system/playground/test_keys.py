@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.real.processes import Server
+from tests.fakes.upstream import Behaviour
+from tests.real.processes import Server, free_port
 from tests.system.browser import picture
-from tests.system.playground.window import Pages, finishes
+from tests.system.playground.servers import gateway, scripted
+from tests.system.playground.window import Pages, begun, ended, finishes, send
 
 
 @pytest.mark.model
@@ -27,3 +31,27 @@ def test_keys(pages: Pages, engine_road: Server) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector("#send:focus")
     assert set(finishes(page)) <= {"stopped", "stop", "length"}
+
+
+def test_esc_ends_a_composition_and_not_the_stream(pages: Pages, logs: Path) -> None:
+    """An input method's Esc throws away what is being composed; the next one is the page's."""
+    with scripted(Behaviour(hold_after=2)) as upstream, gateway(upstream.url, log=logs / "composed.log") as server:
+        page = pages.open(server)
+        send(page, n="2")
+        begun(page, 2)
+        page.locator("[name=prompt]").evaluate(
+            """(field) => field.dispatchEvent(
+              new KeyboardEvent("keydown", { key: "Escape", bubbles: true, cancelable: true, isComposing: true }))"""
+        )
+        page.wait_for_timeout(300)
+        assert page.is_visible("#stop"), "it goes on"
+        page.keyboard.press("Escape")
+        ended(page)
+        assert finishes(page) == ["stopped", "stopped"]
+
+
+def test_a_model_that_is_typed_has_a_field_with_a_name(pages: Pages, logs: Path) -> None:
+    with gateway(f"http://127.0.0.1:{free_port()}/v1", log=logs / "nameless.log") as server:
+        page = pages.open(server)
+        page.get_by_role("textbox", name="Model", exact=True).fill("typed")
+        assert page.input_value("[name=typed-model]") == "typed"

@@ -27,3 +27,13 @@ def test_what_a_model_says_is_text_and_no_markup(pages: Pages, logs: Path) -> No
         assert page.locator(".thought").all_text_contents() == [MARKUP, MARKUP]
         assert page.locator(".choice img, .choice script").count() == 0
         picture(page, "markup")
+
+
+def test_no_script_of_the_page_can_make_markup_of_text(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "trusted.log") as server:
+        page = pages.open(server)
+        tried = "(element) => { try { element.innerHTML = '<b>x</b>' } catch (error) { return error.name } }"
+        assert page.locator("#status").evaluate(tried) == "TypeError"
+        assert page.locator("#status b").count() == 0
+        said = [pages.wrong.pop() for _ in list(pages.wrong)]
+        assert all("TrustedHTML" in one for one in said), said

@@ -56,6 +56,21 @@ def test_writing_that_runs_from_right_to_left(pages: Pages, logs: Path) -> None:
             assert last["left"] < 4 < last["right"], f"at the left edge: {last}"
 
 
+def test_the_table_of_alternatives_goes_with_its_token(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "tip.log") as server:
+        page = pages.open(server)
+        send(page, n="1")
+        ended(page)
+        view(page, "Probabilities")
+        for go in (lambda: view(page, "Text"), lambda: send(page)):
+            page.locator(".choice .token").first.focus()
+            assert page.is_visible("#tip")
+            go()
+            ended(page)
+            assert not page.is_visible("#tip")
+            view(page, "Probabilities")
+
+
 EDGES = """(element) => {
   const node = document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode();
   const box = element.getBoundingClientRect();
