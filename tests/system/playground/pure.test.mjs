@@ -215,24 +215,24 @@ function fake(room = Infinity) {
 }
 
 test("history is bounded in number, in size, and by the room there is", () => {
-  const history = new History(fake());
+  const history = new History(fake(), () => true);
   for (let at = 0; at < MOST_KEPT + 3; at += 1) history.add({ at });
   assert.deepEqual(history.entries.map((one) => one.at), Array.from({ length: MOST_KEPT }, (_, at) => MOST_KEPT + 2 - at));
   for (let at = 0; at < 5; at += 1) history.add({ at, text: "x".repeat(MOST_CHARACTERS / 3) });
   assert.deepEqual(history.entries.map((one) => one.at), [4, 3]);
-  const narrow = new History(fake(40));
+  const narrow = new History(fake(40), () => true);
   for (let at = 0; at < 9; at += 1) narrow.add({ at });
   assert.deepEqual(narrow.entries.map((one) => one.at), [8, 7, 6, 5]);
 });
 
 test("history that is not wanted is forgotten, and none is kept", () => {
   const store = fake();
-  const history = new History(store);
+  const history = new History(store, () => true);
   history.add({ at: 1 });
   history.wanted = false;
   history.add({ at: 2 });
   assert.deepEqual(history.entries, []);
-  assert.equal(new History(store).wanted, false);
+  assert.equal(new History(store, () => true).wanted, false);
   history.wanted = true;
   history.add({ at: 3 });
   history.clear();
@@ -240,13 +240,13 @@ test("history that is not wanted is forgotten, and none is kept", () => {
 });
 
 test("without a storage, or with one that holds something else, there is no history and no fault", () => {
-  const none = new History(storage(() => { throw new Error("SecurityError"); }));
+  const none = new History(storage(() => { throw new Error("SecurityError"); }), () => true);
   none.add({ at: 1 });
   none.wanted = false;
   assert.deepEqual([none.entries, none.wanted], [[], true]);
   for (const text of ["{", "7", '"x"']) {
     const store = fake();
     store.write("nproxy.history.1", text);
-    assert.deepEqual(new History(store).entries, []);
+    assert.deepEqual(new History(store, () => true).entries, []);
   }
 });

@@ -39,13 +39,25 @@ def gateway(upstream: str, *words: str, log: Path) -> Any:
     return nproxy("--upstream", upstream, "--n", "fanout", *words, log=log, ready="/health")
 
 
+class Scripted(FakeUpstream):
+    """A scripted upstream on a loop of its own."""
+
+    def __init__(self, behaviour: Behaviour, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(behaviour)
+        self._loop = loop
+
+    def go_on(self) -> None:
+        """Let come what is held; called from any thread."""
+        self._loop.call_soon_threadsafe(self.behaviour.go_on.set)
+
+
 @contextmanager
-def scripted(behaviour: Behaviour) -> Iterator[FakeUpstream]:
-    """A scripted upstream on a loop of its own: the browser's calls are not asyncio's."""
+def scripted(behaviour: Behaviour) -> Iterator[Scripted]:
+    """An upstream whose loop has a thread: the browser's calls are not asyncio's."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    upstream = FakeUpstream(behaviour)
+    upstream = Scripted(behaviour, loop)
     asyncio.run_coroutine_threadsafe(upstream.__aenter__(), loop).result(30)
     try:
         yield upstream

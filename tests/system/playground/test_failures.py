@@ -131,3 +131,16 @@ def test_a_fault_while_an_error_is_shown_leaves_no_request_under_way(pages: Page
         page.goto("about:blank")  # which says no more
         assert pages.wrong and all("on purpose" in one for one in pages.wrong), pages.wrong
         pages.wrong.clear()
+
+
+def test_a_gateway_that_is_full_says_when_to_come_again(pages: Pages, logs: Path) -> None:
+    full = Behaviour(
+        status=429, body=b'{"error": {"message": "Too many.", "code": "busy"}}', headers={"retry-after": "70"}
+    )
+    with scripted(full) as upstream, gateway(upstream.url, log=logs / "full-upstream.log") as server:
+        page = pages.open(server)
+        send(page, n="2")
+        page.wait_for_selector("#failure:visible")
+        assert page.locator("#failure strong").text_content() == "Too much is asked for at the moment"
+        assert "It may be tried again in 70 s." in page.locator("#failure").text_content()
+        assert "429" in page.locator("#failure .facts").text_content()

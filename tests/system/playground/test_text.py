@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.fakes.upstream import Behaviour
 from tests.system.browser import picture
 from tests.system.playground.servers import gateway, scripted
-from tests.system.playground.window import Pages, ended, send, texts, view
+from tests.system.playground.window import Pages, begun, ended, send, texts, view
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
@@ -37,3 +37,28 @@ def test_no_script_of_the_page_can_make_markup_of_text(pages: Pages, logs: Path)
         assert page.locator("#status b").count() == 0
         said = [pages.wrong.pop() for _ in list(pages.wrong)]
         assert all("TrustedHTML" in one for one in said), said
+
+
+SELECTED = "getSelection().toString()"
+CHANGES = """(element) => {
+  globalThis.seen = [];
+  new MutationObserver((all) => seen.push(...all.map((one) => one.type)))
+    .observe(element, { childList: true, characterData: true, subtree: true });
+  getSelection().selectAllChildren(element);
+}"""
+
+
+def test_what_is_selected_stays_so_while_more_text_comes(pages: Pages, logs: Path) -> None:
+    says = Behaviour(hold_after=2, pieces=lambda seed: ["one ", "two ", "three ", "four"])
+    with scripted(says) as upstream, gateway(upstream.url, log=logs / "selected.log") as server:
+        page = pages.open(server)
+        send(page, n="2")
+        begun(page, 2)
+        text = page.locator(".choice .text").first
+        before = text.text_content()
+        text.evaluate(CHANGES)
+        upstream.go_on()
+        ended(page)
+        assert texts(page) == ["one two three four"] * 2
+        assert page.evaluate(SELECTED).startswith(before.strip())
+        assert set(page.evaluate("seen")) == {"characterData"}, "what is shown is added to, and not set again"

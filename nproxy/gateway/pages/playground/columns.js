@@ -15,6 +15,9 @@ const FINISHES = {
   "cut off": "No finish reason came: it may lack its end.",
 };
 
+const NOT_KEPT = "The history keeps no log probabilities.";
+const NONE_CAME = "No log probabilities came with this answer.";
+
 /** All columns of a run. own: what each choice has of its own, as the request says it. */
 export class Columns {
   #element;
@@ -65,10 +68,10 @@ class Column {
     set(this.#counts, countsOf(run, choice));
     set(this.#remark, choice.error ?? this.#likeness(run, choice, over, view));
     this.#reasoning.hidden = choice.reasoning === "" || view === "heat"; // its tokens are among the others
-    set(this.#thought, choice.reasoning);
+    grow(this.#thought, choice.reasoning);
     const shown = view === "differences" && !over ? "text" : view;
     if (shown !== this.#shown) this.#restart(shown);
-    if (shown === "text") set(this.#text, choice.text);
+    if (shown === "text") grow(this.#text, choice.text);
     else if (shown === "heat") this.#renderHeat(choice, over);
     else if (!this.#text.hasChildNodes()) this.#renderDifferences(run, choice);
   }
@@ -94,7 +97,7 @@ class Column {
     if (!over) return view === "differences" && this.#index === 0 ? "Differences are marked at the end." : "";
     const twin = run.choices.findIndex((other) => other.text === choice.text);
     if (choice.text !== "" && twin < this.#index) return `The same text as choice ${twin}.`;
-    if (view === "heat" && choice.entries.length === 0) return "No log probabilities came with this answer.";
+    if (view === "heat" && choice.entries.length === 0) return choice.counted > 0 ? NOT_KEPT : NONE_CAME;
     return view === "differences" && this.#index === 0 ? "The others are compared with this one." : "";
   }
 
@@ -127,6 +130,14 @@ export function made(name, className = "", text = "") {
   if (className) element.className = className;
   if (text) element.textContent = text;
   return element;
+}
+
+/** Let an element's text grow to `text`, which begins with what it has: what a reader has selected stays so. */
+function grow(element, text) {
+  const length = element.firstChild?.length ?? 0;
+  if (text.length === length) return;
+  if (length === 0) element.append(text);
+  else element.firstChild.appendData(text.slice(length));
 }
 
 /** Give an element its text, if it has another one. */

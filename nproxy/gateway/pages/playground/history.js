@@ -7,12 +7,14 @@ export const MOST_CHARACTERS = 1_000_000;
 const ENTRIES = "nproxy.history.1";
 const WANTED = "nproxy.history.wanted";
 
-/** The requests of before, the newest first. storage: as storage.js makes it. */
+/** The requests of before, the newest first. storage: as storage.js makes it; sound: whether something is an entry. */
 export class History {
   #storage;
+  #sound;
 
-  constructor(storage) {
+  constructor(storage, sound) {
     this.#storage = storage;
+    this.#sound = sound;
   }
 
   /** Whether anything is kept. */
@@ -22,15 +24,15 @@ export class History {
 
   /** Keep no more, and forget what there is; or keep again. */
   set wanted(wanted) {
+    if (!wanted) this.clear(); // first: a full storage takes no word more
     this.#storage.write(WANTED, wanted ? "yes" : "no");
-    if (!wanted) this.clear();
   }
 
-  /** All that is kept: `[{at, values, run}, ...]`. */
+  /** All that is kept and sound: `[{at, values, run}, ...]`. */
   get entries() {
     try {
       const kept = JSON.parse(this.#storage.read(ENTRIES) ?? "[]");
-      return Array.isArray(kept) ? kept : [];
+      return Array.isArray(kept) ? kept.filter(this.#sound) : [];
     } catch {
       return [];
     }

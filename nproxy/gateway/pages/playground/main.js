@@ -1,6 +1,8 @@
 // The page: what is pressed, what is sent, what is shown.
 
 import { Columns, made, set } from "./columns.js";
+import { Draft } from "./draft.js";
+import { isEntry, isValues } from "./entries.js";
 import { Form } from "./form.js";
 import { Tip, legend } from "./heat.js";
 import { History } from "./history.js";
@@ -16,11 +18,13 @@ const $ = (id) => document.getElementById(id);
 const KEY = "nproxy.key";
 const tab = storage(() => sessionStorage); // the key is gone with it
 const [FIRST_WAIT, LAST_WAIT] = [1_000, 60_000]; // milliseconds
+const LEFT = "The page was left while an answer was under way: that was stopped, and what had come is gone.";
 const narrow = matchMedia("(max-width: 50rem)");
 const form = new Form($("form"));
 const columns = new Columns($("columns"));
 const tip = new Tip($("tip"), $("columns"));
-const history = new History(storage(() => localStorage));
+const history = new History(storage(() => localStorage), isEntry);
+const draft = new Draft(tab, isValues);
 const past = new Past(history, reopen);
 let run = null; // what is shown
 let request = null; // the AbortController of what is under way
@@ -195,7 +199,11 @@ function onKey(event) {
 }
 
 function start() {
-  form.values = { ...DEFAULTS, ...history.entries[0]?.values };
+  const { values, running } = draft.last;
+  form.values = { ...DEFAULTS, ...(values ?? history.entries[0]?.values) };
+  if (running) set($("status"), LEFT);
+  $("form").addEventListener("input", () => draft.keep(form.values, false));
+  addEventListener("pagehide", () => draft.keep(form.values, request !== null));
   $("legend").append("Probability ", ...legend());
   $("form").addEventListener("submit", (event) => {
     event.preventDefault();

@@ -14,6 +14,7 @@ export class Past {
     this.#reopen = reopen;
     $("history-wanted").addEventListener("change", ({ target }) => {
       history.wanted = target.checked;
+      target.checked = history.wanted; // a browser that keeps nothing keeps no wish
       this.#list();
     });
     $("history-clear").addEventListener("click", () => {

@@ -40,7 +40,7 @@ export const streaming = (body) => ({ ...body, stream: true, stream_options: { i
 
 /** What each of the n choices has of its own. */
 export const overrides = (values) =>
-  Array.from({ length: Number(values.n) }, (_, index) => numbers(values.each[index] ?? {}, EACH));
+  Array.from({ length: Math.min(Number(values.n), MOST_CHOICES) }, (_, index) => numbers(values.each[index] ?? {}, EACH));
 
 function numbers(values, names) {
   const said = names.filter((name) => values[name]); // texts: "0" is said

@@ -1,12 +1,18 @@
 // A request as something to paste. The key is never in it: it is read from the environment.
 
 const KEY = "NPROXY_API_KEY";
+const LONGEST = 131_071; // bytes of one argument on Linux (MAX_ARG_STRLEN), less the one that ends it
 
-/** As a command for a POSIX shell. `v1` is the API's base URL, `keyed` whether a key goes with it. */
+/**
+ * As a command for a POSIX shell. `v1` is the API's base URL, `keyed` whether a key goes with it. A body that is too long
+ * for an argument goes through standard input, without the sign that interactive shells read as history.
+ */
 export function curl(body, v1, keyed) {
   const lines = [`curl ${quoted(`${v1}/chat/completions`)}`, `  -H 'content-type: application/json'`];
   if (keyed) lines.push(`  -H "authorization: Bearer $${KEY}"`);
-  return [...lines, `  -d ${quoted(JSON.stringify(body, null, 2))}`].join(" \\\n") + "\n";
+  const json = JSON.stringify(body, null, 2);
+  if (new TextEncoder().encode(json).length <= LONGEST) return told([...lines, `  -d ${quoted(json)}`]);
+  return `${told([...lines, "  --data-binary @- <<'JSON'"])}${json.replaceAll("!", "\\u0021")}\nJSON\n`;
 }
 
 /** As a program with OpenAI's Python library. */
@@ -25,6 +31,7 @@ export function python(body, v1, keyed) {
   ].join("");
 }
 
+const told = (lines) => `${lines.join(" \\\n")}\n`;
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /** A JSON value in Python's spelling. JSON's strings and numbers are Python's, too. */

@@ -1,0 +1,45 @@
+// What an entry of the history must be before anything is made of it: other pages of this origin can write there, too.
+
+import { EACH } from "./request.js";
+
+const text = (value) => typeof value === "string";
+const number = (value) => Number.isFinite(value);
+const orNull = (check) => (value) => value === null || check(value);
+const orNone = (check) => (value) => value === undefined || check(value);
+const listOf = (check) => (value) => Array.isArray(value) && value.every(check);
+const shape = (fields) => (value) =>
+  typeof value === "object" && value !== null && Object.entries(fields).every(([name, check]) => check(value[name]));
+
+const TEXTS = ["model", "system", "prompt", "n", "temperature", "top_p", "max_tokens", "seed", "top_logprobs"];
+
+const isEach = shape(Object.fromEntries(EACH.map((name) => [name, orNone(text)])));
+const isChoice = shape({
+  text,
+  reasoning: text,
+  entries: listOf(() => false), // none is kept
+  counted: number,
+  pieces: number,
+  finish: orNull(text),
+  error: orNull(text),
+  first: orNull(number),
+  last: orNull(number),
+});
+const isRun = shape({
+  choices: listOf(isChoice),
+  usage: orNull(shape({ prompt_tokens: number, completion_tokens: number })),
+  started: number,
+  ended: number,
+  answered: shape({ mode: orNone(orNull(text)), upstream: orNone(orNull(text)), legs: orNone(orNull(text)) }),
+  state: text,
+});
+
+/** Whether these are values that the form can show. */
+export const isValues = shape({
+  ...Object.fromEntries(TEXTS.map((name) => [name, text])),
+  logprobs: (value) => typeof value === "boolean",
+  each: listOf(isEach),
+});
+
+/** Whether this is an entry as the page writes them: `{at, values, run}`, with as many choices as were asked for. */
+export const isEntry = (value) =>
+  shape({ at: number, values: isValues, run: isRun })(value) && value.run.choices.length === Number(value.values.n);
