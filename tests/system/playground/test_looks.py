@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.fakes.upstream import Behaviour
 from tests.real.processes import Server
 from tests.system.browser import picture
-from tests.system.playground.window import CONTRAST, LINE, PHONE, Pages, ended, send, view
+from tests.system.playground.servers import gateway, scripted
+from tests.system.playground.window import CONTRAST, LINE, PHONE, Pages, begun, ended, send, view
 
 
 @pytest.mark.model
@@ -57,3 +61,54 @@ def test_on_a_phone(pages: Pages, engine_road: Server) -> None:
     box = page.locator("#tip").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= PHONE["width"]
     picture(page, "phone-answers")
+
+
+def test_every_shade_can_be_read(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "shades.log") as server:
+        page = pages.open(server, color_scheme="light")
+        send(page, n="2")
+        ended(page)
+        view(page, "Probabilities")
+        for theme in ("light", "dark"):
+            page.click("#theme")
+            assert page.get_attribute("html", "data-theme") == theme
+            shades = page.locator("#legend .token")
+            grounds = shades.evaluate_all("(all) => all.map((one) => getComputedStyle(one).backgroundColor)")
+            assert len(set(grounds)) == 5
+            assert page.evaluate(CONTRAST) == [], f"WCAG AA in {theme}"
+
+
+def test_a_finish_reason_looks_like_no_button(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "finish.log") as server:
+        page = pages.open(server)
+        send(page, n="1")
+        ended(page)
+        look = "(element) => [getComputedStyle(element).borderStyle, getComputedStyle(element, '::before').content]"
+        assert page.locator(".choice .finish").evaluate(look) == ["none", '"finish: "']
+
+
+def test_answers_come_to_the_top_of_a_phone(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour(hold_after=2)) as upstream, gateway(upstream.url, log=logs / "phone-top.log") as server:
+        page = pages.open(server, viewport=PHONE, device_scale_factor=2, has_touch=True, is_mobile=True)
+        page.locator("#send").tap()
+        begun(page, 4)
+        page.wait_for_timeout(300)  # a scroll may be under way
+        assert abs(page.locator("#answers").bounding_box()["y"]) < 2
+        assert page.locator("#stop").bounding_box()["y"] < PHONE["height"]
+        picture(page, "phone-streaming")
+        upstream.go_on()
+        ended(page)
+
+
+def test_forced_colors_show_what_is_chosen_and_how_likely(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "forced.log") as server:
+        page = pages.open(server, forced_colors="active")
+        send(page, n="2")
+        ended(page)
+        view(page, "Probabilities")
+        ground = "(all) => all.map((one) => getComputedStyle(one).backgroundColor)"
+        text, chosen, _ = page.locator("#views span").evaluate_all(ground)
+        assert text != chosen
+        lines = "(all) => all.map((one) => getComputedStyle(one).textDecoration)"
+        assert len(set(page.locator("#legend .token").evaluate_all(lines))) == 5
+        picture(page, "forced-colors")
