@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.upstream import Behaviour
 from tests.real.processes import Server
 from tests.system.browser import picture
-from tests.system.playground.servers import asked, said
+from tests.system.playground.servers import asked, gateway, said, scripted
 from tests.system.playground.window import Pages
 from tests.system.tools import NODE, needed
 
@@ -47,6 +48,20 @@ def test_where_there_is_no_clipboard_the_text_is_shown(pages: Pages, engine_road
     page.click("#copy-curl")
     assert page.input_value("#paste-text").startswith(f"curl '{engine_road.v1}/chat/completions'")
     picture(page, "paste")
+
+
+def test_a_request_that_is_too_long_for_an_argument_is_copied_all_the_same(pages: Pages, logs: Path) -> None:
+    with scripted(Behaviour()) as upstream, gateway(upstream.url, log=logs / "long.log") as server:
+        page = pages.open(server, permissions=["clipboard-read", "clipboard-write"])
+        for prompt in ("é!'$HOME\nJSON\n" + "é " * 50_000, "x" * 130_000):
+            page.locator("[name=prompt]").evaluate("(field, text) => { field.value = text }", prompt)
+            page.click("#copy-curl")
+            page.wait_for_selector("#copy-curl:has-text('Copied')")
+            command = page.evaluate("navigator.clipboard.readText()")
+            done = subprocess.run(["/bin/sh"], input=command, capture_output=True, text=True, timeout=60, check=True)
+            assert len(json.loads(done.stdout)["choices"]) == 4, done.stdout
+            assert upstream.calls[-1].body["messages"][-1]["content"] == prompt
+            page.wait_for_selector("#copy-curl:has-text('Copy as curl')")
 
 
 BODIES: list[dict[str, Any]] = [
