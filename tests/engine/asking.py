@@ -78,7 +78,9 @@ async def streamed(client: httpx.AsyncClient, **fields: Any) -> Folded:
 def folded(lines: list[str]) -> Folded:
     """Put the lines of a stream together; nothing may follow `[DONE]`."""
     whole = Folded()
-    for line in filter(None, lines):
+    for line in lines:
+        if not line or line.startswith(":"):  # the blank line behind an event, and a sign of life on a slow machine
+            continue
         assert not whole.done, line
         data = line.removeprefix("data: ")
         if data == "[DONE]":
