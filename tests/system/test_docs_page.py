@@ -61,6 +61,33 @@ def test_a_chat_can_be_tried(page: Any, engine_road: Server) -> None:
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
 
 
+HEIGHT = 4000
+"""Pixels that an operation may take when it is open; it was more than 10,000 where each error told all."""
+
+
+def test_what_all_have_alike_is_folded(page: Any, engine_road: Server) -> None:
+    page.goto(f"{engine_road.url}/docs")
+    page.wait_for_selector("#operations-tag-Passed_through[data-is-open=false]")
+    page.wait_for_selector("#operations-tag-Generate[data-is-open=true]")
+    page.click(f"{CHAT} .opblock-summary-control")
+    errors = page.locator(f"{CHAT} .responses-table tr.response[data-code^='4']")
+    errors.first.wait_for()
+    assert errors.locator("table.headers").count() == 0
+    assert page.locator(CHAT).bounding_box()["height"] < HEIGHT
+    picture(page, "docs-folded", full_page=True)
+    page.get_by_role("button", name="Body and headers of 429").click()
+    unfolded = page.locator(f"{CHAT} tr.response[data-code='429']")
+    unfolded.locator("table.headers").wait_for()
+    assert "overloaded" in unfolded.text_content()
+    assert "chatcmpl-" in page.locator(f"{CHAT} tr.response[data-code='200']").text_content()
+
+
+def test_a_link_to_what_is_folded_opens_it(page: Any, engine_road: Server) -> None:
+    page.goto(f"{engine_road.url}/docs#/Passed%20through/createEmbedding")
+    page.wait_for_selector("#operations-tag-Passed_through[data-is-open=true]")
+    page.wait_for_selector("[id='operations-Passed through-createEmbedding'].is-open, .opblock.is-open")
+
+
 def test_a_key_can_be_shown(page: Any, engine_road: Server, logs: Path) -> None:
     with nproxy("--upstream", engine_road.v1, "--api-key", KEY, log=logs / "docs-key.log") as gateway:
         page.goto(f"{gateway.url}/docs")

@@ -1,5 +1,8 @@
 // The reference: Swagger UI (below swagger-ui/, as it was published) over this gateway's own document.
 
+import { foldedErrors } from "./fold.js";
+
+const PASSED = "Passed through"; // the tag of paths of which little is told, and there are many
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function paint() {
@@ -9,7 +12,9 @@ function paint() {
 dark.addEventListener("change", paint);
 paint();
 
-globalThis.SwaggerUIBundle({
+const linked = decodeURIComponent(location.hash).startsWith(`#/${PASSED}`);
+
+const reference = globalThis.SwaggerUIBundle({
   url: new URL("openapi.json", document.baseURI).href,
   dom_id: "#reference",
   deepLinking: true,
@@ -17,5 +22,7 @@ globalThis.SwaggerUIBundle({
   defaultModelExpandDepth: 2,
   displayRequestDuration: true,
   tryItOutEnabled: true,
+  plugins: [foldedErrors],
+  onComplete: () => linked || reference.layoutActions.show(["operations-tag", PASSED], false),
   validatorUrl: null, // nothing is sent to anybody else
 });
