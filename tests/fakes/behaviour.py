@@ -43,6 +43,8 @@ class Behaviour:
     usage: bool | Callable[[list[int]], dict[str, Any]] = True  # from the seeds of the call's choices
     role: bool = True  # streams begin with a role chunk
     done: bool = True
+    behind_done: bytes = b""  # what leaves together with `[DONE]`
+    close: asyncio.Event | None = None  # wait for this before the end of a stream in which all is said
     hold: asyncio.Event | None = None  # wait for this before the head
     hold_after: int | None = None  # wait for `go_on` after so many chunks
     go_on: asyncio.Event = field(default_factory=asyncio.Event)

@@ -34,6 +34,10 @@ from tests.fakes.behaviour import MODEL, Behaviour, words
 
 __all__ = ["MODEL", "Behaviour", "FakeUpstream", "Seen", "raw_server", "words"]
 
+BACKLOG = 4096
+"""Connections that may wait to be accepted. Tests open hundreds at once from the same event loop, and what finds no
+room is tried again by the kernel after a second, then two, until the gateway gives the connection up."""
+
 
 @dataclass
 class Seen:
@@ -122,9 +126,9 @@ class FakeUpstream:
             return http()
 
         if self.unix:
-            self._server = await loop.create_unix_server(connection, self.unix)
+            self._server = await loop.create_unix_server(connection, self.unix, backlog=BACKLOG)
         else:
-            self._server = await loop.create_server(connection, self.host, self.port, ssl=self.tls)
+            self._server = await loop.create_server(connection, self.host, self.port, ssl=self.tls, backlog=BACKLOG)
             self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -246,7 +250,9 @@ class FakeUpstream:
                 chunk if isinstance(chunk, bytes) else behaviour.frame(json.dumps(chunk, ensure_ascii=False).encode())
             )
         if behaviour.done:
-            await send(behaviour.frame(b"[DONE]"))
+            await send(behaviour.frame(b"[DONE]") + behaviour.behind_done)
+        if behaviour.close is not None:
+            await behaviour.close.wait()
         await response.write_eof(bytes(kept))
         return response
 
