@@ -91,7 +91,9 @@ class Conduct:
         )
 
         self._losses = Losses(partial=settings.partial and plan.n <= request.n)  # of fewer, the best are not the best
-        self._gathering = self._draining = False
+        self._gathering = False
+        self._said_all: list[int] = []  # legs that did so in the events that are read now
+        self._draining: set[int] = set()
         self._over = False
         self._outlet = Outlet(settings.ping_seconds)
         self._commands: list[Command] = []
@@ -131,6 +133,8 @@ class Conduct:
                     self._timer(event.name)
                 case _:
                     assert_never(event)
+        if self._said_all:
+            self._drain()
         return self._decided()
 
     # ---- what legs say
@@ -145,7 +149,8 @@ class Conduct:
             self._faulty(run, fault.failure)
             return
         if written is None:
-            self._drain_if_all_said()
+            if self._merge.strand(event.leg).said_all:
+                self._said_all.append(event.leg)
             return
         if run.state is LegState.CALLED:
             self._spoke(run)
@@ -245,17 +250,17 @@ class Conduct:
                 self._outlet.write(PING)
         elif kind == "ping":
             self._commands += self._outlet.tick()
-        elif kind == "drain":
-            for run in self._roster.callers():
-                self._commands.append(CancelLeg(run.leg.number))
-                self._ended(run)
+        elif kind == "drain" and (caller := self._roster.calling(int(number))):
+            self._commands.append(CancelLeg(caller.leg.number))
+            self._ended(caller)
 
-    def _drain_if_all_said(self) -> None:
-        """When every leg has said all, none may hold up the end by not closing."""
-        said = [] if self._draining else [run.leg.number for run in self._roster.callers()]
-        if said and len(said) == self._roster.unsettled and all(self._merge.strand(leg).said_all for leg in said):
-            self._draining = True
-            self._commands.append(SetTimer("drain", _DRAIN_SECONDS))
+    def _drain(self) -> None:
+        """A leg that has said all may hold up neither the end nor, in its place, one that waits, by not closing."""
+        for number in self._said_all:
+            if number not in self._draining and self._roster.calling(number):
+                self._draining.add(number)
+                self._commands.append(SetTimer(f"drain:{number}", _DRAIN_SECONDS))
+        self._said_all.clear()
 
     # ---- what follows
 

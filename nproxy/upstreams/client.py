@@ -222,7 +222,7 @@ class Client:
                 return
             if not events:
                 continue  # half an event, or a comment, which satisfies no deadline
-            if events[-1].data == _DONE:
+            if events[-1].data == _DONE or (len(events) > 1 and any(event.data == _DONE for event in events)):
                 done, idle = True, AFTER_DONE_SECONDS
             watchdog.watch(inf)  # while the client is slow, the upstream is not to blame
             yield batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nproxy.choices.capability import Capability
+from nproxy.choices.commands import CallEnded, CancelLeg
 from nproxy.choices.events import FailureKind, LegBody, LegChunk, LegEnded
 from nproxy.openai.dialect import Dialect
 from tests.choices.tutil import (
@@ -150,8 +151,9 @@ def test_an_upstream_that_does_not_close_after_done_holds_nothing_up() -> None:
     play = Play(chat(n=2, stream=True))
     play.streams(0)
     play.says(1, delta("x", finish="stop"), DONE, DONE)
-    assert play.timers["drain"] < 1
-    play.fires("drain")
+    assert play.timers["drain:1"] < 1
+    play.says(1, DONE)
+    play.fires("drain:1")
     assert play.finish == "ok"
 
 
@@ -160,27 +162,33 @@ def test_nor_does_it_when_legs_that_wait_will_never_be_called() -> None:
     play.says(0, delta("x"))
     play.fails(0, FailureKind.CUT)
     play.says(1, delta("x", finish="stop"), DONE)
-    play.fires("drain")
+    play.fires("drain:1")
     assert play.finish == "cut"
 
 
-def test_but_not_before_every_leg_has_said_all() -> None:
-    play = Play(chat(n=2, stream=True))
-    play.says(0, delta("x", finish="stop"), DONE)
-    play.says(1, delta("x"))
-    assert "drain" not in play.timers
-    play.says(1, delta("y", finish="stop"), DONE)
-    assert "drain" in play.timers
-
-
-def test_nor_before_every_leg_is_called() -> None:
+def test_nor_does_it_hold_up_a_leg_that_waits_for_its_place() -> None:
     play = Play(chat(n=3, stream=True), Capability(parallel=2))
-    for leg in (0, 1):
-        play.says(leg, delta("x", finish="stop"), DONE)
-    assert "drain" not in play.timers
-    play.ends(0)
-    play.says(2, delta("y"))
-    assert "drain" not in play.timers
+    play.says(0, delta("x"))
+    play.says(1, delta("x", finish="stop"), DONE)
+    assert 2 not in play.open
+    play.fires("drain:1")
+    assert [*play.open] == [0, 2]
+    play.says(0, delta("y", finish="stop"), DONE)
+    assert play.ends(1) == [], "it was over"
+    play.fires("drain:0")
+    play.streams(2)
+    assert play.finish == "ok"
+    assert [ended.failure for ended in play.of(CallEnded)] == [None] * 3
+
+
+def test_a_leg_that_closes_by_itself_is_not_waited_for() -> None:
+    play = Play(chat(n=3, stream=True), Capability(parallel=2))
+    play.gets(LegChunk(0, delta("x", finish="stop")), LegChunk(0, DONE), LegEnded(0))
+    play.says(1, delta("x", finish="stop"), DONE)
+    play.ends(1)
+    assert set(play.timers) == {"headers", "ping", "drain:1"}
+    play.fires("drain:1")
+    assert [*play.open] == [2] and not play.of(CancelLeg)
 
 
 def test_D15_a_stalled_leg_delays_no_sibling() -> None:

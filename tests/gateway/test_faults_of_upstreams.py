@@ -167,6 +167,23 @@ async def test_mid_stream_one_leg_a_hundred_times_slower(start: Start, upstream:
     assert finished == 3
 
 
+@pytest.mark.parametrize("behind", [b"", b"data: null\n\n"], ids=["nothing behind it", "an event behind it"])
+async def test_mid_stream_done_but_not_closed(start: Start, upstream: FakeUpstream, behind: bytes) -> None:
+    """What has said its last word gives its place to who waits, while its sibling goes on."""
+    gateway = await start(parallel=2)
+    open_ended = Behaviour(behind_done=behind, close=asyncio.Event())
+    going = Behaviour(hold_after=2)
+    upstream.script(open_ended, going)
+    asked = asyncio.create_task(gateway.stream(n=3))
+    async with asyncio.timeout(30):  # half a second; the idle limit would be a minute or more
+        await upstream.until(lambda: len(upstream.calls) == 3, 30)
+        assert upstream.calls[1].closed is None, "the sibling goes on"
+        assert (await gateway.ask()).status_code == 200, "another request's"
+        going.go_on.set()
+        answer = await asked
+    assert answer.done and answer.finishes == {index: ["stop"] for index in range(3)}
+
+
 # ---- a real server is killed, or stopped
 
 

@@ -330,12 +330,16 @@ async def test_N1_response(caller: Caller) -> None:
     assert failure.message == "The upstream's answer did not come in time."
 
 
-async def test_a_stream_left_open_after_done_has_ended(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("behind", [b"", b"data: 2\n\n"])
+async def test_a_stream_left_open_after_done_has_ended(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, behind: bytes
+) -> None:
     monkeypatch.setattr(client_module, "AFTER_DONE_SECONDS", 0.05)
 
     async def lingers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\ndata: [DONE]\n\n")
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+        writer.write(head + b"data: 1\n\ndata: [DONE]\n\n" + behind)
         await reader.read()
 
     async with raw_server(lingers) as url:
