@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from nproxy import config
 from nproxy.choices.events import Failure
+from nproxy.choices.retry import LOOP_DETECTED
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.health import Looks
@@ -176,12 +177,12 @@ class Gate:
 
         status: of the answer, None where none came. A replica that comes up again is tried at once.
         """
-        return self._settled(replica, changed=replica.looks.ended(well=_well(status), answered=status is not None))
+        return self._settled(replica, changed=replica.looks.ended(well=_well(status), answered=_answered(status)))
 
     def told(self, replica: Replica, status: int | None, began: float, jitter: float) -> bool:
         """Take what another process of this gateway saw; as `looked`. began, jitter: see `Looks.told`."""
-        answered = status is not None
-        return self._settled(replica, changed=replica.looks.told(began, jitter, well=_well(status), answered=answered))
+        changed = replica.looks.told(began, jitter, well=_well(status), answered=_answered(status))
+        return self._settled(replica, changed=changed)
 
     def _settled(self, replica: Replica, *, changed: bool) -> bool:
         if not changed:
@@ -210,3 +211,8 @@ class Gate:
 
 def _well(status: int | None) -> bool:
     return status is not None and status < 500
+
+
+def _answered(status: int | None) -> bool:
+    """Whether somebody else answered: one that leads back to who looks has nobody behind it."""
+    return status is not None and status != LOOP_DETECTED

@@ -246,7 +246,10 @@ class Upstream:
         return {"fields": {"upstream": self.name, "replica": replica.label, "why": why}}
 
     async def answers(self) -> bool:
-        """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded."""
+        """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded.
+
+        A replica that is this gateway, or leads back to it, answers nothing.
+        """
         if self.name == ENGINE_UPSTREAM:
             return bool(await self.document("/health", LIST_SECONDS))
         looks = [replica.looks.answered for replica in self.gate.replicas] if self.watched else []
@@ -254,10 +257,11 @@ class Upstream:
             return any(looks)
         for replica in self.gate.replicas:
             try:
-                await self._get_models(replica)
+                status, _ = await self._get_models(replica)
             except ForwardError:
                 continue
-            return True
+            if status != LOOP_DETECTED:
+                return True
         return False
 
     async def document(self, target: str, seconds: float) -> bytes:

@@ -94,6 +94,18 @@ async def test_a_look_at_oneself_shows_that_one_is_down() -> None:
         assert [(await gateway.ask()).status_code for _ in range(4)] == [200] * 4 and not itself.begun
 
 
+@pytest.mark.parametrize("interval", [None, 0.05], ids=["asked", "looked at"])
+async def test_whoever_has_only_itself_is_not_ready(interval: float | None) -> None:
+    """Its own 508 is no answer, neither where it is asked for one nor where looks have shown it."""
+    down = "http://127.0.0.1:9/v1"
+    async with gateways(lambda url: {"upstreams": [upstream(url, down, health={"interval": interval})]}) as (gateway,):
+        replicas = gateway.app.upstreams.all[0].gate.replicas
+        async with asyncio.timeout(20):
+            while interval and any(one.looks.answered is None for one in replicas):
+                await asyncio.sleep(0.02)
+            assert (await gateway.client.get("/ready")).status_code == 503
+
+
 async def test_who_sent_it_on_before_is_kept(upstream: FakeUpstream) -> None:
     """Via grows at its end, one line for each hop, so that other gateways find their loops too."""
     async with gateway_for({"upstreams": [{"name": "u", "replicas": [upstream.url], "n": "fanout"}]}) as gateway:
