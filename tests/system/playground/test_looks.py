@@ -112,3 +112,17 @@ def test_forced_colors_show_what_is_chosen_and_how_likely(pages: Pages, logs: Pa
         lines = "(all) => all.map((one) => getComputedStyle(one).textDecoration)"
         assert len(set(page.locator("#legend .token").evaluate_all(lines))) == 5
         picture(page, "forced-colors")
+
+
+@pytest.mark.model
+def test_the_scene_of_the_readme(pages: Pages, engine_road: Server) -> None:
+    """Its picture is docs/images/playground.png."""
+    page = pages.open(
+        engine_road, viewport={"width": 1440, "height": 690}, device_scale_factor=1.25, color_scheme="light"
+    )
+    send(page, prompt=LINE, n="4", seed="11", max_tokens="120", top_logprobs="5")
+    ended(page)
+    view(page, "Probabilities")
+    page.locator(".choice").nth(1).locator(".token.shade-3, .token.shade-4").nth(1).hover()
+    assert page.is_visible("#tip")
+    picture(page, "playground")
