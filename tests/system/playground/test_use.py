@@ -62,13 +62,16 @@ def test_the_table_of_alternatives_goes_with_its_token(pages: Pages, logs: Path)
         send(page, n="1")
         ended(page)
         view(page, "Probabilities")
-        for go in (lambda: view(page, "Text"), lambda: send(page)):
-            page.locator(".choice .token").first.focus()
-            assert page.is_visible("#tip")
-            go()
-            ended(page)
-            assert not page.is_visible("#tip")
-            view(page, "Probabilities")
+        page.focus("[name=prompt]")
+        page.locator(".choice .token").first.hover()
+        assert page.is_visible("#tip")
+        gone = """() => {
+          document.querySelector("[name=prompt]").dispatchEvent(
+            new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true, bubbles: true, cancelable: true }));
+          return document.querySelector("#tip").hidden;
+        }"""
+        assert page.evaluate(gone), "at once, and not when the pointer moves"
+        ended(page)
 
 
 EDGES = """(element) => {
