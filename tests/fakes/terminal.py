@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import re
+import signal
 import struct
 import sys
 import termios
@@ -61,6 +62,12 @@ class Terminal:
         self._news.set()
 
 
+def _at_a_terminal() -> None:
+    """In the new process: it leads its session, and Ctrl-C works, though tests run in the background may ignore it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @asynccontextmanager
 async def terminal(*argv: str, columns: int = 120, lines: int = 40, **environ: str) -> AsyncIterator[Terminal]:
     """Run a program at a terminal of this size; it is killed where it has not ended by then."""
@@ -74,7 +81,7 @@ async def terminal(*argv: str, columns: int = 120, lines: int = 40, **environ: s
         stderr=its,
         env={**kept, "TERM": "xterm-256color", **environ},
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=_at_a_terminal,
     )
     os.close(its)
     screen = Terminal(process, ours)
