@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -70,12 +70,6 @@ class Prometheus:
         count = "min(count_over_time(up[1h]) and up == 1)"
         wanted = sum(self.values(count)) + times
         wait_for(lambda: sum(self.values(count)) >= wanted, seconds=PATIENCE, what=f"{times} scrapes")
-
-    def until_alerted(self, names: set[str]) -> None:
-        """Wait until each of these alerts fires, or would if it went on for so long as it waits."""
-        with suppress(AssertionError):  # what is missing is known afterwards only
-            wait_for(lambda: self.alerts() >= names, seconds=PATIENCE, what="all alerts")
-        assert names - self.alerts() == set(), "not alerted"
 
     def alerts(self) -> set[str]:
         """The names of alerts that fire, or would if it went on for so long as they wait."""
