@@ -179,8 +179,8 @@ def test_wrong_words(words: tuple[str, ...]) -> None:
     wrong(*words)
 
 
-SHORTER = {"60": "0.1", "120": "0.1"}
-"""Seconds of an example, and those that its test takes."""
+SHORTER = {"60": "0.1", "120": "0.1", "5": "500"}
+"""Seconds and requests per second of an example, and those that its test takes."""
 
 
 async def test_the_examples_of_the_help_run(tmp_path: Path) -> None:
