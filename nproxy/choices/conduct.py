@@ -154,7 +154,7 @@ class Conduct:
             return
         if run.state is LegState.CALLED:
             self._spoke(run)
-        if self._warming.waits_for(event.leg) and self._merge.strand(event.leg).generated:
+        if event.leg in self._warming.waiting and self._merge.strand(event.leg).generated:
             self._roster.release(self._warming.release(event.leg))
         if written:
             self._outlet.write(written)
@@ -265,18 +265,24 @@ class Conduct:
     # ---- what follows
 
     def _decided(self) -> list[Command]:
-        """Open what may be opened, end what is at its end, and hand over the commands."""
+        """Decide where anything has changed that may decide something, and hand over the commands."""
         if not self._over:
-            if self._doomed:
-                self._roster.drop_idle(keep=self._goes_on)
-            self._open_waiting()
-            if self._doomed:
-                self._wind_up()
-            elif self._roster.unsettled == 0:
-                self._succeed()
+            if self._roster.changed or self._losses:
+                self._decide()
+                self._roster.changed = False
             self._flush()
         commands, self._commands = self._commands, []
         return commands
+
+    def _decide(self) -> None:
+        """Open what may be opened, end what is at its end."""
+        if self._doomed:
+            self._roster.drop_idle(keep=self._goes_on)
+        self._open_waiting()
+        if self._doomed:
+            self._wind_up()
+        elif self._roster.unsettled == 0:
+            self._succeed()
 
     def _open_waiting(self) -> None:
         one_at_a_time = self._recovery.one_at_a_time
@@ -299,7 +305,8 @@ class Conduct:
         return (("x-nproxy-mode", mode), ("x-nproxy-legs", str(legs)))
 
     def _flush(self) -> None:
-        self._commands += self._outlet.flush()
+        if (emit := self._outlet.flush()) is not None:
+            self._commands.append(emit)
         for notes in (self._merge.notes, self._recovery.notes):
             if notes:
                 self._commands.extend(notes)

@@ -34,13 +34,15 @@ class Outlet:
         self._silent = True
         return [self._next_tick()]
 
-    def flush(self) -> list[Command]:
-        """End the turn."""
+    def flush(self) -> Emit | None:
+        """End the turn; None where nothing leaves."""
+        if not self._writes:
+            return None
         writes, self._writes = self._writes, []
-        if not writes or not self.begun:
-            return []
+        if not self.begun:
+            return None
         self._silent = False
-        return [Emit(b"".join(writes))]
+        return Emit(writes[0] if len(writes) == 1 else b"".join(writes))
 
     def _next_tick(self) -> SetTimer:
         return SetTimer("ping", self._half_a_ping)

@@ -33,6 +33,8 @@ class Run:
 class Roster:
     """All legs of a request, by number. calls: legs that hold a call. unsettled: legs in no final state.
 
+    changed: a leg has moved, or waits now; who decides by that takes it back.
+
     seed: the client's. draw: gives random seeds, None where the upstream takes none. held: numbers of legs that wait
     until they are released.
     """
@@ -47,6 +49,7 @@ class Roster:
     ) -> None:
         self.calls = 0
         self.unsettled = 0
+        self.changed = True
         self._seed = seed
         self._draw = draw
         self._runs: dict[int, Run] = {}
@@ -78,13 +81,14 @@ class Roster:
     def move(self, run: Run, signal: Signal) -> None:
         """Let a leg change its state."""
         before, run.state = run.state, step(run.state, signal)
+        self.changed = True
         self.calls += (run.state in HOLDS_A_CALL) - (before in HOLDS_A_CALL)
         self.unsettled -= run.state in FINAL
 
     def resume(self, run: Run) -> None:
         """End a leg's pause: it waits for its turn again."""
         self.move(run, Signal.RESUME)
-        heapq.heappush(self._queue, run.leg.number)
+        self._call_in_turn(run.leg.number)
 
     def again(self, run: Run, signal: Signal = Signal.PAUSE) -> None:
         """Let a leg be called once more, as soon as it is its turn."""
@@ -110,7 +114,7 @@ class Roster:
         """Let legs that were held wait for their turn."""
         for number in numbers:
             if self._runs[number].state is LegState.WAITING:
-                heapq.heappush(self._queue, number)
+                self._call_in_turn(number)
 
     def next_waiting(self, parallel: int | None) -> Run | None:
         """The next leg to call, None where none waits or `parallel` calls are open; the caller opens it."""
@@ -140,4 +144,8 @@ class Roster:
             self._runs[leg.number] = Run(leg)
             self.unsettled += 1
             if leg.number not in held:
-                heapq.heappush(self._queue, leg.number)
+                self._call_in_turn(leg.number)
+
+    def _call_in_turn(self, number: int) -> None:
+        heapq.heappush(self._queue, number)
+        self.changed = True
