@@ -13,7 +13,7 @@ pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --c
 pins := pyproject.toml requirements/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-system docs dashboards kernels conformance-mutations fuzz soak compatibility lint format clean
+.PHONY: help serve test test-system docs dashboards kernels conformance-mutations fuzz soak bench-gateway compatibility lint format clean
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
@@ -48,6 +48,9 @@ fuzz: $(VENV)/.dev  ## Decode and merge a million streams, parse as many request
 
 soak: $(VENV)/.dev  ## All load bars in their long forms, one after the other; write bench/results/load/ and docs/load.md (an hour)
 	$(bin)/python -m bench.load all
+
+bench-gateway: $(VENV)/.dev  ## The gateway beside other gateways, which are installed first (a C compiler is needed): docs/performance.md
+	$(bin)/python -m bench.gateway $(ARGS)
 
 compatibility: $(VENV)/.dev  ## Install real servers (a compiler is needed), probe them, play the cases, write docs/compatibility.md
 	$(bin)/python -m tests.compatibility $(ARGS)

@@ -30,25 +30,7 @@ if ! cmp -s $packages/package-lock.json $packages/node_modules/.installed-lock.j
     cp $packages/package-lock.json $packages/node_modules/.installed-lock.json
 fi
 
-libraries() {  # PACKAGE: those that it depends on and this system lacks
-    apt-get -s -qq --reinstall --no-install-recommends install "$1" | sed -n "s/^Inst \(lib[^ ]*\) .*/\1/p"
-}
-
-lacking() {  # PACKAGE: all that it depends on and this system lacks
-    apt-get -s -qq --reinstall --no-install-recommends install "$1" | sed -n "s/^Inst \([^ ]*\) .*/\1/p" | grep -vx "$1"
-}
-
-debian() {  # PACKAGE FILE [libraries | lacking]: unpacked, where the file that it is wanted for is not there yet
-    if [ -x "$tools/$1/$2" ]; then return; fi
-    echo "Installing $1"
-    fetch() { apt-get -qq -o APT::Sandbox::User=root download "$1" ${2+$("$2" "$1")}; }
-    downloads=$(mktemp -d)
-    (cd "$downloads" && { fetch "$1" ${3+"$3"} || { apt-get update -qq && fetch "$1" ${3+"$3"}; }; })
-    for package in "$downloads"/*.deb; do dpkg-deb -x "$package" "$tools/$1"; done
-    rm -rf "$downloads"
-}
-
-debian prometheus usr/bin/promtool
-debian slowhttptest usr/bin/slowhttptest
-debian systemd usr/bin/systemd-analyze libraries
-debian chromium usr/lib/chromium/chromium lacking
+sh tests/system/debian.sh prometheus usr/bin/promtool
+sh tests/system/debian.sh slowhttptest usr/bin/slowhttptest
+sh tests/system/debian.sh systemd usr/bin/systemd-analyze libraries
+sh tests/system/debian.sh chromium usr/lib/chromium/chromium lacking

@@ -1,0 +1,1 @@
+"""The gateway against its peers: requests, chunks, CPU time, first words and memory, each on a core of its own."""

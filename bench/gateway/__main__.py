@@ -1,0 +1,127 @@
+"""The gateway beside its peers on this machine, one core for each in turn, the load on another.
+
+    python -m bench.gateway [--peers nginx,nproxy] [--only whole-64,paced] [--rounds 3] [--seconds 2] [--quick]
+
+Installs what is pinned, starts the gateways, plays every case against each of them in turn, as many rounds as asked,
+and prints tables. A whole run (no --peers, --only or --quick) writes them to bench/results/gateway.json and into
+docs/performance.md; with --record any run does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench.gateway import page
+from bench.gateway.accounting import cores, family, on_core, peak_mib
+from bench.gateway.cases import CASES, Case
+from bench.gateway.figures import Cell, Round, cell, told
+from bench.gateway.measuring import held_pace, play
+from bench.gateway.peers import PEERS, Running
+from bench.gateway.programs import upstream
+from tests.compatibility.installing import Unavailable
+
+
+def main(words: Sequence[str]) -> int:
+    asked = _parser().parse_args(words)
+    names = _chosen(asked.peers, PEERS, always="direct")
+    cases = {name: CASES[name] for name in _chosen(asked.only, CASES)}
+    if asked.quick:
+        asked.rounds, asked.seconds = 1, 1.0
+    whole = not (asked.peers or asked.only or asked.quick)
+    result = run(names, cases, rounds=asked.rounds, seconds=asked.seconds)
+    print(page.tables(result))
+    if whole or asked.record:
+        page.record(result)
+    return 0
+
+
+def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: float) -> dict[str, Any]:
+    """Play the cases against the gateways; gives the record."""
+    gateway_core, load_core = cores()
+    conditions = page.conditions(rounds=rounds, seconds=seconds, cores=(gateway_core, load_core))
+    peers: dict[str, dict[str, Any]] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-gateway-")))
+        stack.enter_context(on_core(load_core))
+        port, load = stack.enter_context(upstream())
+        running: dict[str, Running] = {}
+        for name in names:
+            peers[name] = {"settings": PEERS[name].settings}
+            try:
+                peers[name]["version"] = PEERS[name].version()
+                own = folder / name.replace(" ", "-").replace(",", "")
+                own.mkdir()
+                with on_core(gateway_core):
+                    running[name] = stack.enter_context(PEERS[name].start(port, own))
+            except (Unavailable, RuntimeError) as error:
+                peers[name]["reason"] = str(error).splitlines()[0]
+                print(f"{name}: {error}", file=sys.stderr)
+        cases = {
+            name: replace(case, pace=held_pace(case.unmerged(), Running(port, None), [load])) if case.pace else case
+            for name, case in cases.items()
+        }
+        found = _rounds(running, cases, [load], rounds, seconds)
+        for name, gateway in running.items():
+            peers[name]["cases"] = {case: told(cell(of)) for case, of in found[name].items()}
+            if gateway.pid is not None:
+                peers[name]["rss_mib"] = round(peak_mib(family(gateway.pid)), 1)
+    says = {name: {"says": case.says, "pace": case.pace, "unit": case.unit} for name, case in cases.items()}
+    return {"conditions": conditions, "cases": says, "peers": peers}
+
+
+def _rounds(
+    running: dict[str, Running], cases: dict[str, Case], load: list[int], rounds: int, seconds: float
+) -> dict[str, dict[str, list[Round]]]:
+    """All gateways in turn at each case, and all of it again for each round."""
+    found: dict[str, dict[str, list[Round]]] = {name: {} for name in running}
+    for number in range(rounds):
+        for case_name, case in cases.items():
+            for name, gateway in running.items():
+                given = PEERS[name].n
+                before = found[name].setdefault(case_name, [])
+                if (case.n > 1 and given not in ("own", "unmerged")) or any(one.errors for one in before):
+                    continue
+                played = case.unmerged() if given == "unmerged" else case
+                before.append(play(played, gateway, load, seconds))
+                print(f"{number + 1}/{rounds} {case_name:9} {name:24} {_line(before[-1])}", flush=True)
+    return found
+
+
+def _line(one: Round) -> str:
+    found = cell([one])
+    if not isinstance(found, Cell):
+        return f"{found} ({one.complaint})"
+    busy = f"gateway {one.gateway_busy:4.0%} of a core, load {one.load_busy:4.0%}"
+    return f"{one.rate:9,.0f}/s {one.cpu_us:8.2f} us {one.first_ms:8.3f} ms  {busy}"
+
+
+def _chosen(given: str | None, all_of_them: Any, always: str | None = None) -> list[str]:
+    """The names that were given, in the order of the table; all where none was. Raises SystemExit for others."""
+    if not given:
+        return list(all_of_them)
+    wanted = {name.strip() for name in given.split(",")}
+    if unknown := wanted - set(all_of_them):
+        sys.exit(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(all_of_them)}")
+    return [name for name in all_of_them if name in wanted or name == always]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench.gateway", description=__doc__.splitlines()[0])
+    parser.add_argument("--peers", help=f"some of {', '.join(PEERS)}; with commas between")
+    parser.add_argument("--only", help=f"some of {', '.join(CASES)}; with commas between")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each case, gateway and round")
+    parser.add_argument("--quick", action="store_true", help="one round of one second, to see that it works")
+    parser.add_argument("--record", action="store_true", help="write what was found, whatever was left out")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""From rounds to figures: medians, what a gateway adds, ratios between gateways, and the bars they are held against."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+BUSY = 0.95
+"""From which share on the load's core is the limit: the gateway could do more than the rate says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One run. rate: answers or chunks a second. cpu_us: of the gateway for each of them. busy: shares of a core.
+
+    done: how many of them the CPU time was divided by. With errors it is no result.
+    """
+
+    rate: float
+    cpu_us: float
+    first_ms: float
+    last_first_ms: float
+    gateway_busy: float
+    load_busy: float
+    done: int
+    errors: dict[str, int] = field(default_factory=dict)
+    complaint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The medians of a gateway's rounds of a case; limited: the load's core was the limit of the rate."""
+
+    rate: float
+    cpu_us: float
+    first_ms: float
+    last_first_ms: float
+    limited: bool
+    rounds: tuple[Round, ...] = ()
+
+
+def cell(rounds: Sequence[Round]) -> Cell | str:
+    """The medians, or what went wrong: where any answer was not whole there is no result."""
+    for one in rounds:
+        if one.errors:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in one.errors.items())
+            return f"answers that were not whole: {kinds}"
+    middle = {
+        name: statistics.median(getattr(one, name) for one in rounds)
+        for name in ("rate", "cpu_us", "first_ms", "last_first_ms")
+    }
+    limited = statistics.median(one.load_busy for one in rounds) >= BUSY
+    return Cell(**middle, limited=limited, rounds=tuple(rounds))
+
+
+def told(found: Cell | str) -> dict[str, Any]:
+    """A cell as JSON."""
+    return {"reason": found} if isinstance(found, str) else asdict(found)
+
+
+Table = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""What was found, as the record has it: by gateway, then by case; each a cell as JSON."""
+
+
+def value(table: Table, peer: str, case: str, figure: str) -> float | None:
+    """A figure of a cell; None where there is none."""
+    found: float | None = table.get(peer, {}).get(case, {}).get(figure)
+    return found
+
+
+def ratio(table: Table, peers: tuple[str, str], cases: tuple[str, str], figure: str) -> float | None:
+    """The first gateway's figure over the second's; None where one is missing or nothing."""
+    above, below = (value(table, peer, case, figure) for peer, case in zip(peers, cases, strict=True))
+    return above / below if above is not None and below else None
+
+
+def added_ms(table: Table, peer: str, case: str, figure: str = "first_ms") -> float | None:
+    """How much later the first word comes than without a gateway (of one stream, whatever the case asks)."""
+    with_it, without = value(table, peer, case, figure), value(table, "direct", "first", "first_ms")
+    return with_it - without if with_it is not None and without is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bar: the least that is asked, what is aimed at, and what was found; more: whether more is better."""
+
+    says: str
+    least: float
+    aim: float
+    found: float | None
+    unit: str
+    more: bool
+
+    @property
+    def verdict(self) -> str:
+        """How the figure stands to the bars."""
+        if self.found is None:
+            return "not measured"
+        for name, bar in (("aim", self.aim), ("at least", self.least)):
+            if self.found >= bar if self.more else self.found <= bar:
+                return name
+        return "**missed**"
+
+
+def goals(table: Table, rss: Mapping[str, float], peer: str = "nproxy") -> list[Goal]:
+    """The bars of one gateway, in the order of the page."""
+
+    def against(other: str, case: str, figure: str = "rate") -> float | None:
+        return ratio(table, (peer, other), (case, case), figure)
+
+    return [
+        Goal("requests/s against LiteLLM, 64 connections", 40, 100, against("LiteLLM", "whole-64"), "x", True),
+        Goal("requests/s against Portkey, 64 connections", 4, 12, against("Portkey", "whole-64"), "x", True),
+        Goal(
+            "requests/s against vllm-router, 64 connections", 0.25, 0.6, against("vllm-router", "whole-64"), "x", True
+        ),
+        Goal("CPU per chunk against nginx, paced", 2.5, 1.7, against("nginx", "paced", "cpu_us"), "x", False),
+        Goal("merged chunks/s, n=8, paced", 80_000, 110_000, value(table, peer, "n8-paced", "rate"), "", True),
+        Goal(
+            "CPU per merged chunk against nginx, n=8, paced",
+            1.8,
+            1.2,
+            against("nginx", "n8-paced", "cpu_us"),
+            "x",
+            False,
+        ),
+        Goal("later first word, idle, n=1", 0.8, 0.45, added_ms(table, peer, "first"), "ms", False),
+        Goal("later first word, idle, n=8", 1.2, 0.7, added_ms(table, peer, "n8-first"), "ms", False),
+        Goal("largest RSS", 80, 60, rss.get(peer), "MiB", False),
+    ]

@@ -1,0 +1,55 @@
+"""One case played against one gateway, with what the gateway and the load have used meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from bench.gateway.accounting import cpu_seconds, family
+from bench.gateway.cases import PACE_HELD, PACES, Case
+from bench.gateway.figures import Round
+from bench.gateway.peers import Running
+from bench.gateway.programs import Told, ask
+
+WARM_SECONDS = 0.5
+WARM_ANSWERS = 20
+ANSWERS_SECONDS = 30.0
+"""How long a case that counts answers may take."""
+
+
+def play(case: Case, running: Running, load: Sequence[int], seconds: float) -> Round:
+    """Warm up, then measure. load: the processes that serve the gateway; the client counts among them."""
+    request = case.request(running.port, running.headers, running.path)
+    warm = replace(case, answers=min(case.answers, WARM_ANSWERS))
+    if (told := ask(warm, running.port, request, WARM_SECONDS)).errors:
+        return _round(case, told, 0.0, 0.0, 1.0)
+    gateway = family(running.pid) if running.pid is not None else []
+    begun, spent, loaded = time.monotonic(), cpu_seconds(gateway), cpu_seconds(load)
+    told = ask(case, running.port, request, ANSWERS_SECONDS if case.answers else seconds)
+    spent, loaded = cpu_seconds(gateway) - spent, cpu_seconds(load) - loaded + told.cpu_seconds
+    return _round(case, told, spent, loaded, time.monotonic() - begun)
+
+
+def held_pace(case: Case, running: Running, load: Sequence[int]) -> int:
+    """The quickest of PACES that this machine holds without a gateway."""
+    for pace in PACES:
+        told = play(replace(case, pace=pace), running, load, 1.0)
+        if told.rate >= PACE_HELD * pace * case.connections * case.n:
+            return pace
+    return PACES[-1]
+
+
+def _round(case: Case, told: Told, spent: float, loaded: float, wall: float) -> Round:
+    in_time, done = asdict(told.in_time)[case.unit], asdict(told.all)[case.unit]
+    return Round(
+        rate=in_time / told.seconds if told.seconds else 0.0,
+        cpu_us=spent / done * 1e6 if done else 0.0,
+        first_ms=told.first_us / 1000,
+        last_first_ms=told.last_first_us / 1000,
+        gateway_busy=spent / wall,
+        load_busy=loaded / wall,
+        done=done,
+        errors=told.errors,
+        complaint=told.complaint,
+    )

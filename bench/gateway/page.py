@@ -1,0 +1,195 @@
+"""What was found as a file with its conditions, and as tables: printed, and in docs/performance.md."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench.gateway.figures import Goal, Table, added_ms, goals, ratio, value
+from tests.real.processes import ROOT
+
+RESULT = ROOT / "bench" / "results" / "gateway.json"
+PAGE = ROOT / "docs" / "performance.md"
+BEGIN, END = "<!-- gateway -->\n", "<!-- end of gateway -->\n"
+OURS = "nproxy"
+
+
+def conditions(*, rounds: int, seconds: float, cores: tuple[int, int]) -> dict[str, Any]:
+    """What the figures are taken under."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
+    compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True)
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip() or "unknown",
+        "cpu": _cpu(Path("/proc/cpuinfo").read_text()),
+        "cores": {"gateway": cores[0], "load": cores[1]},
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "compiler": compiler.stdout.splitlines()[0],
+        **{package: version(package) for package in ("aiohttp", "uvloop", "orjson")},
+        "rounds": rounds,
+        "seconds": seconds,
+        "load_average_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def _cpu(info: str) -> str:
+    names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.machine()
+
+
+def record(result: Mapping[str, Any]) -> None:
+    """Write the record, and the page's part anew."""
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, behind = rest.partition(END)
+    PAGE.write_text(before + BEGIN + tables(result) + END + behind)
+
+
+def tables(result: Mapping[str, Any]) -> str:
+    """All that is told of a record, as Markdown."""
+    peers: Mapping[str, Any] = result["peers"]
+    table: Table = {name: peer.get("cases", {}) for name, peer in peers.items()}
+    rss = {name: peer["rss_mib"] for name, peer in peers.items() if "rss_mib" in peer}
+    paces = {name: case["pace"] for name, case in result["cases"].items() if case["pace"]}
+    parts = [_taken(result["conditions"]), _one(table, rss, paces), _eight(table, paces), _ratios(table)]
+    parts += [_goals(goals(table, rss)), _dashes(peers), _settings(peers)]
+    return "\n".join(part for part in parts if part)
+
+
+def _taken(taken: Mapping[str, Any]) -> str:
+    machine = f"{taken['cpu']}, Linux {taken['kernel']}, Python {taken['python']}"
+    rounds = f"medians of {taken['rounds']} rounds of {taken['seconds']:g} s, in turns"
+    return (
+        f"{taken['date']}, commit {taken['commit']}, {machine}; {rounds}; "
+        f"load average before: {taken['load_average_before']}.\n"
+    )
+
+
+def _one(table: Table, rss: Mapping[str, float], paces: Mapping[str, int]) -> str:
+    pace = f"paced, 128 at {paces['paced']}/s" if "paced" in paces else "paced"
+    head = (
+        "n=1",
+        "requests/s, 16",
+        "64 connections",
+        "us each",
+        "burst chunks/s",
+        "us each",
+        f"{pace}: chunks/s",
+        "us each",
+    )
+    rows = [
+        (
+            name,
+            _rate(table, name, "whole-16"),
+            _rate(table, name, "whole-64"),
+            _cost(table, name, "whole-64"),
+            _rate(table, name, "burst"),
+            _cost(table, name, "burst"),
+            _rate(table, name, "paced"),
+            _cost(table, name, "paced"),
+            _number(added_ms(table, name, "first"), "{:+.2f} ms") if name != "direct" else _first(table),
+            _number(rss.get(name), "{:.0f}"),
+        )
+        for name in table
+    ]
+    return markdown((*head, "first word", "RSS, MiB"), rows)
+
+
+def _eight(table: Table, paces: Mapping[str, int]) -> str:
+    names = [
+        name for name in table if any(value(table, name, case, "rate") for case in ("n8-burst", "n8-paced", "n8-first"))
+    ]
+    pace = f"paced, 32 x 8 at {paces['n8-paced']}/s" if "n8-paced" in paces else "paced"
+    head = ("n=8", "burst chunks/s", "us each", f"{pace}: chunks/s", "us each", "first word", "of the last choice")
+    rows = [
+        (
+            name if name.startswith(OURS) else f"{name}, the same legs unmerged",
+            _rate(table, name, "n8-burst"),
+            _cost(table, name, "n8-burst"),
+            _rate(table, name, "n8-paced"),
+            _cost(table, name, "n8-paced"),
+            *(
+                _number(added_ms(table, name, "n8-first", figure), "{:+.2f} ms") if name.startswith(OURS) else "-"
+                for figure in ("first_ms", "last_first_ms")
+            ),
+        )
+        for name in names
+    ]
+    return markdown(head, rows) if rows else ""
+
+
+def _ratios(table: Table) -> str:
+    head = (f"{OURS} against", "requests/s, 16", "64 connections", "CPU each", "burst chunks/s", "paced: CPU each")
+    of = (("whole-16", "rate"), ("whole-64", "rate"), ("whole-64", "cpu_us"), ("burst", "rate"), ("paced", "cpu_us"))
+    rows = [
+        (name, *(_number(ratio(table, (OURS, name), (case, case), figure), "{:.2f}x") for case, figure in of))
+        for name in table
+        if not name.startswith(OURS) and name != "direct"
+    ]
+    return markdown(head, rows) if OURS in table and rows else ""
+
+
+def _goals(found: Sequence[Goal]) -> str:
+    def shown(goal: Goal, figure: float) -> str:
+        text = f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
+        return f"{text} {goal.unit}".rstrip()
+
+    rows = [
+        (goal.says, shown(goal, goal.least), shown(goal, goal.aim), shown(goal, goal.found), goal.verdict)
+        for goal in found
+        if goal.found is not None
+    ]
+    return markdown(("measure", "at least", "aim", "found", "holds"), rows) if rows else ""
+
+
+def _dashes(peers: Mapping[str, Any]) -> str:
+    """Why there is no figure where there is none."""
+    reasons: dict[str, list[str]] = {}
+    for name, peer in peers.items():
+        if "reason" in peer:
+            reasons.setdefault(f"{name}: {peer['reason']}", [])
+        for case, found in peer.get("cases", {}).items():
+            if "reason" in found:
+                reasons.setdefault(f"{name}: {found['reason']}", []).append(case)
+    lines = [f"- {reason}" + (f" ({', '.join(cases)})" if cases else "") for reason, cases in reasons.items()]
+    return "\n".join(["No figure:", "", *lines, ""]) if lines else ""
+
+
+def _settings(peers: Mapping[str, Any]) -> str:
+    lines = []
+    for name, peer in peers.items():
+        if name == "direct":
+            continue
+        file = peer["settings"]
+        lines.append(f"- {name} {peer.get('version', '')}: [{file}](../bench/gateway/settings/{file})")
+    return "\n".join(["What was run, and how:", "", *lines, ""])
+
+
+def _rate(table: Table, peer: str, case: str) -> str:
+    limited = value(table, peer, case, "limited")
+    return _number(value(table, peer, case, "rate"), "{:,.0f}") + ("*" if limited else "")
+
+
+def _cost(table: Table, peer: str, case: str) -> str:
+    return "-" if peer == "direct" else _number(value(table, peer, case, "cpu_us"), "{:,.1f}")
+
+
+def _first(table: Table) -> str:
+    return _number(value(table, "direct", "first", "first_ms"), "{:.2f} ms")
+
+
+def _number(figure: float | None, form: str) -> str:
+    return "-" if figure is None else form.format(figure)
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
