@@ -59,14 +59,20 @@ class Witness:
 
         async def look_and_close(self: Any) -> None:
             from nproxy.gateway import introspect
-            from nproxy.telemetry import formats, sums
 
             introspect.look(self)
-            witness.look("metrics", sums.exposition(self.metrics.report(), formats.OPENMETRICS).decode())
+            witness.look("metrics", "\n".join(_labels(self.metrics.report())))
             witness.look("status", json.dumps(introspect.status_document(self), default=repr))
             await close(self)
 
         app.close = look_and_close
+
+
+def _labels(report: Any) -> set[str]:
+    """What metrics say that no code has written down: the values of labels, those of exemplars too."""
+    said = {value for family in report.values() for _, labels in family.samples for _, value in labels}
+    traced = (exemplar for family in report.values() for exemplar in family.exemplars.values())
+    return said | {value for exemplar in traced for value in exemplar.labels.values()}
 
 
 witness = Witness()
