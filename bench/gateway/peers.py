@@ -13,10 +13,12 @@ from pathlib import Path
 
 from bench.gateway import installing
 from bench.gateway.cases import CHAT
+from tests.compatibility.installing import pinned, versions
 from tests.real.processes import free_port, server
 
-SETTINGS = Path(__file__).with_name("settings")
-NO_N = "has no n"
+HERE = Path(__file__).parent
+NO_N = "it has no n"
+KEY = {"Authorization": "Bearer none"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +27,48 @@ class Running:
 
     port: int
     pid: int | None
-    headers: Mapping[str, str] = field(default_factory=lambda: {"Authorization": "Bearer none"})
+    headers: Mapping[str, str] = field(default_factory=lambda: KEY)
     path: str = CHAT
 
 
-Start = Callable[[int, Path], AbstractContextManager[Running]]
-"""Runs a gateway before the upstream at this port, logging into a folder."""
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a gateway is started with: the upstream's port, its own, and its settings with both filled in, if any."""
+
+    upstream: int
+    port: int
+    settings: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A gateway to measure. version: brings it here, and gives its version. settings: its file among settings/.
+    """A gateway to measure. version: brings it here, and says which it is. argv: its command line.
 
-    n: "own" where it gives n itself; "unmerged" where the same legs are asked as requests of their own, for comparison;
-    else why it is not asked.
+    settings: a file below bench/gateway that says how it is run; filled in where it lies in settings/. ready: a path
+    that answers 200 once it serves. environment, headers: beside what is usual. n: "own" where it gives n itself;
+    "unmerged" where the same legs are asked as requests of their own, for comparison; NO_N where neither is asked.
     """
 
-    start: Start
     version: Callable[[], str]
+    argv: Callable[[Scene], Sequence[str | Path]]
     settings: str
+    ready: str = "/v1/models"
+    environment: Callable[[], Mapping[str, str]] = dict
+    headers: Callable[[Scene], Mapping[str, str]] = lambda scene: {}
     n: str = NO_N
+
+    @contextmanager
+    def started(self, upstream: int, folder: Path) -> Iterator[Running]:
+        """Run it before the upstream at this port; settings and log lie in the folder."""
+        port = free_port()
+        source = HERE / self.settings
+        scene = Scene(upstream, port, folder / source.name)
+        if self.settings.startswith("settings/"):
+            template = string.Template(source.read_text())
+            scene.settings.write_text(template.safe_substitute(UPSTREAM=upstream, PORT=port, FOLDER=folder))
+        argv, log = [str(word) for word in self.argv(scene)], folder / "log"
+        with server(argv, port=port, log=log, ready=self.ready, env=self.environment(), seconds=180) as running:
+            yield Running(port, running.process.pid, {**KEY, **self.headers(scene)})
 
 
 @contextmanager
@@ -53,57 +77,128 @@ def nobody(upstream: int, folder: Path) -> Iterator[Running]:
     yield Running(upstream, None)
 
 
-@contextmanager
-def filled(
-    upstream: int, folder: Path, *, settings: str, argv: Callable[[Path, int], Sequence[str]], ready: str = "/v1/models"
-) -> Iterator[Running]:
-    """A program with a file of settings, in which $UPSTREAM, $PORT and $FOLDER are filled in.
-
-    argv: its command line, by the file and the port.
-    """
-    port = free_port()
-    file = folder / settings
-    template = string.Template((SETTINGS / settings).read_text())
-    file.write_text(template.safe_substitute(UPSTREAM=upstream, PORT=port, FOLDER=folder))
-    log = folder / f"{settings}.log"
-    with server(argv(file, port), port=port, log=log, ready=ready, seconds=120) as running:
-        yield Running(port, running.process.pid)
+def _debian(package: str, file: str, *words: str) -> str:
+    """The version that a program says when it is asked with these words: the first word of its line with a digit."""
+    argv = [str(installing.debian(package, file)), *words]
+    environment = {"LD_LIBRARY_PATH": installing.libraries(package)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment)
+    words_said = (done.stdout + done.stderr).replace("/", " ").split()
+    return next(word for word in words_said if word[0].isdigit())
 
 
-def said(*argv: str) -> str:
-    """The first line that a command prints, wherever it prints it."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    return (done.stdout or done.stderr).splitlines()[0]
+def _of_pip(name: str) -> str:
+    return versions(pinned(name), name)[name]
 
 
-def _nproxy(file: Path, port: int, words: Sequence[str] = ()) -> Sequence[str]:
-    return [sys.executable, "-m", "nproxy", "serve", "--config", str(file), *words]
+def _path(name: str, more: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """Where a package's modules are found, and no network: nothing is fetched when it starts."""
+    return {"PYTHONPATH": str(pinned(name)), "HF_HUB_OFFLINE": "1", **(more or {})}
 
 
-def _nginx(file: Path, port: int) -> Sequence[str]:
-    return [str(installing.debian("nginx", "usr/sbin/nginx")), "-c", str(file), "-p", str(file.parent)]
+def _module(name: str, scene: Scene, *words: str | Path) -> Sequence[str | Path]:
+    return [sys.executable, "-P", "-m", name, *words]
 
 
+def _ours(scene: Scene, *words: str) -> Sequence[str | Path]:
+    return [sys.executable, "-m", "nproxy", "serve", "--config", scene.settings, *words]
+
+
+def _router(module: str, scene: Scene, *words: str) -> Sequence[str | Path]:
+    """A router of the family that SGLang's began; its metrics need a port too."""
+    urls = ("--worker-urls", f"http://127.0.0.1:{scene.upstream}", "--host", "127.0.0.1", "--port", str(scene.port))
+    more = ("--prometheus-port", str(free_port()), "--policy", "round_robin")
+    return _module(module, scene, *words, *urls, *more)
+
+
+def _portkey_headers(scene: Scene) -> Mapping[str, str]:
+    return {"x-portkey-provider": "openai", "x-portkey-custom-host": f"http://127.0.0.1:{scene.upstream}/v1"}
+
+
+_NGINX, _HAPROXY = ("nginx", "usr/sbin/nginx"), ("haproxy", "usr/sbin/haproxy")
+_LITELLM = {"LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+
+DIRECT = "direct"
 PEERS: Mapping[str, Peer] = {
-    "direct": Peer(nobody, lambda: "", "no gateway", "unmerged"),
     "nginx": Peer(
-        partial(filled, settings="nginx.conf", argv=_nginx),
-        lambda: said(str(installing.debian("nginx", "usr/sbin/nginx")), "-v").rpartition("/")[2],
-        "nginx.conf",
-        "unmerged",
+        partial(_debian, *_NGINX, "-v"),
+        lambda scene: [installing.debian(*_NGINX), "-c", scene.settings, "-p", scene.settings.parent],
+        "settings/nginx.conf",
+        n="unmerged",
     ),
-    "nproxy": Peer(
-        partial(filled, settings="nproxy.yaml", argv=_nproxy, ready="/ready"),
-        installing.ours,
-        "nproxy.yaml",
-        "own",
+    "HAProxy": Peer(
+        partial(_debian, *_HAPROXY, "-v"),
+        lambda scene: [installing.debian(*_HAPROXY), "-db", "-f", scene.settings],
+        "settings/haproxy.cfg",
+        environment=lambda: {"LD_LIBRARY_PATH": installing.libraries("haproxy")},
+        n="unmerged",
     ),
-    "nproxy, no access log": Peer(
-        partial(
-            filled, settings="nproxy.yaml", argv=partial(_nproxy, words=("--log-level", "warning")), ready="/ready"
+    "bare aiohttp": Peer(
+        partial(installing.here, "aiohttp"),
+        lambda scene: [sys.executable, "-m", "bench.gateway.bare", str(scene.port), str(scene.upstream)],
+        "bare.py",
+        n="unmerged",
+    ),
+    "vllm-router": Peer(
+        partial(_of_pip, "vllm-router"),
+        partial(_router, "vllm_router.launch_router"),
+        "peers.py",
+        ready="/readiness",
+        environment=partial(_path, "vllm-router"),
+    ),
+    "sglang-router": Peer(
+        partial(_of_pip, "sglang-router"),
+        partial(_router, "sglang_router.launch_router"),
+        "peers.py",
+        ready="/readiness",
+        environment=partial(_path, "sglang-router"),
+    ),
+    "smg": Peer(
+        partial(_of_pip, "smg"),
+        lambda scene: _router("smg", scene, "launch"),
+        "peers.py",
+        ready="/readiness",
+        environment=partial(_path, "smg"),
+    ),
+    "Portkey": Peer(
+        installing.portkey_version,
+        lambda scene: [installing.node(), installing.portkey(), "--headless", f"--port={scene.port}"],
+        "settings/portkey/package.json",
+        ready="/",
+        headers=_portkey_headers,
+    ),
+    "lm-proxy": Peer(
+        partial(_of_pip, "lm-proxy"),
+        lambda scene: _module("lm_proxy", scene, "--config", scene.settings),
+        "settings/lm-proxy.toml",
+        ready="/docs",
+        environment=partial(_path, "lm-proxy"),
+    ),
+    "LiteLLM": Peer(
+        partial(_of_pip, "litellm"),
+        lambda scene: _module(
+            "litellm.proxy.proxy_cli",
+            scene,
+            "--config",
+            scene.settings,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(scene.port),
         ),
+        "settings/litellm.yaml",
+        ready="/health/liveliness",
+        environment=partial(_path, "litellm", _LITELLM),
+    ),
+    "nproxy with access log": Peer(installing.ours, _ours, "settings/nproxy.yaml", ready="/ready", n="own"),
+    "nproxy": Peer(
         installing.ours,
-        "nproxy.yaml",
-        "own",
+        lambda scene: _ours(scene, "--log-level", "warning"),
+        "settings/nproxy.yaml",
+        ready="/ready",
+        n="own",
     ),
 }
+
+Start = Callable[[int, Path], AbstractContextManager[Running]]
+FRONTS: Mapping[str, Start] = {DIRECT: nobody, **{name: peer.started for name, peer in PEERS.items()}}
+"""Those, and none at all."""
