@@ -26,7 +26,7 @@ serve: $(VENV)/.engine  ## Install what is needed and serve the default model on
 # Some hundred are started: none shall compile again what another has compiled, whatever the shell says.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: lint  ## Lint, types, import contracts and all tests of nproxy by itself
-	$(bin)/python -m pytest --ignore tests/system --numprocesses 3 --dist loadfile $(ARGS)
+	$(bin)/python -m pytest --ignore tests/system --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-system: $(VENV)/.dev  ## Install other people's servers and clients, and run the tests that need them
 	PYTHON="$(abspath $(bin))/python" tests/system/install.sh

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from nproxy import models
+from tests.order import longest_first
 from tests.witness import witness
 
 # Read when torch is first imported: its threads sleep while they wait, because several torch processes run at once.
@@ -34,6 +35,11 @@ def _heard_and_handled(logger: logging.Logger, record: logging.LogRecord) -> Non
 
 
 logging.Logger.handle = _heard_and_handled  # type: ignore[method-assign]  # handlers come and go, this stays
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long is begun first."""
+    items[:] = longest_first(items)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,41 @@
+"""Files that take long come first: begun last, one would keep its process busy when the others have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from tests.real.processes import ROOT
+
+LONG = (
+    "tests/engine/test_server.py",
+    "tests/engine/test_seeds.py",
+    "tests/engine/test_library.py",
+    "tests/engine/test_runner.py",
+    "tests/bench/test_verify.py",
+    "tests/real/test_openai_python.py",
+    "tests/docs/test_pages.py",
+    "tests/real/test_documents.py",
+    "tests/engine/test_structured.py",
+    "tests/engine/test_deterministic.py",
+    "tests/real/test_workers.py",
+    "tests/engine/test_joint.py",
+    "tests/cli/probe/test_command.py",
+    "tests/load/test_bars.py",
+    "tests/conformance/test_l_m_n_limits.py",
+    "tests/engine/device/test_runner.py",
+    "tests/engine/test_main.py",
+    "tests/real/test_lifecycle.py",
+    "tests/engine/kernels/test_attn_items.py",
+    "tests/real/test_examples.py",
+    "tests/cli/test_engine_child.py",
+    "tests/engine/test_probe.py",
+)
+"""Those that take half a minute and more beside two others, the longest first."""
+
+
+def longest_first(items: Iterable[pytest.Item], long: Sequence[str] = LONG) -> list[pytest.Item]:
+    """The tests with those of these files before all others, and else in their order."""
+    place = {str(ROOT / path): number for number, path in enumerate(long)}
+    return sorted(items, key=lambda item: place.get(str(item.path), len(place)))
