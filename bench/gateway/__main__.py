@@ -70,7 +70,10 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
         }
         found = _rounds(running, cases, [load], rounds, seconds)
         for name, gateway in running.items():
-            peers[name]["cases"] = {case: told(cell(of) if of else NO_N) for case, of in found[name].items()}
+            peers[name]["cases"] = {
+                case: told(cell(of, saturates=cases[case].saturates) if of else NO_N)
+                for case, of in found[name].items()
+            }
             if gateway.pid is not None:
                 peers[name]["rss_mib"] = round(peak_mib(family(gateway.pid)), 1)
     says = {name: {"says": case.says, "pace": case.pace, "unit": case.unit} for name, case in cases.items()}

@@ -38,6 +38,11 @@ class Case:
         """What is counted: "answers" or "chunks"."""
         return "chunks" if self.stream else "answers"
 
+    @property
+    def saturates(self) -> bool:
+        """Whether a gateway is asked for all that it can do."""
+        return self.pace == 0 and self.answers == 0
+
     def unmerged(self) -> Case:
         """The same legs, each as a request of its own: what a relay without n can be asked."""
         return replace(self, connections=self.connections * self.n, n=1)

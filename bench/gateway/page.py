@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gateway.figures import Goal, Table, added_ms, goals, ratio, value
+from bench.gateway.programs import compiler
 from tests.real.processes import ROOT
 
 RESULT = ROOT / "bench" / "results" / "gateway.json"
@@ -24,7 +25,7 @@ OURS = "nproxy"
 def conditions(*, rounds: int, seconds: float, cores: tuple[int, int]) -> dict[str, Any]:
     """What the figures are taken under."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT)
-    compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True)
+    made_with = subprocess.run([*compiler(), "--version"], capture_output=True, text=True)
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip() or "unknown",
@@ -32,7 +33,7 @@ def conditions(*, rounds: int, seconds: float, cores: tuple[int, int]) -> dict[s
         "cores": {"gateway": cores[0], "load": cores[1]},
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "compiler": compiler.stdout.splitlines()[0],
+        "compiler": made_with.stdout.splitlines()[0],
         **{package: version(package) for package in ("aiohttp", "uvloop", "orjson")},
         "rounds": rounds,
         "seconds": seconds,
@@ -69,7 +70,8 @@ def _taken(taken: Mapping[str, Any]) -> str:
     rounds = f"medians of {taken['rounds']} rounds of {taken['seconds']:g} s, in turns"
     return (
         f"{taken['date']}, commit {taken['commit']}, {machine}; {rounds}; "
-        f"load average before: {taken['load_average_before']}.\n"
+        f"load average before: {taken['load_average_before']}. \\*: the load's core was used up, and is the limit. "
+        "~: the machine had other things to do, and gave the gateway less than a core: CPU times say more than rates.\n"
     )
 
 
@@ -173,8 +175,8 @@ def _settings(peers: Mapping[str, Any]) -> str:
 
 
 def _rate(table: Table, peer: str, case: str) -> str:
-    limited = value(table, peer, case, "limited")
-    return _number(value(table, peer, case, "rate"), "{:,.0f}") + ("*" if limited else "")
+    limit: str = table.get(peer, {}).get(case, {}).get("limit", "")
+    return _number(value(table, peer, case, "rate"), "{:,.0f}") + {"load": "\\*", "machine": "~"}.get(limit, "")
 
 
 def _cost(table: Table, peer: str, case: str) -> str:

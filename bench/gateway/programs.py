@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from bench.gateway.cases import Case
+from tests.compatibility.installing import pinned
 from tests.real.processes import ROOT
 
 SOURCES = Path(__file__).parent
@@ -60,22 +61,28 @@ class Told:
 
 
 def compiled(name: str) -> Path:
-    """The program made from NAME.c; raises RuntimeError where no compiler is there, or it finds fault."""
-    sources = [SOURCES / f"{name}.c", SOURCES / "common.h"]
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    """The program made from NAME.c; raises RuntimeError where the compiler finds fault with it."""
+    source = SOURCES / f"{name}.c"
+    read = [source, *sorted(SOURCES.glob("*.h"))]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in read)).hexdigest()[:16]
     program = BUILT / f"{name}-{digest}"
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise RuntimeError(f"there is no C compiler to make {name} from {sources[0]}")
     BUILT.mkdir(parents=True, exist_ok=True)
     with FileLock(BUILT / f"{name}.lock"):  # several test processes may want it at once
         if not program.exists():
             made = program.with_suffix(".new")
-            done = subprocess.run([compiler, *FLAGS, "-o", str(made), str(sources[0])], capture_output=True, text=True)
+            argv = [*compiler(), *FLAGS, "-o", str(made), str(source)]
+            done = subprocess.run(argv, capture_output=True, text=True)
             if done.returncode:
-                raise RuntimeError(f"{sources[0]} does not compile:\n{done.stderr}")
+                raise RuntimeError(f"{source} does not compile:\n{done.stderr}")
             made.rename(program)
     return program
+
+
+def compiler() -> list[str]:
+    """The command of this machine's C compiler, or of the one that comes as a wheel."""
+    if found := shutil.which("cc") or shutil.which("gcc"):
+        return [found]
+    return [str(pinned("ziglang") / "ziglang" / "zig"), "cc"]
 
 
 @contextmanager
