@@ -68,6 +68,8 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
             name: replace(case, pace=held_pace(case.unmerged(), Running(port, None), [load])) if case.pace else case
             for name, case in cases.items()
         }
+        paces = {name: case.pace for name, case in cases.items() if case.pace}
+        print(f"paces that this machine holds: {paces}", flush=True)
         found = _rounds(running, cases, [load], rounds, seconds)
         for name, gateway in running.items():
             peers[name]["cases"] = {

