@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Literal
 
 import orjson
@@ -27,7 +28,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z",
+            "time": f"{_utc(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -84,9 +85,12 @@ def _writers() -> list[LineWriter]:
 def _formatter(form: Literal["json", "text"]) -> logging.Formatter:
     if form == "text":
         return TextLines()
-    lines = JsonLines()
-    lines.converter = time.gmtime
-    return lines
+    return JsonLines()
+
+
+@lru_cache(1)  # records come by the hundred in one second
+def _utc(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def _shown(value: object) -> str:

@@ -6,8 +6,11 @@ import contextlib
 import json
 import logging
 import os
+import select
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from select import PIPE_BUF
 from typing import Literal
 
 import pytest
@@ -142,6 +145,38 @@ def test_a_full_pipe_that_nobody_reads_stops_nobody() -> None:
     writer.emit(record("later"))
     assert os.read(reader, 100) == b"later\n"
     os.close(reader)
+    os.close(fd)
+
+
+def test_what_comes_at_once_is_written_together_as_far_as_a_pipe_takes_it_whole() -> None:
+    reader, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a message is what was one write
+    writer = LineWriter(other.fileno())
+    lines = [f"{number} {'x' * 400}" for number in range(100)]
+    lines[50] = "50 " + "y" * 2 * PIPE_BUF
+    for line in lines:
+        writer.emit(record(line))
+    writer.flush()
+    writes = [reader.recv(1 << 16).decode() for _ in _until_empty(reader)]
+    assert "".join(writes).splitlines() == lines
+    assert len(writes) < 25, "ten lines fit into one write"
+    assert all(write.endswith("\n") for write in writes)
+    assert [write[:3] for write in writes if len(write) > PIPE_BUF] == ["50 "], "which is alone"
+    reader.close()
+    other.close()
+
+
+def _until_empty(reader: socket.socket) -> Iterator[None]:
+    while select.select([reader], [], [], 0)[0]:
+        yield
+
+
+def test_what_fails_together_is_counted_one_by_one() -> None:
+    fd = os.open("/dev/full", os.O_WRONLY)
+    writer = LineWriter(fd)
+    for number in range(50):
+        writer.emit(record(str(number)))
+    writer.flush()
+    assert writer.dropped == 50
     os.close(fd)
 
 
