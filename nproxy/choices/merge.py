@@ -115,9 +115,9 @@ class Merge:
         """
         strand = self._strands[number]
         if name != "error":
-            hit = strand.rewriter.swap(data)
-            if hit is not None:
-                return hit[1]
+            frame = strand.rewriter.swap(data)
+            if frame is not None:
+                return frame
         if strand.done:
             return None
         if is_done(data):
@@ -127,6 +127,7 @@ class Merge:
             raise in_band(data)
         if is_null(data):
             return None
+        data = data.replace(b"\n", b" ")  # between JSON's tokens a blank will do, and an event is one line
         chunk = read_chunk(data, self._request.dialect)
         strand.spoke = strand.streamed = True
         return self._taken(strand, data, chunk)
@@ -302,7 +303,7 @@ class Merge:
             return b"".join(frames)
 
         if data and self._teaches:
-            strand.rewriter.learn(data, chunk, render)
+            strand.rewriter.learn(data, chunk, lambda said, _: render(said))
         return render(said)
 
     def _lost(self, choice: Choice, error: ApiError) -> bytes:

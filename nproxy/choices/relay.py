@@ -26,11 +26,7 @@ _NULL_USAGE = b',"usage":null'
 
 @dataclass(frozen=True, slots=True)
 class _Patch:
-    """A change to an event's bytes that is the same for all plain events of a stream.
-
-    What it looks for cannot stand inside a JSON string, where quotes are escaped; that it does the right thing is
-    checked on a parsed event before it is used on others with the same surroundings.
-    """
+    """A change to an event's bytes. What it looks for cannot stand inside a JSON string, where quotes are escaped."""
 
     model: tuple[bytes, bytes] | None = None
     add_usage: bool = False
@@ -42,6 +38,9 @@ class _Patch:
         if self.add_usage:
             return data[:-1] + _NULL_USAGE + b"}"
         return data.replace(_NULL_USAGE, b"", 1) if self.drop_usage else data
+
+
+_NONE = _Patch()
 
 
 class Relay(Merge):
@@ -66,19 +65,13 @@ class Relay(Merge):
         self._resumed = False
         self._named = False  # id and created are the upstream's
         self._roles: set[int] = set()  # choices whose role is out
-        self._patch: _Patch | None = None
         self._tails: list[bytes] = []
         self._body: bytes | None = None
 
     def add(self, leg: Leg) -> None:
         super().add(leg)
         if any(choice.sent for choice in self._choices):
-            self._resumed, self._patch = True, None
-
-    def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
-        if name != "error" and self._patch is not None and self._strands[number].rewriter.swap(data) is not None:
-            return event(self._patch(data))
-        return super().chunk(number, data.replace(b"\n", b" "), name)  # between JSON's tokens a blank will do
+            self._resumed = True
 
     def body(self, number: int, body: bytes) -> bytes:
         written = super().body(number, body)
@@ -105,20 +98,18 @@ class Relay(Merge):
             return super()._frame(strand, data, chunk, position, choice, said)
         if self._resumed:
             return self._role(choice) + super()._frame(strand, data, chunk, position, choice, said)
-        came = loads(data)
-        wanted = self._wanted(came, came["choices"][position], chunk, choice, said)
+        wanted = self._wanted(chunk.came, chunk.came["choices"][position], chunk, choice, said)
         written = self._role_first(choice, said)
         if wanted is None:
             return written
-        if not is_json(data):
-            return written + event(dumps(wanted))
-        same = wanted == came
-        if same and (said.logprobs is not None or choice.finished):
-            return written + event(data)  # it teaches nothing
-        patched = self._patched(strand, data, chunk, came, wanted)
-        if same:
-            return written + event(data)
-        return written + event(dumps(wanted) if patched is None else patched)
+        patch = self._patch(data, chunk.came, wanted)
+
+        def render(said: UpstreamChoice, data: bytes) -> bytes:
+            return event(dumps(_saying(said, wanted)) if patch is None else patch(data))
+
+        if self._teaches:
+            strand.rewriter.learn(data, chunk, render)
+        return written + event(dumps(wanted) if patch is None else patch(data))
 
     def _without_choices(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
         if not data or not self._request.stream or (strand.again and chunk.usage is None):
@@ -126,8 +117,7 @@ class Relay(Merge):
         if chunk.usage is not None:
             self._tails.append(data)
             return b""
-        came = loads(data)
-        return _as_it_came(data, came, self._renamed(came))
+        return _as_it_came(data, chunk.came, self._renamed(chunk.came))
 
     def _usage_tail(self, usage: Usage) -> bytes:
         if self._resumed or len(self._tails) != 1 or len(self._strands) != 1:
@@ -204,28 +194,18 @@ class Relay(Merge):
             model=model if isinstance(model, str) else self._wire.model,
         )
 
-    def _patched(
-        self, strand: Strand, data: bytes, chunk: UpstreamChunk, came: dict[str, Any], wanted: dict[str, Any]
-    ) -> bytes | None:
-        """Make `wanted` of the bytes by a patch, if one does it; plain events like this then need no parsing."""
-        wire = self._wire
-        for patch in [self._patch] if self._patch is not None else self._patches(came):
-            if patch.add_usage and "usage" in came:
-                continue  # of a key that stands twice, readers take the one or the other
-            patched = patch(data)
-            if not _says(patched, wanted):
-                continue
-            self._patch = patch
-            if self._teaches:
-                strand.rewriter.learn(data, chunk, lambda said: wire.chunk(said.index, said.delta))
-            return patched
-        return None
-
-    def _patches(self, came: dict[str, JSON]) -> list[_Patch]:
+    def _patch(self, data: bytes, came: dict[str, Any], wanted: dict[str, Any]) -> _Patch | None:
+        """What makes `wanted` of the bytes; None where it must be written anew."""
+        if not is_json(data):
+            return None
+        if wanted == came:
+            return _NONE
         model = None
         if self._shown is not None and (sent := came.get("model")) is not None:
             model = (b'"model":' + dumps(sent), b'"model":' + dumps(self._shown))
-        return [_Patch(model), _Patch(model, add_usage=True), _Patch(model, drop_usage=True)]
+        asked, told = self._request.include_usage, "usage" in came
+        patch = _Patch(model, add_usage=asked and not told, drop_usage=told and not asked)
+        return patch if _says(patch(data), wanted) else None
 
 
 def _as_it_came(data: bytes, came: dict[str, JSON], wanted: dict[str, JSON]) -> bytes:
@@ -237,3 +217,11 @@ def _says(data: bytes, wanted: dict[str, Any]) -> bool:
         return bool(loads(data) == wanted)
     except ValueError:  # the patch met bytes that it is not made for
         return False
+
+
+def _saying(said: UpstreamChoice, wanted: dict[str, Any]) -> dict[str, Any]:
+    """An event of one choice, with the texts of `said` in place of its own."""
+    (choice,) = wanted["choices"]
+    delta = choice.get("delta")
+    told = {"delta": {**delta, **said.delta}} if isinstance(delta, dict) else said.delta
+    return {**wanted, "choices": [{**choice, **told}]}

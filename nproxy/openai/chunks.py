@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from nproxy.openai.dialect import Dialect
@@ -11,13 +12,20 @@ from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.usage import Usage, parse_usage
 
 _OWN = frozenset({"id", "object", "created", "model", "choices", "usage", "system_fingerprint", "error"})
+_OF_CHAT = {holder: frozenset({"index", holder, "finish_reason", "logprobs"}) for holder in ("delta", "message")}
+_OF_COMPLETIONS = frozenset({"index", "text", "finish_reason", "logprobs"})
+_NOTHING: Mapping[str, JSON] = MappingProxyType({})
 
 
 class MalformedChunk(ValueError):
     """What came is not a chunk or an answer of this dialect; the message quotes nothing of it."""
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as they are made for every chunk that is parsed, and what is frozen takes three times as long to make.
+# Nothing may change them, or the values in them.
+
+
+@dataclass(slots=True)
 class UpstreamChoice:
     """One choice of a chunk, or of a whole answer.
 
@@ -47,12 +55,12 @@ class UpstreamChoice:
 _EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UpstreamChunk:
     """A chunk or a whole answer. error: the in-band error; then nothing else counts. None also where it is empty.
 
     usage: None where absent, null or unreadable. extra: top-level keys other than id, object, created,
-    model, choices, usage, system_fingerprint and error.
+    model, choices, usage, system_fingerprint and error. came: all of it, as it was parsed.
     """
 
     choices: tuple[UpstreamChoice, ...]
@@ -60,6 +68,7 @@ class UpstreamChunk:
     fingerprint: str | None
     error: JSON
     extra: Mapping[str, JSON]
+    came: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 def is_done(data: bytes) -> bool:
@@ -107,7 +116,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 def _in_band_error(value: dict[str, Any]) -> UpstreamChunk | None:
     error = value if value.get("object") == "error" else value.get("error")
-    return UpstreamChunk((), None, None, error, {}) if error else None
+    return UpstreamChunk((), None, None, error, _NOTHING) if error else None
 
 
 def _chunk(value: dict[str, Any], choices: object, dialect: Dialect, holder: str) -> UpstreamChunk:
@@ -120,41 +129,55 @@ def _chunk(value: dict[str, Any], choices: object, dialect: Dialect, holder: str
         parse_usage(value.get("usage")),
         fingerprint if isinstance(fingerprint, str) else None,
         None,
-        {} if value.keys() <= _OWN else {key: member for key, member in value.items() if key not in _OWN},
+        _others(value, _OWN),
+        value,
     )
-
-
-# Both take a freshly parsed choice apart; what is left of it in the end are its unknown keys.
 
 
 def _chat_choice(choice: object, holder: str) -> UpstreamChoice:
     if not isinstance(choice, dict):
         raise MalformedChunk("a choice is not an object")
-    delta = choice.pop(holder, None)
+    delta = choice.get(holder)
+    role = None
     if delta is None:
         delta = {}
     elif not isinstance(delta, dict):
         raise MalformedChunk(f"a choice's {holder} is not an object")
-    role = delta.pop("role", None)
-    if not isinstance(role, str) or not role:
-        role = None
-    return UpstreamChoice(_index(choice), delta, role, _finish_reason(choice), choice.pop("logprobs", None), choice)
+    elif "role" in delta:
+        role = delta["role"]
+        delta = {key: value for key, value in delta.items() if key != "role"}
+        if not isinstance(role, str) or not role:
+            role = None
+    return UpstreamChoice(
+        _index(choice), delta, role, _finish_reason(choice), choice.get("logprobs"), _others(choice, _OF_CHAT[holder])
+    )
 
 
 def _completion_choice(choice: object, holder: str) -> UpstreamChoice:
     if not isinstance(choice, dict):
         raise MalformedChunk("a choice is not an object")
-    text = choice.pop("text", None)
+    text = choice.get("text")
     if text is None:
         text = ""
     elif not isinstance(text, str):
         raise MalformedChunk("a choice's text is not a string")
-    delta: dict[str, JSON] = {"text": text}
-    return UpstreamChoice(_index(choice), delta, None, _finish_reason(choice), choice.pop("logprobs", None), choice)
+    return UpstreamChoice(
+        _index(choice),
+        {"text": text},
+        None,
+        _finish_reason(choice),
+        choice.get("logprobs"),
+        _others(choice, _OF_COMPLETIONS),
+    )
+
+
+def _others(value: dict[str, Any], own: frozenset[str]) -> Mapping[str, JSON]:
+    """The members with other keys than these."""
+    return _NOTHING if value.keys() <= own else {key: member for key, member in value.items() if key not in own}
 
 
 def _index(choice: dict[str, Any]) -> int:
-    index = choice.pop("index", None)
+    index = choice.get("index")
     if index is None:
         return 0
     if type(index) is not int or index < 0:
@@ -163,7 +186,7 @@ def _index(choice: dict[str, Any]) -> int:
 
 
 def _finish_reason(choice: dict[str, Any]) -> str | None:
-    reason = choice.pop("finish_reason", None)
+    reason = choice.get("finish_reason")
     if reason is None or reason == "":
         return None
     if not isinstance(reason, str):

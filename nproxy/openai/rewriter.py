@@ -24,6 +24,10 @@ _MOST_MARKERS = 4
 _LONGEST_KEY = 64
 
 
+Render = Callable[[UpstreamChoice, bytes], bytes]
+"""Writes the client's frame for a chunk of one choice; takes the choice, and the chunk's bytes."""
+
+
 class _Template(NamedTuple):
     """Bytes around the one string that differs: upstream's, and the client's."""
 
@@ -31,7 +35,6 @@ class _Template(NamedTuple):
     behind: bytes
     client_before: bytes
     client_behind: bytes
-    upstream_index: int
 
 
 class Rewriter:
@@ -43,10 +46,9 @@ class Rewriter:
 
     Its output equals what parsing and writing would give, byte for byte. One object per leg:
 
-        hit = rewriter.swap(data)
-        if hit is not None: index, frame = hit           # upstream index; bytes of the client's whole frame
-        else: chunk = parse_chunk(data, dialect) ...      # the full road; then, for a chunk that was written
-              rewriter.learn(data, chunk, render)         # as one plain frame, teach it
+        frame = rewriter.swap(data)                       # bytes of the client's whole frame
+        if frame is None: chunk = parse_chunk(data, ...)  # the full road; then, for a chunk that was written
+            rewriter.learn(data, chunk, render)           # as one plain frame, teach it
 
     After a choice's finish call `forget(index)`, so that stray chunks take the full road and are dropped.
     """
@@ -63,21 +65,21 @@ class Rewriter:
         self._made: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # which template is there
         self._hopeless: set[tuple[int, str]] = set()  # no template can be made
 
-    def swap(self, data: bytes) -> tuple[int, bytes] | None:
-        """Give the upstream's index and the client's frame, or None if this chunk must be parsed."""
+    def swap(self, data: bytes) -> bytes | None:
+        """Give the client's frame, or None if this chunk must be parsed."""
         template = self._latest
         if template is None or not (data.startswith(template.before) and data.endswith(template.behind)):
             template = self._find_template(data)
             if template is None:
                 return None
             self._latest = template
-        before, behind, client_before, client_behind, index = template
+        before, behind, client_before, client_behind = template
         text = data[len(before) : -len(behind)]
         if not text or (_special(text) is not None and _verbatim(text) is None):
             return None
         if not text.isascii() and not _is_utf8(text):
             return None
-        return index, client_before + text + client_behind
+        return client_before + text + client_behind
 
     def _find_template(self, data: bytes) -> _Template | None:
         for marker in self._markers:
@@ -88,10 +90,10 @@ class Rewriter:
                     return template
         return None
 
-    def learn(self, data: bytes, chunk: UpstreamChunk, render: Callable[[UpstreamChoice], bytes]) -> None:
+    def learn(self, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
         """Learn from a chunk that was just parsed from `data`.
 
-        render: writes the client's frame for the chunk's one choice; must depend on nothing but the choice.
+        render: must depend on nothing but what it takes.
         Chunks that are not plain text (usage, finish, log probabilities, several choices, tools) teach nothing,
         so it may be called for every chunk. The work is done when two chunks of a choice had the same surroundings.
         """
@@ -127,21 +129,22 @@ class Rewriter:
         before: bytes,
         behind: bytes,
         chunk: UpstreamChunk,
-        render: Callable[[UpstreamChoice], bytes],
+        render: Render,
     ) -> bool:
         """Make a template, and prove it: with another string in the slot nothing else of the chunk may change."""
-        index, key = place
+        _, key = place
         opening = _opening(key).search(before)
         marker = before[opening.start() :] if opening is not None else b""
         if opening is None or opening.end() != len(before):
             return False  # swap looks for the first opening, which must be this one
         slotted = replace(chunk.choices[0], delta={**chunk.choices[0].delta, key: _SLOT})
         slot = _SLOT.encode()
+        slotted_data = before + slot + behind
         try:
-            alike = parse_chunk(before + slot + behind, self._dialect) == replace(chunk, choices=(slotted,))
+            alike = parse_chunk(slotted_data, self._dialect) == replace(chunk, choices=(slotted,))
         except MalformedChunk:
             return False
-        frame = render(slotted).split(slot)
+        frame = render(slotted, slotted_data).split(slot)
         if not alike or len(frame) != 2:
             return False
         if marker not in self._markers:
@@ -150,7 +153,7 @@ class Rewriter:
             self._markers.append(marker)
         if (outdated := self._made.get(place)) is not None:
             self._templates.pop(outdated, None)
-        self._templates[before, behind] = _Template(before, behind, frame[0], frame[1], index)
+        self._templates[before, behind] = _Template(before, behind, frame[0], frame[1])
         self._made[place] = before, behind
         self._latest = None
         return True
@@ -172,16 +175,16 @@ class Overheard(Rewriter):
         self._heard: _Template | None = None  # the one that fitted last,
         self._listener: Callable[[bytes], None] | None = None  # and what takes its strings
 
-    def swap(self, data: bytes) -> tuple[int, bytes] | None:
-        hit = Rewriter.swap(self, data)
-        if hit is not None and (template := self._latest) is not None:
+    def swap(self, data: bytes) -> bytes | None:
+        frame = Rewriter.swap(self, data)
+        if frame is not None and (template := self._latest) is not None:
             before, behind = template[:2]
             if template is not self._heard or self._listener is None:
                 self._heard, self._listener = template, self._listeners[before, behind]
             self._listener(data[len(before) : -len(behind)])
-        return hit
+        return frame
 
-    def learn(self, data: bytes, chunk: UpstreamChunk, render: Callable[[UpstreamChoice], bytes]) -> None:
+    def learn(self, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
         if not any(isinstance(value, list) and value for choice in chunk.choices for value in choice.extra.values()):
             super().learn(data, chunk, render)  # entries that stand beside a text are to be seen each time
 
@@ -191,7 +194,7 @@ class Overheard(Rewriter):
         before: bytes,
         behind: bytes,
         chunk: UpstreamChunk,
-        render: Callable[[UpstreamChoice], bytes],
+        render: Render,
     ) -> bool:
         made = super()._make(place, before, behind, chunk, render)
         if made:

@@ -19,7 +19,7 @@ from tests.choices.tutil import (
     contents,
     finishes,
 )
-from tests.choices.upstream_says import DONE, answer, chunk, delta, framed, usage, usage_chunk
+from tests.choices.upstream_says import DONE, ROLE, answer, chunk, delta, framed, usage, usage_chunk
 
 ASKED = {"include_usage": True}
 
@@ -278,3 +278,15 @@ def test_K14_both_ways() -> None:
     play = Play(chat(), NATIVE)
     play.streams(0, delta("a", role="assistant"), delta("b"), delta(finish="stop"), DONE)
     assert play.reply["choices"][0]["message"]["content"] == "ab"
+
+
+def multiline(event: bytes) -> bytes:
+    """The same event over two lines of data."""
+    return event.replace(b'"choices"', b'\n"choices"')
+
+
+def test_P3_data_of_several_lines_keeps_all_it_says() -> None:
+    events = [delta(said, stop_reason=None, top={"provider": "p"}) for said in "abcd"]
+    play = Play(chat(stream=True), NATIVE)
+    play.says(0, ROLE, *map(multiline, events))
+    assert play.emitted == framed(ROLE, *(multiline(event).replace(b"\n", b" ") for event in events))

@@ -104,7 +104,12 @@ _ANSWERS = [
 
 _STREAMS = [
     ("D1", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
-    ("D2", OPENAI + "chunks.py", 'role = delta.pop("role", None)', 'role = delta.get("role")'),
+    (
+        "D2",
+        OPENAI + "chunks.py",
+        'for key, value in delta.items() if key != "role"}',
+        "for key, value in delta.items()}",
+    ),
     ("D2", CHOICES + "relay.py", 'if "role" in delta and (repeated or said.role is None):', "if False:"),
     ("D3", CHOICES + "relay.py", "return self._wire.prelude([choice.index])", 'return b""'),
     ("D3", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
@@ -121,7 +126,12 @@ _STREAMS = [
     ("D8", CHOICES + "strands.py", "if any(choice.began and not choice.finished for choice in self.choices):", "if 0:"),
     ("D9", CHOICES + "merge.py", "            strand.done = True\n            return None", "            return DONE"),
     ("D10", CHOICES + "strands.py", "if not self.spoke:", "if not self.done:"),
-    ("D11", CHOICES + "relay.py", "return written + event(data)  #", "return written + event(dumps(wanted))  #"),
+    (
+        "D11",
+        CHOICES + "relay.py",
+        "return written + event(dumps(wanted) if patch is None else patch(data))",
+        "return written + event(dumps(wanted))",
+    ),
     (
         "D15",
         CHOICES + "conduct.py",
@@ -155,7 +165,7 @@ _USAGE = [
     ),
     ("E7", OPENAI + "wire.py", 'rest["usage"] = None', "pass"),
     ("E7", CHOICES + "merge.py", "if usage is not None and self._request.include_usage else", "if False else"),
-    ("E7", CHOICES + "relay.py", 'if patch.add_usage and "usage" in came:', "if False:"),
+    ("E7", CHOICES + "relay.py", 'wanted["usage"] = None', "pass"),
     ("E8", CHOICES + "merge.py", "if usage is not None and self._request.include_usage else", "if usage else"),
     ("E8", CHOICES + "compose.py", "elif not request.include_usage:", "elif False:"),
     ("E9", CHOICES + "copies.py", "completion=usage.completion * n,", "completion=usage.completion,"),

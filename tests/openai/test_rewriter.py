@@ -25,10 +25,10 @@ def wire(dialect: Dialect) -> Wire:
     return Wire(dialect, "chatcmpl-own", 17, "shown", include_usage=True)
 
 
-def renderer(dialect: Dialect, chunk: UpstreamChunk) -> Callable[[UpstreamChoice], bytes]:
+def renderer(dialect: Dialect, chunk: UpstreamChunk) -> Callable[[UpstreamChoice, bytes], bytes]:
     """What a merge does with a plain chunk: its own index and head, the role left out, all else kept."""
 
-    def render(choice: UpstreamChoice) -> bytes:
+    def render(choice: UpstreamChoice, _data: bytes) -> bytes:
         return wire(dialect).chunk(
             choice.index + OFFSET,
             choice.delta,
@@ -49,12 +49,12 @@ class Road:
         self.rewriter = Rewriter(dialect)
         self.hits = 0
 
-    def full(self, data: bytes) -> tuple[int, bytes]:
+    def full(self, data: bytes) -> bytes:
         chunk = parse_chunk(data, self.dialect)
         (choice,) = chunk.choices
         assert choice.finish_reason is None
         assert chunk.usage is None
-        return choice.index, renderer(self.dialect, chunk)(choice)
+        return renderer(self.dialect, chunk)(choice, data)
 
     def send(self, data: bytes) -> bool:
         """Send one chunk; says whether it took the fast road."""
@@ -234,7 +234,7 @@ def test_a_role_in_every_chunk_is_left_out_on_both_roads() -> None:
     assert [road.send(chunk(text)) for text in "abcd"] == [False, False, True, True]
     hit = road.rewriter.swap(chunk("e"))
     assert hit is not None
-    assert b"role" not in hit[1]
+    assert b"role" not in hit
 
 
 def test_R5_a_space_behind_the_chunk() -> None:
