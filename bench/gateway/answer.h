@@ -146,7 +146,7 @@ static int ends_here(Answer *a) {
 
 /* Whether each choice has said so many words and has ended once, and a stream has said [DONE]. */
 static int is_whole(const Answer *a, int words) {
-    int right = a->finished == a->n && a->began == a->n && (!a->stream || a->done);
+    int right = !a->stream || a->done;
     for (int i = 0; i < a->n; i++) right &= a->said[i] == words * WORD && a->ended[i] == 1;
     return right;
 }
