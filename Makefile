@@ -13,7 +13,7 @@ pip  := $(bin)/python -m pip --disable-pip-version-check install --retries 5 --c
 pins := pyproject.toml requirements/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-system docs dashboards kernels conformance-mutations fuzz soak bench-gateway compatibility lint format clean
+.PHONY: help serve test test-system docs dashboards kernels conformance-mutations fuzz soak bench-gateway bench-engine compatibility lint format clean
 .DELETE_ON_ERROR:
 
 help:  ## What can be made
@@ -51,6 +51,9 @@ soak: $(VENV)/.dev  ## All load bars in their long forms, one after the other; w
 
 bench-gateway: $(VENV)/.dev  ## The gateway beside other gateways, which are installed first (a C compiler is needed): docs/performance.md
 	$(bin)/python -m bench.gateway $(ARGS)
+
+bench-engine: $(VENV)/.dev  ## The engine on the CPU beside its peers, which are installed first (a C++ compiler is needed): docs/performance.md
+	$(bin)/python -m bench.engine $(ARGS)
 
 compatibility: $(VENV)/.dev  ## Install real servers (a compiler is needed), probe them, play the cases, write docs/compatibility.md
 	$(bin)/python -m tests.compatibility $(ARGS)

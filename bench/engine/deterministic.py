@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -58,12 +59,12 @@ def main() -> None:
     for _ in range(options.rounds):
         for name, runner in runners.items():
             fixed = name == "deterministic"
-            taken.setdefault(("prefill", name), []).append(_timed(lambda r=runner, f=fixed: _prefill(r, prompt, f)))
+            taken.setdefault(("prefill", name), []).append(_timed(partial(_prefill, runner, prompt, fixed)))
             for rows in options.rows:
                 times = taken.setdefault((f"step, {rows} rows", name), [])
                 for new in range(options.steps):
                     batch = _step(prompt, rows, new, fixed)
-                    times.append(_timed(lambda r=runner, b=batch: r.submit(b)))
+                    times.append(_timed(partial(runner.submit, batch)))
     figures: dict[str, dict[str, float]] = {}
     for (what, name), times in taken.items():
         figures.setdefault(what, {})[name] = round(statistics.median(times), 2)

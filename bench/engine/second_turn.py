@@ -60,7 +60,8 @@ async def turn(session: aiohttp.ClientSession, url: str, messages: list[dict[str
         "stream": True,
     }
     body["stream_options"] = {"include_usage": True}
-    began, first, text, usage = time.perf_counter(), None, "", {}
+    usage: dict[str, Any] = {}
+    began, first, text = time.perf_counter(), None, ""
     async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
         answer.raise_for_status()
         async for line in answer.content:

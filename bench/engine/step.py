@@ -17,7 +17,8 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -56,8 +57,7 @@ def main() -> None:
     figures = {"prefill": _timed(lambda: _prefill(runner, prompt), 5)}
     for rows in options.rows:
         batches = [_step(prompt, rows, size, new) for new in range(options.steps)]
-        upcoming = iter(batches * 2)
-        figures[f"step, {rows} rows"] = _timed(lambda upcoming=upcoming: runner.submit(next(upcoming)), options.steps)
+        figures[f"step, {rows} rows"] = _timed(partial(_submit_next, runner, iter(batches * 2)), options.steps)
     report = {
         "model": Path(options.model).name,
         "dtype": runner.ready.dtype,
@@ -88,6 +88,10 @@ def _prefill(runner: Runner, prompt: tuple[int, ...]) -> None:
     table = tuple(range(-(-len(prompt) // runner.ready.block_size)))
     draws = (Draw(0, 1, len(prompt), Sampling()),)
     runner.submit(Batch(chunks=(Chunk(0, prompt, 0, table, draws),)))
+
+
+def _submit_next(runner: Runner, batches: Iterator[Batch]) -> None:
+    runner.submit(next(batches))
 
 
 def _step(prompt: tuple[int, ...], rows: int, size: int, new: int) -> Batch:

@@ -1,0 +1,91 @@
+"""The engine on the CPU beside its peers: n choices of one prompt, with the default model's weights for all.
+
+    python -m bench.engine [--peers NAME,...] [--prompts 509,1999] [--n 1,4,8,16,32] [--rounds 3] [--quick]
+
+Starts ours (through the gateway, in int8, the engine's server alone), llama.cpp's server, vLLM, OpenVINO GenAI, and
+transformers' generate and continuous batching, and asks one after the other, the same prompts, in turns: 64 tokens for
+each choice, at temperature 1, whatever ends a text. Each is warmed up. No two prompts begin alike, so that no
+cache helps but within a request. Answers are counted; a cell with wrong counts is no result. A cell that takes longer
+than --patience seconds is not asked again, nor the wider ones of its prompt. Prints a table and, unless something was
+left out, writes it to bench/results/engine-cpu.json and docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import psutil
+
+from bench.engine.cells import NEW, cells
+from bench.engine.page import conditions, put, taken, write
+from bench.engine.peers import PEERS, THREADS, dtype
+from bench.engine.playing import Questions, play
+from bench.engine.table import tables
+from bench.engine.weights import packed
+from engine.text.tokenizer import load_tokenizer
+
+PROMPTS, WIDTHS, ROUNDS = (509, 1999), (1, 4, 8, 16, 32), 3
+QUICK_PROMPTS, QUICK_WIDTHS, QUICK_ROUNDS, QUICK_NEW = (109,), (1, 2), 1, 8
+PATIENCE = 30.0
+
+
+def main(words: Sequence[str]) -> int:
+    """Run what the words ask for; the exit code is 1 where one of ours has no result that it could have."""
+    asked = _parser().parse_args(words)
+    names = asked.peers or list(PEERS)
+    if asked.quick:
+        asked.prompts, asked.n = asked.prompts or QUICK_PROMPTS, asked.n or QUICK_WIDTHS
+    prompts, widths = tuple(asked.prompts or PROMPTS), tuple(sorted(asked.n or WIDTHS))
+    new = QUICK_NEW if asked.quick else NEW
+    rounds = asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS)
+    settings = {"threads": THREADS, "dtype": dtype(), "rounds": rounds, "new": new, "patience_s": asked.patience}
+    told = {**conditions(), **settings, "memory_free_mib": psutil.virtual_memory().available >> 20}
+    for key, value in told.items():
+        print(f"{key:20} {value}")
+    grid = cells(prompts, widths)
+    encode = load_tokenizer(packed()).encode
+    rows = play({name: PEERS[name] for name in names}, Questions(encode, new), grid, rounds, asked.patience)
+    text = taken(told) + tables(rows, grid)
+    print(text)
+    result = {"conditions": told, "peers": {name: row.as_json() for name, row in rows.items()}}
+    if asked.out:
+        write(asked.out, result)
+    elif not asked.quick and (set(names), prompts, widths) == (set(PEERS), PROMPTS, WIDTHS):
+        write("engine-cpu", result)
+        put("engine", text)
+    return int(any(seen.wrong for row in rows.values() if row.ours for seen in row.cells.values()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench.engine", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--peers", type=_names, help=f"some only, by commas: {', '.join(PEERS)} (all)")
+    parser.add_argument("--prompts", type=_numbers, help="lengths in tokens, by commas (509,1999)")
+    parser.add_argument("--n", type=_numbers, help="choices, by commas (1,4,8,16,32)")
+    parser.add_argument("--rounds", type=int, help="(3)")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds of a cell (%(default)g)")
+    parser.add_argument("--quick", action="store_true", help="one round of small cells: does everything run?")
+    parser.add_argument("--out", help="write bench/results/OUT.json, whatever was left out")
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(PEERS):
+        raise argparse.ArgumentTypeError(f"no such peer: {', '.join(sorted(unknown))}; there are: {', '.join(PEERS)}")
+    return names
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"must be numbers above 0 with commas between them, not {text}")
+    return numbers
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,143 @@
+"""The peers, each as its users run it: the same weights, a thread for each core, and no filter on what is drawn."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from bench.engine.cells import Answer, Asked
+from bench.engine.inside.talk import Child
+from bench.engine.served import ask
+from bench.engine.weights import Kind, as_gguf, packed
+from engine.config import EngineConfig
+from engine.device.road import Machine, cpu_dtype
+from tests.compatibility.installing import LLAMA_CPP, llama_cpp, pinned, versions, vllm
+from tests.real.processes import ROOT, Server, free_port, nproxy, server
+from tests.system.transformers_serve import hf_folder
+
+MODEL = "smollm2-135m-instruct"
+THREADS = len(os.sched_getaffinity(0))
+START_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A peer that answers. pid: of the process above all of its others. how: the settings that it was started with."""
+
+    ask: Callable[[Asked], Answer]
+    pid: int
+    versions: Mapping[str, str]
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """start: installs and starts it, logging into a folder; raises Unavailable or RuntimeError where it cannot be had.
+
+    ours: whether it is nproxy, which the others are the measure of.
+    """
+
+    start: Callable[[Path], AbstractContextManager[Running]]
+    ours: bool = False
+
+
+def dtype() -> str:
+    """What nproxy's engine takes by itself on this CPU, and all peers of torch with it."""
+    config = EngineConfig(str(packed()), device="cpu")
+    return str(cpu_dtype(config, Machine.here())).removeprefix("torch.")
+
+
+@contextmanager
+def whole(logs: Path, settings: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """`nproxy serve`, one gateway process with its engine. settings: variables of the environment."""
+    env = {f"NPROXY_ENGINE__{key.upper()}": value for key, value in (settings or {}).items()}
+    with _environment(env), nproxy(log=logs / "nproxy.log", seconds=START_SECONDS) as running:
+        how = " ".join(["nproxy serve", *(f"{key}={value}" for key, value in env.items())])
+        yield _served(running, {"nproxy": version("nproxy"), "torch": torch.__version__}, how)
+
+
+@contextmanager
+def alone(logs: Path) -> Iterator[Running]:
+    """The engine's server by itself."""
+    port = free_port()
+    words = ["engine", str(packed()), "--served-model-name", MODEL]
+    argv = [sys.executable, "-P", "-m", *words, "--port", str(port), "--log-level", "warning"]
+    with server(argv, port=port, log=logs / "engine.log", ready="/health", seconds=START_SECONDS) as running:
+        yield _served(running, {"torch": torch.__version__}, "python -m engine MODEL")
+
+
+@contextmanager
+def llama(logs: Path, *, kind: Kind) -> Iterator[Running]:
+    """llama.cpp's server with one KV cache for all slots, as large as 32 requests of 2,000 tokens need."""
+    folder, port = llama_cpp(), free_port()
+    words = ["-t", str(THREADS), "-tb", str(THREADS), "-np", "32", "-c", "73728", "--kv-unified", "--cache-ram", "0"]
+    argv = [str(folder / "llama-server"), "--model", str(as_gguf(kind)), "--alias", MODEL, *words]
+    argv += ["--host", "127.0.0.1", "--port", str(port)]
+    with server(argv, port=port, log=logs / "llama.log", ready="/health", seconds=START_SECONDS) as running:
+        how = f"llama-server --model {kind}.gguf {' '.join(words)}"
+        yield _served(running, {LLAMA_CPP: folder.name}, how, samplers=["temperature"])
+
+
+@contextmanager
+def vllm_cpu(logs: Path) -> Iterator[Running]:
+    """vLLM's CPU build in the smaller block size, which its n is faster with; its OpenMP is loaded before torch's."""
+    folder, port = vllm(), free_port()
+    words = ["--dtype", dtype(), "--max-model-len", "4096", "--block-size", "32"]
+    argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(hf_folder(packed())), *words]
+    argv += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}"}
+    env = {**settings, "PYTHONPATH": str(folder), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if openmp := next(folder.rglob("libiomp5.so"), None):
+        env["LD_PRELOAD"] = str(openmp)
+    with server(argv, port=port, log=logs / "vllm.log", ready="/health", env=env, seconds=START_SECONDS) as running:
+        how = " ".join([*(f"{key}={value}" for key, value in settings.items()), "vllm serve MODEL", *words])
+        yield _served(running, versions(folder, "vllm-cpu", "torch", "transformers"), how)
+
+
+@contextmanager
+def inside(logs: Path, *, name: str, packages: str | None, kind: Kind | None) -> Iterator[Running]:
+    """A library in a child. packages: the pins that it runs with. kind: of the GGUF that it loads, else a folder."""
+    model = as_gguf(kind) if kind else hf_folder(packed())
+    paths = [*([str(pinned(packages))] if packages else []), str(ROOT)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+    words = [str(model), str(THREADS), dtype()]
+    with Child.started(name, words, env, logs / f"{name}.log") as child:
+        kept = f"{kind}.gguf" if kind else dtype()
+        yield Running(child.ask, child.pid, child.versions, f"bench/engine/inside/{name}.py, {kept}, in process")
+
+
+PEERS: Mapping[str, Peer] = {
+    "nproxy": Peer(whole, ours=True),
+    "nproxy int8": Peer(partial(whole, settings={"quantization": "int8"}), ours=True),
+    "nproxy's engine alone": Peer(alone, ours=True),
+    "llama.cpp BF16": Peer(partial(llama, kind="BF16")),
+    "llama.cpp Q8_0": Peer(partial(llama, kind="Q8_0")),
+    "OpenVINO GenAI": Peer(partial(inside, name="openvino", packages="openvino-genai", kind="F16")),
+    "vLLM": Peer(vllm_cpu),
+    "transformers generate": Peer(partial(inside, name="transformers", packages=None, kind=None)),
+    "transformers continuous batching": Peer(partial(inside, name="batching", packages=None, kind=None)),
+}
+"""By the name of its row."""
+
+
+def _served(running: Server, packages: Mapping[str, str], how: str, **extra: object) -> Running:
+    return Running(lambda asked: ask(running.url, MODEL, asked, extra), running.process.pid, packages, how)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Variables for what is started meanwhile."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
