@@ -46,9 +46,9 @@ class Begin:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each turn: what is frozen takes longer to make
 class Emit:
-    """Write these bytes to the client. All Emits of one receive() leave in one write."""
+    """Write these bytes to the client. All Emits of one receive() leave in one write. Nothing may change it."""
 
     data: bytes
 

@@ -143,6 +143,8 @@ def running(legs: Iterable[LegUsage]) -> Usage | None:
 
 def _siblings(usages: Sequence[Usage]) -> Usage:
     """Join usages of the same prompt: the prompt once, the completions summed."""
+    if len(usages) == 1:
+        return usages[0]
     return Usage(
         prompt=max(usage.prompt for usage in usages),
         completion=sum(usage.completion for usage in usages),
