@@ -13,10 +13,12 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from bench.gateway import page
 from bench.gateway.accounting import cores, family, on_core, peak_mib
@@ -60,7 +62,9 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
                 if peer := PEERS.get(name):
                     peers[name] = {"settings": peer.settings, "version": peer.version()}
                 with on_core(gateway_core):
-                    running[name] = stack.enter_context(FRONTS[name](port, own))
+                    started = FRONTS[name](port, own)
+                    running[name] = started.__enter__()
+                    stack.callback(_end, name, started)
             except (Unavailable, RuntimeError) as error:
                 peers[name]["reason"] = str(error).splitlines()[0]
                 print(f"{name}: {error}", file=sys.stderr)
@@ -76,10 +80,18 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
                 case: told(cell(of, saturates=cases[case].saturates) if of else NO_N)
                 for case, of in found[name].items()
             }
-            if gateway.pid is not None:
+            if gateway.pid is not None and psutil.pid_exists(gateway.pid):
                 peers[name]["rss_mib"] = round(peak_mib(family(gateway.pid)), 1)
     says = {name: {"says": case.says, "pace": case.pace, "unit": case.unit} for name, case in cases.items()}
     return {"conditions": conditions, "cases": says, "peers": peers}
+
+
+def _end(name: str, started: AbstractContextManager[Running]) -> None:
+    """End a gateway; that it does not end well must not cost what was measured."""
+    try:
+        started.__exit__(None, None, None)
+    except RuntimeError as error:
+        print(f"{name}: {error}", file=sys.stderr)
 
 
 def _rounds(

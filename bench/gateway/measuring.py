@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+
+import psutil
 
 from bench.gateway.accounting import cpu_seconds, family
 from bench.gateway.cases import PACE_HELD, PACES, Case
@@ -19,7 +22,17 @@ ANSWERS_SECONDS = 30.0
 
 
 def play(case: Case, running: Running, load: Sequence[int], seconds: float) -> Round:
-    """Warm up, then measure. load: the processes that serve the gateway; the client counts among them."""
+    """Warm up, then measure. load: the processes that serve the gateway; the client counts among them.
+
+    A gateway that is gone, or that never comes to an end, is a round with an error.
+    """
+    try:
+        return _play(case, running, load, seconds)
+    except (RuntimeError, psutil.Error, subprocess.TimeoutExpired) as error:
+        return Round(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, {"gone": 1}, str(error))
+
+
+def _play(case: Case, running: Running, load: Sequence[int], seconds: float) -> Round:
     request = case.request(running.port, running.headers, running.path)
     warm = replace(case, answers=min(case.answers, WARM_ANSWERS))
     if (told := ask(warm, running.port, request, WARM_SECONDS)).errors:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,8 +20,12 @@ from openai import OpenAI
 from bench.gateway import page
 from bench.gateway.__main__ import run
 from bench.gateway.cases import CASES, Case
+from bench.gateway.figures import cell
+from bench.gateway.measuring import play
+from bench.gateway.peers import Running
 from bench.gateway.programs import Told, ask, upstream
 from tests.fakes.upstream import raw_server
+from tests.real.processes import free_port
 
 TWO = Case("", connections=1, n=2, chunks=2, answers=1)
 WHOLE = replace(TWO, stream=False)
@@ -197,6 +203,31 @@ def test_more_than_a_reader_takes_at_once_comes_whole() -> None:
             time.sleep(0.3)
             lines = [line for line in answer.iter_lines() if line]
     assert len(lines) == 100_000 + 2 and lines[-1] == "data: [DONE]"
+
+
+async def test_a_gateway_that_is_gone_is_an_error_and_no_end_of_the_run() -> None:
+    port, ended = free_port(), subprocess.Popen(["true"])
+    ended.wait()
+    with upstream() as (running, _):
+        for gateway in (Running(port, None), Running(running, ended.pid)):
+            found = await asyncio.to_thread(play, replace(TWO, n=1), gateway, [], 0.1)
+            assert found.errors == {"gone": 1} and found.complaint
+            assert str(cell([found])).startswith("answers that were not whole: 1 gone; the first: ")
+
+
+@pytest.mark.timeout(300)
+def test_a_gateway_that_does_not_end_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def stubborn(port: int, folder: Path) -> Iterator[Running]:
+        yield Running(port, None)
+        raise RuntimeError("did not end")
+
+    monkeypatch.setattr("bench.gateway.__main__.FRONTS", {"direct": stubborn})
+    record = run(["direct"], {"first": replace(CASES["first"], answers=3)}, rounds=1, seconds=0.1)
+    assert record["peers"]["direct"]["cases"]["first"]["rate"] > 0
+    assert "direct: did not end" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)
