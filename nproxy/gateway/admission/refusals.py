@@ -55,7 +55,7 @@ def unavailable(message: str, code: str, retry_after: float) -> ApiError:
 
 def _later(seconds: float) -> dict[str, str]:
     """`retry-after` holds whole seconds; OpenAI's clients look for the other first."""
-    milliseconds = ceil(seconds * 1000)
+    milliseconds = _milliseconds(seconds)
     return {"retry-after": str(max(1, -(-milliseconds // 1000))), "retry-after-ms": str(milliseconds)}
 
 
@@ -72,7 +72,7 @@ def rate_headers(levels: Iterable[Level]) -> dict[str, str]:
 
 def duration(seconds: float) -> str:
     """A time as OpenAI's headers have it: `20ms`, `1s`, `1.5s`, `6m0s`; rounded up to milliseconds."""
-    milliseconds = ceil(round(seconds * 1000, 6))
+    milliseconds = _milliseconds(seconds)
     if 0 < milliseconds < 1000:
         return f"{milliseconds}ms"
     minutes, rest = divmod(milliseconds, 60_000)
@@ -81,3 +81,8 @@ def duration(seconds: float) -> str:
     if minutes or hours:
         text = f"{minutes}m{text}"
     return f"{hours}h{text}" if hours else text
+
+
+def _milliseconds(seconds: float) -> int:
+    """Rounded up, but for what differences of clock times are off by."""
+    return ceil(round(seconds * 1000, 6))

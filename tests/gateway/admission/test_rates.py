@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nproxy.gateway.admission.messages import Ask, Level
 from nproxy.gateway.admission.rates import MINUTE, Charge, Meters, limits_of
-from nproxy.gateway.admission.refusals import duration, rate_headers
+from nproxy.gateway.admission.refusals import duration, limited, rate_headers
 from nproxy.gateway.callers import Rates
 
 steps = st.lists(
@@ -128,3 +128,9 @@ def test_headers_are_openais_and_the_same_for_choices() -> None:
         "x-ratelimit-remaining-tokens": "0",
         "x-ratelimit-reset-tokens": "1m30s",
     }
+
+
+def test_a_wait_is_not_a_second_longer_for_what_floats_lose() -> None:
+    """30 seconds by a clock that is at 16,000: the next second would be one too many."""
+    headers = limited("", "", 16030.3 - 16000.3 + 2e-12).headers
+    assert headers == {"retry-after": "30", "retry-after-ms": "30000"}
