@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 
 from nproxy.telemetry.collected import MaybeGauge
 from nproxy.telemetry.sums import Across, Report, report
@@ -76,10 +76,6 @@ class CommonMetrics:
 
     def _gauge(self, name: str, text: str, *labels: str, across: Across) -> Callable[..., Gauge]:
         return cache(self._plain(name, text, *labels, across=across).labels)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
-        named = self._named(name, labels)
-        return cache(Histogram(named, text, labels, registry=self.registry, buckets=buckets).labels)
 
     def _named(self, name: str, labels: tuple[str, ...]) -> str:
         self.labels[f"nproxy_{name}"] = labels

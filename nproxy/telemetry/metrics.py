@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 
-from prometheus_client import Histogram
-
 from nproxy.telemetry import genai
 from nproxy.telemetry.collected import DroppedLines
 from nproxy.telemetry.common_metrics import CommonMetrics
-from nproxy.telemetry.observed import Observed, View
+from nproxy.telemetry.observed import Observed, Series, View
 
 OTHER = "other"
 MOST_LISTED_MODELS = 100
@@ -129,9 +127,7 @@ class Metrics(CommonMetrics):
             View("nproxy_legs", "Upstream calls ended.", ("upstream", "outcome"), tells="count"),
             genai.CALL_DURATION,
         )
-        self.leg_width = Histogram(
-            "nproxy_leg_width", "Choices that one upstream call carries.", registry=self.registry, buckets=_WIDTHS
-        )
+        self.leg_width = self._histogram("leg_width", "Choices that one upstream call carries.", _WIDTHS)()
         self.inflight_legs = self._gauge(
             "inflight_legs", "Upstream calls opened and not ended.", "upstream", across="sum"
         )
@@ -201,14 +197,15 @@ class Metrics(CommonMetrics):
         self.spans = self._counter("spans", "Spans of traces, by what became of them.", "outcome")
         self.registry.register(DroppedLines())
 
-    def _observed(
-        self, labels: tuple[str, ...], *views: View, bounds: tuple[float, ...] = ()
-    ) -> Callable[..., Histogram]:
+    def _observed(self, labels: tuple[str, ...], *views: View, bounds: tuple[float, ...] = ()) -> Callable[..., Series]:
         told = [view for view in views if self._gen_ai or view.name.startswith("nproxy_")]
         self.labels.update({view.name: view.labels for view in told})
         observed = Observed(labels, bounds, told)
         self.registry.register(observed)
         return observed.at
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Series]:
+        return self._observed(labels, View(f"nproxy_{name}", text, labels, buckets))
 
     def name(self, upstreams: Iterable[str], models: Collection[str], ways: Iterable[tuple[str, str]] = ()) -> None:
         """Take the names of another configuration; earlier ones stay, as their series do.

@@ -1,25 +1,29 @@
 """What is observed once and told under several names: a histogram of many labels and bounds, and views of it.
 
 A view leaves out labels and bounds. Its bounds are among those that are observed, so its buckets hold exactly what an
-instrument of its own would hold, and nothing is observed twice to have another name.
+instrument of its own would hold, and nothing is observed twice to have another name. What is observed for every piece
+of every stream must cost little: a series is a list of counts, where the library's has an object and a lock for each
+bucket.
 """
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby, pairwise
+from itertools import accumulate, pairwise
 from math import inf
 from typing import Literal
 
-from prometheus_client import Histogram, Metric
+from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar, Sample
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
-from nproxy.telemetry.exemplars import newest
+from nproxy.telemetry.exemplars import Trace, newest
 
 Labels = Mapping[str, str]
 
@@ -59,6 +63,31 @@ class _Observations:
         self.total += other.total
 
 
+class Series:
+    """What is observed with one set of labels: by one thread, whoever reads it."""
+
+    __slots__ = ("_bounds", "_counts", "_exemplars", "_total", "labels")
+
+    def __init__(self, labels: Labels, bounds: Sequence[float]) -> None:
+        self.labels = labels
+        self._bounds = bounds
+        self._counts = [0] * len(bounds)  # in each bucket, without those below
+        self._exemplars: list[Exemplar | None] = [None] * len(bounds)
+        self._total = 0.0
+
+    def observe(self, value: float, trace: Trace | None = None) -> None:
+        """Count a value. trace: which one it belongs to, where that is recorded."""
+        bucket = bisect_left(self._bounds, value)
+        self._counts[bucket] += 1
+        self._total += value
+        if trace is not None:
+            self._exemplars[bucket] = Exemplar(trace, value, time.time())
+
+    def read(self) -> _Observations:
+        """What was observed so far."""
+        return _Observations([float(count) for count in accumulate(self._counts)], [*self._exemplars], self._total)
+
+
 class Observed(Collector):
     """A histogram that is told by its views only. `at(*label values)` gives what to observe in.
 
@@ -67,15 +96,19 @@ class Observed(Collector):
 
     def __init__(self, labels: tuple[str, ...], bounds: Sequence[float], views: Sequence[View]) -> None:
         finite = {*bounds}.union(*(view.bounds for view in views))
-        self._bounds = [*sorted(finite or {0.0}), inf]  # the library's histograms have two at least
-        histogram = Histogram("observed", "", labels, registry=None, buckets=self._bounds)
-        self.at = cache(histogram.labels)
-        self._histogram = histogram
+        self._bounds = [*sorted(finite or {0.0}), inf]
+        self._labels = labels
+        self._series: list[Series] = []
+        self.at: Callable[..., Series] = cache(self._new)
         self._views = views
 
+    def _new(self, *values: str) -> Series:
+        series = Series(dict(zip(self._labels, values, strict=True)), self._bounds)
+        self._series.append(series)
+        return series
+
     def collect(self) -> Iterator[Metric]:
-        (metric,) = self._histogram.collect()
-        observed = list(_observed(metric.samples, len(self._bounds)))
+        observed = [(series.labels, series.read()) for series in tuple(self._series)]
         for view in self._views:
             yield self._told(view, observed)
 
@@ -114,16 +147,3 @@ def _counter_of(view: View, series: Mapping[tuple[str, ...], _Observations]) -> 
     for key, observations in series.items():
         family.add_metric(key, observations.counts[-1] if view.tells == "count" else observations.total)
     return family
-
-
-def _observed(samples: Iterable[Sample], buckets: int) -> Iterator[tuple[Labels, _Observations]]:
-    """A histogram's samples, those of each series together."""
-
-    def series(sample: Sample) -> dict[str, str]:
-        return {name: value for name, value in sample.labels.items() if name != "le"}
-
-    for labels, group in groupby(samples, series):
-        told = list(group)
-        total = next(sample.value for sample in told if sample.name.endswith("_sum"))
-        held = told[:buckets]
-        yield labels, _Observations([one.value for one in held], [one.exemplar for one in held], total)
