@@ -90,6 +90,7 @@ class App:
         self.draining = self.leaving = False
         self.drives: set[Drive] = set()
         self.inflight = 0
+        self.metrics.inflight_requests.set_function(lambda: self.inflight)
         self._unanswered: dict[Exchange, asyncio.Timeout] = {}
         self._ended_by: ApiError | None = None
         self._idle = asyncio.Event()
@@ -213,7 +214,6 @@ class App:
     def _count(self, exchange: Exchange, change: int) -> None:
         if not exchange.introspection:  # a scrape that counts itself never finds 0
             self.inflight += change
-            self.metrics.inflight_requests.set(self.inflight)
 
 
 def _tracer(config: Config, metrics: Metrics) -> Tracer | None:

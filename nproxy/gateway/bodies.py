@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import nullcontext
 
 from aiohttp import ClientPayloadError, hdrs
 from aiohttp.web_protocol import RequestPayloadError
@@ -28,14 +29,20 @@ async def read_body(
     Raises Full where it has no room, and ApiError: 413 above `limit` bytes (as sent or decoded), 408 when it is not
     here after `seconds`, 415 for another content-encoding, 400 for a body that breaks off or cannot be decoded.
     """
+    content = request.content
     decoder = Decoder(request.headers.get(hdrs.CONTENT_ENCODING), limit)
     parts: list[bytes] = []
-    size = 0
+    read = size = 0
     if hold is not None:
         hold.expect(min(request.content_length or 0, limit))
     try:
-        async with asyncio.timeout(seconds):
-            async for data in chunks(request, limit, None):
+        # most bodies come with their head, and nothing is waited for
+        async with nullcontext() if content.is_eof() else asyncio.timeout(seconds):
+            await _begin(request, limit)
+            while not content.at_eof() and (data := await _some(request)):
+                read += len(data)
+                if read > limit:
+                    raise body_too_large(limit)
                 parts.append(decoder.feed(data))
                 size += len(parts[-1])
                 if hold is not None:
@@ -59,29 +66,36 @@ async def parsed(raw: bytes, aside: Aside, check: Callable[[], None]) -> Body:
     return await aside.by_size(len(raw), parse)
 
 
-async def chunks(request: BaseRequest, limit: int, seconds: float | None = BODY_SECONDS) -> AsyncGenerator[bytes]:
+async def chunks(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS) -> AsyncGenerator[bytes]:
     """Give the body as it comes, undecoded. Raises ApiError: 413 above `limit`, 408 after so many silent seconds."""
-    if request.content_length is not None and request.content_length > limit:
-        raise body_too_large(limit)
-    await continue_if_asked(request)
+    await _begin(request, limit)
     size = 0
     while True:
         try:
-            if seconds is None or request.content.is_eof():
-                data = await request.content.readany()
-            else:
-                async with asyncio.timeout(seconds):
-                    data = await request.content.readany()
+            async with nullcontext() if request.content.is_eof() else asyncio.timeout(seconds):
+                data = await _some(request)
         except TimeoutError:
             raise _too_slow() from None
-        except (RequestPayloadError, ClientPayloadError, ValueError):
-            raise invalid_request("The request body is broken off or malformed.") from None
         if not data:
             return
         size += len(data)
         if size > limit:
             raise body_too_large(limit)
         yield data
+
+
+async def _begin(request: BaseRequest, limit: int) -> None:
+    if request.content_length is not None and request.content_length > limit:
+        raise body_too_large(limit)
+    await continue_if_asked(request)
+
+
+async def _some(request: BaseRequest) -> bytes:
+    """What has come of the body, nothing at its end. Raises ApiError 400 where it will not come whole."""
+    try:
+        return await request.content.readany()
+    except (RequestPayloadError, ClientPayloadError, ValueError):
+        raise invalid_request("The request body is broken off or malformed.") from None
 
 
 async def continue_if_asked(request: BaseRequest) -> None:

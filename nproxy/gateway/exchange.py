@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -111,19 +111,17 @@ class Exchange:
         if self.content is not None:
             self.content.heard(request)
 
-    @asynccontextmanager
-    async def admitted(self, permits: AbstractAsyncContextManager[Permits]) -> AsyncIterator[Permits]:
-        """Wait for permits and hold them while the block runs, and note how long the wait was, be it in vain."""
+    async def admitted(self, permits: Awaitable[Permits]) -> Permits:
+        """Wait for permits, and note how long the wait was, be it in vain."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        async with AsyncExitStack() as held:
-            try:
-                held_permits = await held.enter_async_context(permits)
-            finally:
-                self.queue_seconds = clock() - began
-            if self.tracing.spans is not None:
-                self.tracing.spans.admitted(self.choices or 1, self.queue_seconds)
-            yield held_permits
+        try:
+            held = await permits
+        finally:
+            self.queue_seconds = clock() - began
+        if self.tracing.spans is not None:
+            self.tracing.spans.admitted(self.choices or 1, self.queue_seconds)
+        return held
 
     def placed(self, leg: int, replica: Replica) -> None:
         """A call has its replica."""

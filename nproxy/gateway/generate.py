@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
-import uuid
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -66,7 +66,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     attempt = await fallbacks.begin()
     choices = attempt.choices
     desk, name = app.desk, attempt.upstream.name
-    async with exchange.admitted(desk.admitted(exchange.caller, name, choices, guess(request, choices))) as grant:
+    with await exchange.admitted(desk.admit(exchange.caller, name, choices, guess(request, choices))) as grant:
         exchange.headers.update(app.desk.headers(exchange.caller))
         grant.came(guess_prompt(request))
         chain = bool(first.upstream.settings.fallback)
@@ -143,7 +143,7 @@ async def _drive(
 def _settings(app: App, upstream: Upstream, request: Request, *, chain: bool) -> ConductSettings:
     stream = app.config.stream
     return ConductSettings(
-        id=_ID_PREFIXES[request.dialect] + uuid.uuid4().hex,
+        id=_ID_PREFIXES[request.dialect] + os.urandom(16).hex(),
         created=int(time.time()),
         shown_model=request.model,
         retries_per_leg=upstream.settings.retries.per_leg,

@@ -78,8 +78,8 @@ async def serve(app: App, exchange: Exchange) -> None:
         upload, model = await _open_upload(app, exchange, hold)
         fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
         attempt = await fallbacks.begin()
-        permits = app.desk.admitted(exchange.caller, attempt.upstream.name, attempt.choices)
-        async with exchange.admitted(permits) as grant:
+        permits = app.desk.admit(exchange.caller, attempt.upstream.name, attempt.choices)
+        with await exchange.admitted(permits) as grant:
             exchange.headers.update(app.desk.headers(exchange.caller))
             following: Attempt | None = attempt
             while following is not None:

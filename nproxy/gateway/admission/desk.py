@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -115,9 +115,8 @@ class Desk:
 
     # ---- permits
 
-    @asynccontextmanager
-    async def admitted(self, caller: Caller, upstream: str, choices: int, tokens: int = 0) -> AsyncIterator[Grant]:
-        """Wait for permits for so many choices at once, and hold them while the block runs.
+    async def admit(self, caller: Caller, upstream: str, choices: int, tokens: int = 0) -> Grant:
+        """Wait for permits for so many choices at once; who gets the grant leaves with it.
 
         tokens: a guess of what will be spent. Raises ApiError: 400 for what would never fit, 429 for what does not now
         or does not in time, 503 where the gateway shuts down or the ledger does not answer.
@@ -133,12 +132,12 @@ class Desk:
             raise self._refused(caller, answer, choices)
         self._metrics.key_requests(caller.name or OTHER).inc()
         self.taken += choices
-        grant = Grant(ask, move=partial(self._move, caller), count=partial(self._count_tokens, caller))
-        try:
-            yield grant
-        finally:
-            self.taken -= choices
-            self._transport.send(Leave(ask.ticket, grant.owed))
+        move, count = partial(self._move, caller), partial(self._count_tokens, caller)
+        return Grant(ask, move=move, count=count, leave=self._leave)
+
+    def _leave(self, ask: Ask, grant: Grant) -> None:
+        self.taken -= ask.choices
+        self._transport.send(Leave(ask.ticket, grant.owed))
 
     async def _move(self, caller: Caller, ask: Ask, upstream: str) -> None:
         answer = await self._answer(ask, Move(ask.ticket, upstream))
@@ -171,8 +170,11 @@ class Desk:
         outcome = "left"
         try:
             self._transport.send(message)
-            async with asyncio.timeout(self._queue_seconds + ANSWER_SECONDS):
-                answer = await waiter.answer
+            if waiter.answer.done():  # a ledger of this process says so at once where there is room
+                answer = waiter.answer.result()
+            else:
+                async with asyncio.timeout(self._queue_seconds + ANSWER_SECONDS):
+                    answer = await waiter.answer
             outcome = _outcome(answer)
         except TimeoutError:
             outcome = "timeout"

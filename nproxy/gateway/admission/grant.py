@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Self
 
 from nproxy.gateway.admission.messages import Ask
 
 
 class Grant:
-    """A request's permits. tokens: that it has spent; None while nobody has told. least: what it has for sure."""
+    """A request's permits, held while the block runs.
+
+    tokens: that it has spent; None while nobody has told. least: what it has for sure. leave: gives the permits back.
+    """
 
     def __init__(
-        self, ask: Ask, *, move: Callable[[Ask, str], Awaitable[None]], count: Callable[[int, int], None]
+        self,
+        ask: Ask,
+        *,
+        move: Callable[[Ask, str], Awaitable[None]],
+        count: Callable[[int, int], None],
+        leave: Callable[[Ask, Grant], None],
     ) -> None:
         self.tokens: int | None = None
         self.least = 0
         self._ask = ask
         self._move = move
         self._count = count
+        self._leave = leave
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave(self._ask, self)
 
     def spend(self, prompt: int, completion: int) -> None:
         """Tokens were spent, beyond those of an earlier call; what was guessed of them counts no more."""

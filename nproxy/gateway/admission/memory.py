@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from nproxy.config import Config
 
@@ -51,14 +52,9 @@ class Bodies:
         self.limit = limit
         self.held = 0
 
-    @contextmanager
-    def hold(self) -> Iterator[Hold]:
-        """Count one request's body while the block runs."""
-        hold = Hold(self)
-        try:
-            yield hold
-        finally:
-            self.held -= hold.size
+    def hold(self) -> Hold:
+        """Count one request's body while a block of it runs."""
+        return Hold(self)
 
 
 class Hold:
@@ -69,6 +65,12 @@ class Hold:
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
         self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bodies.held -= self.size
 
     def expect(self, size: int) -> None:
         """It will be so many bytes, by its sender's word. Raises Full where there is no room for them now.

@@ -127,7 +127,7 @@ async def test_permits_move_with_their_request(begin: Begin) -> None:
     scene = begin(max_inflight=2)
     blocks = Visitor(scene.desk, BOB, 2, "v")
     await blocks.inside.wait()
-    async with scene.desk.admitted(ANN, "u", 2) as grant:
+    with await scene.desk.admit(ANN, "u", 2) as grant:
         moving = asyncio.create_task(grant.move("v"))
         await scene.settled()
         assert not moving.done()
@@ -140,14 +140,15 @@ async def test_permits_move_with_their_request(begin: Begin) -> None:
 
 async def test_a_move_that_is_given_up(begin: Begin) -> None:
     scene = begin(max_inflight=2, queue_seconds=0.05)
-    async with held(scene, 2, BOB, "v"), scene.desk.admitted(ANN, "u", 2) as grant:
-        with pytest.raises(ApiError) as late:
-            await grant.move("v")
-        assert late.value.status == 429
-        moving = asyncio.create_task(grant.move("v"))
-        await scene.settled()
-        moving.cancel()
-        await asyncio.gather(moving, return_exceptions=True)
+    async with held(scene, 2, BOB, "v"):
+        with await scene.desk.admit(ANN, "u", 2) as grant:
+            with pytest.raises(ApiError) as late:
+                await grant.move("v")
+            assert late.value.status == 429
+            moving = asyncio.create_task(grant.move("v"))
+            await scene.settled()
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
 
 
 async def test_other_limits_while_it_runs(begin: Begin) -> None:

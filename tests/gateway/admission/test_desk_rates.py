@@ -15,7 +15,7 @@ async def test_rates_and_their_headers(begin: Begin) -> None:
     own = Caller("own", "own", rates=Rates(requests=1000, choices=10))
     assert scene.desk.headers(ANN)["x-ratelimit-remaining-requests"] == "2"
     assert scene.desk.headers(Caller("", "")) == {}, "who is not known has no rates"
-    async with scene.desk.admitted(ANN, "u", 1, tokens=1000) as grant:
+    with await scene.desk.admit(ANN, "u", 1, tokens=1000) as grant:
         assert scene.desk.headers(ANN)["x-ratelimit-remaining-tokens"] == "5000"
         grant.spend(10, 90)
         grant.spend(1, 99)
@@ -48,7 +48,7 @@ async def test_what_came_counts_where_it_is_more_than_the_guess_and_nobody_told(
 ) -> None:
     scene = begin(tokens_per_minute=6000)
     scene.stop_the_clock()
-    async with scene.desk.admitted(ANN, "u", 1, tokens=guess) as grant:
+    with await scene.desk.admit(ANN, "u", 1, tokens=guess) as grant:
         grant.came(200)
         grant.came(came - 200)
         if told is not None:
@@ -65,7 +65,7 @@ async def test_what_came_counts_where_it_is_more_than_the_guess_and_nobody_told(
 async def test_a_guess_stands_unless_somebody_told(begin: Begin, tokens: int | None, remaining: str) -> None:
     scene = begin(tokens_per_minute=6000)
     scene.stop_the_clock()
-    async with scene.desk.admitted(ANN, "u", 1, tokens=1000) as grant:
+    with await scene.desk.admit(ANN, "u", 1, tokens=1000) as grant:
         if tokens == 0:
             grant.nothing_came()
         elif tokens:
