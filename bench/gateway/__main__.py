@@ -77,8 +77,7 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
         found = _rounds(running, cases, [load], rounds, seconds)
         for name, gateway in running.items():
             peers[name]["cases"] = {
-                case: told(cell(of, saturates=cases[case].saturates) if of else NO_N)
-                for case, of in found[name].items()
+                case: told(cell(of, wanted=cases[case].wanted) if of else NO_N) for case, of in found[name].items()
             }
             if gateway.pid is not None and psutil.pid_exists(gateway.pid):
                 peers[name]["rss_mib"] = round(peak_mib(family(gateway.pid)), 1)

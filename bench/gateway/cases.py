@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -39,9 +40,11 @@ class Case:
         return "chunks" if self.stream else "answers"
 
     @property
-    def saturates(self) -> bool:
-        """Whether a gateway is asked for all that it can do."""
-        return self.pace == 0 and self.answers == 0
+    def wanted(self) -> float:
+        """The rate that a gateway is asked for: its pace, all that it can do, or none in particular."""
+        if self.answers:
+            return 0.0
+        return PACE_HELD * self.pace * self.connections * self.n if self.pace else math.inf
 
     def unmerged(self) -> Case:
         """The same legs, each as a request of its own: what a relay without n can be asked."""

@@ -13,7 +13,7 @@
 
 #define MOST_CONNECTIONS 4096
 #define MOST_TIMES (1 << 22)
-#define SILENCE (20 * SECOND)
+#define SILENCE (60 * SECOND)
 #define STAGGER (SECOND / 20) /* over which the first requests are spread */
 #define ENOUGH_ERRORS 200
 

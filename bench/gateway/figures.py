@@ -48,21 +48,21 @@ class Cell:
     rounds: tuple[Round, ...] = ()
 
 
-def cell(rounds: Sequence[Round], *, saturates: bool = False) -> Cell | str:
+def cell(rounds: Sequence[Round], *, wanted: float = 0.0) -> Cell | str:
     """The medians, or what went wrong: where any answer was not whole there is no result.
 
-    saturates: whether the case asks for all that a gateway can do.
+    wanted: the rate that was asked for; infinite where it is all that a gateway can do.
     """
     for one in rounds:
         if one.errors:
-            kinds = ", ".join(f"{count} {kind}" for kind, count in one.errors.items())
+            kinds = ", ".join(one.errors)
             return f"answers that were not whole: {kinds}; the first: {' '.join(one.complaint.split())[:200]}"
     middle = {
         name: statistics.median(getattr(one, name) for one in rounds)
         for name in ("rate", "cpu_us", "first_ms", "last_first_ms")
     }
     load, gateway = (statistics.median(getattr(one, name) for one in rounds) for name in ("load_busy", "gateway_busy"))
-    limit = "load" if load >= BUSY else "machine" if saturates and max(load, gateway) < IDLE else ""
+    limit = "load" if load >= BUSY else "machine" if middle["rate"] < wanted and max(load, gateway) < IDLE else ""
     return Cell(**middle, limit=limit, rounds=tuple(rounds))
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 import psutil
 
 from bench.gateway.accounting import cpu_seconds, family
-from bench.gateway.cases import PACE_HELD, PACES, Case
+from bench.gateway.cases import PACES, Case
 from bench.gateway.figures import Round
 from bench.gateway.peers import Running
 from bench.gateway.programs import Told, ask
@@ -48,7 +48,7 @@ def held_pace(case: Case, running: Running, load: Sequence[int]) -> int:
     """The quickest of PACES that this machine holds without a gateway."""
     for pace in PACES:
         told = play(replace(case, pace=pace), running, load, 1.0)
-        if told.rate >= PACE_HELD * pace * case.connections * case.n:
+        if told.rate >= replace(case, pace=pace).wanted:
             return pace
     return PACES[-1]
 

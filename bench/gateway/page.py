@@ -154,14 +154,15 @@ def _goals(found: Sequence[Goal]) -> str:
 
 def _dashes(peers: Mapping[str, Any]) -> str:
     """Why there is no figure where there is none."""
-    reasons: dict[str, list[str]] = {}
+    missing: dict[tuple[str, str], list[str]] = {}  # the reason and the cases: the gateways
     for name, peer in peers.items():
-        if "reason" in peer:
-            reasons.setdefault(f"{name}: {peer['reason']}", [])
+        cases: dict[str, list[str]] = {peer["reason"]: []} if "reason" in peer else {}
         for case, found in peer.get("cases", {}).items():
             if "reason" in found:
-                reasons.setdefault(f"{name}: {found['reason']}", []).append(case)
-    lines = [f"- {reason}" + (f" ({', '.join(cases)})" if cases else "") for reason, cases in reasons.items()]
+                cases.setdefault(found["reason"], []).append(case)
+        for reason, some in cases.items():
+            missing.setdefault((reason, f" ({', '.join(some)})" if some else ""), []).append(name)
+    lines = [f"- {', '.join(names)}: {reason}{some}" for (reason, some), names in missing.items()]
     return "\n".join(["No figure:", "", *lines, ""]) if lines else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -36,7 +37,12 @@ def test_the_cases_hang_together() -> None:
     for case in CASES.values():
         assert case.unit == ("chunks" if case.stream else "answers")
         assert not case.pace or case.pace == PACES[0]
-        assert case.saturates != bool(case.pace or case.answers)
+
+
+def test_what_a_gateway_is_asked_for() -> None:
+    assert CASES["burst"].wanted == CASES["whole-16"].wanted == math.inf
+    assert CASES["n8-paced"].wanted == CASES["n8-paced"].unmerged().wanted == 0.9 * 500 * 32 * 8
+    assert CASES["first"].wanted == 0.0
 
 
 def test_some_of_the_names_in_the_order_of_the_table() -> None:
