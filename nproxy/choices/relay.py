@@ -40,7 +40,7 @@ class _Patch:
         return data.replace(_NULL_USAGE, b"", 1) if self.drop_usage else data
 
 
-_NONE = _Patch()
+_NONE, _ADD_USAGE = _Patch(), _Patch(add_usage=True)
 
 
 class Relay(Merge):
@@ -200,6 +200,10 @@ class Relay(Merge):
             return None
         if wanted == came:
             return _NONE
+        if (
+            self._shown is None and "usage" not in came and data.endswith(b"}")
+        ):  # a member more at the end needs no proof
+            return _ADD_USAGE if wanted == {**came, "usage": None} else None
         model = None
         if self._shown is not None and (sent := came.get("model")) is not None:
             model = (b'"model":' + dumps(sent), b'"model":' + dumps(self._shown))

@@ -17,6 +17,10 @@ from enum import Enum, auto
 
 
 class LegState(Enum):
+    __hash__ = (
+        object.__hash__
+    )  # each is there once; an Enum's own hashes its name, and the table is asked at every step
+
     WAITING = auto()
     CALLED = auto()
     SPEAKING = auto()
@@ -28,6 +32,8 @@ class LegState(Enum):
 
 class Signal(Enum):
     """What happens to a leg."""
+
+    __hash__ = object.__hash__  # as above
 
     OPEN = auto()  # its call is made
     SPEAK = auto()  # its first event has come

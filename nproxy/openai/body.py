@@ -20,6 +20,7 @@ MOST_VALUES = 1_500_000
 times its size for empty arrays; a prompt of a million token ids and a chat of 15,000 messages stay below."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
+_BLANKS = frozenset(" \t\n\r")
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
@@ -122,6 +123,9 @@ def _without_escaped_quotes(raw: bytes) -> bytes:
 
 def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
     """Raise for what would hold a parser up; cheap, and right for valid JSON (the parser stops where it is not)."""
+    least = min(MOST_CONTAINERS, MOST_STRINGS, MOST_VALUES)
+    if len(unescaped) <= least and unescaped.count(b"[") + unescaped.count(b"{") <= max_depth:
+        return  # the usual body has no room for any of it
     if unescaped.count(b'"') > 2 * MOST_STRINGS:
         raise _refused(f"it holds more than {MOST_STRINGS} strings")
     outside = b"".join(unescaped.split(b'"')[::2])
@@ -166,7 +170,9 @@ def _scan(text: str) -> Iterator[tuple[str, JSON, int, int]]:
 
 
 def _skip(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
+    if text[at : at + 1] not in _BLANKS:
+        return at
+    space = _SPACE.match(text, at + 1)
     return at if space is None else space.end()
 
 

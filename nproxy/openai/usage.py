@@ -112,6 +112,9 @@ def merge(legs: Iterable[LegUsage]) -> Merged:
     Keys that no specification names: what is told of a prompt (its name says prompt, input or cache, but not cost) is
     like the prompt's details; other numbers, also within objects, are summed; of anything else the first counts.
     """
+    legs = list(legs)
+    if len(legs) == 1:
+        return Merged(legs[0].usage, prompts_differ=False)
     groups: dict[int | None, list[Usage]] = {}
     for prompt, usage in legs:
         if usage is None:
