@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import psutil
 
 from bench.engine.cells import NEW, cells
+from bench.engine.options import numbers
 from bench.engine.page import conditions, put, taken, write
 from bench.engine.peers import PEERS, THREADS, dtype
 from bench.engine.playing import Questions, play
@@ -61,8 +62,8 @@ def main(words: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bench.engine", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peers", type=_names, help=f"some only, by commas: {', '.join(PEERS)} (all)")
-    parser.add_argument("--prompts", type=_numbers, help="lengths in tokens, by commas (509,1999)")
-    parser.add_argument("--n", type=_numbers, help="choices, by commas (1,4,8,16,32)")
+    parser.add_argument("--prompts", type=numbers, help="lengths in tokens, by commas (509,1999)")
+    parser.add_argument("--n", type=numbers, help="choices, by commas (1,4,8,16,32)")
     parser.add_argument("--rounds", type=int, help="(3)")
     parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds of a cell (%(default)g)")
     parser.add_argument("--quick", action="store_true", help="one round of small cells: does everything run?")
@@ -75,16 +76,6 @@ def _names(text: str) -> list[str]:
     if unknown := set(names) - set(PEERS):
         raise argparse.ArgumentTypeError(f"no such peer: {', '.join(sorted(unknown))}; there are: {', '.join(PEERS)}")
     return names
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"must be numbers above 0 with commas between them, not {text}")
-    return numbers
 
 
 if __name__ == "__main__":

@@ -1,0 +1,154 @@
+"""How the engine grows with n and with the prompt's length, on a CPU, and which part of a step bends the curve.
+
+    python -m bench.engine.curves [--n 1,2,4,...,128] [--prompts 101,...,7993] [--quantization int8]
+
+The engine's core by itself, without wire and processes: n choices over a prompt of 509 tokens, then prompts of other
+lengths with one choice and with eight. Told: seconds until the first tokens, the median of the steps behind them, and
+what a step's time goes to by torch's profiler: products with weights; attention; draws, which are what goes over the
+whole vocabulary; the other operations; the host, which is Python around them. Prints tables and, unless some were left
+out, writes them to bench/results/curves.json and docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from bench.engine.options import numbers
+from bench.engine.page import conditions, put, taken, write
+from bench.engine.weights import packed
+from engine.config import EngineConfig
+from engine.core import Core
+from engine.messages import Abort, Add, Sampling
+from engine.runner import load
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
+LENGTHS = (101, 251, 509, 1009, 1999, 3989, 7993)
+BASE, FEW = 509, (1, 8)
+STEPS, PROFILED = 24, 8
+PARTS = ("products", "attention", "draws", "other", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """first: seconds until the first tokens. step: milliseconds, the median behind it. parts: of a step, by PARTS."""
+
+    prompt: int
+    n: int
+    first: float
+    step: float
+    parts: Mapping[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second, of all choices, while they are drawn."""
+        return self.n * 1000 / self.step
+
+
+def part_of(operation: str, shapes: Sequence[Sequence[int]], vocab: int) -> str:
+    """Where an operation's own time belongs, by its name in torch's profiler and the shapes of its inputs."""
+    name = operation.partition("::")[2] or operation
+    if "linear" in name or "int8pack" in name or name in ("mm", "addmm", "_int_mm"):
+        return "products"
+    if any(vocab in shape[-1:] for shape in shapes):
+        return "draws"
+    if "bmm" in name or "scaled_dot_product" in name or name == "_softmax":
+        return "attention"
+    return "other"
+
+
+def shares(own: Iterable[tuple[str, float]], wall: float) -> dict[str, float]:
+    """Parts of a time: what the operations took themselves, by part, and what is left of `wall`. Same unit."""
+    found = dict.fromkeys(PARTS, 0.0)
+    for part, took in own:
+        found[part] += took
+    found["host"] = max(0.0, wall - sum(found.values()))
+    total = sum(found.values())
+    return {name: took / total for name, took in found.items()}
+
+
+def measure(core: Core, prompt: int, n: int) -> Point:
+    """One group from its prompt on; it is ended when enough steps have been seen."""
+    chance = random.Random(prompt * 1000 + n)
+    ids = tuple(chance.randrange(1000, core.ready.vocab_size) for _ in range(prompt))
+    room = STEPS + PROFILED + 8
+    core.add(Add.alike(0, ids, n, 7, room, Sampling(), frozenset()))
+    began = time.perf_counter()
+    while not core.step().tokens:
+        pass
+    first = time.perf_counter() - began
+    times = [_timed(core) for _ in range(STEPS)]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        wall = sum(_timed(core) for _ in range(PROFILED))
+    events, vocab = profile.key_averages(group_by_input_shape=True), core.ready.vocab_size
+    own = [(part_of(one.key, one.input_shapes, vocab), one.self_cpu_time_total / 1000) for one in events]
+    core.abort(Abort(0, tuple(range(n))))
+    step = statistics.median(times)
+    return Point(prompt, n, first, step, {name: share * step for name, share in shares(own, wall).items()})
+
+
+def _timed(core: Core) -> float:
+    """Milliseconds of a step."""
+    began = time.perf_counter()
+    core.step()
+    return (time.perf_counter() - began) * 1000
+
+
+def table(head: str, points: Sequence[Point], name: str) -> str:
+    """A row for each point. name: of the field that the curve runs over."""
+    columns = ["first token", "a step", "of the first row's", "tokens/s", *PARTS]
+    lines = [f"| {head} | {' | '.join(columns)} |", "|" + "---|" * (len(columns) + 1)]
+    for point in points:
+        parts = " | ".join(f"{point.parts[part]:.1f} ms" for part in PARTS)
+        grown = f"{point.step / points[0].step:.2f}x"
+        figures = f"{point.first:.2f} s | {point.step:.1f} ms | {grown} | {point.rate:,.0f} | {parts}"
+        lines.append(f"| {getattr(point, name):,} | {figures} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(words: Sequence[str]) -> None:
+    """Measure the curves, print and write them."""
+    parser = argparse.ArgumentParser(prog="bench.engine.curves", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--n", type=numbers, default=WIDTHS, help="choices, by commas")
+    parser.add_argument("--prompts", type=numbers, default=LENGTHS, help="lengths in tokens, by commas")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    parser.add_argument("--quantization", choices=("int8",))
+    parser.add_argument("--out", help="write bench/results/OUT.json, whatever was left out")
+    asked = parser.parse_args(words)
+    options: dict[str, Any] = {"dtype": asked.dtype, "device": "cpu", "prefix_cache": False}
+    if asked.quantization:
+        options["quantization"] = asked.quantization
+    config = EngineConfig(str(packed()), **options)
+    core = Core(config, load(config))
+    told = {**conditions(), "dtype": core.ready.dtype, "quantization": asked.quantization, "steps": STEPS}
+    told["threads"] = torch.get_num_threads()
+    measure(core, min(asked.prompts), min(asked.n))  # warms up
+    wide = [_say(measure(core, BASE, n)) for n in asked.n]
+    long = {n: [_say(measure(core, length, n)) for length in asked.prompts] for n in FEW}
+    tables = [table(f"n, prompt of {BASE} tokens", wide, "n")]
+    tables += [table(f"tokens of the prompt, n={n}", points, "prompt") for n, points in long.items()]
+    text = taken(told) + "\n".join(tables)
+    print(text)
+    points = [asdict(point) for point in [*wide, *(point for some in long.values() for point in some)]]
+    whole = (tuple(asked.n), tuple(asked.prompts), asked.dtype, asked.quantization) == (WIDTHS, LENGTHS, "auto", None)
+    if asked.out or whole:
+        write(asked.out or "curves", {"conditions": told, "points": points})
+    if whole and not asked.out:
+        put("curves", text)
+
+
+def _say(point: Point) -> Point:
+    print(f"{point.prompt} tokens, n={point.n}: {point.step:.1f} ms", file=sys.stderr, flush=True)
+    return point
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
