@@ -29,12 +29,13 @@ Render = Callable[[UpstreamChoice, bytes], bytes]
 
 
 class _Template(NamedTuple):
-    """Bytes around the one string that differs: upstream's, and the client's."""
+    """Bytes around the one string that differs: upstream's, and the client's; where the string stands, as a slice."""
 
     before: bytes
     behind: bytes
     client_before: bytes
     client_behind: bytes
+    place: slice
 
 
 class Rewriter:
@@ -73,8 +74,8 @@ class Rewriter:
             if template is None:
                 return None
             self._latest = template
-        before, behind, client_before, client_behind = template
-        text = data[len(before) : -len(behind)]
+        _, _, client_before, client_behind, place = template
+        text = data[place]
         if not text or (_special(text) is not None and _verbatim(text) is None):
             return None
         if not text.isascii() and not _is_utf8(text):
@@ -153,7 +154,9 @@ class Rewriter:
             self._markers.append(marker)
         if (outdated := self._made.get(place)) is not None:
             self._templates.pop(outdated, None)
-        self._templates[before, behind] = _Template(before, behind, frame[0], frame[1])
+        self._templates[before, behind] = _Template(
+            before, behind, frame[0], frame[1], slice(len(before), -len(behind))
+        )
         self._made[place] = before, behind
         self._latest = None
         return True
@@ -178,10 +181,9 @@ class Overheard(Rewriter):
     def swap(self, data: bytes) -> bytes | None:
         frame = Rewriter.swap(self, data)
         if frame is not None and (template := self._latest) is not None:
-            before, behind = template[:2]
             if template is not self._heard or self._listener is None:
-                self._heard, self._listener = template, self._listeners[before, behind]
-            self._listener(data[len(before) : -len(behind)])
+                self._heard, self._listener = template, self._listeners[template[:2]]
+            self._listener(data[template.place])
         return frame
 
     def learn(self, data: bytes, chunk: UpstreamChunk, render: Render) -> None:

@@ -116,6 +116,8 @@ def _read_usual(data: bytes) -> list[SSEEvent] | None:
     """Read a segment that holds nothing but whole events of one data line each; None if it is another."""
     if not (data.startswith(b"data: ") and data.endswith(b"\n\n")):
         return None
+    if data.find(b"\n") == len(data) - 2 > 6:  # one event: the first line break begins its blank line
+        return [_event((data[6:-2], ""))]
     lines = data[6:-2].split(b"\n\ndata: ")
     if data.count(b"\n") != 2 * len(lines) or not all(lines):
         return None

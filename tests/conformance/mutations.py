@@ -141,8 +141,8 @@ _STREAMS = [
     (
         "D16",
         OPENAI + "rewriter.py",
-        "text = data[len(before) : -len(behind)]",
-        "text = data[len(before) + 1 : -len(behind)]",
+        "slice(len(before), -len(behind))",
+        "slice(len(before) + 1, -len(behind))",
     ),
     (
         "D17",
