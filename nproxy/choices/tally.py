@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from nproxy.choices.commands import Spent
 from nproxy.choices.continuation import whole
 from nproxy.choices.strands import Strand
 from nproxy.openai.usage import LegUsage, Merged, Usage, merge, running
+
+_Told = tuple[Strand, LegUsage]
+"""A leg, and what it has told."""
 
 
 class Tally:
@@ -24,40 +27,42 @@ class Tally:
 
     def merged(self) -> Merged:
         """The usage of all legs."""
-        return merge(self._counted())
+        return merge(self._counted(self._each()))
 
     def running(self) -> Usage | None:
         """The total so far; it stands still while calls come again."""
-        total = running(self._counted())
+        total = running(self._counted(self._each()))
         if total is not None and (self._total is None or total.completion >= self._total.completion):
             self._total = total
         return self._total
 
     def spent(self, told: Callable[[Usage], Usage]) -> Spent:
         """The tokens that the client is told, by `told`, and those that all calls computed as far as they told."""
-        merged = self.merged().usage
+        each = self._each()
+        merged = merge(self._counted(each)).usage
         client = None if merged is None else told(merged)
-        strands = self._strands.values()
-        computed = [usage for _, usage in [*self._cut, *(strand.usage() for strand in strands)] if usage is not None]
+        computed = [usage for _, usage in [*self._cut, *(usage for _, usage in each)] if usage is not None]
         return Spent(
             client.prompt if client else None,
             client.completion if client else None,
             sum(usage.prompt for usage in computed) if computed else None,
             sum(usage.completion for usage in computed) if computed else None,
-            saved(strands),
+            saved(each),
         )
 
-    def _counted(self) -> list[LegUsage]:
+    def _each(self) -> list[_Told]:
+        return [(strand, strand.usage()) for strand in self._strands.values()]
+
+    def _counted(self, each: Sequence[_Told]) -> list[LegUsage]:
         """The usage of each leg that counts for the client; one that was lost does so as far as it told.
 
         What cut calls told does not count, but may have told the length of a prompt.
         """
-        told = [(strand, strand.usage()) for strand in self._strands.values()]
-        own = [usage for strand, usage in told if strand.leg.prefix is None]
+        own = [usage for strand, usage in each if strand.leg.prefix is None]
         prompts = {prompt: usage.prompt for prompt, usage in [*self._cut, *own] if usage is not None}
         return [
             LegUsage(usage.prompt, _whole(strand, usage.usage, prompts.get(usage.prompt)))
-            for strand, usage in told
+            for strand, usage in each
             if usage.usage is not None or not strand.lost
         ]
 
@@ -68,7 +73,7 @@ def _whole(strand: Strand, usage: Usage | None, prompt: int | None) -> Usage | N
     return usage if usage is None or prefix is None else whole(usage, prefix, prompt)
 
 
-def saved(strands: Collection[Strand]) -> int:
+def saved(each: Sequence[_Told]) -> int:
     """Prompt tokens that a call for each choice would have cost besides.
 
     Choices of one call share their prompt. A later leg finds in the upstream's cache what the first leg of its prompt
@@ -76,8 +81,7 @@ def saved(strands: Collection[Strand]) -> int:
     """
     tokens = 0
     found_by_first: dict[int | None, int] = {}
-    for strand in strands:
-        prompt, usage = strand.usage()
+    for strand, (prompt, usage) in each:
         if usage is None:
             continue
         tokens += usage.prompt * (strand.leg.width - 1)

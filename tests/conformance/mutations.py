@@ -183,8 +183,8 @@ _USAGE = [
     (
         "E12",
         CHOICES + "tally.py",
-        "running(self._counted())",
-        "running(self._counted()[:1])",
+        "running(self._counted(self._each()))",
+        "running(self._counted(self._each())[:1])",
     ),
     (
         "E12",
