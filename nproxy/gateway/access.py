@@ -87,8 +87,12 @@ def tell(exchange: Exchange) -> None:
 
 def fields(exchange: Exchange) -> dict[str, object]:
     """The fields of the line."""
-    told = ((field.name, field.of(exchange)) for field in FIELDS)
-    return {name: value for name, value in told if value or value == 0}
+    told: dict[str, object] = {}
+    for field in FIELDS:
+        value = field.of(exchange)
+        if value or value == 0:
+            told[field.name] = value
+    return told
 
 
 def end_span(exchange: Exchange) -> None:

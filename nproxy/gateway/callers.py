@@ -14,6 +14,9 @@ class Rates:
     tokens: int | None = None
 
 
+UNLIMITED = Rates()
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """One who is known by a key.

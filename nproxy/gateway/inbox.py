@@ -19,6 +19,7 @@ class Inbox:
 
     def __init__(self, most: int = MOST_BATCHES) -> None:
         self._most = most
+        self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
         self._batches = 0
         self._taker: asyncio.Future[None] | None = None
@@ -35,14 +36,14 @@ class Inbox:
         """Add events; when the inbox is full, wait until it has been emptied. Cancelled meanwhile, they are in it."""
         self.put_now(events)
         if self._batches >= self._most:
-            room = asyncio.get_running_loop().create_future()
+            room = self._loop.create_future()
             self._putters.append(room)
             await room
 
     async def take(self) -> list[Event]:
         """Wait until something was put, and take everything."""
         if not self._batches:
-            self._taker = asyncio.get_running_loop().create_future()
+            self._taker = self._loop.create_future()
             try:
                 await self._taker
             finally:

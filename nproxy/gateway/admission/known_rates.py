@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from nproxy.gateway.admission.messages import Kind, Level, Refused
 from nproxy.gateway.admission.rates import MINUTE
-from nproxy.gateway.callers import Caller, Rates
+from nproxy.gateway.callers import UNLIMITED, Caller, Rates
 
 MOST_LEVELS = 4096
 """Keys that are remembered, for answers that come without asking the ledger."""
@@ -19,24 +19,26 @@ class KnownRates:
     """
 
     def __init__(self) -> None:
-        self.for_all = Rates()
+        self.for_all = UNLIMITED
         self._heard: OrderedDict[str, tuple[float, tuple[Level, ...]]] = OrderedDict()
 
     def limits(self, caller: Caller) -> Rates:
         """The rates that limit a caller."""
         own, all = caller.rates, self.for_all
+        if own == UNLIMITED:
+            return all
         return Rates(own.requests or all.requests, own.choices or all.choices, own.tokens or all.tokens)
 
     def levels(self, caller: Caller, now: float) -> list[Level]:
         """How far a caller is with each rate that limits it."""
         rates = self.limits(caller)
+        if rates == UNLIMITED:
+            return []
         limits: tuple[tuple[Kind, int | None], ...] = (
             ("requests", rates.requests),
             ("choices", rates.choices),
             ("tokens", rates.tokens),
         )
-        if not any(limit for _, limit in limits):
-            return []
         heard, levels = self._heard.get(caller.bucket, (0.0, ()))
         behind = {level.what: max(0.0, level.behind - (now - heard)) for level in levels}
         return [Level(what, limit, behind.get(what, 0.0)) for what, limit in limits if limit is not None]

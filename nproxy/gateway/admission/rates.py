@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import inf
 
 from nproxy.gateway.admission.messages import Ask, Kind, Level
+from nproxy.gateway.callers import UNLIMITED
 
 MINUTE = 60.0
 MOST_MINUTES = 60
@@ -84,6 +85,8 @@ def limits_of(ask: Ask) -> tuple[tuple[Kind, int, int], ...]:
     A guess of tokens beyond the limit takes all of it; the rest is charged when it is known.
     """
     rates = ask.rates
+    if rates == UNLIMITED:
+        return ()
     counted: tuple[tuple[Kind, int, int | None], ...] = (
         ("requests", 1, rates.requests),
         ("choices", ask.choices, rates.choices),
