@@ -21,7 +21,8 @@ class EngineConfig:
     """What one engine runs and how much of the machine it takes.
 
     model: a Hugging Face folder or a .gguf file. dtype: of weights and KV; "auto" leaves it to the
-    runner and the device. served_model_name: the id on the wire; None takes the model's own name.
+    runner and the device. quantization: on a CPU, "int8" keeps the weights so and multiplies in it; None leaves them
+    in dtype. served_model_name: the id on the wire; None takes the model's own name.
     block_size: tokens per KV block. num_blocks: size of the pool; None derives it from memory.
     kv_fraction: part of the device's memory for KV, between 0 and 1; None is the runner's default.
     device: where the model runs; "auto" takes a CUDA device if there is one and Triton is installed. kernels: what
@@ -48,6 +49,7 @@ class EngineConfig:
 
     model: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantization: Literal["int8"] | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     kernels: Literal["auto", "torch", "triton"] = "auto"
     cuda_graphs: bool = True

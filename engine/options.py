@@ -135,6 +135,7 @@ def _model(words: argparse.ArgumentParser) -> None:
         help="serve a LoRA adapter under a name of its own; may be given several times",
     )
     add("--dtype", choices=("auto", "float32", "bfloat16", "float16"), help="what it computes in (auto)")
+    add("--quantization", choices=("int8",), help="weights and products of its layers, on a CPU (as --dtype says)")
     add("--max-model-len", type=int, metavar="N", help="longest prompt plus answer, in tokens (the model's own)")
     add("--seed", type=int, metavar="N", help="base of the seeds of requests without one (another at each start)")
 

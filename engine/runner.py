@@ -90,7 +90,8 @@ class Runner:
         """
         torch.set_num_threads(usable_cores())
         dtype = cpu_dtype(config, Machine.here())
-        model = load_model(Path(config.model), dtype, config.max_model_len, config.adapters)
+        int8 = config.quantization == "int8"
+        model = load_model(Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8)
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
         blocks = config.kv_blocks(token_bytes, ram())
         cache = KvCache(model.attention, blocks, config.block_size, dtype)

@@ -88,6 +88,8 @@ def road(config: EngineConfig, machine: Machine) -> Road:
         )
     if kernels == "triton" and device == "cpu" and config.dtype == "bfloat16":
         raise ConfigError("dtype is bfloat16, in which Triton's interpreter computes wrong numbers")
+    if kernels == "triton" and config.quantization:
+        raise ConfigError(f"quantization is {config.quantization}, which is for a CPU: device must be cpu")
     return Road(torch.device(device), kernels, _dtype(config, device, kernels, machine))
 
 

@@ -9,8 +9,9 @@ Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +22,12 @@ from engine.models.llama_lora import fused_pairs
 from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import CPU
 from engine.models.ops import Heads, Ops
+from engine.models.quantized import Int8Matrix
 from engine.models.rope import frequencies, interleave
 from engine.models.spec import ModelSpec
 from engine.models.weights import Checkpoint
+
+Embedding = Callable[[torch.Tensor], torch.Tensor]  # tokens [T] -> [T, H] float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +47,33 @@ class Decoder:
     steady = True
 
     def __init__(
-        self, checkpoint: Checkpoint, dtype: torch.dtype, max_positions: int, device: torch.device = CPU
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        max_positions: int,
+        device: torch.device = CPU,
+        *,
+        int8: bool = False,
     ) -> None:
         """Read and pack all weights. `max_positions`: the longest sequence that will run, in tokens.
 
-        Raises ModelError where a tensor is missing, has another shape, or is there and unknown.
+        int8: of all products, and of the embedding. Raises ModelError where a tensor is missing, has another shape, or
+        is there and unknown.
         """
         self.spec = checkpoint.spec
         self.dtype = dtype
         self.vocab, self.eos, self.attention = self.spec.vocab, self.spec.eos, self.spec.attention
         self.context = max_positions
-        reader = _Reader(checkpoint, dtype, device)
+        reader = _Reader(checkpoint, dtype, device, int8=int8)
         spec = self.spec
-        self._embedding = reader.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)  # [V, H]
-        self._layers = [_layer(reader, spec, i) for i in range(spec.layers)]
-        self._norm = reader.norm("model.norm.weight", spec.hidden)
         tied = spec.tied or "lm_head.weight" not in checkpoint.names
         if tied and not spec.tied:
             raise ModelError("the checkpoint has no lm_head.weight, and its config does not tie it to the embedding")
-        head = self._embedding if tied else reader.matrix("lm_head.weight", spec.vocab, spec.hidden)
-        self._head = linear(head)
+        embedding = reader.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)  # [V, H]
+        self._embedding, head = reader.embedding(embedding, tied=tied)
+        self._layers = [_layer(reader, spec, i) for i in range(spec.layers)]
+        self._norm = reader.norm("model.norm.weight", spec.hidden)
+        self._head = head or reader.linear(reader.matrix("lm_head.weight", spec.vocab, spec.hidden))
         self.frequencies = frequencies(spec, reader.optional("rope_freqs.weight", spec.head_dim // 2))
         self._adapters: dict[str, list[dict[str, Pair]]] = {}
         reader.refuse_unread()
@@ -76,7 +87,7 @@ class Decoder:
     ) -> torch.Tensor:
         """Run tokens [T] through all layers; gives the residual stream, [T, H] float32. `ops` knows the positions."""
         eps = self.spec.eps
-        x = F.embedding(tokens, self._embedding).float()  # [T, H]
+        x = self._embedding(tokens)  # [T, H]
         added: torch.Tensor | None = None  # what the last product gives to x
         for index, layer in enumerate(self._layers):
             pairs = [(self._adapters[a.adapter][index], a.tokens) for a in adapted]
@@ -123,7 +134,7 @@ def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
     gate_up = [(f"{mlp}gate_proj", spec.intermediate), (f"{mlp}up_proj", spec.intermediate)]
     return _Layer(
         attention_norm=reader.norm(f"{at}input_layernorm.weight", spec.hidden),
-        qkv=linear(qkv, qkv_bias),
+        qkv=reader.linear(qkv, qkv_bias),
         heads=Heads(
             spec.attention[number],
             q_norm=interleave(reader.norm(f"{attention}q_norm.weight", spec.head_dim), 1) if normed else None,
@@ -133,7 +144,9 @@ def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
         ),
         output=reader.product(f"{attention}o_proj", spec.hidden, q, bias=spec.output_bias),
         mlp_norm=reader.norm(f"{at}post_attention_layernorm.weight", spec.hidden),
-        gate_up=linear(reader.stack(gate_up, spec.hidden), reader.stack_bias(gate_up) if spec.mlp_bias else None),
+        gate_up=reader.linear(
+            reader.stack(gate_up, spec.hidden), reader.stack_bias(gate_up) if spec.mlp_bias else None
+        ),
         down=reader.product(f"{mlp}down_proj", spec.hidden, spec.intermediate, bias=spec.mlp_bias),
     )
 
@@ -141,9 +154,11 @@ def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
 class _Reader:
     """Reads tensors in the shapes that the decoder wants, and remembers which; lives while a model loads."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, *, int8: bool = False) -> None:
         self._checkpoint = checkpoint
+        self._int8 = int8
         self._dtype = dtype
+        self._weights = torch.float32 if int8 else dtype  # of matrices: rounded once
         self._device = device
         self._read: set[str] = set()
 
@@ -153,7 +168,7 @@ class _Reader:
         return out
 
     def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
-        return self.into(name, torch.empty(rows, columns, dtype=self._dtype, device=self._device))
+        return self.into(name, torch.empty(rows, columns, dtype=self._weights, device=self._device))
 
     def norm(self, name: str, size: int) -> torch.Tensor:
         return self.into(name, torch.empty(size, dtype=torch.float32, device=self._device))
@@ -164,7 +179,7 @@ class _Reader:
 
     def stack(self, parts: list[tuple[str, int]], columns: int) -> torch.Tensor:
         """Weights of several products one above the other, each given as (name, rows)."""
-        fused = torch.empty(sum(rows for _, rows in parts), columns, dtype=self._dtype, device=self._device)
+        fused = torch.empty(sum(rows for _, rows in parts), columns, dtype=self._weights, device=self._device)
         for (name, _), part in zip(parts, torch.split(fused, [rows for _, rows in parts]), strict=True):
             self.into(f"{name}.weight", part)
         return fused
@@ -177,7 +192,18 @@ class _Reader:
 
     def product(self, name: str, rows: int, columns: int, *, bias: bool) -> Linear:
         weight = self.matrix(f"{name}.weight", rows, columns)
-        return linear(weight, self.stack_bias([(name, rows)]) if bias else None)
+        return self.linear(weight, self.stack_bias([(name, rows)]) if bias else None)
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """The product with a matrix that was read, which is used up."""
+        return partial(Int8Matrix.of(weight).product, bias=bias) if self._int8 else linear(weight, bias)
+
+    def embedding(self, weight: torch.Tensor, *, tied: bool) -> tuple[Embedding, Linear | None]:
+        """The rows of a matrix that was read, which is used up, and the head that is tied to it."""
+        if self._int8:
+            matrix = Int8Matrix.of(weight)
+            return matrix.rows, (matrix.product if tied else None)
+        return (lambda tokens: F.embedding(tokens, weight).float()), (linear(weight) if tied else None)
 
     def refuse_unread(self) -> None:
         """A tensor that nobody asked for means a model that is more than what runs: refuse it."""

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
-from engine.errors import ModelError
+from engine.errors import ConfigError, ModelError
 from engine.models.llama import Decoder
 from engine.models.lora import read_adapter
 from engine.models.model import CPU, Model, sequence_limit
+from engine.models.quantized import check_int8
 from engine.models.spec_hf import Unsupported
 from engine.models.weights import open_checkpoint
 
@@ -18,13 +19,22 @@ Adapters = Sequence[tuple[str, str]]
 
 
 def load_model(
-    path: Path, dtype: torch.dtype, max_model_len: int | None, adapters: Adapters = (), device: torch.device = CPU
+    path: Path,
+    dtype: torch.dtype,
+    max_model_len: int | None,
+    adapters: Adapters = (),
+    device: torch.device = CPU,
+    *,
+    int8: bool = False,
 ) -> Model:
     """Load a Hugging Face folder or a .gguf file, and adapters for it by (name, folder), to a device.
 
-    Raises ModelError for files that cannot be run, ConfigError where max_model_len exceeds the model's own limit.
+    int8: the weights of the decoder's products. Raises ModelError for files that cannot be run, ConfigError where
+    max_model_len exceeds the model's own limit, and where int8 is not for this CPU or not for this model.
     """
-    model = _load(path, dtype, max_model_len, device)
+    if int8:
+        check_int8()
+    model = _load(path, dtype, max_model_len, device, int8=int8)
     for name, folder in adapters:
         try:
             pairs = read_adapter(Path(folder), dtype)
@@ -34,11 +44,16 @@ def load_model(
     return model
 
 
-def _load(path: Path, dtype: torch.dtype, max_model_len: int | None, device: torch.device) -> Model:
+def _load(path: Path, dtype: torch.dtype, max_model_len: int | None, device: torch.device, *, int8: bool) -> Model:
     try:
         with open_checkpoint(path) as checkpoint:
-            return Decoder(checkpoint, dtype, sequence_limit(max_model_len, checkpoint.spec.context), device)
-    except Unsupported:
+            limit = sequence_limit(max_model_len, checkpoint.spec.context)
+            return Decoder(checkpoint, dtype, limit, device, int8=int8)
+    except Unsupported as unsupported:
+        if int8:
+            raise ConfigError(
+                f"quantization is for models that the engine's own decoder runs, and not for this one: {unsupported}"
+            ) from unsupported
         # Imported here: it brings in transformers, seconds that the other models need not wait for.
         from engine.models.bridge import Bridge
 

@@ -57,6 +57,7 @@ class Serving:
         self.adapters = tuple([name for name, _ in config.adapters])
         self.limits = Limits(max_n=min(_MOST_CHOICES, config.max_sequences))
         self.most_logprobs = config.max_logprobs
+        self._quantization = config.quantization
         self.stall_seconds = stall_seconds
         self.pooling = pooling
         self.draining = False
@@ -73,7 +74,7 @@ class Serving:
         """From now on requests are taken."""
         self._core = (router, metrics)
         ready = router.ready
-        made_of = f"{self.model} {ready.vocab_size} {ready.dtype} {ready.device}".encode()
+        made_of = f"{self.model} {ready.vocab_size} {self._quantization or ready.dtype} {ready.device}".encode()
         self.fingerprint = "fp_" + hashlib.blake2s(made_of, digest_size=6).hexdigest()
 
     def core_is_gone(self) -> None:

@@ -62,6 +62,7 @@ def command(settings: Engine, model: LocalModel, socket: Path, log_level: str) -
         "--uds": socket,
         "--served-model-name": model.id,
         "--dtype": settings.dtype,
+        "--quantization": settings.quantization,
         "--device": settings.device,
         "--kernels": settings.kernels,
         "--max-model-len": settings.max_model_len,

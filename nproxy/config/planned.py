@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from nproxy.config.tree import Path
 
-PLANNED_KEYS: frozenset[str] = frozenset(
-    {
-        "engine.quantization",
-    }
-)
+PLANNED_KEYS: frozenset[str] = frozenset()
 
 
 def _pattern(path: Path) -> str:

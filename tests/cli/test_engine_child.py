@@ -92,6 +92,7 @@ def test_every_setting_reaches_the_engine() -> None:
     settings = Engine(
         model="unused",
         dtype="float32",
+        quantization="int8",
         device="cpu",
         kernels="torch",
         cuda_graphs=False,
@@ -118,6 +119,7 @@ def test_every_setting_reaches_the_engine() -> None:
     assert understood == EngineConfig(
         model=str(Path(__file__).parent),
         dtype="float32",
+        quantization="int8",
         device="cpu",
         kernels="torch",
         cuda_graphs=False,

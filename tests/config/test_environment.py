@@ -88,7 +88,7 @@ def test_entries_are_laid_in_the_order_of_their_numbers() -> None:
         (
             "NPROXY_ENGINE__QUANTIZATION",
             "k",
-            "NPROXY_ENGINE__QUANTIZATION: engine.quantization: is not available yet",
+            "NPROXY_ENGINE__QUANTIZATION: engine.quantization: must be int8",
         ),
         (
             "NPROXY_UPSTREAMS__3__NAME",

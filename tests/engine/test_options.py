@@ -33,6 +33,7 @@ WORDS: dict[str, tuple[list[str], Any]] = {
     "num_blocks": (["--num-blocks", "5"], 5),
     "pooling": (["--pooling", "last"], "last"),
     "prefix_cache": (["--no-prefix-cache"], False),
+    "quantization": (["--quantization", "int8"], "int8"),
     "reasoning_parser": (["--reasoning-parser", "none"], "none"),
     "seed": (["--seed", "0"], 0),
     "served_model_name": (["--served-model-name", "x"], "x"),

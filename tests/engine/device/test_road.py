@@ -55,6 +55,8 @@ def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kerne
         (PLAIN, {"kernels": "triton"}, "which is not installed: pip install triton"),
         (OLD_GPU, {"device": "cuda"}, "compute capability 7.5"),
         (ALONE, {"device": "cuda"}, "no C compiler"),
+        (GPU, {"quantization": "int8"}, "quantization is int8, which is for a CPU: device must be cpu"),
+        (TEST, {"kernels": "triton", "quantization": "int8"}, "quantization is int8, which is for a CPU"),
         (CPU, {"kernels": "triton"}, "device must be cuda"),
         (GPU, {"device": "cpu", "kernels": "triton"}, "device must be cuda"),
         (TEST, {"kernels": "triton", "dtype": "bfloat16"}, "interpreter computes wrong numbers"),
