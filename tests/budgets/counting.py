@@ -1,0 +1,55 @@
+"""Counts what a gateway calls: a number that a busy machine does not change, where its time is another each run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import uvloop
+
+from nproxy.config import Config
+from nproxy.gateway.serve import running
+from nproxy.telemetry import logs
+from tests.budgets.player import Player
+
+_CALLS = ("call", "c_call")
+
+
+class Calls:
+    """Calls of Python functions, and of C functions by Python, in the thread that counts."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def count(self, frame: FrameType, event: str, arg: object) -> None:
+        self.made += event in _CALLS
+
+
+def calls_of(play: Callable[[Player, Calls], float]) -> float:
+    """Run a gateway as `nproxy serve` does, its log written to nowhere, and play with it; gives what `play` gives.
+
+    play: runs in another thread, and looks at the calls when it likes.
+    """
+    return uvloop.run(_calls_of(play))
+
+
+async def _calls_of(play: Callable[[Player, Calls], float]) -> float:
+    player, calls = Player(), Calls()
+    upstream = {"name": "up", "replicas": [player.url], "models": ["m"], "n": "fanout"}
+    config = Config.model_validate({"listen": {"port": 0}, "engine": None, "upstreams": [upstream]})
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    logs.configure("info", "json", nowhere)
+    try:
+        async with running(config) as gateway:
+            player.connect(int(gateway.url.rpartition(":")[2]))
+            sys.setprofile(calls.count)
+            try:
+                return await asyncio.to_thread(play, player, calls)
+            finally:
+                sys.setprofile(None)
+                player.close()
+    finally:
+        os.close(nowhere)

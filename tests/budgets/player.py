@@ -1,0 +1,124 @@
+"""Both ends of a gateway in one thread of their own: a client and the servers behind, who take turns.
+
+Each piece is sent when the one before has come out, so that the gateway does the same work each time: what it does is
+counted in its own thread, and nothing of this one is.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+SECONDS = 30.0
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n%s\r\n\r\n"
+_CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+_WHOLE = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m"}
+_USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+
+
+class Player:
+    """A server that listens at `url`, and the client of a gateway that has it as its upstream. Use it in one thread."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(SECONDS)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._server: list[socket.socket] = []  # connections of the gateway
+        self._said = 0
+
+    def connect(self, port: int) -> None:
+        """Become a client of the gateway on this port."""
+        self._client = socket.create_connection(("127.0.0.1", port), SECONDS)
+        self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        for one in (self._listener, self._client, *self._server):
+            one.close()
+
+    def whole(self) -> None:
+        """Ask a question, answer it as a whole, and read the answer."""
+        self._ask(n=1, stream=False)
+        if not self._server:
+            self._accept()
+        (server,) = self._server
+        _body(server)
+        said = self._word()
+        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        answer = json.dumps({**_WHOLE, "choices": [choice], "usage": _USAGE}).encode()
+        server.sendall(_HEAD % (b"application/json", b"Content-Length: %d" % len(answer)) + answer)
+        assert said.encode() in _body(self._client)
+
+    @contextmanager
+    def stream(self, n: int) -> Iterator[Sequence[socket.socket]]:
+        """Ask for n streamed choices, each of which is a call; gives the calls' connections, and ends them behind."""
+        self._ask(n=n, stream=True)
+        for _ in range(n):
+            _body(self._accept())
+        legs = tuple(self._server)
+        for leg in legs:
+            leg.sendall(_HEAD % (b"text/event-stream", b"Transfer-Encoding: chunked"))
+            self.say(leg)
+        yield legs
+        for leg in legs:
+            end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+            leg.sendall(_event({**_CHUNK, "choices": [end]}) + _piece(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        self._hear(b"0\r\n\r\n")
+
+    def say(self, leg: socket.socket) -> None:
+        """Send a word on one call, and wait until the client has it."""
+        said = self._word()
+        leg.sendall(_event({**_CHUNK, "choices": [{"index": 0, "delta": {"content": said}, "finish_reason": None}]}))
+        self._hear(said.encode())
+
+    def _ask(self, *, n: int, stream: bool) -> None:
+        asked = {"model": "m", "messages": [{"role": "user", "content": "Name a color."}], "stream": stream}
+        body = json.dumps({**asked, "max_tokens": 64, **({"n": n} if n > 1 else {})}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key\r\n"
+        form = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        self._client.sendall(head + form + body)
+
+    def _accept(self) -> socket.socket:
+        connection, _ = self._listener.accept()
+        connection.settimeout(SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._server.append(connection)
+        return connection
+
+    def _word(self) -> str:
+        self._said += 1
+        return f"<{self._said}>"
+
+    def _hear(self, mark: bytes) -> None:
+        heard = b""
+        while mark not in heard:
+            heard += _some(self._client)
+
+
+def _event(chunk: object) -> bytes:
+    return _piece(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+
+
+def _piece(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def _body(connection: socket.socket) -> bytes:
+    """Read a message with a Content-Length."""
+    heard = b""
+    while b"\r\n\r\n" not in heard:
+        heard += _some(connection)
+    head, _, body = heard.partition(b"\r\n\r\n")
+    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    while len(body) < int(lengths[0].partition(b":")[2]):
+        body += _some(connection)
+    return body
+
+
+def _some(connection: socket.socket) -> bytes:
+    data = connection.recv(1 << 16)
+    assert data, "the gateway has closed the connection"
+    with suppress(UnicodeDecodeError):
+        assert b'"error"' not in data, data.decode()
+    return data
