@@ -48,32 +48,15 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
     """Play the cases against the gateways; gives the record."""
     gateway_core, load_core = cores()
     conditions = page.conditions(rounds=rounds, seconds=seconds, cores=(gateway_core, load_core))
-    peers: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-gateway-")))
         stack.enter_context(on_core(load_core))
         port, load = stack.enter_context(upstream())
-        running: dict[str, Running] = {}
-        for name in names:
-            peers[name] = {}
-            own = folder / name.replace(" ", "-")
-            own.mkdir()
-            try:
-                if peer := PEERS.get(name):
-                    peers[name] = {"settings": peer.settings, "version": peer.version()}
-                with on_core(gateway_core):
-                    started = FRONTS[name](port, own)
-                    running[name] = started.__enter__()
-                    stack.callback(_end, name, started)
-            except (Unavailable, RuntimeError) as error:
-                peers[name]["reason"] = str(error).splitlines()[0]
-                print(f"{name}: {error}", file=sys.stderr)
+        peers, running = _started(stack, names, port, folder, gateway_core)
         cases = {
             name: replace(case, pace=held_pace(case.unmerged(), Running(port, None), [load])) if case.pace else case
             for name, case in cases.items()
         }
-        paces = {name: case.pace for name, case in cases.items() if case.pace}
-        print(f"paces that this machine holds: {paces}", flush=True)
         found = _rounds(running, cases, [load], rounds, seconds)
         for name, gateway in running.items():
             peers[name]["cases"] = {
@@ -83,6 +66,28 @@ def run(names: Sequence[str], cases: dict[str, Case], *, rounds: int, seconds: f
                 peers[name]["rss_mib"] = round(peak_mib(family(gateway.pid)), 1)
     says = {name: {"says": case.says, "pace": case.pace, "unit": case.unit} for name, case in cases.items()}
     return {"conditions": conditions, "cases": says, "peers": peers}
+
+
+def _started(
+    stack: ExitStack, names: Sequence[str], port: int, folder: Path, core: int
+) -> tuple[dict[str, dict[str, Any]], dict[str, Running]]:
+    """All of these gateways before the upstream at this port, until the stack ends them; and what is known of each."""
+    peers: dict[str, dict[str, Any]] = {name: {} for name in names}
+    running: dict[str, Running] = {}
+    for name in names:
+        own = folder / name.replace(" ", "-")
+        own.mkdir()
+        try:
+            if peer := PEERS.get(name):
+                peers[name] |= {"settings": peer.settings, "version": peer.version()}
+            with on_core(core):
+                started = FRONTS[name](port, own)
+                running[name] = started.__enter__()
+                stack.callback(_end, name, started)
+        except (Unavailable, RuntimeError) as error:
+            peers[name]["reason"] = str(error).splitlines()[0]
+            print(f"{name}: {error}", file=sys.stderr)
+    return peers, running
 
 
 def _end(name: str, started: AbstractContextManager[Running]) -> None:
@@ -107,7 +112,8 @@ def _rounds(
                     continue
                 played = case.unmerged() if given == "unmerged" else case
                 before.append(play(played, gateway, load, seconds))
-                print(f"{number + 1}/{rounds} {case_name:9} {name:24} {_line(before[-1])}", flush=True)
+                at = f"{case_name} at {case.pace}/s" if case.pace else case_name
+                print(f"{number + 1}/{rounds} {at:17} {name:24} {_line(before[-1])}", flush=True)
     return found
 
 
