@@ -29,7 +29,7 @@ from engine.text.tokenizer import load_tokenizer
 
 PROMPTS, WIDTHS, ROUNDS = (509, 1999), (1, 4, 8, 16, 32), 3
 QUICK_PROMPTS, QUICK_WIDTHS, QUICK_ROUNDS, QUICK_NEW = (109,), (1, 2), 1, 8
-PATIENCE = 30.0
+PATIENCE = 20.0
 
 
 def main(words: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from bench.engine.options import numbers
+from bench.engine.options import as_the_engine_runs, numbers
 from bench.engine.page import conditions, put, taken, write
 from bench.engine.weights import packed
 from engine.config import EngineConfig
@@ -151,4 +151,5 @@ def _say(point: Point) -> Point:
 
 
 if __name__ == "__main__":
+    as_the_engine_runs("bench.engine.curves", sys.argv[1:])
     main(sys.argv[1:])

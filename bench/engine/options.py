@@ -1,8 +1,13 @@
-"""What the commands' words have in common."""
+"""What the commands have in common: their words, and the environment of those that compute in this process."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from engine.channel import child_environment
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -14,3 +19,13 @@ def numbers(text: str) -> tuple[int, ...]:
     if not read or min(read) < 1:
         raise argparse.ArgumentTypeError(f"must be numbers above 0 with commas between them, not {text}")
     return read
+
+
+def as_the_engine_runs(module: str, words: Sequence[str]) -> None:
+    """Go on as `python -m MODULE WORDS` with the variables of the engine's own processes, unless they are there.
+
+    How long threads spin is read when torch is loaded, so this process cannot change it any more.
+    """
+    wanted = child_environment()
+    if any(os.environ.get(name) != wanted.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
+        os.execve(sys.executable, [sys.executable, "-m", module, *words], wanted)

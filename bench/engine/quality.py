@@ -20,6 +20,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from bench.engine.options import as_the_engine_runs
 from bench.engine.page import conditions, put, taken, write
 from bench.engine.weights import packed
 from engine.library import Engine
@@ -169,4 +170,5 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    as_the_engine_runs("bench.engine.quality", sys.argv[1:])
     main(sys.argv[1:])

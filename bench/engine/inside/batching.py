@@ -13,7 +13,7 @@ from bench.engine.cells import Answer, Asked
 from bench.engine.inside.talk import answer_lines
 from bench.engine.inside.transformers import load_model, packages, settings
 
-_BLOCKS = 320  # of 256 tokens
+_BLOCKS = 128  # of 256 tokens
 _BATCH_TOKENS = 2048
 
 

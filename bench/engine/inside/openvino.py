@@ -15,7 +15,7 @@ import openvino_genai
 from bench.engine.cells import Answer, Asked
 from bench.engine.inside.talk import answer_lines
 
-_CACHE_GB = 2
+_CACHE_GB = 1
 _BATCH_TOKENS = 4096
 
 
