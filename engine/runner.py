@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from engine.device.runner import DeviceRunner
 
 _ROWS = 32  # rows of a pass in deterministic mode; products of one row alone take about half as long
+# Keys from which on an item is read in place, where its kernel is the faster one: in every dtype but a bfloat16 that
+# the CPU multiplies by itself, for which products are. Deterministic mode's shapes are those of products.
+_IN_PLACE = 256
 _SPAN = 256  # keys that one item reads there: a row's last one is filled up with keys that it does not see
 
 
@@ -89,7 +92,8 @@ class Runner:
         Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
         """
         torch.set_num_threads(usable_cores())
-        dtype = cpu_dtype(config, Machine.here())
+        machine = Machine.here()
+        dtype = cpu_dtype(config, machine)
         int8 = config.quantization == "int8"
         model = load_model(Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8)
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
@@ -112,7 +116,13 @@ class Runner:
         if config.deterministic:
             # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
             rows = 1 if model.frequencies is None else fixed_rows(config.max_sequences, _ROWS)
-        attention = Attention(model.attention, cache, SPAN if rows is None else _SPAN, fixed=rows is not None)
+        attention = Attention(
+            model.attention,
+            cache,
+            SPAN if rows is None else _SPAN,
+            fixed=rows is not None,
+            in_place=None if rows is not None or (dtype == torch.bfloat16 and machine.cpu_bfloat16) else _IN_PLACE,
+        )
         return cls(ready, model, turns, cache, attention, Sampler(), rows)
 
     def submit(self, batch: Batch) -> StepOutput:

@@ -14,23 +14,38 @@ import torch
 
 from engine.attention.buckets import WIDE
 from engine.attention.cache import KvCache
-from engine.attention.plan import Bucket, ChunkPlan, Layout, Plan, Planner
+from engine.attention.plan import Bucket, ChunkPlan, InPlace, Layout, Plan, Planner
 from engine.attention.products import Together, steady
 from engine.batch import SPAN, Batch
 from engine.models.spec import AttentionSpec
+
+# What scaled_dot_product_attention comes to on a CPU; here for the log-sum-exp [1, K, rows], which that does not tell.
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 _TILE = 64  # queries of a prompt that are scored together: their scores stay in the cores' caches
 
 
 class Attention:
-    """One model's attention over one cache. `plan` once a step, then `run` once a layer; span, fixed: as in Planner."""
+    """One model's attention over one cache. `plan` once a step, then `run` once a layer.
+
+    span, fixed, in_place: as in Planner; what is read in place is computed by torch's flash kernel for CPUs, which
+    knows no softcap, so where a layer has one nothing is.
+    """
 
     def __init__(
-        self, layers: Sequence[AttentionSpec], cache: KvCache, span: int = SPAN, *, fixed: bool = False
+        self,
+        layers: Sequence[AttentionSpec],
+        cache: KvCache,
+        span: int = SPAN,
+        *,
+        fixed: bool = False,
+        in_place: int | None = None,
     ) -> None:
         self._layers = tuple(layers)
         self._cache = cache
-        self._planner = Planner(layers, cache, span, fixed=fixed)
+        if any(layer.softcap is not None for layer in layers):
+            in_place = None
+        self._planner = Planner(layers, cache, span, fixed=fixed, in_place=in_place)
         self._chunks = Together(cache.dtype)
         self._items = steady(cache.dtype, _shapes(layers)) if fixed else self._chunks
         self._closed = torch.full((_TILE, _TILE), -torch.inf, dtype=cache.dtype)
@@ -95,9 +110,22 @@ class Attention:
         """Attention of the rows' queries [R, Q, D] by the work list; gives [R, Q * D]."""
         spec = self._layers[layer]
         by_head = q.view(len(q), spec.kv_heads, -1, spec.head_dim).transpose(0, 1).contiguous()  # [K, R, G, D]
+        for one in layout.in_place:
+            self._attn_in_place(layout, one, layer, by_head)
         for bucket in layout.buckets:
             self._attn_items(layout, bucket, layer, by_head)
         return _merge_parts(layout, len(q), sinks)
+
+    def _attn_in_place(self, layout: Layout, one: InPlace, layer: int, q: torch.Tensor) -> None:
+        """As _attn_items, of one item whose keys are read where they lie."""
+        spec = self._layers[layer]
+        k, v = self._cache.view(layer)[:, one.slots].unsqueeze(0).chunk(2, 1)  # [1, K, S, D] each
+        rows = q if one.rows is None else q.index_select(1, one.rows)
+        rows = rows.view(1, spec.kv_heads, -1, spec.head_dim)  # [1, K, width * G, D]
+        attended, lse = _flash(rows, k, v, scale=spec.scale)
+        place = slice(one.first, one.first + spec.kv_heads * one.width)
+        layout.partial[place].view(rows.shape).copy_(attended)
+        layout.lse[place].view(rows.shape[:3]).copy_(lse)
 
     def _attn_items(self, layout: Layout, bucket: Bucket, layer: int, q: torch.Tensor) -> None:
         """Attend with a bucket's rows over their spans; partials and log-sum-exps go into the layout's buffers."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.attention.buckets import alike, fixed
+from engine.attention.buckets import Group, alike, fixed
 from engine.attention.cache import KvCache
+from engine.attention.in_place import lying
 from engine.batch import SPAN, Batch, Chunk, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
 
@@ -55,15 +56,29 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
+class InPlace:
+    """One work item whose keys lie one behind the other in the cache: `slots`. Its `width` rows see all of them.
+
+    rows, first: as in Bucket.
+    """
+
+    width: int
+    rows: torch.Tensor | None
+    slots: slice
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """What the layers of one shape and window share; good for one step only, its buffers included.
 
-    Partials lie in one buffer, a bucket after the other, each ordered [K, items, width]; a partial is the G
-    query heads of one row and key head. parts [P, R * K]: where the p-th part of each row and key head
-    lies; rows of fewer parts name the last place, which holds nothing (log-sum-exp -inf).
+    Partials lie in one buffer, those of what is read in place and then a bucket after the other, each ordered
+    [K, items, width]; a partial is the G query heads of one row and key head. parts [P, R * K]: where the p-th part
+    of each row and key head lies; rows of fewer parts name the last place, which holds nothing (log-sum-exp -inf).
     """
 
     chunks: tuple[ChunkPlan, ...]
+    in_place: tuple[InPlace, ...]
     buckets: tuple[Bucket, ...]
     parts: torch.Tensor
     partial: torch.Tensor  # [places, G, D]
@@ -84,14 +99,22 @@ class Planner:
     """Plans steps over one cache for a model's layers; decoding rows read items of up to `span` keys.
 
     fixed: the shapes in which a row is computed are functions of its position and its cut alone (deterministic mode).
+    in_place: items of so many keys are read where they lie, if they lie so; None: none are.
     """
 
     def __init__(
-        self, layers: Sequence[AttentionSpec], cache: KvCache, span: int = SPAN, *, fixed: bool = False
+        self,
+        layers: Sequence[AttentionSpec],
+        cache: KvCache,
+        span: int = SPAN,
+        *,
+        fixed: bool = False,
+        in_place: int | None = None,
     ) -> None:
         self._cache = cache
         self._span = span
         self._fixed = fixed
+        self._in_place = in_place
         # What a layout depends on: layers that differ in the rest only share theirs.
         self._kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
 
@@ -120,12 +143,12 @@ class Planner:
             begin += len(chunk.tokens)
         if kind.window is not None:
             items = within_window(batch.rows, items, self._cache.block_size, kind.window, whole=self._fixed)
-        buckets, parts, places = self._buckets(batch.rows, items, kind)
+        in_place, buckets, parts, places = self._decoding(batch.rows, items, kind)
         group = kind.heads // kind.kv_heads
         lse = torch.empty(places + 1, group)
         lse[-1] = -torch.inf
         partial = torch.zeros(places + 1, group, kind.head_dim, dtype=self._cache.dtype)
-        return Layout(tuple(chunks), buckets, parts, partial, lse)
+        return Layout(tuple(chunks), in_place, buckets, parts, partial, lse)
 
     def _chunk(self, chunk: Chunk, begin: int, kind: AttentionSpec) -> ChunkPlan:
         size = self._cache.block_size
@@ -134,38 +157,53 @@ class Planner:
         places = self._cache.places(chunk.blocks[seen:needed], kind.kv_heads)
         return ChunkPlan(begin, begin + len(chunk.tokens), chunk.start, seen * size, places, kind.window)
 
-    def _buckets(
+    def _decoding(
         self, rows: Sequence[Row], items: Sequence[Item], kind: AttentionSpec
-    ) -> tuple[tuple[Bucket, ...], torch.Tensor, int]:
-        """Batch items of about one shape; gives the buckets, the table of parts, and the number of places."""
+    ) -> tuple[tuple[InPlace, ...], tuple[Bucket, ...], torch.Tensor, int]:
+        """What is read in place, the rest in batches of about one shape, the table of parts, the number of places."""
         size, kv_heads = self._cache.block_size, kind.kv_heads
+        in_place: list[InPlace] = []
         buckets: list[Bucket] = []
         parts: list[list[tuple[int, list[int]]]] = [[] for _ in rows]  # per row: (lo, places by key head)
         first = 0
-        for group, width, span in fixed(rows, items, size) if self._fixed else alike(items):
-            stride = len(group) * width
+
+        def take_places(group: Sequence[Item], width: int) -> int:
+            """Places for a group's partials, all noted in `parts`; gives the first."""
+            nonlocal first
+            begin, stride = first, len(group) * width
             for number, item in enumerate(group):
                 for offset, row in enumerate(item.rows):
-                    place = first + number * width + offset
+                    place = begin + number * width + offset
                     parts[row].append((item.lo, [place + head * stride for head in range(kv_heads)]))
-            padded_rows = [row for item in group for row in _padded(item.rows, width)]
+            first += kv_heads * stride
+            return begin
+
+        if self._in_place is not None:
+            there, items = lying(rows, items, size, self._in_place, kind.window)
+            for item, slots in there:
+                width = len(item.rows)
+                in_place.append(InPlace(width, _indices(item.rows, len(rows)), slots, take_places([item], width)))
+        for group, width, span in self._groups(rows, items):
             blocks = [block for item in group for block in _padded(item.blocks, span)]
             buckets.append(
                 Bucket(
                     items=len(group),
                     width=width,
-                    rows=None if padded_rows == list(range(len(rows))) else torch.tensor(padded_rows),
+                    rows=_indices([row for item in group for row in _padded(item.rows, width)], len(rows)),
                     places=self._cache.places(blocks, kv_heads),
                     mask=_mask(rows, group, width, span * size, kind),
-                    first=first,
+                    first=take_places(group, width),
                 )
             )
-            first += kv_heads * stride
         most = max((len(mine) for mine in parts), default=0)
         nothing = (0, [first] * kv_heads)
         table = [sorted(mine) + [nothing] * (most - len(mine)) for mine in parts]
         where = [[place for mine in table for place in mine[p][1]] for p in range(most)]
-        return tuple(buckets), torch.tensor(where, dtype=torch.int64).view(most, -1 if most else 0), first
+        told = torch.tensor(where, dtype=torch.int64).view(most, -1 if most else 0)
+        return tuple(in_place), tuple(buckets), told, first
+
+    def _groups(self, rows: Sequence[Row], items: Sequence[Item]) -> list[Group]:
+        return fixed(rows, items, self._cache.block_size) if self._fixed else alike(items)
 
 
 def within_window(
@@ -194,6 +232,11 @@ def within_window(
 def _slots(chunk: Chunk, size: int) -> list[int]:
     end = chunk.start + len(chunk.tokens)
     return [chunk.blocks[p // size] * size + p % size for p in range(chunk.start, end)]
+
+
+def _indices(rows: Sequence[int], count: int) -> torch.Tensor | None:
+    """Some of `count` rows; None for all of them in order."""
+    return None if list(rows) == list(range(count)) else torch.tensor(rows)
 
 
 def _padded(values: tuple[int, ...], length: int) -> tuple[int, ...]:

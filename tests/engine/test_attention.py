@@ -14,43 +14,8 @@ from engine.attention.compute import Attention
 from engine.batch import Batch, Chunk, Item, Row, Stretch, cut_items, plan_stretches
 from engine.kernels import reference
 from engine.models.spec import AttentionSpec
+from tests.engine.attending import SPECIAL, Case, spec_of, special
 from tests.engine.forest import BLOCK, DRAW, forest_of
-
-
-def _spec(heads: int, kv_heads: int, window: int | None = None, softcap: float | None = None) -> AttentionSpec:
-    return AttentionSpec(heads, kv_heads, head_dim=16, scale=0.25, window=window, softcap=softcap)
-
-
-class Case:
-    """A cache full of numbers and queries for some rows, in one dtype."""
-
-    def __init__(
-        self, spec: AttentionSpec, blocks: int, rows: int, dtype: torch.dtype = torch.float32, span: int = 512
-    ) -> None:
-        torch.manual_seed(5)
-        self.spec = spec
-        self.cache = KvCache([spec, spec], blocks, BLOCK, dtype)
-        self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
-        self.attention = Attention([spec, spec], self.cache, span)
-        self.q = torch.randn(rows, spec.heads, spec.head_dim).to(dtype) * 2
-        self.kv = torch.randn(rows, 2 * spec.kv_heads, spec.head_dim).to(dtype)
-
-    def run(self, batch: Batch, layer: int = 1, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """[T, Q, D]"""
-        plan = self.attention.plan(batch)
-        return self.attention.run(plan, layer, self.q, self.kv, sinks).view(self.q.shape)
-
-    def halves(self, layer: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a layer in float64, as the last run left them."""
-        data = self.cache.pools[0][layer].double()
-        return data[: self.spec.kv_heads], data[self.spec.kv_heads :]
-
-    def whole(self, rows: list[Row]) -> torch.Tensor:
-        """Attention of each row over all its past in one piece, [R, Q, D] float64."""
-        keys, values = self.halves()
-        items = [Item((i,), row.blocks, 0, row.position + 1, i) for i, row in enumerate(rows)]
-        scale = self.spec.scale
-        return reference.attn_items(self.q.double(), keys, values, items, BLOCK, scale)[0]
 
 
 def _any_cut(chance: random.Random, rows: list[Row]) -> tuple[Stretch, ...]:
@@ -71,7 +36,7 @@ def test_random_fork_trees_equal_the_reference(seed: int) -> None:
     chance = random.Random(seed)
     forest = forest_of(chance, groups=chance.randrange(1, 9), depth=chance.randrange(0, 4))
     kv_heads = chance.randrange(1, 4)
-    spec = _spec(kv_heads * chance.randrange(1, 9), kv_heads)
+    spec = spec_of(kv_heads * chance.randrange(1, 9), kv_heads)
     span = chance.choice([8, 16, 512])
     case = Case(spec, forest.blocks, len(forest.rows), span=span)
     stretches = plan_stretches(forest.rows, BLOCK, gate=chance.choice([0, 20]))
@@ -88,7 +53,7 @@ def test_random_fork_trees_equal_the_reference(seed: int) -> None:
 def test_any_cut_of_the_past_gives_the_same(seed: int) -> None:
     chance = random.Random(100 + seed)
     forest = forest_of(chance, groups=3, depth=1)
-    case = Case(_spec(6, 2), forest.blocks, len(forest.rows))
+    case = Case(spec_of(6, 2), forest.blocks, len(forest.rows))
     out = case.run(Batch(rows=tuple(forest.rows), stretches=_any_cut(chance, forest.rows)))
     torch.testing.assert_close(out.double(), case.whole(forest.rows), rtol=1e-5, atol=1e-5)
 
@@ -97,7 +62,7 @@ def test_any_cut_of_the_past_gives_the_same(seed: int) -> None:
 def test_any_order_of_rows_and_siblings_gives_the_same(seed: int) -> None:
     chance = random.Random(200 + seed)
     forest = forest_of(chance, groups=2, depth=2)
-    case = Case(_spec(6, 2), forest.blocks, len(forest.rows))
+    case = Case(spec_of(6, 2), forest.blocks, len(forest.rows))
     first = case.run(Batch(rows=tuple(forest.rows), stretches=plan_stretches(forest.rows, BLOCK)))
     order = list(range(len(forest.rows)))
     chance.shuffle(order)
@@ -112,7 +77,7 @@ def test_any_order_of_rows_and_siblings_gives_the_same(seed: int) -> None:
 def test_alone_and_beside_others_gives_the_same() -> None:
     chance = random.Random(7)
     forest = forest_of(chance, groups=6, depth=1)
-    case = Case(_spec(9, 3), forest.blocks, len(forest.rows), span=16)
+    case = Case(spec_of(9, 3), forest.blocks, len(forest.rows), span=16)
     together = case.run(Batch(rows=tuple(forest.rows), stretches=plan_stretches(forest.rows, BLOCK)))
     q, kv = case.q, case.kv
     for i, row in enumerate(forest.rows):
@@ -124,14 +89,14 @@ def test_alone_and_beside_others_gives_the_same() -> None:
 def test_bfloat16_is_as_close_as_bfloat16_can_be() -> None:
     chance = random.Random(3)
     forest = forest_of(chance, groups=3, depth=2)
-    case = Case(_spec(6, 2), forest.blocks, len(forest.rows), torch.bfloat16)
+    case = Case(spec_of(6, 2), forest.blocks, len(forest.rows), torch.bfloat16)
     out = case.run(Batch(rows=tuple(forest.rows), stretches=plan_stretches(forest.rows, BLOCK)))
     torch.testing.assert_close(out.double(), case.whole(forest.rows), rtol=0.05, atol=0.05)
 
 
 def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     rows = [Row(0, 1, 30, tuple(range(8)), DRAW)]
-    case = Case(_spec(2, 1), 8, 1)
+    case = Case(spec_of(2, 1), 8, 1)
     case.cache.pools[0] *= 60
     stretches = tuple(Stretch((0,), lo, min(lo + 4, 31)) for lo in range(0, 31, 4))
     out = case.run(Batch(rows=tuple(rows), stretches=stretches))
@@ -142,7 +107,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
 def test_what_lies_beyond_a_span_is_not_read() -> None:
     # The slots behind the newest token hold another sequence's leavings.
     rows = [Row(0, 1, 9, (0, 1, 2), DRAW), Row(1, 1, 2, (3,), DRAW)]
-    case = Case(_spec(4, 2), 4, 2)
+    case = Case(spec_of(4, 2), 4, 2)
     batch = Batch(rows=tuple(rows), stretches=plan_stretches(rows, BLOCK))
     before = case.run(batch)
     case.cache.pools[0][:, :, 10:12] = 1e4
@@ -154,7 +119,7 @@ def test_what_lies_beyond_a_span_is_not_read() -> None:
 @pytest.mark.parametrize("group", [1, 3])
 def test_prefill_equals_the_reference(length: int, group: int) -> None:
     blocks = tuple(random.Random(1).sample(range(40), 33))
-    spec = _spec(2 * group, 2)
+    spec = spec_of(2 * group, 2)
     case = Case(spec, 40, length)
     out = case.run(Batch(chunks=(Chunk(0, (1,) * length, 0, blocks),)))
     keys, values = case.halves()
@@ -168,15 +133,15 @@ def test_chunks_of_a_prompt_beside_rows(cuts: tuple[int, ...]) -> None:
     # Each chunk in its own step, beside another prompt's chunk and two decoding rows.
     blocks = tuple(random.Random(2).sample(range(25), 25))
     others = [Row(5, 1, 6, (25, 26), DRAW), Row(6, 1, 3, (27,), DRAW)]
-    case = Case(_spec(6, 2), 40, 103 + 20)
+    case = Case(spec_of(6, 2), 40, 103 + 20)
     q, kv = case.q[:100], case.kv[:100]
-    whole = Case(_spec(6, 2), 40, 100)
+    whole = Case(spec_of(6, 2), 40, 100)
     whole.q, whole.kv = q, kv
     expected = whole.run(Batch(chunks=(Chunk(0, (1,) * 100, 0, blocks),)))
     parts = []
     for start, end in pairwise(cuts):
         beside = Chunk(9, (1,) * 20, 0, tuple(range(30, 35)))
-        mine = Case(_spec(6, 2), 40, 0)
+        mine = Case(spec_of(6, 2), 40, 0)
         mine.cache, mine.attention = case.cache, case.attention
         mine.q = torch.cat((case.q[100:120], q[start:end], case.q[120:122]))
         mine.kv = torch.cat((case.kv[100:120], kv[start:end], case.kv[120:122]))
@@ -185,7 +150,7 @@ def test_chunks_of_a_prompt_beside_rows(cuts: tuple[int, ...]) -> None:
         parts.append(out[20:-2])
         rows_alone = case.halves()
         items = [Item((i,), row.blocks, 0, row.position + 1, i) for i, row in enumerate(others)]
-        decoded = reference.attn_items(mine.q[-2:].double(), *rows_alone, items, BLOCK, 0.25)[0]
+        decoded = reference.attn_items(mine.q[-2:].double(), *rows_alone, items, BLOCK, case.spec.scale)[0]
         torch.testing.assert_close(out[-2:].double(), decoded, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-6, atol=1e-6)
 
@@ -195,7 +160,7 @@ def test_a_shared_prefix_is_a_bucket_of_its_own(rows: int) -> None:
     # Neither the prefix of all nor the rest of each is padded to the other's shape.
     tables = [(*range(124), *range(124 + 20 * i, 144 + 20 * i)) for i in range(rows)]
     fork = [Row(i, 1, 496 + 61 + i % 3, tables[i], DRAW) for i in range(rows)]
-    case = Case(_spec(6, 2), 800, rows)
+    case = Case(spec_of(6, 2), 800, rows)
     plan = case.attention.plan(Batch(rows=tuple(fork), stretches=plan_stretches(fork, BLOCK)))
     shapes = sorted((bucket.width, bucket.items) for bucket in plan.layers[0].buckets)
     assert shapes[-1] == (rows, 1)
@@ -204,14 +169,14 @@ def test_a_shared_prefix_is_a_bucket_of_its_own(rows: int) -> None:
 
 def test_buckets_stay_small_enough_to_gather() -> None:
     rows = [Row(i, 1, 1999, tuple(range(500)), DRAW) for i in range(40)]
-    case = Case(_spec(2, 1), 500, 40, span=500)
+    case = Case(spec_of(2, 1), 500, 40, span=500)
     plan = case.attention.plan(Batch(rows=tuple(rows), stretches=tuple(Stretch((i,), 0, 2000) for i in range(40))))
     assert sum(bucket.items for bucket in plan.layers[0].buckets) == 160
     assert max(bucket.items for bucket in plan.layers[0].buckets) * 500 <= 1 << 14
 
 
 def test_copy_blocks() -> None:
-    case = Case(_spec(4, 2), 8, 1)
+    case = Case(spec_of(4, 2), 8, 1)
     expected = case.cache.pools[0].clone()
     pairs = [(0, 5), (0, 6), (3, 1)]
     reference.copy_blocks(expected, pairs, BLOCK)
@@ -219,31 +184,12 @@ def test_copy_blocks() -> None:
     assert torch.equal(case.cache.pools[0], expected)
 
 
-SPECIAL = [
-    {"window": 1},
-    {"window": 3},
-    {"window": 8},
-    {"window": 17},
-    {"window": 64},
-    {"softcap": 2.0},
-    {"sinks": True},
-    {"window": 9, "softcap": 3.0, "sinks": True},
-]
-
-
-def _special(settings: dict[str, Any], heads: int, kv_heads: int) -> tuple[AttentionSpec, torch.Tensor | None]:
-    settings = dict(settings)
-    torch.manual_seed(3)
-    sinks = torch.randn(heads) * 2 if settings.pop("sinks", False) else None
-    return _spec(heads, kv_heads, **settings), sinks
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("settings", SPECIAL, ids=str)
 def test_windows_caps_and_sinks_of_rows(seed: int, settings: dict[str, Any]) -> None:
     chance = random.Random(300 + seed)
     forest = forest_of(chance, groups=chance.randrange(1, 5), depth=chance.randrange(0, 3))
-    spec, sinks = _special(settings, 6, 2)
+    spec, sinks = special(settings, 6, 2)
     case = Case(spec, forest.blocks, len(forest.rows), span=chance.choice([8, 16, 512]))
     stretches = plan_stretches(forest.rows, BLOCK, gate=chance.choice([0, 20]))
     out = case.run(Batch(rows=tuple(forest.rows), stretches=stretches), sinks=sinks)
@@ -262,7 +208,7 @@ def test_windows_caps_and_sinks_of_chunks(settings: dict[str, Any]) -> None:
     chance = random.Random(8)
     tokens, cuts = 150, [0, 5, 64, 65, 131, 150]
     blocks = tuple(chance.sample(range(50), 38))
-    spec, sinks = _special(settings, 4, 2)
+    spec, sinks = special(settings, 4, 2)
     case = Case(spec, 60, tokens)
     q, kv = case.q, case.kv
     parts = []
@@ -281,7 +227,7 @@ def test_windows_caps_and_sinks_of_chunks(settings: dict[str, Any]) -> None:
 
 def test_a_window_reads_no_more_blocks_than_it_has_to() -> None:
     rows = [Row(i, 1, 400 + i, tuple(range(101)), DRAW) for i in range(2)]
-    case = Case(_spec(2, 1, window=10), 101, 2)
+    case = Case(spec_of(2, 1, window=10), 101, 2)
     plan = case.attention.plan(Batch(rows=tuple(rows), stretches=plan_stretches(rows, BLOCK)))
     # Keys 391 .. 401: three blocks for both rows and one for each, padded to one bucket of three times three.
     assert sum(len(bucket.places) for bucket in plan.layers[0].buckets) == 2 * 3 * 3
@@ -291,7 +237,7 @@ def test_a_window_reads_no_more_blocks_than_it_has_to() -> None:
 
 
 def test_layers_of_different_shapes_and_windows() -> None:
-    layers = [_spec(4, 2), _spec(4, 2, window=6), AttentionSpec(6, 1, 8, 0.3), _spec(4, 2)]
+    layers = [spec_of(4, 2), spec_of(4, 2, window=6), AttentionSpec(6, 1, 8, 0.3), spec_of(4, 2)]
     cache = KvCache(layers, 12, BLOCK, torch.float32)
     assert [tuple(pool.shape) for pool in cache.pools] == [(3, 4, 48, 16), (1, 2, 48, 8)]
     attention = Attention(layers, cache)

@@ -1,0 +1,59 @@
+"""Which work items are read where they lie: their blocks follow each other in the cache, so nothing need be copied.
+
+A prompt mostly gets its blocks in one go, one behind the other. Then its keys are a slice of the pool, and a kernel
+that walks along the keys by itself takes all of them at once: the item is not cut, copied, filled up or masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from engine.batch import Item, Row
+
+
+class Lying(NamedTuple):
+    """One item, and the slots that its rows see of it, all of them the same."""
+
+    item: Item
+    slots: slice
+
+
+def lying(
+    rows: Sequence[Row], items: Iterable[Item], block_size: int, least: int, window: int | None = None
+) -> tuple[list[Lying], list[Item]]:
+    """The items of at least so many keys that can be read where they lie, put together where they go on from each
+    other; and the others as they were. The only item of a step may be shorter: there is nothing that it could join.
+    """
+    there: list[Lying] = []
+    others: list[Item] = []
+    joined = _joined(items)
+    for item, pieces in joined:
+        begins = {max(rows[row].position - window + 1, item.lo) if window else item.lo for row in item.rows}
+        long = item.hi - item.lo >= least or len(joined) == 1
+        if long and len(begins) == 1 and _follow(item.blocks):
+            skipped = begins.pop() - item.lo
+            first = item.blocks[0] * block_size
+            there.append(Lying(item, slice(first + skipped, first + item.hi - item.lo)))
+        else:
+            others += pieces
+    return there, others
+
+
+def _joined(items: Iterable[Item]) -> list[tuple[Item, list[Item]]]:
+    """Items that go on from each other as one, each with what it was made of."""
+    joined: list[tuple[Item, list[Item]]] = []
+    for item in items:
+        if joined:
+            last, pieces = joined[-1]
+            if (last.rows, last.hi) == (item.rows, item.lo) and _follow((last.blocks[-1], *item.blocks)):
+                joined[-1] = replace(last, blocks=last.blocks + item.blocks, hi=item.hi), [*pieces, item]
+                continue
+        joined.append((item, [item]))
+    return joined
+
+
+def _follow(blocks: Sequence[int]) -> bool:
+    return all(after == before + 1 for before, after in pairwise(blocks))

@@ -1,0 +1,75 @@
+"""What tests of the CPU's attention share: a cache and queries in one place, and layers of all kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from engine.attention.cache import KvCache
+from engine.attention.compute import Attention
+from engine.batch import Batch, Item, Row
+from engine.kernels import reference
+from engine.models.spec import AttentionSpec
+from tests.engine.forest import BLOCK
+
+
+def spec_of(heads: int, kv_heads: int, window: int | None = None, softcap: float | None = None) -> AttentionSpec:
+    return AttentionSpec(heads, kv_heads, head_dim=16, scale=0.3, window=window, softcap=softcap)
+
+
+class Case:
+    """A cache full of numbers and queries for some rows, in one dtype."""
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        blocks: int,
+        rows: int,
+        dtype: torch.dtype = torch.float32,
+        span: int = 512,
+        in_place: int | None = None,
+    ) -> None:
+        torch.manual_seed(5)
+        self.spec = spec
+        self.cache = KvCache([spec, spec], blocks, BLOCK, dtype)
+        self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
+        self.attention = Attention([spec, spec], self.cache, span, in_place=in_place)
+        self.q = torch.randn(rows, spec.heads, spec.head_dim).to(dtype) * 2
+        self.kv = torch.randn(rows, 2 * spec.kv_heads, spec.head_dim).to(dtype)
+
+    def run(self, batch: Batch, layer: int = 1, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        """[T, Q, D]"""
+        plan = self.attention.plan(batch)
+        return self.attention.run(plan, layer, self.q, self.kv, sinks).view(self.q.shape)
+
+    def halves(self, layer: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a layer in float64, as the last run left them."""
+        data = self.cache.pools[0][layer].double()
+        return data[: self.spec.kv_heads], data[self.spec.kv_heads :]
+
+    def whole(self, rows: list[Row]) -> torch.Tensor:
+        """Attention of each row over all its past in one piece, [R, Q, D] float64."""
+        keys, values = self.halves()
+        items = [Item((i,), row.blocks, 0, row.position + 1, i) for i, row in enumerate(rows)]
+        scale = self.spec.scale
+        return reference.attn_items(self.q.double(), keys, values, items, BLOCK, scale)[0]
+
+
+SPECIAL = [
+    {"window": 1},
+    {"window": 3},
+    {"window": 8},
+    {"window": 17},
+    {"window": 64},
+    {"softcap": 2.0},
+    {"sinks": True},
+    {"window": 9, "softcap": 3.0, "sinks": True},
+]
+
+
+def special(settings: dict[str, Any], heads: int, kv_heads: int) -> tuple[AttentionSpec, torch.Tensor | None]:
+    settings = dict(settings)
+    torch.manual_seed(3)
+    sinks = torch.randn(heads) * 2 if settings.pop("sinks", False) else None
+    return spec_of(heads, kv_heads, **settings), sinks
