@@ -1,4 +1,7 @@
-"""`nproxy probe` as a user meets it: a process, real servers on loopback, exit codes, one clear line per error."""
+"""`nproxy probe` as a user meets it: real servers on loopback, exit codes, one clear line per error.
+
+It runs in this process where a process of its own would show nothing more.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 
 from nproxy.cli.probe.findings import FACTS
 from nproxy.cli.probe.questions import LONG
-from tests.cli.running import Done, nproxy
+from tests.cli.running import Done, in_here, nproxy
 from tests.cli.test_serving import serve
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, Seen, raw_server, words
 
@@ -31,7 +34,7 @@ class Probed(Done):
 
 
 async def probe(url: str, *words: str) -> Probed:
-    done = await nproxy("probe", url, "--json", *words)
+    done = await in_here("probe", url, "--json", *words)
     assert (done.code, done.err) == (0, "")
     return Probed(done.code, done.out, done.err)
 
@@ -201,7 +204,7 @@ async def test_the_key_is_sent_and_shown_nowhere(tmp_path: Path) -> None:
     async with FakeUpstream() as upstream:
         upstream.choose = choose
         for form in ((), ("--json",), ("--yaml",)):
-            done = await nproxy("probe", upstream.url, "--api-key", "${KEY}", *form, KEY=CANARY)
+            done = await in_here("probe", upstream.url, "--api-key", "${KEY}", *form, KEY=CANARY)
             assert done.code == 0
             assert "n is not for ***" in done.out
             assert CANARY not in done.out + done.err
@@ -211,17 +214,17 @@ async def test_the_key_is_sent_and_shown_nowhere(tmp_path: Path) -> None:
 async def test_nobody_there() -> None:
     line = (await nproxy("probe", "http://127.0.0.1:9/v1")).line(1)
     assert line == "nproxy: http://127.0.0.1:9/v1: cannot be reached: connection refused"
-    assert "cannot be reached" in (await nproxy("probe", "http://no-such-host.invalid")).line(1)
+    assert "cannot be reached" in (await in_here("probe", "http://no-such-host.invalid")).line(1)
 
 
 async def test_nothing_useful_there() -> None:
     async with FakeUpstream(Behaviour(status=404, body=b"<html>no</html>", content_type="text/html")) as upstream:
-        line = (await nproxy("probe", upstream.url)).line(1)
+        line = (await in_here("probe", upstream.url)).line(1)
         assert line.endswith(f"model {MODEL} answers at no endpoint: 404: The upstream answered 404 Not Found.")
     async with FakeUpstream(list_fails=True) as upstream:
-        assert (await nproxy("probe", upstream.url)).line(1).endswith("name one with --model")
+        assert (await in_here("probe", upstream.url)).line(1).endswith("name one with --model")
     async with FakeUpstream(Behaviour(status=401, body=b'{"error": {"message": "no key"}}')) as upstream:
-        assert (await nproxy("probe", upstream.url)).line(1).endswith("it wants a key (--api-key): 401: no key")
+        assert (await in_here("probe", upstream.url)).line(1).endswith("it wants a key (--api-key): 401: no key")
 
 
 async def test_a_server_that_says_nothing_is_given_up() -> None:
@@ -229,7 +232,7 @@ async def test_a_server_that_says_nothing_is_given_up() -> None:
         await reader.read()
 
     async with raw_server(silent) as url:
-        assert (await nproxy("probe", url, "--timeout", "0.2")).line(1).endswith("no answer within 0.2 s")
+        assert (await in_here("probe", url, "--timeout", "0.2")).line(1).endswith("no answer within 0.2 s")
 
 
 async def test_a_server_that_drips_is_given_up() -> None:
@@ -242,7 +245,7 @@ async def test_a_server_that_drips_is_given_up() -> None:
             await asyncio.sleep(0.05)
 
     async with raw_server(drips) as url:
-        assert (await nproxy("probe", url, "--timeout", "0.4")).line(1).endswith("no answer within 0.4 s")
+        assert (await in_here("probe", url, "--timeout", "0.4")).line(1).endswith("no answer within 0.4 s")
 
 
 @pytest.mark.parametrize(
@@ -257,11 +260,11 @@ async def test_a_server_that_drips_is_given_up() -> None:
     ],
 )
 async def test_wrong_use(words: tuple[str, ...], line: str) -> None:
-    assert (await nproxy("probe", *words)).line(2) == line
+    assert (await in_here("probe", *words)).line(2) == line
 
 
 @pytest.mark.parametrize(
     "words", [(), ("http://a", "--timeout", "0"), ("http://a", "--yml"), ("http://a", "--yaml", "--json")]
 )
 async def test_wrong_words(words: tuple[str, ...]) -> None:
-    assert (await nproxy("probe", *words)).code == 2
+    assert (await in_here("probe", *words)).code == 2
