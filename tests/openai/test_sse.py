@@ -229,3 +229,9 @@ def test_P15_llamacpps_error_field_is_an_error() -> None:
 
 def test_P15_an_error_field_that_says_nothing_is_an_unknown_field() -> None:
     assert decode(b"data: x\nerror\n\ndata: y\nerror:\n\n") == [SSEEvent(b"x"), SSEEvent(b"y")]
+
+
+def test_P1_a_segment_that_is_one_event_without_data_gives_none() -> None:
+    assert SSEDecoder().feed(b"data: x\n\n") == [SSEEvent(b"x")]
+    assert SSEDecoder().feed(b"data: \n\n") == []
+    assert SSEDecoder().feed(b"data: \n\ndata: \n\n") == []
