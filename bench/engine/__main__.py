@@ -13,6 +13,7 @@ left out, writes it to bench/results/engine-cpu.json and docs/performance.md.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -78,5 +79,14 @@ def _names(text: str) -> list[str]:
     return names
 
 
+def _leave(number: int, frame: object) -> None:
+    """On SIGTERM, end as on Ctrl-C: with all that was started."""
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit("interrupted: nothing is written")
