@@ -6,6 +6,8 @@ held in int64, whose products wrap as unsigned ones do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 _WORD = 0xFFFFFFFF
@@ -30,21 +32,32 @@ def uniforms(seeds: torch.Tensor, positions: torch.Tensor, count: int, stream: i
     The seed is the key, the position half of the counter; the other half counts through the numbers and names
     the stream (0, 1, ...), so that streams of the same place have nothing in common.
     """
-    lanes = torch.arange(-(-count // 4))
+    return _uniforms(seeds, positions, ((stream, count),))[0]
+
+
+def exponentials(seeds: torch.Tensor, positions: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
+    """Standard exponential variates, above 0, in the place of the `uniforms` of streams 0, 1, ...: counts[i] of each.
+
+    All of them from the same rounds, whose operations take longer to call than to run.
+    """
+    return [numbers.log_().neg_() for numbers in _uniforms(seeds, positions, tuple(enumerate(counts)))]
+
+
+def _uniforms(seeds: torch.Tensor, positions: torch.Tensor, streams: Sequence[tuple[int, int]]) -> list[torch.Tensor]:
+    """As `uniforms`, of several (stream, count)."""
+    lengths = [-(-count // 4) for _, count in streams]  # a lane of the counter gives four numbers
+    lanes = torch.cat([torch.arange(length) for length in lengths])
+    named = torch.cat([torch.full((length,), stream) for (stream, _), length in zip(streams, lengths, strict=True)])
     shape = (len(seeds), len(lanes))
     counter = torch.stack(
         (
             (positions & _WORD).unsqueeze(1).expand(shape),
             ((positions >> 32) & _WORD).unsqueeze(1).expand(shape),
             lanes.expand(shape),
-            torch.full(shape, stream),
+            named.expand(shape),
         )
     )  # [4, N, lanes]
     key = torch.stack((seeds & _WORD, (seeds >> 32) & _WORD)).unsqueeze(2).expand(2, *shape)
     words = philox(counter.flatten(1), key.flatten(1)).view(4, *shape).permute(1, 2, 0)  # [N, lanes, 4]
-    return (words.reshape(len(seeds), -1)[:, :count].double() + 0.5) * 2.0**-32
-
-
-def exponentials(seeds: torch.Tensor, positions: torch.Tensor, count: int, stream: int) -> torch.Tensor:
-    """Standard exponential variates in the place of `uniforms`, above 0."""
-    return uniforms(seeds, positions, count, stream).log_().neg_()
+    parts = zip(words.split(lengths, 1), streams, strict=True)
+    return [(part.reshape(len(seeds), -1)[:, :count].double() + 0.5) * 2.0**-32 for part, (_, count) in parts]

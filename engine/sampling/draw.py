@@ -151,6 +151,7 @@ def _race(weights: torch.Tensor, which: torch.Tensor, seeds: torch.Tensor, posit
     """Draw from distributions `which` [M] of weights [P, V] by the numbers of seeds and positions [M]; gives [M]."""
     blocks = weights.view(len(weights), -1, _BLOCK)  # [P, V / block, block]
     sums = blocks.sum(-1)[which]  # [M, V / block]
-    block = (sums / exponentials(seeds, positions, sums.shape[1], stream=0)).argmax(-1)
+    of_blocks, of_tokens = exponentials(seeds, positions, (sums.shape[1], _BLOCK))
+    block = (sums / of_blocks).argmax(-1)
     inside = blocks[which, block]  # [M, block]
-    return block * _BLOCK + (inside / exponentials(seeds, positions, _BLOCK, stream=1)).argmax(-1)
+    return block * _BLOCK + (inside / of_tokens).argmax(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.kernels.philox import exponentials, philox
+from engine.kernels.philox import exponentials, philox, uniforms
 
 
 @pytest.mark.parametrize(
@@ -25,28 +25,35 @@ def test_known_answers(counter: str, key: str, words: str) -> None:
 
 def test_every_bit_of_seed_and_position_counts() -> None:
     base = torch.tensor([5])
-    here = exponentials(base, base, 3, 0)
+    here = exponentials(base, base, (3,))[0]
     for bit in (0, 1, 31, 32, 40, 62):
-        assert not (exponentials(base ^ (1 << bit), base, 3, 0) == here).any()
-        assert not (exponentials(base, base ^ (1 << bit), 3, 0) == here).any()
-    assert not (exponentials(base, base, 3, 1) == here).any()
-    low, high = (exponentials(torch.tensor([seed]), base, 3, 0) for seed in (-1, 2**63 - 1))
+        assert not (exponentials(base ^ (1 << bit), base, (3,))[0] == here).any()
+        assert not (exponentials(base, base ^ (1 << bit), (3,))[0] == here).any()
+    assert not (exponentials(base, base, (3, 3))[1] == here).any()
+    low, high = (exponentials(torch.tensor([seed]), base, (3,))[0] for seed in (-1, 2**63 - 1))
     assert not (low == high).any()
 
 
 def test_alone_and_in_a_batch_bit_for_bit() -> None:
     seeds = torch.arange(-50, 50) * 2**40 + 3
     positions = torch.arange(100) * 77
-    together = exponentials(seeds, positions, 9, 1)
-    alone = [exponentials(seeds[i : i + 1], positions[i : i + 1], 9, 1) for i in range(100)]
+    together = exponentials(seeds, positions, (2, 9))[1]
+    alone = [exponentials(seeds[i : i + 1], positions[i : i + 1], (2, 9))[1] for i in range(100)]
     assert torch.equal(together, torch.cat(alone))
-    assert torch.equal(together[:, :5], exponentials(seeds, positions, 5, 1))
+    assert torch.equal(together[:, :5], exponentials(seeds, positions, (2, 5))[1])
+
+
+@pytest.mark.parametrize("counts", [(1, 256), (192, 256), (3, 5, 4)])
+def test_streams_made_together_are_those_made_one_by_one(counts: tuple[int, ...]) -> None:
+    seeds, positions = torch.arange(-3, 4) * 2**40 + 3, torch.arange(7) * 77
+    for stream, made in enumerate(exponentials(seeds, positions, counts)):
+        assert torch.equal(made, -uniforms(seeds, positions, counts[stream], stream).log())
 
 
 def test_the_numbers_are_exponential() -> None:
     # Neighbouring seeds and neighbouring positions, as n choices use them: 100 cells, 99 degrees of freedom.
     seeds, positions = torch.meshgrid(torch.arange(100), torch.arange(100), indexing="ij")
-    drawn = exponentials(seeds.flatten(), positions.flatten(), 20, 0)
+    drawn = exponentials(seeds.flatten(), positions.flatten(), (20,))[0]
     assert drawn.min() > 0
     counts = torch.histc((-drawn).exp().float(), bins=100, min=0, max=1)
     expected = drawn.numel() / 100

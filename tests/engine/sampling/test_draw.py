@@ -37,7 +37,7 @@ def _expected(row: torch.Tensor, draw: Draw) -> int:
     kept = reference.kept_tokens(row, *_kind(draw))
     weights = torch.softmax(row.double() / draw.sampling.temperature, -1) * kept
     place = torch.tensor([draw.seed]), torch.tensor([draw.position])
-    among_blocks, inside = exponentials(*place, -(-len(row) // 256), 0)[0], exponentials(*place, 256, 1)[0]
+    among_blocks, inside = (numbers[0] for numbers in exponentials(*place, (-(-len(row) // 256), 256)))
     return reference.race(weights, 256, among_blocks, inside)
 
 
