@@ -134,7 +134,7 @@ static void hear(Connection *c) {
     } else { /* a server may close a connection behind an answer */
         close(c->fd);
         reconnects++;
-        dial(c);
+        if (!over()) dial(c);
         if (c->sent) answered(c);
     }
 }
