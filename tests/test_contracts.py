@@ -28,6 +28,7 @@ BREAKS = [
     ("nproxy/openai/errors.py", "def late():\n    import time", "The wire and the decisions"),
     ("nproxy/choices/leg.py", f"{TYPE_ONLY}import aiohttp", "The wire and the decisions"),
     ("nproxy/choices/leg.py", "import random", "The wire and the decisions"),
+    ("nproxy/upstreams/http/message.py", "import asyncio", "Bytes of HTTP"),
     ("nproxy/gateway/admission/ledger.py", "import time", "Who is let in"),
     ("nproxy/cli/bench/answer.py", "import time", "What a benchmark's figures"),
     ("nproxy/gateway/__init__.py", "import nproxy.models", "Models are"),

@@ -7,12 +7,11 @@ A call is an async generator: closing it, or cancelling the task that runs it, c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 
-from aiohttp import ClientResponse, ClientTimeout, ConnectionTimeoutError, hdrs
+from aiohttp import hdrs
 from yarl import URL
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
@@ -20,10 +19,13 @@ from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
 from nproxy.openai.sse import SSEDecoder, SSEError
 from nproxy.upstreams.failures import FOREIGN, after_the_head, before_the_head, malformed, timed_out
-from nproxy.upstreams.payload import SLICE_BYTES, SharedPayload
+from nproxy.upstreams.http.connection import Reply
+from nproxy.upstreams.http.connections import Connections
+from nproxy.upstreams.http.errors import ConnectTimeoutError
+from nproxy.upstreams.http.message import Head
+from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_after import retry_after
-from nproxy.upstreams.sessions import Sessions, Used, used_connection
 from nproxy.upstreams.watchdog import Watchdog
 
 MAX_BODY = 128 << 20
@@ -74,100 +76,102 @@ class _Deadline:
 class Client:
     """Calls the replicas of one upstream, under its timeouts; its name is told to clients where it fails."""
 
-    def __init__(self, sessions: Sessions, timeouts: Timeouts, name: str) -> None:
-        self._sessions = sessions
+    def __init__(self, connections: Connections, timeouts: Timeouts, name: str) -> None:
+        self._connections = connections
         self._name = name
         self._timeouts = timeouts
-        self._connect = ClientTimeout(
-            total=None, connect=timeouts.connect, sock_connect=timeouts.connect, sock_read=None, ceil_threshold=1e9
-        )
 
     async def call(self, replica: Replica, call: Call) -> AsyncGenerator[list[Event]]:
         """Send one leg and give what comes back. The last event is LegEnded or LegFailed; nothing is raised."""
         started = asyncio.get_running_loop().time()
-        response = await self._head(replica, call, started)
-        if isinstance(response, Failure):
-            yield [LegFailed(call.leg, response)]
+        reply = await self._begun(replica, call, started)
+        if isinstance(reply, Failure):
+            yield [LegFailed(call.leg, reply)]
             return
+        head = reply.head
         try:
-            if (refusal := _refusal(response)) is not None:
+            if (refusal := _refusal(head)) is not None:
                 yield [LegFailed(call.leg, refusal)]
-            elif not 200 <= response.status < 300:
-                yield [LegFailed(call.leg, await self._status_failure(response, call))]
-            elif response.content_type == "text/event-stream":
-                with Watchdog(partial(close, response)) as watchdog:
-                    events = self._events(response, call.leg, started, watchdog)
+            elif not 200 <= head.status < 300:
+                yield [LegFailed(call.leg, await self._status_failure(reply, call))]
+            elif head.content_type == "text/event-stream":
+                with Watchdog(reply.close) as watchdog:
+                    events = self._events(reply, call.leg, started, watchdog)
                     try:
                         async for batch in events:
                             yield batch
                     finally:
                         await events.aclose()
             else:
-                yield await self._body(response, call, started)
+                yield await self._body(reply, call, started)
         finally:
-            close(response)
+            reply.close()
 
     async def send(
-        self, replica: Replica, method: str, url: URL, headers: Mapping[str, str], data: object, deadline: float
-    ) -> ClientResponse | TimeoutError | Failure:
-        """Send a request and wait for the response head until `deadline`, in the loop's time; the caller closes it."""
+        self,
+        replica: Replica,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        body: Sequence[bytes] | Upload,
+        deadline: float,
+    ) -> Reply | TimeoutError | Failure:
+        """Send a request and wait for the answer's head until `deadline`, in the loop's time; the caller closes it.
+
+        body: its parts, none for no body.
+        """
         waiting = asyncio.timeout_at(deadline if deadline < inf else None)
-        used = Used()
-        used_connection.set(used)
+        reply: Reply | None = None
         try:
             async with waiting:
-                response = await self._sessions.of(replica).request(
-                    method,
-                    url,
-                    headers=replica.addressed(self._sessions.pseudonym.signed(headers)),
-                    data=data,
-                    allow_redirects=False,
-                    timeout=self._connect,
-                    server_hostname=replica.server_name,
-                )
+                reply = await self._connections.send(replica, method, url, headers, body, self._timeouts.connect)
+                await reply.begun()
         except asyncio.CancelledError:
-            used.abort()
+            if reply is not None:
+                reply.close()
             raise
         except FOREIGN as error:
-            used.abort()
+            if reply is not None:
+                reply.close()
             if waiting.expired():
                 return TimeoutError()
-            failure = before_the_head(error, reused=used.reused, upstream=self._name)
-            if not failure.ours and (failure.kind is FailureKind.CONNECT or isinstance(error, ConnectionTimeoutError)):
+            reused = reply is not None and reply.reused
+            failure = before_the_head(error, reused=reused, upstream=self._name)
+            if not failure.ours and (failure.kind is FailureKind.CONNECT or isinstance(error, ConnectTimeoutError)):
                 replica.unreachable()
             return failure
         replica.reached()
-        return response
+        return reply
 
-    async def _head(self, replica: Replica, call: Call, started: float) -> ClientResponse | Failure:
+    async def _begun(self, replica: Replica, call: Call, started: float) -> Reply | Failure:
         times = self._timeouts
         limit = ("first_event", started, times.first_event) if call.streamed else ("response", started, times.response)
         deadline = _Deadline.soonest(limit, ("total", started, times.total))
         body = call.body
-        data = bytes(body) if len(body) <= SLICE_BYTES else SharedPayload(body.head, body.tail)
-        response = await self.send(replica, hdrs.METH_POST, replica.url(call.path), call.headers, data, deadline.at)
-        return timed_out(deadline.which) if isinstance(response, TimeoutError) else response
+        parts = (body.head, body.tail)
+        reply = await self.send(replica, hdrs.METH_POST, replica.url(call.path), call.headers, parts, deadline.at)
+        return timed_out(deadline.which) if isinstance(reply, TimeoutError) else reply
 
-    async def _status_failure(self, response: ClientResponse, call: Call) -> Failure:
+    async def _status_failure(self, reply: Reply, call: Call) -> Failure:
         """Read an error answer as far as it is sensible; what cannot be read is left out."""
-        body = bytearray()
+        body, head = bytearray(), reply.head
         try:
             async with asyncio.timeout(ERROR_BODY_SECONDS):
-                while len(body) < MAX_ERROR_BODY and (data := await response.content.readany()):
+                while len(body) < MAX_ERROR_BODY and (data := await reply.read()):
                     body += data
         except FOREIGN:
             body.clear()
         return Failure(
             FailureKind.STATUS,
-            f"The upstream answered with status {response.status}.",
-            status=response.status,
-            content_type=response.headers.get(hdrs.CONTENT_TYPE, ""),
+            f"The upstream answered with status {head.status}.",
+            status=head.status,
+            content_type=head.headers.get(hdrs.CONTENT_TYPE, ""),
             body=bytes(body[:MAX_ERROR_BODY]),
-            retry_after=retry_after(response.headers),
+            retry_after=retry_after(head.headers),
             own_key=call.own_key,
         )
 
-    async def _body(self, response: ClientResponse, call: Call, started: float) -> list[Event]:
+    async def _body(self, reply: Reply, call: Call, started: float) -> list[Event]:
         """Read an answer in JSON form whole."""
         times, leg = self._timeouts, call.leg
         limit = MAX_BODY * min(call.choices, MOST_CHOICES)
@@ -178,7 +182,7 @@ class Client:
         waiting = asyncio.timeout_at(deadline.at if deadline.at < inf else None)
         try:
             async with waiting:
-                while data := await response.content.readany():
+                while data := await reply.read():
                     parts.append(data)
                     size += len(data)
                     if size > limit:
@@ -189,11 +193,9 @@ class Client:
             return [began, LegFailed(leg, failure)]
         return [began, LegBody(leg, b"".join(parts)), LegEnded(leg)]
 
-    async def _events(
-        self, response: ClientResponse, leg: int, started: float, watchdog: Watchdog
-    ) -> AsyncGenerator[list[Event]]:
+    async def _events(self, reply: Reply, leg: int, started: float, watchdog: Watchdog) -> AsyncGenerator[list[Event]]:
         """Read an answer as server-sent events, a batch for each segment that completes at least one."""
-        times, content, clock = self._timeouts, response.content, asyncio.get_running_loop().time
+        times, clock = self._timeouts, asyncio.get_running_loop().time
         decoder = SSEDecoder()
         total = _Deadline.soonest(("total", started, times.total))
         deadline = _Deadline.soonest(("first_event", started, times.first_event), ("total", started, times.total))
@@ -204,7 +206,7 @@ class Client:
         while True:
             watchdog.watch(at)
             try:
-                data = await content.readany()
+                data = await reply.read()
                 events = decoder.feed(data) if data else decoder.close()
             except SSEError:
                 yield [*batch, LegFailed(leg, _oversize("An event of the upstream is larger than is allowed."))]
@@ -214,7 +216,7 @@ class Client:
                 yield [*batch, LegEnded(leg) if done else LegFailed(leg, failure)]
                 return
             batch += [LegChunk(leg, data, name) for data, name in events]
-            if not data or content.at_eof():
+            if not data or reply.at_end:
                 if data:
                     batch += [LegChunk(leg, data, name) for data, name in decoder.close()]
                 batch.append(LegEnded(leg))
@@ -232,19 +234,11 @@ class Client:
                 at, which = total.at, "total"
 
 
-def close(response: ClientResponse) -> None:
-    """Be done with a response: its connection is reused if the answer was read whole, else closed at once."""
-    connection = response.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-    response.close()
-
-
-def _refusal(response: ClientResponse) -> Failure | None:
+def _refusal(head: Head) -> Failure | None:
     """Refuse answers that no OpenAI server gives and that would be misread."""
-    if 300 <= response.status < 400:
+    if 300 <= head.status < 400:
         return malformed("The upstream answered with a redirect, which is not followed.")
-    if response.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() not in ("identity", ""):
+    if head.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() not in ("identity", ""):
         return malformed("The upstream sent a compressed answer although it was asked not to.")
     return None
 

@@ -1,4 +1,4 @@
-"""Foreign errors become Failures here, once; nothing behind this file knows of aiohttp's exceptions.
+"""Errors of HTTP and of the system become Failures here, once; nothing behind this file knows of them.
 
 A message is one sentence for the client. It holds no URL: a URL tells where things stand inside, and may hold more.
 """
@@ -6,29 +6,34 @@ A message is one sentence for the client. It holds no URL: a URL tells where thi
 from __future__ import annotations
 
 import errno
-import ssl
 from dataclasses import replace
 
-from aiohttp import (
-    ClientConnectorCertificateError,
-    ClientConnectorDNSError,
-    ClientConnectorError,
-    ClientError,
-    ClientPayloadError,
-    ClientResponseError,
-    ConnectionTimeoutError,
-    InvalidURL,
-    ServerDisconnectedError,
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.upstreams.http.errors import (
+    ConnectError,
+    ConnectTimeoutError,
+    CutError,
+    DisconnectedError,
+    HTTPError,
+    LostError,
+    MalformedError,
+    Unreached,
 )
 
-from nproxy.choices.events import Failure, FailureKind
-
-FOREIGN = (ClientError, OSError, TimeoutError, ValueError)
+FOREIGN = (HTTPError, OSError, TimeoutError, ValueError)
 """What a request or a read may raise that means the upstream failed; everything else is a fault of our own."""
 
 
 _SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 """File descriptors of the process or of the machine, memory, buffers, ports of its own."""
+
+
+_UNREACHED: dict[Unreached, str] = {
+    "name": "has a host name that could not be resolved",
+    "address": "has an address that cannot be used",
+    "tls": "could not be reached over TLS that is trusted",
+    "refused": "could not be reached",
+}
 
 
 def before_the_head(error: Exception, *, reused: bool, upstream: str) -> Failure:
@@ -40,41 +45,33 @@ def before_the_head(error: Exception, *, reused: bool, upstream: str) -> Failure
     match error:
         case _ if _ours(error):
             return replace(_connect(f"The gateway has no resources left to call the upstream '{upstream}'."), ours=True)
-        case ConnectionTimeoutError():
+        case ConnectTimeoutError():
             return Failure(FailureKind.TIMEOUT, f"{who} could not be reached in time.")
         case TimeoutError():
             return timed_out("first_event")
-        case ClientConnectorDNSError():
-            return _connect(f"{who} has a host name that could not be resolved.")
-        case ClientConnectorCertificateError() | ssl.SSLError():
-            return _connect(f"{who} could not be reached over TLS that is trusted.")
-        case ClientConnectorError() if isinstance(error.os_error, ssl.SSLError):
-            return _connect(f"{who} could not be reached over TLS that is trusted.")
-        case ClientConnectorError():
-            return _connect(f"{who} could not be reached.")
-        case InvalidURL():
-            return _connect(f"{who} has an address that cannot be used.")
-        case ClientResponseError() | ValueError():
+        case ConnectError():
+            return _connect(f"{who} {_UNREACHED[error.why]}.")
+        case MalformedError() | ValueError():
             return malformed("The upstream's answer is not HTTP that can be read.")
         case _ if reused:
             kind = FailureKind.STALE
         case _:
             kind = FailureKind.RESET
-    ended = "was closed" if isinstance(error, ServerDisconnectedError) else "broke"
+    ended = "was closed" if isinstance(error, DisconnectedError) else "broke"
     return Failure(kind, f"The connection to the upstream '{upstream}' {ended} before an answer came.")
 
 
 def _ours(error: Exception) -> bool:
     """Whether this process, or its machine, is what ran out of something."""
-    cause = error.os_error if isinstance(error, ClientConnectorError) else error
+    cause = error.cause if isinstance(error, ConnectError | LostError) else error
     return isinstance(cause, OSError) and cause.errno in _SHORTAGES
 
 
 def after_the_head(error: Exception) -> Failure:
     """Translate what was raised while the body was read."""
-    if isinstance(error, ClientPayloadError):
+    if isinstance(error, CutError):
         return Failure(FailureKind.CUT, "The upstream's answer ended before it was complete.")
-    if isinstance(error, ClientResponseError | ValueError):
+    if isinstance(error, MalformedError | ValueError):
         return malformed("The upstream's answer is not HTTP that can be read.")
     return Failure(FailureKind.CUT, "The connection to the upstream broke in the middle of its answer.")
 

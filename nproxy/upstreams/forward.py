@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 
-from aiohttp import ClientResponse
+from aiohttp import hdrs
 from multidict import CIMultiDictProxy
 from yarl import URL
 
 from nproxy.choices.events import Failure
 from nproxy.config import Timeouts
-from nproxy.upstreams.client import Client, close
+from nproxy.upstreams.client import Client
 from nproxy.upstreams.failures import FOREIGN, after_the_head, timed_out
+from nproxy.upstreams.http.connection import Reply
+from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.watchdog import Watchdog
 
 
@@ -55,27 +57,39 @@ async def forward(
     """
     started = asyncio.get_running_loop().time()
     deadline = inf if timeouts.response is None else started + timeouts.response
-    response = await client.send(replica, method, url, headers, data, deadline)
-    if isinstance(response, TimeoutError):
+    async with AsyncExitStack() as going_up:
+        body: Sequence[bytes] | Upload = ()
+        if isinstance(data, AsyncIterator):
+            length = headers.get(hdrs.CONTENT_LENGTH)
+            body = Upload(data, None if length is None else int(length))
+            await going_up.enter_async_context(beside(body.run()))
+        elif data is not None:
+            body = (data,)
+        reply = _come(await client.send(replica, method, url, headers, body, deadline))
+        head, chunks = reply.head, _chunks(reply, timeouts)
+        try:
+            yield Answer(head.status, head.reason, head.headers, chunks)
+        finally:
+            await chunks.aclose()
+            reply.close()
+
+
+def _come(reply: Reply | TimeoutError | Failure) -> Reply:
+    if isinstance(reply, TimeoutError):
         raise ForwardError(timed_out("response"))
-    if isinstance(response, Failure):
-        raise ForwardError(response)
-    chunks = _chunks(response, timeouts)
-    try:
-        yield Answer(response.status, response.reason or "", response.headers, chunks)
-    finally:
-        await chunks.aclose()
-        close(response)
+    if isinstance(reply, Failure):
+        raise ForwardError(reply)
+    return reply
 
 
-async def _chunks(response: ClientResponse, timeouts: Timeouts) -> AsyncGenerator[bytes]:
+async def _chunks(reply: Reply, timeouts: Timeouts) -> AsyncGenerator[bytes]:
     idle = inf if timeouts.idle is None else timeouts.idle
     clock = asyncio.get_running_loop().time
-    with Watchdog(partial(close, response)) as watchdog:
+    with Watchdog(reply.close) as watchdog:
         while True:
             watchdog.watch(clock() + idle)
             try:
-                data = await response.content.readany()
+                data = await reply.read()
             except FOREIGN as error:
                 raise ForwardError(timed_out("idle") if watchdog.expired else after_the_head(error)) from error
             if not data:
@@ -92,20 +106,16 @@ async def fetch(
     Raises ForwardError when no whole answer comes.
     """
     deadline = asyncio.get_running_loop().time() + seconds
-    response = await client.send(replica, "GET", replica.root_url(path), headers, None, deadline)
-    if isinstance(response, TimeoutError):
-        raise ForwardError(timed_out("response"))
-    if isinstance(response, Failure):
-        raise ForwardError(response)
+    reply = _come(await client.send(replica, "GET", replica.root_url(path), headers, (), deadline))
     body = bytearray()
     try:
         async with asyncio.timeout_at(deadline):
-            while data := await response.content.readany():
+            while data := await reply.read():
                 body += data
                 if len(body) > limit:
                     break
     except FOREIGN as error:
         raise ForwardError(after_the_head(error)) from error
     finally:
-        close(response)
-    return response.status, bytes(body[:limit])
+        reply.close()
+    return reply.head.status, bytes(body[:limit])

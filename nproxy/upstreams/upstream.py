@@ -21,6 +21,7 @@ from nproxy.upstreams.failures import given_up, unavailable
 from nproxy.upstreams.forward import Answer, ForwardError, fetch, forward
 from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.headers import upward
+from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.lifeline import GivenUpError
 from nproxy.upstreams.looking import Look
@@ -29,7 +30,6 @@ from nproxy.upstreams.models import ModelList
 from nproxy.upstreams.permits import NobodyError
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
-from nproxy.upstreams.sessions import Sessions
 
 LIST_SECONDS = 3.0
 LIST_BYTES = 4 << 20
@@ -46,13 +46,13 @@ log = logging.getLogger("nproxy.upstreams")
 class Upstream:
     """One configured upstream. Its parts are public: the driver plans by `capabilities` and retries by `budget`."""
 
-    def __init__(self, settings: Settings, sessions: Sessions) -> None:
+    def __init__(self, settings: Settings, connections: Connections) -> None:
         self.settings = settings
         self.name = settings.name
-        self._sessions = sessions
+        self._connections = connections
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._registered = NOBODY
-        self.client = Client(sessions, settings.timeouts, settings.name)
+        self.client = Client(connections, settings.timeouts, settings.name)
         self.gate = Gate(members(settings.replicas, {}), _policy(settings))
         self.capabilities = self._capabilities()
         self.budget = RetryBudget(settings.retries.budget)
@@ -65,7 +65,7 @@ class Upstream:
         """
         changed = {key for key in Settings.model_fields if getattr(settings, key) != getattr(self.settings, key)}
         self.settings = settings
-        self.client = Client(self._sessions, settings.timeouts, settings.name)
+        self.client = Client(self._connections, settings.timeouts, settings.name)
         self.budget.share = settings.retries.budget
         if changed & _TEACHING:
             self.capabilities = self._capabilities()

@@ -12,12 +12,12 @@ from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.dns import Names
+from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.looking import Look, watch
 from nproxy.upstreams.membership import NOBODY, Registered
 from nproxy.upstreams.models import ModelName
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.routes import Route, Routes
-from nproxy.upstreams.sessions import Sessions
 from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.via import Pseudonym
@@ -35,7 +35,7 @@ class Upstreams:
     def __init__(self, config: Config, engine_socket: Path | None, pseudonym: Pseudonym) -> None:
         self.pseudonym = pseudonym
         self.tell_look: Callable[[Look], None] = lambda _: None
-        self._sessions = Sessions(pseudonym)
+        self._connections = Connections(pseudonym)
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._registered: dict[str, Registered] = {}
         self.names = Names(self._host_names, self._resolved)
@@ -54,7 +54,7 @@ class Upstreams:
         for settings in (*engine, *config.upstreams):
             upstream = known.get(settings.name)
             if upstream is None:
-                upstream = Upstream(settings, self._sessions)
+                upstream = Upstream(settings, self._connections)
             elif upstream.settings != settings:
                 upstream.reconfigure(settings)
             self.by_name[settings.name] = upstream
@@ -128,7 +128,7 @@ class Upstreams:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._sessions.close()
+        await self._connections.close()
 
 
 def _engine(socket: Path, config: Config) -> Settings:

@@ -7,11 +7,8 @@ it has been here before.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-from aiohttp import hdrs
-from multidict import CIMultiDict
 
 _BYTES = 8
 
@@ -26,11 +23,10 @@ class Pseudonym:
 
     name: str = field(default_factory=_random)
 
-    def signed(self, headers: Mapping[str, str]) -> CIMultiDict[str]:
-        """The headers with this gateway behind those that have sent them on so far."""
-        signed = CIMultiDict(headers)
-        signed.add(hdrs.VIA, f"1.1 {self.name}")
-        return signed
+    @property
+    def entry(self) -> str:
+        """What this gateway adds, behind those that have sent a request on so far."""
+        return f"1.1 {self.name}"
 
     def among(self, passed: Iterable[str]) -> bool:
         """Whether a request has been sent on by this gateway. passed: the values of all its `Via` headers."""

@@ -276,7 +276,7 @@ _ERRORS = [
         'self._commands.append(SetTimer("headers", self._settings.headers_after_seconds))',
         "self._begin()",
     ),
-    ("K11", UPSTREAMS + "failures.py", '_connect(f"{who} could not be reached.")', "_connect(str(error))"),
+    ("K11", UPSTREAMS + "failures.py", '_connect(f"{who} {_UNREACHED[error.why]}.")', "_connect(str(error.cause))"),
     (
         "K12",
         CHOICES + "reading.py",
@@ -315,12 +315,7 @@ _LIMITS = [
         "drain(gateway.app, gateway.app.config.listen.drain_seconds, hurry)",
         "drain(gateway.app, 1e9)",
     ),
-    (
-        "N1",
-        UPSTREAMS + "client.py",
-        "total=None, connect=timeouts.connect, sock_connect=timeouts.connect,",
-        "total=None,",
-    ),
+    ("N1", UPSTREAMS + "client.py", "url, headers, body, self._timeouts.connect)", "url, headers, body, None)"),
     ("N1", UPSTREAMS + "client.py", "continue  # half an event", "watchdog.watch(inf)  # half an event"),
     ("N1", UPSTREAMS + "client.py", 'at, which = clock() + idle, "idle"', 'at, which = inf, "idle"'),
     ("N1", UPSTREAMS + "client.py", 'at, which = clock() + idle, "idle"', 'at, which = started + idle, "idle"'),

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import trustme
-from aiohttp import connector
 
 from nproxy.config import Config
 from nproxy.upstreams import dns
+from nproxy.upstreams.http import connecting
 from tests.fakes.upstream import Behaviour, FakeUpstream
 from tests.gateway.conftest import Gateway, gateway_for
 
@@ -156,7 +156,7 @@ async def test_a_certificate_must_be_that_of_the_name(
     authority, shown, trusting = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     authority.issue_cert(certified).configure_cert(shown)
     authority.configure_trust(trusting)
-    monkeypatch.setattr(connector, "_SSL_CONTEXT_VERIFIED", trusting)  # what aiohttp made of the system's authorities
+    monkeypatch.setattr(connecting, "trusted", lambda: trusting)
     async with FakeUpstream(tls=shown) as server:
         replicas = [{"dns": f"fleet.test:{server.port}", "scheme": "https"}]
         async with gateway_for({"upstreams": [{"name": "fake", "replicas": replicas, "n": "fanout"}]}) as gateway:

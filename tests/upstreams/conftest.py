@@ -17,8 +17,8 @@ from nproxy.config import Upstream as Settings
 from nproxy.openai.body import Spliced
 from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.sessions import Sessions
 from nproxy.upstreams.via import Pseudonym
 
 
@@ -41,11 +41,11 @@ async def hold(gate: Gate) -> None:
 class Caller:
     """Makes calls and gathers what comes back."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self.sessions = sessions
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
 
     def client(self, **timeouts: float | None) -> Client:
-        return Client(self.sessions, Timeouts(**timeouts), "u")
+        return Client(self.connections, Timeouts(**timeouts), "u")
 
     def call(
         self, *, stream: bool, headers: dict[str, str] | None = None, own_key: bool = False, **fields: Any
@@ -73,9 +73,9 @@ class Caller:
 
 @pytest.fixture
 async def caller() -> AsyncIterator[Caller]:
-    sessions = Sessions(Pseudonym("nproxy-1"))
-    yield Caller(sessions)
-    await sessions.close()
+    connections = Connections(Pseudonym("nproxy-1"))
+    yield Caller(connections)
+    await connections.close()
 
 
 def datas(events: list[Event]) -> list[bytes]:

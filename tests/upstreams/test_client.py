@@ -122,11 +122,9 @@ async def test_nodelay_towards_the_upstream(caller: Caller) -> None:
     async with FakeUpstream(Behaviour(hold=held)) as upstream:
         task = asyncio.create_task(caller.events(upstream.url))
         await upstream.until(lambda: len(upstream.open_calls) == 1)
-        connector = caller.sessions.of(replica_at(upstream.url)).connector
-        assert connector is not None
-        (protocol,) = connector._acquired
-        assert protocol.transport is not None
-        sock = protocol.transport.get_extra_info("socket")
+        (connection,) = caller.connections.open
+        assert connection.transport is not None
+        sock = connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
         held.set()
         await task

@@ -11,9 +11,9 @@ import pytest
 
 from nproxy.choices.events import FailureKind, LegFailed
 from nproxy.config import Upstream as Settings
+from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.judging import serves
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.sessions import Sessions
 from nproxy.upstreams.upstream import Upstream
 from nproxy.upstreams.via import Pseudonym
 from tests.upstreams.conftest import Caller
@@ -38,11 +38,11 @@ def no_descriptors() -> Iterator[None]:
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
     """Two replicas, a breaker that opens at the first failure, and one look that brings a replica down."""
-    sessions = Sessions(Pseudonym("nproxy-1"))
+    connections = Connections(Pseudonym("nproxy-1"))
     replicas, health = [NOBODY, "http://127.0.0.1:11/v1"], {"down_after": 1}
     told = {"name": "u", "replicas": replicas, "breaker": {"in_a_row": 1}, "health": health}
-    yield Upstream(Settings.model_validate(told), sessions)
-    await sessions.close()
+    yield Upstream(Settings.model_validate(told), connections)
+    await connections.close()
 
 
 async def test_a_call_fails_and_says_why_and_its_replica_is_believed_in(caller: Caller, upstream: Upstream) -> None:

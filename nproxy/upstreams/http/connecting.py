@@ -1,0 +1,121 @@
+"""New connections: names looked up, addresses tried side by side, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cache
+from math import inf
+from pathlib import Path
+
+from aiohappyeyeballs import AddrInfoType, start_connection
+
+from nproxy.upstreams.http.connection import Connection
+from nproxy.upstreams.http.errors import ConnectError, ConnectTimeoutError
+
+NAME_SECONDS = 10.0
+"""How long the addresses of a name are taken for known."""
+NEXT_ADDRESS_SECONDS = 0.25
+"""How long an address may keep silent before the next one is tried beside it (RFC 8305)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where connections go: a Unix socket, or a host and port.
+
+    server_name: whose certificate it must be; None for no TLS.
+    """
+
+    path: Path | None
+    host: str
+    port: int
+    server_name: str | None
+
+
+@dataclass(slots=True)
+class _Known:
+    """The addresses of one name, the next to be tried first."""
+
+    addresses: deque[AddrInfoType] = field(default_factory=deque)
+    until: float = -inf
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Connector:
+    """Opens connections. It keeps what names resolve to for a few seconds."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], _Known] = {}
+
+    async def connect(self, connection: Connection, place: Place, seconds: float | None) -> None:
+        """Open a connection within so many seconds. Raises ConnectError, ConnectTimeoutError."""
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                await self._connect(connection, place)
+        except BaseException as error:
+            connection.abort()
+            match error:
+                case TimeoutError() if limit.expired():
+                    raise ConnectTimeoutError from error
+                case socket.gaierror():
+                    raise ConnectError("name", error) from error
+                case ssl.SSLError() | ssl.CertificateError():
+                    raise ConnectError("tls", error) from error
+                case OSError():
+                    raise ConnectError("refused", error) from error
+                case ValueError():
+                    raise ConnectError("address") from error  # no name that can be looked up
+            raise
+
+    async def _connect(self, connection: Connection, place: Place) -> None:
+        loop = asyncio.get_running_loop()
+        if place.path is not None:
+            await loop.create_unix_connection(lambda: connection, str(place.path))
+            return
+        context = None if place.server_name is None else await asyncio.to_thread(trusted)
+        addresses = await self._addresses(place.host, place.port)
+        sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS)
+        await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=place.server_name)
+
+    async def _addresses(self, host: str, port: int) -> list[AddrInfoType]:
+        """All addresses of a host, by turns another one first."""
+        if (literal := _literal(host, port)) is not None:
+            return [literal]
+        loop = asyncio.get_running_loop()
+        self._forget(loop.time())
+        known = self._known.setdefault((host, port), _Known())
+        async with known.looking:
+            if known.until <= loop.time():
+                known.addresses = deque(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+                known.until = loop.time() + NAME_SECONDS
+        addresses = list(known.addresses)
+        known.addresses.rotate(-1)
+        return addresses
+
+    def _forget(self, now: float) -> None:
+        for name, known in list(self._known.items()):
+            if known.until <= now and not known.looking.locked():
+                del self._known[name]
+
+
+def _literal(host: str, port: int) -> AddrInfoType | None:
+    """A host that is an address already."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    if address.version == 4:
+        return socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port)
+    return None if "%" in host else (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port, 0, 0))
+
+
+@cache
+def trusted() -> ssl.SSLContext:
+    """The system's authorities, or those of SSL_CERT_FILE. Reading them takes some ten milliseconds."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,0 +1,269 @@
+"""One connection, and the answer that is coming on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+from nproxy.upstreams.http.errors import HTTPError, LostError, MalformedError
+from nproxy.upstreams.http.message import Head, Message
+from nproxy.upstreams.http.sending import SLICE_BYTES, Upload, slices
+
+HIGH_WATER = 128 << 10
+"""Bytes of an answer that nobody has taken, from which on its socket is not read."""
+
+_NOTHING: Iterator[bytes] = iter(())
+
+
+class Connection(asyncio.Protocol):
+    """A socket that carries one call at a time.
+
+    done: called when an answer was read whole and the connection can carry another one. lost: called once it is
+    closed. served: it has carried a call before. since: when that ended, in the loop's time.
+    """
+
+    __slots__ = ("_done", "_lost", "_reply", "_slices", "_transport", "_writable", "served", "since")
+
+    def __init__(self, done: Callable[[Connection], None], lost: Callable[[Connection], None]) -> None:
+        self._done = done
+        self._lost = lost
+        self._transport: asyncio.Transport | None = None
+        self._reply: Reply | None = None
+        self._slices: Iterator[bytes | memoryview] = _NOTHING
+        self._writable: asyncio.Future[None] | None = None
+        self.served = False
+        self.since = 0.0
+
+    @property
+    def usable(self) -> bool:
+        """Whether a call may go out on it, as far as is known."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """Its socket while it is open."""
+        return self._transport
+
+    def send(self, method: str, head: bytes, body: Sequence[bytes] | Upload) -> Reply:
+        """Send a request; the answer is to be closed however the call ends."""
+        reply = self._reply = Reply(self, method, reused=self.served, sending=isinstance(body, Upload))
+        self.served = True
+        if self._transport is None:  # it broke as soon as it had come about
+            reply.ended(None)
+        elif isinstance(body, Upload):
+            body.begin(reply, head)
+        elif sum(map(len, body)) <= SLICE_BYTES:
+            self.write(b"".join((head, *body)))
+        else:
+            self.write(head)
+            self._slices = slices(body)
+            self._pump()
+        return reply
+
+    def write(self, data: bytes | memoryview) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    async def writable(self) -> None:
+        """Wait while as much is written as the socket's buffer should hold."""
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+
+    def release(self, *, reusable: bool) -> None:
+        """The answer was read whole."""
+        unsent = next(self._slices, None) is not None
+        self._reply, self._slices = None, _NOTHING
+        if reusable and not unsent and self._writable is None and self.usable:
+            self._done(self)
+        elif unsent or self._writable is not None or self._transport is None:
+            self.abort()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the socket at once, whatever is still to be written, or to come."""
+        reply, self._reply, self._slices = self._reply, None, _NOTHING
+        if reply is not None:
+            reply.fail(LostError())
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _pump(self) -> None:
+        """Write of a long body as much as is taken."""
+        while self._writable is None and (piece := next(self._slices, None)) is not None:
+            self.write(piece)
+
+    # What the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's are no subclasses of asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        if self._reply is not None:
+            self._reply.received(data)
+        else:
+            self.abort()  # nobody asked
+
+    def eof_received(self) -> None:
+        """Nothing more comes. The socket is closed behind this, though something may still be to be written."""
+        if self._reply is not None:
+            self._reply.ended(None)
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.resume_writing()
+        if self._reply is not None:
+            self._reply.ended(exc)
+            self._reply = None
+        self._lost(self)
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+            self._pump()
+
+
+class Reply:
+    """The answer to one call as it comes: `begun`, then `read` until nothing is left, then `close`.
+
+    reused: the connection had served before; only then may a call that got no answer be sent again freely.
+    """
+
+    __slots__ = ("_connection", "_error", "_message", "_paused", "_sending", "_waiter", "reused")
+
+    def __init__(self, connection: Connection, method: str, *, reused: bool, sending: bool) -> None:
+        self._connection: Connection | None = connection
+        self._message = Message(method)
+        self._error: HTTPError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._paused = False
+        self._sending = sending
+        self.reused = reused
+
+    @property
+    def head(self) -> Head:
+        """Of an answer that has begun."""
+        head = self._message.head
+        if head is None:
+            raise RuntimeError("the answer has not begun")
+        return head
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all of the body was taken."""
+        return self._message.complete and not self._message.waiting
+
+    async def begun(self) -> None:
+        """Wait for the head. Raises HTTPError where none comes."""
+        while self._message.head is None:
+            if self._error is not None:
+                raise self._error
+            await self._more()
+
+    async def read(self) -> bytes:
+        """What has come of the body since; waits where nothing has. Empty at its end. Raises HTTPError."""
+        message = self._message
+        while not message.waiting:
+            if message.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._more()
+        if self._paused:
+            self._paused = False
+            if self._connection is not None:
+                self._connection.resume()
+        return message.take()
+
+    def close(self) -> None:
+        """Be done with it: where it was not read whole, its socket is closed at once."""
+        self._message.abandon()
+        self.fail(LostError())
+
+    async def _more(self) -> None:
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # What its connection and its upload call
+
+    def received(self, data: bytes) -> None:
+        """Take a segment."""
+        message = self._message
+        try:
+            message.feed(data)
+        except MalformedError as error:
+            self.fail(error)
+            return
+        if message.complete:
+            self._whole()
+        elif message.waiting > HIGH_WATER and not self._paused and self._connection is not None:
+            self._paused = True
+            self._connection.pause()
+        self._wake()
+
+    def ended(self, error: Exception | None) -> None:
+        """Nothing more comes; `error` where the connection broke."""
+        if error is not None:
+            self.fail(LostError(error if isinstance(error, OSError) else None))
+            return
+        try:
+            self._message.end()
+        except HTTPError as early:
+            self.fail(early)
+        else:
+            self._whole()
+            self._wake()
+
+    def fail(self, error: HTTPError) -> None:
+        """Give up what is not whole."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        self._error = error
+        connection.abort()
+        self._wake()
+
+    def _whole(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._paused:
+            self._paused = False
+            connection.resume()
+        connection.release(reusable=self._message.reusable and not self._sending)
+
+    def write(self, data: bytes) -> None:
+        """Send more of the body; nothing where the call is over."""
+        if self._connection is not None:
+            self._connection.write(data)
+
+    async def writable(self) -> None:
+        """Wait until more of the body can be sent. Raises LostError where nobody wants it any more."""
+        if self._connection is None:
+            raise LostError
+        await self._connection.writable()
+
+    def sent(self) -> None:
+        """All of the body is sent."""
+        self._sending = False

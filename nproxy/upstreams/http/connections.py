@@ -1,0 +1,118 @@
+"""All connections to upstreams of one gateway process, those that wait for their next call included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from yarl import URL
+
+from nproxy.upstreams.http.connecting import Connector, Place
+from nproxy.upstreams.http.connection import Connection, Reply
+from nproxy.upstreams.http.head import request_head
+from nproxy.upstreams.http.sending import Upload
+from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.via import Pseudonym
+
+KEEPALIVE_SECONDS = 4.0
+"""Below the 5 s after which uvicorn closes an idle connection: fewer requests meet a socket that is just closing."""
+
+
+class Connections:
+    """Made inside the event loop, closed once. There is no limit to how many there are: permits are counted elsewhere.
+
+    pseudonym: what the gateway calls itself to those that it calls.
+    """
+
+    def __init__(self, pseudonym: Pseudonym) -> None:
+        self.pseudonym = pseudonym
+        self.open: set[Connection] = set()
+        self._idle: dict[object, list[Connection]] = {}
+        self._connector = Connector()
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def send(
+        self,
+        replica: Replica,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        body: Sequence[bytes] | Upload,
+        connect_seconds: float | None,
+    ) -> Reply:
+        """Send a request, on a connection that is there or on a new one; the answer is to be waited for, and closed.
+
+        body: its parts, none where there is none. Raises HTTPError where there is no connection, ValueError for
+        a header that cannot be sent.
+        """
+        size = body.size if isinstance(body, Upload) else sum(map(len, body))
+        head = request_head(method, url, replica.addressed(headers), size, via=self.pseudonym.entry)
+        # A replica whose name changes, with what its certificate must say, is another place.
+        key = (replica.socket, replica.base, replica.authority)
+        connection = self._take(key)
+        if connection is None:
+            connection = Connection(partial(self._put, key), self.open.discard)
+            self.open.add(connection)
+            try:
+                await self._connector.connect(connection, _place(replica, url), connect_seconds)
+            except BaseException:
+                self.open.discard(connection)
+                raise
+        return connection.send(method, head, body)
+
+    async def close(self) -> None:
+        """Close all connections, and those that are given back later."""
+        self._closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in [*self.open]:
+            connection.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # the loop closes the sockets
+
+    def _take(self, key: object) -> Connection | None:
+        """The connection that was used last: those above what is needed are left to be closed."""
+        idle = self._idle.get(key, [])
+        oldest = asyncio.get_running_loop().time() - KEEPALIVE_SECONDS
+        while idle:
+            connection = idle.pop()
+            if connection.usable and connection.since > oldest:
+                return connection
+            connection.abort()
+        return None
+
+    def _put(self, key: object, connection: Connection) -> None:
+        """Keep a connection for the next call."""
+        if self._closed:
+            connection.abort()
+            return
+        loop = asyncio.get_running_loop()
+        connection.since = loop.time()
+        self._idle.setdefault(key, []).append(connection)
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(KEEPALIVE_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what has waited too long, and forget what was closed meanwhile."""
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - KEEPALIVE_SECONDS
+        kept: dict[object, list[Connection]] = {}
+        for key, idle in self._idle.items():
+            for connection in idle:
+                if connection.usable and connection.since > oldest:
+                    kept.setdefault(key, []).append(connection)
+                else:
+                    connection.abort()
+        self._idle = kept
+        self._sweeping = loop.call_later(KEEPALIVE_SECONDS / 4, self._sweep) if kept else None
+
+
+def _place(replica: Replica, url: URL) -> Place:
+    """Where a replica is, whatever of it is asked for. Raises ValueError for a URL without a host."""
+    host, port = url.host, url.port
+    if host is None or port is None:
+        raise ValueError("a URL without a host")
+    server_name = (replica.server_name or host) if url.scheme == "https" else None
+    return Place(replica.socket, host, port, server_name)
