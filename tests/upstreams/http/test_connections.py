@@ -443,7 +443,6 @@ async def test_an_answer_while_the_body_comes(http: Http) -> None:
         assert len(http.connections.open) == 1
 
 
-@pytest.mark.parametrize(("said", "data"), [(5, [b"abc"]), (2, [b"abc"]), (None, [b"abc", b"!"])])
 async def test_no_more_of_an_upload_is_asked_for_than_is_taken(http: Http) -> None:
     asked = 0
 
@@ -465,6 +464,7 @@ async def test_no_more_of_an_upload_is_asked_for_than_is_taken(http: Http) -> No
             reply.close()
 
 
+@pytest.mark.parametrize(("said", "data"), [(5, [b"abc"]), (2, [b"abc"]), (None, [b"abc", b"!"])])
 async def test_an_upload_that_breaks_off_or_is_too_long(http: Http, said: int | None, data: list[bytes]) -> None:
     """Too short, too long, or an error where it comes from: the call is over, and no server takes it for whole."""
     got = asyncio.get_running_loop().create_future()
