@@ -171,7 +171,7 @@ CASES: dict[str, Work] = {
 
 
 def microseconds(names: list[str], rounds: int) -> dict[str, float]:
-    """CPU time of this process for each event or request: the best of the rounds, which go through all cases in turn."""
+    """CPU time of this process for each event or request: the best round; each goes through all cases in turn."""
     best = dict.fromkeys(names, float("inf"))
     for _ in range(rounds):
         for name in names:

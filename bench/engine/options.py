@@ -22,7 +22,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def as_the_engine_runs(module: str, words: Sequence[str]) -> None:
-    """Go on as `python -m MODULE WORDS` with the variables of the engine's own processes, unless they are there.
+    """Run this module anew, with these words and the variables of the engine's own processes, unless they are there.
 
     How long threads spin is read when torch is loaded, so this process cannot change it any more.
     """
