@@ -27,8 +27,8 @@ QUESTIONS = [
 
 
 def asked(question: int, **fields: Any) -> dict[str, Any]:
-    """48 tokens, whatever they say; each question has seeds of its own."""
-    body = {"messages": [{"role": "user", "content": QUESTIONS[question]}], "seed": 100 * question, "max_tokens": 48}
+    """32 tokens, whatever they say; each question has seeds of its own."""
+    body = {"messages": [{"role": "user", "content": QUESTIONS[question]}], "seed": 100 * question, "max_tokens": 32}
     return chat(**{**body, "ignore_eos": True, **fields})
 
 
@@ -76,7 +76,7 @@ async def test_B9_beside_each_other_and_other_traffic(client: httpx.AsyncClient,
 @pytest.fixture(scope="module")
 def small_engine(default_model: Path, engine_logs: Path) -> Iterator[Server]:
     """An engine whose pool holds about half of what all questions together come to, and prompts in pieces."""
-    options = ("--num-blocks", "38", "--max-sequences", "32", "--max-batch-tokens", "64")
+    options = ("--num-blocks", "33", "--max-sequences", "32", "--max-batch-tokens", "64")
     with engine(default_model, *options, log=engine_logs / "small.log") as running:
         yield running
 
