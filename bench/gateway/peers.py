@@ -103,11 +103,15 @@ def _ours(scene: Scene, *words: str) -> Sequence[str | Path]:
     return [sys.executable, "-m", "nproxy", "serve", "--config", scene.settings, *words]
 
 
-def _router(module: str, scene: Scene, *words: str) -> Sequence[str | Path]:
+def _router(name: str, module: str, *words: str) -> Peer:
     """A router of the family that SGLang's began; its metrics need a port too."""
-    urls = ("--worker-urls", f"http://127.0.0.1:{scene.upstream}", "--host", "127.0.0.1", "--port", str(scene.port))
-    more = ("--prometheus-port", str(free_port()), "--policy", "round_robin")
-    return _module(module, scene, *words, *urls, *more)
+
+    def argv(scene: Scene) -> Sequence[str | Path]:
+        urls = ("--worker-urls", f"http://127.0.0.1:{scene.upstream}", "--host", "127.0.0.1", "--port", str(scene.port))
+        more = ("--prometheus-port", str(free_port()), "--policy", "round_robin")
+        return _module(module, scene, *words, *urls, *more)
+
+    return Peer(partial(_of_pip, name), argv, "peers.py", ready="/readiness", environment=partial(_path, name))
 
 
 def _portkey_headers(scene: Scene) -> Mapping[str, str]:
@@ -138,27 +142,9 @@ PEERS: Mapping[str, Peer] = {
         "bare.py",
         n="unmerged",
     ),
-    "vllm-router": Peer(
-        partial(_of_pip, "vllm-router"),
-        partial(_router, "vllm_router.launch_router"),
-        "peers.py",
-        ready="/readiness",
-        environment=partial(_path, "vllm-router"),
-    ),
-    "sglang-router": Peer(
-        partial(_of_pip, "sglang-router"),
-        partial(_router, "sglang_router.launch_router"),
-        "peers.py",
-        ready="/readiness",
-        environment=partial(_path, "sglang-router"),
-    ),
-    "smg": Peer(
-        partial(_of_pip, "smg"),
-        lambda scene: _router("smg", scene, "launch"),
-        "peers.py",
-        ready="/readiness",
-        environment=partial(_path, "smg"),
-    ),
+    "vllm-router": _router("vllm-router", "vllm_router.launch_router"),
+    "sglang-router": _router("sglang-router", "sglang_router.launch_router"),
+    "smg": _router("smg", "smg", "launch"),
     "Portkey": Peer(
         installing.portkey_version,
         lambda scene: [installing.node(), installing.portkey(), "--headless", f"--port={scene.port}"],

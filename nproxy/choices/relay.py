@@ -200,9 +200,8 @@ class Relay(Merge):
             return None
         if wanted == came:
             return _NONE
-        if (
-            self._shown is None and "usage" not in came and data.endswith(b"}")
-        ):  # a member more at the end needs no proof
+        if self._shown is None and "usage" not in came and data.endswith(b"}"):
+            # a member more at the end needs no proof
             return _ADD_USAGE if wanted == {**came, "usage": None} else None
         model = None
         if self._shown is not None and (sent := came.get("model")) is not None:

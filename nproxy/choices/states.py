@@ -17,9 +17,8 @@ from enum import Enum, auto
 
 
 class LegState(Enum):
-    __hash__ = (
-        object.__hash__
-    )  # each is there once; an Enum's own hashes its name, and the table is asked at every step
+    # Each is there once, and the table is asked at every step: an Enum's own hashes its name.
+    __hash__ = object.__hash__
 
     WAITING = auto()
     CALLED = auto()

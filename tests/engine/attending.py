@@ -48,6 +48,24 @@ class Case:
         data = self.cache.pools[0][layer].double()
         return data[: self.spec.kv_heads], data[self.spec.kv_heads :]
 
+    def assert_alone(self, rows: list[Row], out: torch.Tensor, sinks: torch.Tensor | None) -> None:
+        """Each row's output is that of a chunk of one token over its past, by the reference in float64."""
+        spec = self.spec
+        for i, row in enumerate(rows):
+            slots = reference.span_slots(row.blocks, 0, row.position + 1, BLOCK)
+            q = self.q[i : i + 1].double()
+            expected = reference.prefill_attn(
+                q,
+                *self.halves(),
+                slots,
+                row.position,
+                spec.scale,
+                window=spec.window,
+                softcap=spec.softcap,
+                sinks=sinks,
+            )
+            torch.testing.assert_close(out[i].double(), expected[0], rtol=1e-5, atol=1e-5)
+
     def whole(self, rows: list[Row]) -> torch.Tensor:
         """Attention of each row over all its past in one piece, [R, Q, D] float64."""
         keys, values = self.halves()

@@ -10,7 +10,6 @@ import torch
 
 from engine.attention.in_place import lying
 from engine.batch import Batch, Item, Row, Stretch, plan_stretches
-from engine.kernels import reference
 from tests.engine.attending import SPECIAL, Case, spec_of, special
 from tests.engine.forest import BLOCK, DRAW, forest_of
 
@@ -76,13 +75,7 @@ def test_read_in_place_or_not_equals_the_reference(seed: int, settings: dict[str
     case = Case(spec, forest.blocks, len(forest.rows), span=chance.choice([8, 16, 512]), in_place=least)
     stretches = plan_stretches(forest.rows, BLOCK, gate=chance.choice([0, 20]))
     out = case.run(Batch(rows=tuple(forest.rows), stretches=stretches), sinks=sinks)
-    for i, row in enumerate(forest.rows):
-        slots = reference.span_slots(row.blocks, 0, row.position + 1, BLOCK)
-        q = case.q[i : i + 1].double()
-        expected = reference.prefill_attn(
-            q, *case.halves(), slots, row.position, spec.scale, window=spec.window, softcap=spec.softcap, sinks=sinks
-        )
-        torch.testing.assert_close(out[i].double(), expected[0], rtol=1e-5, atol=1e-5)
+    case.assert_alone(forest.rows, out, sinks)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
