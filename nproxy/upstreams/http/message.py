@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from aiohttp import hdrs
@@ -18,7 +19,10 @@ MOST_BYTES_FOR_NOTHING = 64 << 10
 chunks, trailers."""
 
 _SWITCHING = 101
-_NO_BODY = frozenset({_SWITCHING, 204, 304})
+_NO_BODY = frozenset({204, 304})
+_CODINGS = frozenset({"chunked", "identity"})
+"""Of a transfer, those that are taken: others must be asked for (RFC 9112, section 7.4)."""
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ class Message:
         if self.head is None:
             raise DisconnectedError
         headers = self.head.headers
-        if hdrs.CONTENT_LENGTH in headers or "chunked" in headers.get(hdrs.TRANSFER_ENCODING, "").lower():
+        if hdrs.CONTENT_LENGTH in headers or headers.get(hdrs.TRANSFER_ENCODING, "").lower() == "chunked":
             raise CutError
         self.complete = True
         self._parser = None
@@ -130,9 +134,13 @@ class Message:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head is not None:
             return  # a trailer
-        if len(name) + len(value) > MOST_FIELD_BYTES or len(self._fields) == MOST_FIELDS or b"\0" in value:
+        if len(name) + len(value) > MOST_FIELD_BYTES or len(self._fields) == MOST_FIELDS:
             raise MalformedError("a head is too large")
-        self._fields.append((_text(name), _text(value.rstrip(b" \t"))))
+        text = _text(value.rstrip(b" \t"))
+        # The parser takes a space behind names that it acts on itself; here and further down they would go unknown.
+        if b" " in name or (not text.isprintable() and _CONTROL.search(text)):
+            raise MalformedError("a header holds what does not belong there")
+        self._fields.append((_text(name), text))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -141,9 +149,15 @@ class Message:
         status = parser.get_status_code()
         fields, self._fields = self._fields, []
         reason, self._reason = self._reason, b""
-        if 100 <= status < 200 and status != _SWITCHING:
+        if status < 100 or status == _SWITCHING:
+            raise MalformedError("no answer has this status, or none that was asked for")
+        if status < 200:
             return
-        self.head = Head(status, _text(reason), CIMultiDictProxy(CIMultiDict(fields)))
+        headers = CIMultiDict(fields)
+        codings = headers.getall(hdrs.TRANSFER_ENCODING, ())
+        if codings and ", ".join(codings).lower() not in _CODINGS:
+            raise MalformedError("a transfer coding that was not asked for")
+        self.head = Head(status, _text(reason), CIMultiDictProxy(headers))
         self.reusable = parser.should_keep_alive()
         self._for_nothing = 0
         if self._bodiless or status in _NO_BODY:

@@ -184,7 +184,6 @@ async def test_a_connection_is_used_again(http: Http, answer: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
         OK + b"more than was asked for",
-        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
     ],
 )
 async def test_a_connection_is_not_used_again(http: Http, answer: bytes) -> None:
