@@ -6,8 +6,7 @@ It decides nothing. One TaskGroup holds the request's legs; whatever way the req
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import isfinite
 from typing import assert_never
 
@@ -37,9 +36,10 @@ from nproxy.gateway.inbox import Inbox
 from nproxy.gateway.observe import Observer
 from nproxy.openai.errors import ApiError
 from nproxy.openai.wire import error_event
+from nproxy.upstreams.event_stream import Take
 
-OpenCall = Callable[[OpenLeg], AsyncGenerator[list[Event]]]
-"""Starts the upstream call of a leg."""
+OpenCall = Callable[[OpenLeg, Take], Awaitable[None]]
+"""Makes the upstream call of a leg, and hands over what comes of it."""
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -199,10 +199,15 @@ class Drive:
     async def _run_leg(self, command: OpenLeg) -> None:
         number = command.leg.number
         self._observer.leg_opened(command.leg, command.attempt)
+        task = self._legs[number]
+
+        def take(batch: list[Event]) -> asyncio.Future[None] | None:
+            if self._legs.get(number) is not task:
+                return None  # cancelled in this very turn
+            self._observer.batch(number, batch)
+            return self._inbox.put(batch)
+
         try:
-            async with aclosing(self._open_call(command)) as batches:
-                async for batch in batches:
-                    self._observer.batch(number, batch)
-                    await self._inbox.put(batch)
+            await self._open_call(command, take)
         finally:
             self._observer.leg_closed()

@@ -23,7 +23,7 @@ class Inbox:
         self._events: list[Event] = []
         self._batches = 0
         self._taker: asyncio.Future[None] | None = None
-        self._putters: list[asyncio.Future[None]] = []
+        self._room: asyncio.Future[None] | None = None
 
     def put_now(self, events: Sequence[Event]) -> None:
         """Add events without waiting: for timers, and to wake the taker (with none)."""
@@ -32,13 +32,14 @@ class Inbox:
         if self._taker is not None and not self._taker.done():
             self._taker.set_result(None)
 
-    async def put(self, events: Sequence[Event]) -> None:
-        """Add events; when the inbox is full, wait until it has been emptied. Cancelled meanwhile, they are in it."""
+    def put(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
+        """Add events; when the inbox is full, give what to wait for: it has been emptied."""
         self.put_now(events)
-        if self._batches >= self._most:
-            room = self._loop.create_future()
-            self._putters.append(room)
-            await room
+        if self._batches < self._most:
+            return None
+        if self._room is None:
+            self._room = self._loop.create_future()
+        return self._room
 
     async def take(self) -> list[Event]:
         """Wait until something was put, and take everything."""
@@ -49,8 +50,7 @@ class Inbox:
             finally:
                 self._taker = None
         events, self._events, self._batches = self._events, [], 0
-        putters, self._putters = self._putters, []
-        for room in putters:
-            if not room.done():
-                room.set_result(None)
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
         return events

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from multidict import CIMultiDict
@@ -10,7 +10,6 @@ from multidict import CIMultiDict
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import OpenLeg
 from nproxy.choices.compose import asked_as_stream, compose
-from nproxy.choices.events import Event
 from nproxy.choices.plan import Plan, Request
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Attempt
@@ -19,6 +18,7 @@ from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.dialect import Dialect
 from nproxy.upstreams.affinity import prompt_hash
 from nproxy.upstreams.client import Call
+from nproxy.upstreams.event_stream import Take
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.kin import Kin
 
@@ -62,8 +62,8 @@ class Legs:
         self._shared["Content-Type"] = "application/json"
         self._shared["Accept-Encoding"] = "identity"
 
-    def open(self, command: OpenLeg) -> AsyncGenerator[list[Event]]:
-        """Start the call of one leg; a retry has another request id and the same idempotency key."""
+    def open(self, command: OpenLeg, take: Take) -> Awaitable[None]:
+        """Make the call of one leg; a retry has another request id and the same idempotency key."""
         leg = command.leg
         offset = leg.client_index(0, self._n)
         headers = CIMultiDict(self._shared)
@@ -81,4 +81,4 @@ class Legs:
             own_key=self._upstream.own_key,
             choices=leg.choices(self._request.prompts),
         )
-        return self._upstream.call(call, self.kin, alone=command.alone)
+        return self._upstream.call(call, self.kin, take, alone=command.alone)

@@ -106,5 +106,10 @@ def malformed(message: str) -> Failure:
     return Failure(FailureKind.MALFORMED, message)
 
 
+def oversize(message: str) -> Failure:
+    """More came than is taken."""
+    return Failure(FailureKind.OVERSIZE, message)
+
+
 def _connect(message: str) -> Failure:
     return Failure(FailureKind.CONNECT, message)

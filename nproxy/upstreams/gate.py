@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nproxy import config
@@ -193,20 +192,29 @@ class Gate:
         self._returned()
         return True
 
-    @asynccontextmanager
-    async def permit(
-        self, choices: int, kin: Kin | None = None, *, leg: int = 0, alone: bool = False
-    ) -> AsyncIterator[Replica]:
+    def permit(self, choices: int, kin: Kin | None = None, *, leg: int = 0, alone: bool = False) -> Permit:
         """Wait for a replica with room, hold one of its permits, give it back however the block is left.
 
         leg: its number in the request. alone: hold all permits. Raises NobodyError where no replica may be asked.
         """
-        wish = Wish(choices, Kin() if kin is None else kin, leg, alone)
-        replica = await self._waiting.acquire(wish)
-        try:
-            yield replica
-        finally:
-            self._waiting.give_back(replica, wish)
+        return Permit(self._waiting, Wish(choices, Kin() if kin is None else kin, leg, alone))
+
+
+class Permit:
+    """A permit, held while an `async with` block runs, which is given the replica."""
+
+    __slots__ = ("_replica", "_waiting", "_wish")
+
+    def __init__(self, waiting: Waiting, wish: Wish) -> None:
+        self._waiting = waiting
+        self._wish = wish
+
+    async def __aenter__(self) -> Replica:
+        self._replica = await self._waiting.acquire(self._wish)
+        return self._replica
+
+    async def __aexit__(self, *_: object) -> None:
+        self._waiting.give_back(self._replica, self._wish)
 
 
 def _well(status: int | None) -> bool:

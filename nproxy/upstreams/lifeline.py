@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Self
 
 
 class GivenUpError(Exception):
@@ -13,34 +14,38 @@ class GivenUpError(Exception):
 class Lifeline:
     """Belongs to one call and to the task that makes it. spoken: something of its answer has come.
 
-    A block `with line:` waits for what the upstream says next; it raises GivenUpError where the call is given up
-    meanwhile, or was before.
+    all: where it can be found while a block `with line:` runs, in which the call is made. The block raises GivenUpError
+    where the call is given up before its answer is `whole`.
     """
 
-    __slots__ = ("_cut", "_task", "_waits", "spoken")
+    __slots__ = ("_all", "_cut", "_over", "_task", "spoken")
 
-    def __init__(self) -> None:
+    def __init__(self, all: set[Lifeline]) -> None:
+        self._all = all
         self._task = asyncio.current_task()
-        self._waits = False
         self._cut = False
+        self._over = False
         self.spoken = False
 
     def cut(self) -> None:
-        """Give the call up: at once where something waits for it, else when that is tried next."""
-        if not self._cut:
+        """Give the call up."""
+        if not self._cut and not self._over and self._task is not None:
             self._cut = True
-            if self._waits and self._task is not None:
-                self._task.cancel()
+            self._task.cancel()
 
-    def __enter__(self) -> None:
-        if self._cut:
-            raise GivenUpError
-        self._waits = True
+    def whole(self) -> None:
+        """The answer has come to its end: there is nothing left to give up."""
+        self._over = True
+
+    def __enter__(self) -> Self:
+        self._all.add(self)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._waits = False
+        self._over = True
+        self._all.discard(self)
         # Counted by the task as in asyncio.timeout: whoever else cancelled it has the last word.
         if self._cut and kind is asyncio.CancelledError and self._task is not None and self._task.uncancel() == 0:
             raise GivenUpError from None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -151,15 +150,9 @@ class Replica:
         """Note that it asked to be left alone for so long; LONGEST_REST_SECONDS at most."""
         self.resting_until = max(self.resting_until, time.monotonic() + min(seconds, LONGEST_REST_SECONDS))
 
-    @contextmanager
-    def lifeline(self) -> Iterator[Lifeline]:
-        """A lifeline of a call of the current task, kept while the block runs."""
-        line = Lifeline()
-        self.lifelines.add(line)
-        try:
-            yield line
-        finally:
-            self.lifelines.discard(line)
+    def lifeline(self) -> Lifeline:
+        """A lifeline of a call of the current task."""
+        return Lifeline(self.lifelines)
 
     @property
     def breaker_state(self) -> State:

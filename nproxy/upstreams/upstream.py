@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from pydantic import SecretStr
@@ -17,13 +18,14 @@ from nproxy.config import Upstream as Settings
 from nproxy.upstreams.capabilities import Capabilities
 from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.company import Company
+from nproxy.upstreams.event_stream import Take
 from nproxy.upstreams.failures import given_up, unavailable
 from nproxy.upstreams.forward import Answer, ForwardError, fetch, forward
 from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.headers import upward
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.lifeline import GivenUpError
+from nproxy.upstreams.lifeline import GivenUpError, Lifeline
 from nproxy.upstreams.looking import Look
 from nproxy.upstreams.membership import NOBODY, Registered, members
 from nproxy.upstreams.models import ModelList
@@ -118,8 +120,8 @@ class Upstream:
         """Whether calls carry nproxy's own key, so that a 401 is not the client's fault."""
         return isinstance(self.settings.api_key, SecretStr)
 
-    async def call(self, call: Call, kin: Kin, *, alone: bool = False) -> AsyncGenerator[list[Event]]:
-        """Wait at the gate, then send one leg, where its kin is; see Client.call.
+    async def call(self, call: Call, kin: Kin, take: Take, *, alone: bool = False) -> None:
+        """Wait at the gate, then send one leg, where its kin is, and hand over what comes back; see Client.call.
 
         alone: with no other call at its replica. The last event is LegFailed too where no replica may be asked, or
         where the one that was asked is found down; `judge` is to be told of what else becomes of it.
@@ -127,36 +129,36 @@ class Upstream:
         try:
             async with self.gate.permit(call.choices, kin, leg=call.leg, alone=alone) as replica:
                 self.budget.count_call()
-                async with aclosing(self._call(call, kin, replica)) as batches:
-                    async for batch in batches:
-                        yield batch
+                line = replica.lifeline()
+                heard = self._heard(call.leg, kin, replica, line, take)
+                try:
+                    with line:
+                        await self.client.call(replica, call, heard)
+                except GivenUpError:
+                    heard([LegFailed(call.leg, given_up(self.name, spoken=line.spoken))])
         except NobodyError as nobody:
-            yield [LegFailed(call.leg, unavailable(self.name, nobody.seconds))]
+            take([LegFailed(call.leg, unavailable(self.name, nobody.seconds))])
 
-    async def _call(self, call: Call, kin: Kin, replica: Replica) -> AsyncGenerator[list[Event]]:
-        """Send one leg to this replica."""
+    def _heard(self, leg: int, kin: Kin, replica: Replica, line: Lifeline, take: Take) -> Take:
+        """What hands a call's events over, and has its replica known by them."""
         company = Company(replica)
-        with replica.lifeline() as line:
-            async with aclosing(self.client.call(replica, call)) as batches:
-                while True:
-                    try:
-                        with line:
-                            batch = await anext(batches)
-                    except StopAsyncIteration:
-                        return
-                    except GivenUpError:
-                        batch = [LegFailed(call.leg, given_up(self.name, spoken=line.spoken))]
-                    company.spoke()
-                    last = batch[-1]
-                    if isinstance(last, LegFailed):
-                        batch[-1] = LegFailed(call.leg, self._failed(kin, replica, call.leg, last.failure))
-                        yield batch
-                        return
-                    line.spoken = True
-                    self.gate.heard(replica, kin)
-                    if isinstance(last, LegEnded) and company.may_have_interrupted:
-                        batch[-1] = LegEnded(call.leg, beside=True)
-                    yield batch
+
+        def heard(batch: list[Event]) -> asyncio.Future[None] | None:
+            company.spoke()
+            last = batch[-1]
+            if isinstance(last, LegFailed):
+                line.whole()
+                batch[-1] = LegFailed(leg, self._failed(kin, replica, leg, last.failure))
+            else:
+                if isinstance(last, LegEnded):
+                    line.whole()
+                    if company.may_have_interrupted:
+                        batch[-1] = LegEnded(leg, beside=True)
+                line.spoken = True
+                self.gate.heard(replica, kin)
+            return take(batch)
+
+        return heard
 
     @asynccontextmanager
     async def pass_on(
@@ -166,7 +168,7 @@ class Upstream:
         try:
             async with self.gate.permit(1, kin) as replica, AsyncExitStack() as stack:
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
-                with replica.lifeline() as line, line:
+                with replica.lifeline():
                     answer = await stack.enter_async_context(sent)
                 self.gate.heard(replica, kin)
                 yield answer

@@ -16,21 +16,22 @@ class Watchdog:
     a deadline per server-sent event costs next to nothing. `expired` says whether it has barked.
     """
 
-    __slots__ = ("_deadline", "_expire", "_handle", "_loop", "expired")
+    __slots__ = ("_deadline", "_expire", "_handle", "_loop", "_over", "expired")
 
     def __init__(self, expire: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._expire = expire
         self._deadline = inf
         self._handle: asyncio.TimerHandle | None = None
+        self._over = False
         self.expired = False
 
     def watch(self, deadline: float) -> None:
-        """Move the deadline to `deadline`, in the loop's time; infinity for none."""
+        """Move the deadline to `deadline`, in the loop's time; infinity for none. Behind the block it does nothing."""
         self._deadline = deadline
         handle = self._handle
         if handle is None:
-            if deadline < inf:
+            if deadline < inf and not self._over:
                 self._handle = self._loop.call_at(deadline, self._check)
         elif deadline < handle.when():
             handle.cancel()
@@ -50,7 +51,7 @@ class Watchdog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._deadline = inf
+        self._deadline, self._over = inf, True
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -293,7 +293,7 @@ _ERRORS = [
 
 _LIMITS = [
     ("L1", GATEWAY + "server.py", "handler_cancellation=True", "handler_cancellation=False"),
-    ("M1", GATEWAY + "inbox.py", "if self._batches >= self._most:", "if False:"),
+    ("M1", GATEWAY + "inbox.py", "if self._batches < self._most:", "if True:"),
     (
         "M3",
         GATEWAY + "driver.py",
@@ -316,10 +316,10 @@ _LIMITS = [
         "drain(gateway.app, 1e9)",
     ),
     ("N1", UPSTREAMS + "client.py", "url, headers, body, self._timeouts.connect)", "url, headers, body, None)"),
-    ("N1", UPSTREAMS + "client.py", "continue  # half an event", "watchdog.watch(inf)  # half an event"),
-    ("N1", UPSTREAMS + "client.py", 'at, which = clock() + idle, "idle"', 'at, which = inf, "idle"'),
-    ("N1", UPSTREAMS + "client.py", 'at, which = clock() + idle, "idle"', 'at, which = started + idle, "idle"'),
-    ("N1", UPSTREAMS + "client.py", 'at, which = total.at, "total"', "pass"),
+    ("N1", UPSTREAMS + "event_stream.py", "return None  # half an", "return self._watchdog.watch(inf)  # half an"),
+    ("N1", UPSTREAMS + "event_stream.py", "= self._clock() + self._idle, ", "= inf, "),
+    ("N1", UPSTREAMS + "event_stream.py", "watchdog.watch(at)", "watchdog.watch(min(at, self._watchdog._deadline))"),
+    ("N1", UPSTREAMS + "event_stream.py", 'at, self._which = self._total, "total"', "pass"),
     (
         "N1",
         UPSTREAMS + "client.py",
@@ -469,7 +469,7 @@ _NATIVE = [
     ("R4", CHOICES + "compose.py", "leg.choices(request.prompts) > 1", "leg.width > 1"),
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
-    ("R9", UPSTREAMS + "upstream.py", "isinstance(last, LegEnded) and company.may_have_interrupted", "False"),
+    ("R9", UPSTREAMS + "upstream.py", "if company.may_have_interrupted:", "if False:"),
     ("R9", CHOICES + "retry.py", "FailureKind.MALFORMED, FailureKind.INTERRUPTED}", "FailureKind.MALFORMED}"),
     ("R9", CHOICES + "merge.py", "return self._request.stream and self._strands[number].generated", "return False"),
     ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,9 @@ class Caller:
         return Call(3, "/chat/completions", sent, Spliced(head, tail), streamed=stream, own_key=own_key)
 
     async def batches(self, url: str, call: Call, **timeouts: float | None) -> list[list[Event]]:
-        async with aclosing(self.client(**timeouts).call(replica_at(url), call)) as batches:
-            return [batch async for batch in batches]
+        batches: list[list[Event]] = []
+        await self.client(**timeouts).call(replica_at(url), call, batches.append)
+        return batches
 
     async def events(self, url: str, *, stream: bool = True, **timeouts: float | None) -> list[Event]:
         batches = await self.batches(url, self.call(stream=stream), **timeouts)

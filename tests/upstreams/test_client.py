@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nproxy.choices.events import FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
+from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
 from nproxy.upstreams import client as client_module
+from nproxy.upstreams import event_stream
 from tests.fakes.upstream import Behaviour, FakeUpstream, raw_server, words
 from tests.upstreams.conftest import Caller, datas, replica_at, whole
 
@@ -152,7 +153,8 @@ async def test_K11_refused(caller: Caller) -> None:
     async with FakeUpstream() as upstream:
         url = upstream.url
     replica = replica_at(url)
-    batches = [batch async for batch in caller.client().call(replica, caller.call(stream=True))]
+    batches: list[list[Event]] = []
+    await caller.client().call(replica, caller.call(stream=True), batches.append)
     ((failed,),) = batches
     assert isinstance(failed, LegFailed)
     assert failed.failure.kind is FailureKind.CONNECT
@@ -332,7 +334,7 @@ async def test_N1_response(caller: Caller) -> None:
 async def test_a_stream_left_open_after_done_has_ended(
     caller: Caller, monkeypatch: pytest.MonkeyPatch, behind: bytes
 ) -> None:
-    monkeypatch.setattr(client_module, "AFTER_DONE_SECONDS", 0.05)
+    monkeypatch.setattr(event_stream, "AFTER_DONE_SECONDS", 0.05)
 
     async def lingers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -345,14 +347,18 @@ async def test_a_stream_left_open_after_done_has_ended(
 
 
 async def test_a_slow_taker_is_not_the_upstreams_silence(caller: Caller) -> None:
-    async with FakeUpstream() as upstream:
-        taken = []
-        async for batch in caller.client(idle=0.05, first_event=1).call(
-            replica_at(upstream.url), caller.call(stream=True)
-        ):
-            taken += batch
-            await asyncio.sleep(0.1)
-    assert taken[-1] == LegEnded(3)
+    async with FakeUpstream(Behaviour(pause=0.02)) as upstream:
+        taken: list[list[Event]] = []
+
+        def slowly(batch: list[Event]) -> asyncio.Future[None]:
+            taken.append(batch)
+            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(0.6, room.set_result, None)
+            return room
+
+        client = caller.client(idle=0.3, first_event=0.4)
+        await client.call(replica_at(upstream.url), caller.call(stream=True), slowly)
+    assert len(taken) > 1 and taken[-1][-1] == LegEnded(3)
 
 
 # Cancellation
@@ -374,11 +380,3 @@ async def test_cancelling_closes_the_socket_at_once(caller: Caller, moment: str)
             await task
         await upstream.until(lambda: not upstream.open_calls, 1.0)
         assert upstream.calls[0].cancelled
-
-
-async def test_closing_the_generator_closes_the_socket(caller: Caller) -> None:
-    async with FakeUpstream(Behaviour(hold_after=2)) as upstream:
-        batches = caller.client().call(replica_at(upstream.url), caller.call(stream=True))
-        await anext(batches)
-        await batches.aclose()
-        await upstream.until(lambda: not upstream.open_calls, 1.0)

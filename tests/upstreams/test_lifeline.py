@@ -13,12 +13,13 @@ class Waiting:
     """A task that waits on a lifeline."""
 
     def __init__(self) -> None:
+        self.all: set[Lifeline] = set()
         self.waits = asyncio.Event()
         self.cleaned = False
         self.task = asyncio.create_task(self._wait())
 
     async def _wait(self) -> str:
-        self.line = line = Lifeline()
+        self.line = line = Lifeline(self.all)
         try:
             with line:
                 self.waits.set()
@@ -50,17 +51,30 @@ async def test_a_cancellation_by_others_stays_one() -> None:
             await waiting.task
 
 
-async def test_what_does_not_wait_is_given_up_when_it_does_next() -> None:
-    line = Lifeline()
+async def test_it_is_found_while_its_call_is_made() -> None:
+    waiting = Waiting()
+    assert not waiting.all
+    await waiting.waits.wait()
+    assert waiting.all == {waiting.line}
+    waiting.line.cut()
+    await waiting.task
+    assert not waiting.all
+
+
+async def test_what_is_whole_is_not_given_up() -> None:
+    line = Lifeline(set())
+    with line:
+        line.whole()
+        line.cut()
+        await asyncio.sleep(0)
+    line = Lifeline(set())
     with line:
         pass
     line.cut()
     await asyncio.sleep(0)
-    with pytest.raises(GivenUpError), line:
-        raise AssertionError("not waited for")
 
 
 async def test_other_errors_pass() -> None:
-    line = Lifeline()
+    line = Lifeline(set())
     with pytest.raises(ValueError, match="x"), line:
         raise ValueError("x")

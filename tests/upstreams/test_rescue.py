@@ -39,13 +39,13 @@ class Scene:
         assert self.gate.judge(kin, 0, CUT), "its breaker is open"
 
     async def _wait(self, *, spoken: bool) -> str:
-        with self.stuck.lifeline() as line:
-            line.spoken = spoken
-            try:
-                with line:
-                    await asyncio.sleep(3600)
-            except GivenUpError:
-                return "given up"
+        line = self.stuck.lifeline()
+        line.spoken = spoken
+        try:
+            with line:
+                await asyncio.sleep(3600)
+        except GivenUpError:
+            return "given up"
         return "ended"
 
     async def tried(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
-from nproxy.choices.events import FailureKind, LegFailed
+from nproxy.choices.events import Event, FailureKind, LegFailed
 from nproxy.config import Upstream as Settings
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.judging import serves
@@ -47,9 +47,10 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 async def test_a_call_fails_and_says_why_and_its_replica_is_believed_in(caller: Caller, upstream: Upstream) -> None:
     kin = Kin()
+    batches: list[list[Event]] = []
     with no_descriptors():
-        async with aclosing(upstream.call(caller.call(stream=False), kin)) as batches:
-            (batch,) = [batch async for batch in batches]
+        await upstream.call(caller.call(stream=False), kin, batches.append)
+    (batch,) = batches
     (replica,) = kin.at.values()
     assert isinstance(failed := batch[-1], LegFailed)
     assert (failed.failure.kind, failed.failure.ours) == (FailureKind.CONNECT, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from nproxy.upstreams.http.errors import HTTPError, LostError, MalformedError
 from nproxy.upstreams.http.message import Head, Message
@@ -11,6 +12,9 @@ from nproxy.upstreams.http.sending import SLICE_BYTES, Upload, slices
 
 HIGH_WATER = 128 << 10
 """Bytes of an answer that nobody has taken, from which on its socket is not read."""
+
+Pour: TypeAlias = Callable[[bytes], asyncio.Future[None] | None]
+"""Takes a segment of a body; gives what to wait for before the next one comes, None for nothing."""
 
 _NOTHING: Iterator[bytes] = iter(())
 
@@ -137,18 +141,32 @@ class Connection(asyncio.Protocol):
 
 
 class Reply:
-    """The answer to one call as it comes: `begun`, then `read` until nothing is left, then `close`.
+    """The answer to one call as it comes: `begun`, then `read` until nothing is left, or `pour`, then `close`.
 
     reused: the connection had served before; only then may a call that got no answer be sent again freely.
     """
 
-    __slots__ = ("_connection", "_error", "_message", "_paused", "_sending", "_waiter", "reused")
+    __slots__ = (
+        "_connection",
+        "_error",
+        "_fault",
+        "_message",
+        "_paused",
+        "_pour",
+        "_room",
+        "_sending",
+        "_waiter",
+        "reused",
+    )
 
     def __init__(self, connection: Connection, method: str, *, reused: bool, sending: bool) -> None:
         self._connection: Connection | None = connection
         self._message = Message(method)
         self._error: HTTPError | None = None
+        self._fault: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._pour: Pour | None = None
+        self._room: asyncio.Future[None] | None = None
         self._paused = False
         self._sending = sending
         self.reused = reused
@@ -182,16 +200,56 @@ class Reply:
             if self._error is not None:
                 raise self._error
             await self._more()
+        return self._taken()
+
+    async def pour(self, into: Pour) -> None:
+        """Hand over the body as it comes, each segment where it is read from the socket, until its end.
+
+        What comes while there is no room waits, and comes together. Raises HTTPError, and what `into` raises.
+        """
+        self._pour = into
+        try:
+            self._flow()
+            while self._fault is None:
+                if self._room is None and self.at_end:
+                    return
+                if self._room is None and self._error is not None:
+                    raise self._error
+                await self._more()
+            raise self._fault
+        finally:
+            self._pour = None
+
+    def close(self) -> None:
+        """Be done with it: where it was not read whole, its socket is closed at once."""
+        self._pour = None
+        self._message.abandon()
+        self.fail(LostError())
+
+    def _flow(self) -> None:
+        """Hand over what waits, while there is room."""
+        while self._pour is not None and self._room is None and self._message.waiting:
+            try:
+                room = self._pour(self._taken())
+            except Exception as fault:  # of who takes it, not of the connection that this is called by
+                self._fault = fault
+                self.close()
+                return
+            if room is not None:
+                self._room = room
+                room.add_done_callback(self._has_room)
+
+    def _has_room(self, _: object) -> None:
+        self._room = None
+        self._flow()
+        self._wake()
+
+    def _taken(self) -> bytes:
         if self._paused:
             self._paused = False
             if self._connection is not None:
                 self._connection.resume()
-        return message.take()
-
-    def close(self) -> None:
-        """Be done with it: where it was not read whole, its socket is closed at once."""
-        self._message.abandon()
-        self.fail(LostError())
+        return self._message.take()
 
     async def _more(self) -> None:
         self._waiter = waiter = asyncio.get_running_loop().create_future()
@@ -217,7 +275,11 @@ class Reply:
             return
         if message.complete:
             self._whole()
-        elif message.waiting > HIGH_WATER and not self._paused and self._connection is not None:
+        if self._pour is not None and message.waiting:
+            self._flow()
+            if not message.complete and not message.waiting:
+                return  # who waits for the end has nothing to look at
+        if message.waiting > HIGH_WATER and not self._paused and self._connection is not None:
             self._paused = True
             self._connection.pause()
         self._wake()

@@ -1,0 +1,105 @@
+"""An answer in server-sent events, as batches of leg events, under the time limits between them.
+
+What arrives in one segment becomes one batch, so that what is ready at the same moment can leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import TypeAlias
+
+from nproxy.choices.events import Event, LegBegan, LegChunk, LegEnded, LegFailed
+from nproxy.config import Timeouts
+from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
+from nproxy.upstreams.deadline import Deadline
+from nproxy.upstreams.failures import FOREIGN, after_the_head, oversize, timed_out
+from nproxy.upstreams.http.connection import Reply
+from nproxy.upstreams.watchdog import Watchdog
+
+Take: TypeAlias = Callable[[list[Event]], asyncio.Future[None] | None]
+"""Takes a batch of events, never empty; gives what to wait for before the next one, None for nothing."""
+
+AFTER_DONE_SECONDS = 1.0
+"""How long after `[DONE]` the upstream may take to close its answer before the socket is given up instead of reused."""
+
+_DONE = b"[DONE]"
+
+
+class EventStream:
+    """One such answer on its way. `run` once; it ends when the last batch was taken.
+
+    started: when the call was, in the loop's time.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_clock",
+        "_decoder",
+        "_done",
+        "_idle",
+        "_leg",
+        "_reply",
+        "_take",
+        "_total",
+        "_watchdog",
+        "_which",
+    )
+
+    def __init__(self, reply: Reply, leg: int, started: float, times: Timeouts, take: Take) -> None:
+        self._reply = reply
+        self._leg = leg
+        self._take = take
+        self._clock = asyncio.get_running_loop().time
+        self._decoder = SSEDecoder()
+        self._batch: list[Event] = [LegBegan(leg, sse=True)]
+        self._idle = inf if times.idle is None else times.idle
+        self._total = inf if times.total is None else started + times.total
+        self._done = False
+        self._watchdog = Watchdog(reply.close)
+        first = Deadline.soonest(("first_event", started, times.first_event), ("total", started, times.total))
+        self._which = first.which
+        self._watchdog.watch(first.at)
+
+    async def run(self) -> None:
+        """Hand over all that comes; the last batch ends with LegEnded or LegFailed."""
+        last: Event = LegEnded(self._leg)
+        with self._watchdog:
+            try:
+                await self._reply.pour(self._segment)
+                self._note(self._decoder.close())
+            except SSEError:
+                last = LegFailed(self._leg, oversize("An event of the upstream is larger than is allowed."))
+            except FOREIGN as error:
+                if not self._done:
+                    failure = timed_out(self._which) if self._watchdog.expired else after_the_head(error)
+                    last = LegFailed(self._leg, failure)
+        self._take([*self._batch, last])
+
+    def _segment(self, data: bytes) -> asyncio.Future[None] | None:
+        events = self._decoder.feed(data)
+        self._note(events)
+        if not events or self._reply.at_end:
+            return None  # half an event, or a comment, which satisfies no deadline; or the last ones, which `run` takes
+        batch, self._batch = self._batch, []
+        room = self._take(batch)
+        if room is None:
+            self._listen()
+        else:
+            self._watchdog.watch(inf)  # while the client is slow, the upstream is not to blame
+            room.add_done_callback(self._listen)
+        return room
+
+    def _note(self, events: list[SSEEvent]) -> None:
+        leg = self._leg
+        self._batch += [LegChunk(leg, data, name) for data, name in events]
+        if events and (events[-1].data == _DONE or any(event.data == _DONE for event in events)):
+            self._done, self._idle = True, AFTER_DONE_SECONDS
+
+    def _listen(self, _: object = None) -> None:
+        """From now on something has to come."""
+        at, self._which = self._clock() + self._idle, "idle"
+        if self._total < at:
+            at, self._which = self._total, "total"
+        self._watchdog.watch(at)
