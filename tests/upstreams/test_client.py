@@ -359,6 +359,7 @@ async def test_a_slow_taker_is_not_the_upstreams_silence(caller: Caller) -> None
         client = caller.client(idle=0.3, first_event=0.4)
         await client.call(replica_at(upstream.url), caller.call(stream=True), slowly)
     assert len(taken) > 1 and taken[-1][-1] == LegEnded(3)
+    assert datas([event for batch in taken for event in batch])[-1] == b"[DONE]"
 
 
 # Cancellation

@@ -211,10 +211,10 @@ class Reply:
         try:
             self._flow()
             while self._fault is None:
-                if self._room is None and self.at_end:
-                    return
                 if self._room is None and self._error is not None:
                     raise self._error
+                if self._room is None and self.at_end:
+                    return
                 await self._more()
             raise self._fault
         finally:
@@ -223,6 +223,8 @@ class Reply:
     def close(self) -> None:
         """Be done with it: where it was not read whole, its socket is closed at once."""
         self._pour = None
+        if self._message.waiting:
+            self._error = LostError()  # of what is whole, but was not taken whole
         self._message.abandon()
         self.fail(LostError())
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -217,6 +218,45 @@ async def test_a_connection_that_ended_while_it_was_idle(http: Http, unasked: by
         assert not reply.reused
         await reply.begun()
         reply.close()
+
+
+@pytest.mark.parametrize("behind", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"])
+@pytest.mark.parametrize("unix", [False, True])
+async def test_what_came_of_it_that_the_loop_has_not_seen_yet(
+    http: Http, socket_path: Path, behind: bytes, unix: bool
+) -> None:
+    """A loop that is busy reads its sockets late: one that has ended, or answers unasked, carries no call."""
+    go, gone = threading.Event(), threading.Event()
+
+    def serves() -> None:
+        first, _ = server.accept()
+        with first:
+            first.recv(1 << 16)
+            first.sendall(OK)
+            go.wait(10)
+            first.sendall(behind)
+            if not behind:
+                first.shutdown(socket.SHUT_WR)
+            gone.set()
+            second, _ = server.accept()
+            with second:
+                second.recv(1 << 16)
+                second.sendall(OK)
+
+    family = socket.AF_UNIX if unix else socket.AF_INET
+    with socket.socket(family) as server:
+        server.bind(str(socket_path) if unix else ("127.0.0.1", 0))
+        server.listen()
+        url = f"unix:{socket_path}" if unix else f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        thread = threading.Thread(target=serves)
+        thread.start()
+        assert await http.ask(url) == b"ok"
+        go.set()
+        assert gone.wait(10), "the loop stands still meanwhile"
+        reply = await http.send(url)
+        await reply.begun()
+        assert (reply.reused, await rest(reply)) == (False, b"ok")
+        await asyncio.to_thread(thread.join)
 
 
 async def test_idle_connections_are_closed_after_a_while(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:

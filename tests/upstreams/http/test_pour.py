@@ -193,3 +193,19 @@ async def test_closed_meanwhile() -> None:
         with pytest.raises(LostError):
             await pouring
         ended.set()
+
+
+async def test_closed_before_what_is_whole_was_taken() -> None:
+    async def script(write: Write) -> None:
+        await write(HEAD % 4 + b"ab")
+        await asyncio.sleep(0.05)
+        await write(b"cd")
+
+    room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async with answered(script) as (reply, _):
+        pouring = asyncio.create_task(poured(reply, lambda _: room))
+        await asyncio.sleep(0.2)
+        reply.close()
+        room.set_result(None)
+        with pytest.raises(LostError):
+            await pouring
