@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -78,7 +79,7 @@ class Connections:
         oldest = asyncio.get_running_loop().time() - KEEPALIVE_SECONDS
         while idle:
             connection = idle.pop()
-            if connection.usable and connection.since > oldest:
+            if connection.usable and connection.since > oldest and _quiet(connection):
                 return connection
             connection.abort()
         return None
@@ -107,6 +108,16 @@ class Connections:
                     connection.abort()
         self._idle = kept
         self._sweeping = loop.call_later(KEEPALIVE_SECONDS / 4, self._sweep) if kept else None
+
+
+def _quiet(connection: Connection) -> bool:
+    """Whether nothing has come that the loop has not seen yet: the end, or what would be taken for the next answer."""
+    transport = connection.transport
+    if transport is None:
+        return False
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket"), select.POLLIN)
+    return not poll.poll(0)
 
 
 def _place(replica: Replica, url: URL) -> Place:
