@@ -8,8 +8,10 @@ from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
 
+# Not frozen, as what is frozen takes several times as long to make. Nothing may change them.
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class OpenLeg:
     """Start an upstream call. `attempt` counts from 0 and is 1 for the first retry (same seed).
 
@@ -21,14 +23,14 @@ class OpenLeg:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CancelLeg:
     """End the call of this leg at once; nothing more is heard of it."""
 
     leg: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SetTimer:
     """Send TimerFired(name) once after so many seconds, unless the request ends first.
 
@@ -39,21 +41,21 @@ class SetTimer:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Begin:
     """Send the head of a streaming answer (status 200). Comes at most once, before the first Emit."""
 
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(slots=True)  # one for each turn: what is frozen takes longer to make
+@dataclass(slots=True)
 class Emit:
-    """Write these bytes to the client. All Emits of one receive() leave in one write. Nothing may change it."""
+    """Write these bytes to the client. All Emits of one receive() leave in one write."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Respond:
     """Send a whole JSON answer: the merged choices, or an error where no stream has begun.
 
@@ -65,7 +67,7 @@ class Respond:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FallBack:
     """Have the request planned anew at another upstream; the client has been sent nothing of this one.
 
@@ -77,21 +79,21 @@ class FallBack:
     instead: Respond
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Learn:
     """An answer taught something about the upstream; the driver stores it for later plans."""
 
     lesson: Lesson
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Anomaly:
     """The upstream did something odd that was mended; counted in `anomalies_total{kind}`."""
 
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Resumed:
     """What became of a leg that was cut when the client had read of it; counted in `resumes_total{how,outcome}`.
 
@@ -104,7 +106,7 @@ class Resumed:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Retried:
     """A leg is being tried again; counted in `retries_total{reason}`."""
 
@@ -112,7 +114,7 @@ class Retried:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallEnded:
     """What became of a leg's call, which the choice of replicas goes by. failure: None where it brought what it should.
 
@@ -123,7 +125,7 @@ class CallEnded:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChoiceFinished:
     """One choice has its finish reason; counted in `choices_total{finish_reason}`."""
 
@@ -131,7 +133,7 @@ class ChoiceFinished:
     finish_reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Spent:
     """Tokens, for the metrics: what the client is told, and what the upstream really computed.
 
@@ -146,7 +148,7 @@ class Spent:
     prompt_saved: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finish:
     """The request is over; the last command. `outcome`: ok, partial, fallback, or the failure kind that decided it."""
 

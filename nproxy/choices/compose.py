@@ -14,6 +14,7 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import CompletionRequest
 
+_WIDTHS = frozenset({"n_cmpl", "best_of"})  # choosing the best is nproxy's work
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
@@ -24,7 +25,7 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
     `stream_options.include_usage`, and a seed where it is replayed when it is cut.
     """
     put: dict[str, JSON] = {}
-    drop = set(leg.omit)
+    drop = {*leg.omit}
     if request.choice_params is not None and not capability.exact:
         _own_params(request.choice_params[leg.offset], put, drop)
     _width(request, capability, leg, put, drop)
@@ -40,10 +41,9 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
         put.update(continued(request, leg, leg.prefix) or {})
     if capability.model is not None and capability.model != request.model:
         put["model"] = capability.model
-    fields = request.body.fields
-    return request.body.splice(
-        {key: value for key, value in put.items() if key not in leg.omit}, [key for key in drop if key in fields]
-    )
+    for name in leg.omit:
+        put.pop(name, None)
+    return request.body.splice(put, drop)
 
 
 def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
@@ -54,7 +54,7 @@ def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
     """
     if request.stream or "stream" in leg.omit:
         return request.stream
-    if leg.choices(request.prompts) > 1 and not capability.json_usage:
+    if not capability.json_usage and leg.choices(request.prompts) > 1:
         return True
     return leg.warms and capability.stream_usage and _takes_stream_options(request, capability, leg)
 
@@ -85,8 +85,7 @@ def _width(request: Request, capability: Capability, leg: Leg, put: dict[str, JS
     knows_n = capability.exact or capability.n_untested or capability.native_width != 1
     if request.n == request.drawn == 1 and knows_n:
         return
-    # Choosing the best is nproxy's work.
-    drop.update(("n_cmpl", "best_of"))
+    drop |= _WIDTHS
     if leg.width == 1:
         drop.add("n")
     elif request.body.fields.get("n") != leg.width:

@@ -7,7 +7,6 @@ events in the order in which it happened, and stops at Finish, which is always t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from nproxy.choices.capability import Capability
@@ -94,6 +93,7 @@ class Conduct:
         self._gathering = False
         self._said_all: list[int] = []  # legs that did so in the events that are read now
         self._draining: set[int] = set()
+        self._outcome: str | None = None
         self._over = False
         self._outlet = Outlet(settings.ping_seconds)
         self._commands: list[Command] = []
@@ -120,10 +120,10 @@ class Conduct:
                 case LegChunk():
                     self._chunk(event)
                 case LegEnded():
-                    if run := self._roster.calling(event.leg):
+                    if run := self._roster.called.get(event.leg):
                         self._ended(run, beside=event.beside)
                 case LegFailed():
-                    if run := self._roster.calling(event.leg):
+                    if run := self._roster.called.get(event.leg):
                         self._failed(run, event.failure)
                 case LegBody():
                     self._body(event)
@@ -140,7 +140,7 @@ class Conduct:
     # ---- what legs say
 
     def _chunk(self, event: LegChunk) -> None:
-        run = self._roster.calling(event.leg)
+        run = self._roster.called.get(event.leg)
         if run is None:
             return
         try:
@@ -154,13 +154,13 @@ class Conduct:
             return
         if run.state is LegState.CALLED:
             self._spoke(run)
-        if event.leg in self._warming.waiting and self._merge.strand(event.leg).generated:
+        if self._warming.waiting and event.leg in self._warming.waiting and self._merge.strand(event.leg).generated:
             self._roster.release(self._warming.release(event.leg))
         if written:
-            self._outlet.write(written)
+            self._outlet.writes.append(written)
 
     def _body(self, event: LegBody) -> None:
-        run = self._roster.calling(event.leg)
+        run = self._roster.called.get(event.leg)
         if run is None:
             return
         try:
@@ -169,7 +169,7 @@ class Conduct:
             self._faulty(run, fault.failure)
             return
         self._spoke(run)
-        self._outlet.write(written)
+        self._outlet.writes.append(written)
 
     def _spoke(self, run: Run) -> None:
         self._roster.move(run, Signal.SPEAK)
@@ -181,7 +181,8 @@ class Conduct:
 
         cut: what may come behind the choices is missing. beside: as in LegEnded.
         """
-        self._roster.release(self._warming.release(run.leg.number))
+        if self._warming.waiting:
+            self._roster.release(self._warming.release(run.leg.number))
         try:
             missing = self._merge.end(run.leg.number)
         except LegFault as fault:
@@ -191,11 +192,12 @@ class Conduct:
             return
         self._commands.append(CallEnded(run.leg.number))
         self._roster.move(run, Signal.END)
-        self._note_width(run, missing)
-        if not cut:
-            strand = self._merge.strand(run.leg.number)
+        if missing or run.leg.width > 1:
+            self._note_width(run, missing)
+        strand = self._merge.strand(run.leg.number)
+        if strand.streamed and not cut:
             self._commands += map(Learn, of_usage(self._request, self._capability, strand))
-        self._commands += self._recovery.succeeded(run)
+        self._commands += self._recovery.succeeded(run, streamed=strand.streamed)
 
     def _note_width(self, run: Run, missing: Sequence[int]) -> None:
         """Learn how wide the upstream answers, and have other legs bring what is missing."""
@@ -247,17 +249,17 @@ class Conduct:
         elif kind == "headers":
             if not self._outlet.begun and not self._doomed:
                 self._begin()
-                self._outlet.write(PING)
+                self._outlet.writes.append(PING)
         elif kind == "ping":
             self._commands += self._outlet.tick()
-        elif kind == "drain" and (caller := self._roster.calling(int(number))):
+        elif kind == "drain" and (caller := self._roster.called.get(int(number))):
             self._commands.append(CancelLeg(caller.leg.number))
             self._ended(caller)
 
     def _drain(self) -> None:
         """A leg that has said all may hold up neither the end nor, in its place, one that waits, by not closing."""
         for number in self._said_all:
-            if number not in self._draining and self._roster.calling(number):
+            if number not in self._draining and number in self._roster.called:
                 self._draining.add(number)
                 self._commands.append(SetTimer(f"drain:{number}", _DRAIN_SECONDS))
         self._said_all.clear()
@@ -267,10 +269,18 @@ class Conduct:
     def _decided(self) -> list[Command]:
         """Decide where anything has changed that may decide something, and hand over the commands."""
         if not self._over:
-            if self._roster.changed or self._losses:
+            if self._roster.changed or self._losses.failures:
                 self._decide()
                 self._roster.changed = False
-            self._flush()
+            if (emit := self._outlet.flush()) is not None:
+                self._commands.append(emit)
+            for notes in (self._merge.notes, self._recovery.notes):
+                if notes:
+                    self._commands += notes
+                    notes.clear()
+            if self._outcome is not None:
+                self._commands += (self._merge.spent(), Finish(self._outcome))
+                self._over = True
         commands, self._commands = self._commands, []
         return commands
 
@@ -278,7 +288,8 @@ class Conduct:
         """Open what may be opened, end what is at its end."""
         if self._doomed:
             self._roster.drop_idle(keep=self._goes_on)
-        self._open_waiting()
+        if self._roster.queue:
+            self._open_waiting()
         if self._doomed:
             self._wind_up()
         elif self._roster.unsettled == 0:
@@ -287,9 +298,10 @@ class Conduct:
     def _open_waiting(self) -> None:
         one_at_a_time = self._recovery.one_at_a_time
         alone = one_at_a_time or self._capability.alone
-        while run := self._roster.next_waiting(1 if one_at_a_time else self._capability.parallel):
+        parallel = 1 if one_at_a_time else self._capability.parallel
+        while run := self._roster.next_waiting(parallel):
             if self._recovery.omit:
-                run.leg = replace(run.leg, omit=self._recovery.omit)
+                run.leg = run.leg._replace(omit=self._recovery.omit)
             run.alone = alone
             self._merge.add(run.leg)
             self._roster.move(run, Signal.OPEN)
@@ -304,20 +316,15 @@ class Conduct:
         mode = self._plan.mode if legs == len(self._plan.legs) else "fanout"
         return (("x-nproxy-mode", mode), ("x-nproxy-legs", str(legs)))
 
-    def _flush(self) -> None:
-        if (emit := self._outlet.flush()) is not None:
-            self._commands.append(emit)
-        for notes in (self._merge.notes, self._recovery.notes):
-            if notes:
-                self._commands.extend(notes)
-                notes.clear()
-
     # ---- the end
 
     @property
     def _doomed(self) -> bool:
         """Whether the request can only fail."""
-        return self._losses.decide(whatever_is_left=self._roster.unsettled or self._merge.delivered)
+        if not self._losses.failures:
+            return False
+        # with the first failure; where a part will do, when nothing is left
+        return not (self._losses.partial and (self._roster.unsettled or self._merge.delivered))
 
     def _goes_on(self, run: Run) -> bool:
         """Whether a leg is still called once the request has failed: it owes the client the rest of what it reads."""
@@ -326,13 +333,13 @@ class Conduct:
     def _succeed(self) -> None:
         """Every choice is finished, or, where a part will do, some are."""
         headers = self._headers()
-        if self._losses:
+        if self._losses.failures:
             headers += (("x-nproxy-partial", f"{self._merge.delivered}/{self._request.choices}"),)
         if self._request.stream:
-            self._outlet.write(self._merge.close())
+            self._outlet.writes.append(self._merge.close())
         else:
             self._commands.append(Respond(200, self._merge.close(), headers))
-        self._finish("partial" if self._losses else "ok")
+        self._finish("partial" if self._losses.failures else "ok")
 
     def _wind_up(self) -> None:
         """The request has failed, and nothing new is begun.
@@ -342,7 +349,7 @@ class Conduct:
         """
         if self._outlet.begun:
             if self._roster.unsettled == 0:
-                self._outlet.write(error_event(self._losses.error(retries_spent=self._recovery.retries_spent)))
+                self._outlet.writes.append(error_event(self._losses.error(retries_spent=self._recovery.retries_spent)))
                 self._finish(self._losses.kind)
         elif self._roster.unsettled == 0 or self._losses.clear:
             error = self._losses.error(retries_spent=self._recovery.retries_spent)
@@ -355,9 +362,7 @@ class Conduct:
             self._commands.append(SetTimer("gather", self._settings.gather_seconds))
 
     def _finish(self, outcome: str) -> None:
+        self._outcome = outcome
         for run in self._roster.callers():
             self._roster.move(run, Signal.CANCEL)
             self._commands.append(CancelLeg(run.leg.number))
-        self._flush()
-        self._commands += [self._merge.spent(), Finish(outcome)]
-        self._over = True

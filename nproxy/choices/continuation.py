@@ -99,7 +99,7 @@ def continuing(
             continue
         prefix = _prefix(leg, choice, way)
         prompt = choice.index // n if request.prompts > 1 else None
-        one = replace(leg, offset=choice.index % n, width=1, prompt=prompt, prefix=prefix)
+        one = leg._replace(offset=choice.index % n, width=1, prompt=prompt, prefix=prefix)
         if prefix is None or continued(request, one, prefix) is None:
             return None
         legs.append(one)

@@ -1,4 +1,4 @@
-"""What goes into the conduct: the events of legs and timers. A few frozen types, no IO.
+"""What goes into the conduct: the events of legs and timers. A few plain types, no IO.
 
 The driver translates what an upstream call does into these and hands them over in the order in
 which they happened. Every leg that was opened ends in exactly one of LegEnded and LegFailed, except
@@ -55,7 +55,10 @@ class Failure:
     ours: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+# The events are not frozen, as what is frozen takes three times as long to make. Nothing may change them.
+
+
+@dataclass(slots=True)
 class LegBegan:
     """The head of a 2xx answer has come. `sse` says whether events follow or one JSON body."""
 
@@ -63,9 +66,9 @@ class LegBegan:
     sse: bool
 
 
-@dataclass(slots=True)  # one for each token: what is frozen takes three times as long to make
+@dataclass(slots=True)
 class LegChunk:
-    """One server-sent event: its joined data, and its `event` field if it had one. Nothing may change it.
+    """One server-sent event: its joined data, and its `event` field if it had one.
 
     A relay passes it on as `data: `, the data, and a blank line. The `[DONE]` mark arrives as a chunk
     like any other.
@@ -76,7 +79,7 @@ class LegChunk:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LegBody:
     """The whole body of an answer that is not a stream of events."""
 
@@ -84,7 +87,7 @@ class LegBody:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LegEnded:
     """The upstream closed its answer without an error at the transport level.
 
@@ -95,7 +98,7 @@ class LegEnded:
     beside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LegFailed:
     """The leg is over and did not succeed at the transport or status level."""
 
@@ -103,7 +106,7 @@ class LegFailed:
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TimerFired:
     """A timer that a SetTimer command asked for has run out."""
 

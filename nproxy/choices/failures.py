@@ -86,7 +86,7 @@ def as_error(failures: Sequence[Failure], *, retries_spent: bool) -> ApiError:
 
 
 class Losses:
-    """The failures of one request's legs that stand; true once there is one.
+    """The failures of one request's legs that stand.
 
     partial: the choices that came are better than none. gathered: the moment is over in which failures are weighed
     together.
@@ -95,40 +95,33 @@ class Losses:
     def __init__(self, *, partial: bool) -> None:
         self.partial = partial
         self.gathered = False
-        self._failures: list[Failure] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._failures)
+        self.failures: list[Failure] = []
 
     def add(self, failure: Failure) -> None:
-        self._failures.append(failure)
-
-    def decide(self, *, whatever_is_left: int) -> bool:
-        """Whether the request can only fail: with its first failure, or where a part will do, when nothing is left."""
-        return bool(self._failures) and not (self.partial and whatever_is_left)
+        self.failures.append(failure)
 
     @property
     def clear(self) -> bool:
         """Whether nothing that is still to come could change what the client is told."""
-        return self.gathered or any(map(decisive, self._failures))
+        return self.gathered or any(map(decisive, self.failures))
 
     @property
     def upstreams_own(self) -> bool:
         """Whether the upstream is at fault for all of them."""
-        return all(map(upstreams_own, self._failures))
+        return all(map(upstreams_own, self.failures))
 
     @property
     def kinds(self) -> tuple[FailureKind, ...]:
         """What went wrong, each kind once."""
-        return tuple(dict.fromkeys(failure.kind for failure in self._failures))
+        return tuple(dict.fromkeys(failure.kind for failure in self.failures))
 
     @property
     def kind(self) -> FailureKind:
-        return most_telling(self._failures).kind
+        return most_telling(self.failures).kind
 
     def error(self, *, retries_spent: bool) -> ApiError:
         """The client's error for all of them."""
-        return as_error(self._failures, retries_spent=retries_spent)
+        return as_error(self.failures, retries_spent=retries_spent)
 
 
 def _worded(failure: Failure) -> ApiError:

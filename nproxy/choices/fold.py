@@ -28,6 +28,9 @@ def latest(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
 
 def folded(pieces: Sequence[UpstreamChoice]) -> tuple[dict[str, JSON], JSON, dict[str, JSON]]:
     """A choice of the whole answer from its pieces: its message or text, log probabilities, and what stands beside."""
+    if len(pieces) == 1:
+        (said,) = pieces
+        return {**said.delta}, said.logprobs if isinstance(said.logprobs, dict) else None, {**said.extra}
     spoken = [said for said in pieces if said.role is None or not said.bare] or pieces
     logprobs = [said.logprobs for said in spoken if isinstance(said.logprobs, dict)]
     delta, extra = fold([said.delta for said in spoken]), latest([said.extra for said in spoken])

@@ -17,6 +17,8 @@ from nproxy.choices.strands import Strand
 
 def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> int:
     """How many choices of one prompt the leg brought, counted where it brought most. missing: client indices."""
+    if not missing:
+        return leg.width
     brought: dict[int, int] = {}
     for index in set(leg.client_indices(n, prompts)) - set(missing):
         brought[index // n] = brought.get(index // n, 0) + 1
@@ -25,19 +27,22 @@ def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> i
 
 def of_width(request: Request, capability: Capability, leg: Leg, got: int) -> list[Lesson]:
     """What a leg that brought so many choices of a prompt teaches of the upstream's width."""
+    if leg.width == 1:
+        return []
     seen = capability.width_seen
     unseen = capability.n_untested or (seen is not None and leg.width > seen)
     # Servers that have n may still give one choice at temperature 0.
     news = not request.greedy if got < leg.width else unseen
-    return [NativeWidth(leg.width, got)] if leg.width > 1 and news else []
+    return [NativeWidth(leg.width, got)] if news else []
 
 
 def of_usage(request: Request, capability: Capability, strand: Strand) -> list[Lesson]:
     """What a leg that came to its end teaches of how the upstream tells usage."""
-    if not asked_for_usage(request, capability, strand.leg):
+    lacks = strand.lacks()
+    if not lacks or not asked_for_usage(request, capability, strand.leg):
         return []
     known = {"stream_usage": capability.stream_usage, "json_usage": capability.json_usage}
-    return [Lacks(what) for what in strand.lacks() if known.get(what)]
+    return [Lacks(what) for what in lacks if known.get(what)]
 
 
 class Learning:
@@ -66,6 +71,8 @@ class Learning:
 
     def succeeded(self, leg: Leg) -> list[Lesson]:
         """A leg has ended well: give the lessons that this confirms."""
+        if not self._unconfirmed and not self._narrowed:
+            return []
         lessons: list[Lesson] = [lesson for lesson in self._unconfirmed if lesson.field in leg.omit]
         self._unconfirmed = [lesson for lesson in self._unconfirmed if lesson.field not in leg.omit]
         for _, legs in self._narrowed:

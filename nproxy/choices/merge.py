@@ -59,9 +59,9 @@ class Merge:
         self._chat = request.dialect is Dialect.CHAT
         self._wire = Wire(request.dialect, id, created, model, include_usage=request.stream and request.include_usage)
         self.n = request.n if n is None else n
-        self._choices = [Choice(index) for index in range(request.prompts * self.n)]
-        self._strands: dict[int, Strand] = {}
         self._record = record
+        self._choices = [self._unheard(index) for index in range(request.prompts * self.n)]
+        self._strands: dict[int, Strand] = {}
         self._tally = Tally(self._strands)
         self._opened = False  # the prelude is out
         self._teaches = self._chat or not request.logprobs_asked  # text offsets need to see every text
@@ -72,14 +72,20 @@ class Merge:
         Choices that another leg, or an earlier call, failed to bring begin anew as this one's, but for those that are
         finished, and those of which the client has read something that this call goes on with.
         """
-        indices = leg.client_indices(self.n, self._request.prompts)
-        for index in indices:
-            if not self._choices[index].goes_on():
-                self._choices[index] = Choice(index, sent=None if self._record is None else self._record())
-        choices = [self._choices[index] for index in indices]
-        if (cut := self._strands.get(leg.number)) is not None:
+        choices = []
+        for index in leg.client_indices(self.n, self._request.prompts):
+            choice = self._choices[index]
+            if choice.strand is not None and not choice.goes_on():
+                choice = self._choices[index] = self._unheard(index)
+            choices.append(choice)
+        cut = self._strands.get(leg.number)
+        if cut is not None:
             self._tally.forgo(cut)
-        self._strands[leg.number] = Strand.begun(leg, choices, self._request.dialect, cut)
+        self._strands[leg.number] = Strand.begun(leg, choices, cut)
+
+    def _unheard(self, index: int) -> Choice:
+        """A choice of which nothing has come."""
+        return Choice(index, sent=None if self._record is None else self._record())
 
     def drop(self, number: int) -> None:
         """Forget a leg whose choices other legs bring."""
@@ -114,7 +120,7 @@ class Merge:
         Raises LegFault for an in-band error and for what cannot be read; the leg is then over.
         """
         strand = self._strands[number]
-        if name != "error":
+        if name != "error" and strand.rewriter is not None:
             frame = strand.rewriter.swap(data)
             if frame is not None:
                 return frame
@@ -185,12 +191,13 @@ class Merge:
 
     def _taken(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
         """Take a chunk's usage, fingerprint and choices; give the frames."""
-        self._note_fingerprint(strand, chunk)
+        if chunk.fingerprint is not None:
+            self._note_fingerprint(strand, chunk.fingerprint, said=bool(chunk.choices))
         if chunk.extra and not self._request.stream:
             strand.top = {key: value for key, value in {**strand.top, **chunk.extra}.items() if key != PADDING}
         if chunk.usage is not None:
             strand.count(chunk, chunk.usage)
-        written = [self._prelude(data)]
+        written = [self._prelude(data)] if self._request.stream else []
         for position, said in enumerate(chunk.choices):
             choice = self._addressed(strand, said.index)
             if choice is not None:
@@ -223,7 +230,7 @@ class Merge:
         choice.began = True
         if said.finish_reason is not None:
             self._finish(choice, said.finish_reason)
-            strand.rewriter.forget(said.index)
+            strand.forget(said.index)
         if not self._request.stream:
             choice.pieces.append(said)
             return b""
@@ -234,20 +241,18 @@ class Merge:
         choice.finish_reason = reason
         self.notes += [ChoiceFinished(index, reason or "none") for index in self._shown_as(choice)]
 
-    def _note_fingerprint(self, strand: Strand, chunk: UpstreamChunk) -> None:
+    def _note_fingerprint(self, strand: Strand, fingerprint: str, *, said: bool) -> None:
         """Keep the leg's fingerprint; in a stream the first that a choice says stands on all frames from then on."""
-        if chunk.fingerprint is None:
-            return
         if strand.fingerprint is None:
-            strand.fingerprint = chunk.fingerprint
-        if self._request.stream and chunk.choices and self._wire.fingerprint is None:
-            self._wire = self._wire.with_fingerprint(chunk.fingerprint)
+            strand.fingerprint = fingerprint
+        if self._request.stream and said and self._wire.fingerprint is None:
+            self._wire = self._wire.with_fingerprint(fingerprint)
             for other in self._strands.values():
-                other.rewriter.forget()  # what was learned shows no fingerprint
+                other.forget()  # what was learned shows no fingerprint
 
     def _usage(self) -> Usage | None:
         """The request's usage; notes it where legs counted one prompt differently."""
-        merged = self._tally.merged()
+        merged = self._tally.settled()
         if merged.prompts_differ:
             self.notes.append(Anomaly("prompt_tokens_differ"))
         return None if merged.usage is None else self._told(merged.usage)
@@ -303,7 +308,7 @@ class Merge:
             return b"".join(frames)
 
         if data and self._teaches:
-            strand.rewriter.learn(data, chunk, lambda said, _: render(said))
+            strand.taught(self._request.dialect).learn(data, chunk, lambda said, _: render(said))
         return render(said)
 
     def _lost(self, choice: Choice, error: ApiError) -> bytes:

@@ -9,6 +9,7 @@ from nproxy.openai.wire import PING
 class Outlet:
     """Joins what is written in one turn. Nothing leaves before the head: what was written until then is dropped.
 
+    writes: what is to leave with the turn; who has something appends it.
     ping_seconds: how long the client may hear nothing.
     """
 
@@ -16,29 +17,25 @@ class Outlet:
         self.begun = False
         self._half_a_ping = ping_seconds / 2
         self._silent = True  # nothing has left since the last tick
-        self._writes: list[bytes] = []
+        self.writes: list[bytes] = []
 
     def begin(self, headers: tuple[tuple[str, str], ...]) -> list[Command]:
         """Send the head, once."""
         self.begun = True
         return [Begin(headers), self._next_tick()]
 
-    def write(self, data: bytes) -> None:
-        """Have this leave with the turn."""
-        self._writes.append(data)
-
     def tick(self) -> list[Command]:
         """Half a ping time has passed: where nothing left in it, the client gets a sign of life."""
         if self._silent:
-            self.write(PING)
+            self.writes.append(PING)
         self._silent = True
         return [self._next_tick()]
 
     def flush(self) -> Emit | None:
         """End the turn; None where nothing leaves."""
-        if not self._writes:
+        if not self.writes:
             return None
-        writes, self._writes = self._writes, []
+        writes, self.writes = self.writes, []
         if not self.begun:
             return None
         self._silent = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from nproxy.choices.capability import Capability
@@ -53,7 +53,7 @@ def make_plan(
     legs = _legs(request, capability, n)
     _refuse_the_impossible(request, capability, n, several_legs=len(legs) > 1)
     again = replayed and request.stream and not request.greedy
-    if seed_sent(request, capability) and (request.seed is not None or len(legs) > 1 or again):
+    if (request.seed is not None or len(legs) > 1 or again) and seed_sent(request, capability):
         legs = seeded(legs, request.seed, draw, set())
     if request.choice_params is not None and not capability.exact:
         legs = _with_own_seeds(legs, request.choice_params)
@@ -91,12 +91,15 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
     unsure = capability.n_untested and width > 1 and not capability.exact
     split_prompts = request.prompts > 1 and (unsure or not capability.prompt_lists)
     carried = range(request.prompts) if split_prompts else (None,)
-    shapes = [(prompt, run) for prompt in carried for run in runs(range(n), width)]
-    warm = capability.prefix_cache and len(shapes) > len(carried)  # some prompt has several legs
-    return [
-        Leg(number, run.start, len(run), prompt, scored=n > request.n, warms=warm and run.start == 0)
-        for number, (prompt, run) in enumerate(shapes)
-    ]
+    offsets = range(0, n, width)
+    warm = capability.prefix_cache and len(offsets) > 1  # a prompt has several legs
+    scored = n > request.n
+    legs: list[Leg] = []
+    for prompt in carried:
+        for offset in offsets:
+            fits = min(width, n - offset)
+            legs.append(Leg(len(legs), offset, fits, prompt, scored=scored, warms=warm and offset == 0))
+    return legs
 
 
 def own_seed(request: Request, offset: int) -> int | None:
@@ -113,14 +116,15 @@ def seed_sent(request: Request, capability: Capability) -> bool:
     Where one choice has a seed of the client's, an upstream that refuses seeds is left to say so: without it the
     answer would not be the one that was asked for.
     """
-    asked_for_one = request.drawn == 1 and own_seed(request, 0) is not None
-    return capability.seed and (asked_for_one or not capability.seed_refused)
+    if not capability.seed_refused:
+        return capability.seed
+    return capability.seed and request.drawn == 1 and own_seed(request, 0) is not None
 
 
 def _with_own_seeds(legs: Sequence[Leg], choice_params: ChoiceParams) -> list[Leg]:
     """The same legs, of one choice each, with the seeds that the client gave for single choices."""
     own = [choice_params[leg.offset].get("seed") for leg in legs]
-    return [replace(leg, seed=seed) if isinstance(seed, int) else leg for leg, seed in zip(legs, own, strict=True)]
+    return [leg._replace(seed=seed) if isinstance(seed, int) else leg for leg, seed in zip(legs, own, strict=True)]
 
 
 def _refuse_the_impossible(request: Request, capability: Capability, n: int, *, several_legs: bool) -> None:
@@ -147,7 +151,7 @@ def runs(offsets: Collection[int], width: int) -> list[range]:
 def narrower(leg: Leg, width: int) -> list[Leg]:
     """Legs of at most `width` for the same choices as `leg`, which was refused; numbers and seeds are the caller's."""
     return [
-        replace(leg, offset=run.start, width=len(run)) for run in runs(range(leg.offset, leg.offset + leg.width), width)
+        leg._replace(offset=run.start, width=len(run)) for run in runs(range(leg.offset, leg.offset + leg.width), width)
     ]
 
 
@@ -162,9 +166,9 @@ def top_up(leg: Leg, missing: Sequence[int], n: int, prompts: int, width: int) -
         by_prompt.setdefault(index // n, []).append(index % n)
     rows = list(by_prompt.values())
     if leg.prompt is None and len(rows) == prompts and all(row == rows[0] for row in rows):
-        return [replace(leg, offset=run.start, width=len(run)) for run in runs(rows[0], width)]
+        return [leg._replace(offset=run.start, width=len(run)) for run in runs(rows[0], width)]
     return [
-        replace(leg, offset=run.start, width=len(run), prompt=prompt if prompts > 1 else None)
+        leg._replace(offset=run.start, width=len(run), prompt=prompt if prompts > 1 else None)
         for prompt, row in by_prompt.items()
         for run in runs(row, width)
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
@@ -66,12 +65,15 @@ class Recovery:
         """Whether a stream of this request was interrupted, so that no further leg is called beside another."""
         return self._interruptions.seen
 
-    def succeeded(self, run: Run) -> list[Command]:
-        """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before."""
+    def succeeded(self, run: Run, *, streamed: bool) -> list[Command]:
+        """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before.
+
+        streamed: its answer came as events.
+        """
         if run.resumed:
             self._resumed(run, "ok")
         lessons: list[Command] = [Learn(lesson) for lesson in self._learning.succeeded(run.leg)]
-        if self._merge.strand(run.leg.number).streamed:
+        if streamed:
             lessons += _learn(self._interruptions.came_to_its_end(run))
         return lessons
 
@@ -102,7 +104,7 @@ class Recovery:
                 self._roster.again(run)
                 return [Anomaly(f"{field}_refused")] if first else []
             case Reseeded(seed):
-                run.leg = replace(run.leg, seed=seed)
+                run.leg = run.leg._replace(seed=seed)
                 self._roster.again(run)
                 return [Anomaly("seed_too_large")]
             case TooWide(width, lesson=narrow):
@@ -165,7 +167,7 @@ class Recovery:
             self._resumed(run, "spent")
             return None
         if run.leg.choices(self._request.prompts) == 1 or self._settings.resume == "replay":
-            run.leg = replace(legs[0], number=run.leg.number, seed=run.leg.seed)
+            run.leg = legs[0]._replace(number=run.leg.number, seed=run.leg.seed)
             run.resumed = True
             self._roster.pause(run, Signal.RESTART)
             return [self._timer(run, failure)]

@@ -70,7 +70,7 @@ class Relay(Merge):
 
     def add(self, leg: Leg) -> None:
         super().add(leg)
-        if any(choice.sent for choice in self._choices):
+        if self._record is not None and any(choice.sent for choice in self._choices):
             self._resumed = True
 
     def body(self, number: int, body: bytes) -> bytes:
@@ -108,7 +108,7 @@ class Relay(Merge):
             return event(dumps(_saying(said, wanted)) if patch is None else patch(data))
 
         if self._teaches:
-            strand.rewriter.learn(data, chunk, render)
+            strand.taught(self._request.dialect).learn(data, chunk, render)
         return written + event(dumps(wanted) if patch is None else patch(data))
 
     def _without_choices(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nproxy.choices.leg import Leg
 from nproxy.choices.seeds import seeded
-from nproxy.choices.states import FINAL, HOLDS_A_CALL, IDLE, LegState, Signal, step
+from nproxy.choices.states import FINAL, HOLDS_A_CALL, IDLE, TRANSITIONS, LegState, Signal
 
 
 @dataclass(slots=True)
@@ -31,8 +31,9 @@ class Run:
 
 
 class Roster:
-    """All legs of a request, by number. calls: legs that hold a call. unsettled: legs in no final state.
+    """All legs of a request, by number. called: those that hold a call. unsettled: how many are in no final state.
 
+    queue: numbers of those that wait for their turn, a heap: the lowest is called first.
     changed: a leg has moved, or waits now; who decides by that takes it back.
 
     seed: the client's. draw: gives random seeds, None where the upstream takes none. held: numbers of legs that wait
@@ -47,15 +48,14 @@ class Roster:
         draw: Callable[[], int] | None,
         held: frozenset[int] = frozenset(),
     ) -> None:
-        self.calls = 0
+        self.called: dict[int, Run] = {}
+        self.queue: list[int] = []
         self.unsettled = 0
         self.changed = True
         self._seed = seed
         self._draw = draw
         self._runs: dict[int, Run] = {}
-        self._queue: list[int] = []  # a heap: of the waiting legs the lowest number is called first
         self._enlist(legs, held)
-        self._taken = {run.leg.seed for run in self if run.leg.seed is not None}
 
     def __iter__(self) -> Iterator[Run]:
         return iter(self._runs.values())
@@ -67,23 +67,20 @@ class Roster:
         """The leg of this number."""
         return self._runs[number]
 
-    def calling(self, number: int) -> Run | None:
-        """The leg of this number, if it holds a call."""
-        run = self._runs.get(number)
-        if run is None or not (run.state is LegState.SPEAKING or run.state is LegState.CALLED):
-            return None
-        return run
-
     def callers(self) -> list[Run]:
-        """The legs that hold a call."""
-        return [run for run in self if run.state in HOLDS_A_CALL]
+        """The legs that hold a call, by number."""
+        return [self.called[number] for number in sorted(self.called)]
 
     def move(self, run: Run, signal: Signal) -> None:
         """Let a leg change its state."""
-        before, run.state = run.state, step(run.state, signal)
+        state = run.state = TRANSITIONS[run.state, signal]
         self.changed = True
-        self.calls += (run.state in HOLDS_A_CALL) - (before in HOLDS_A_CALL)
-        self.unsettled -= run.state in FINAL
+        if state in HOLDS_A_CALL:
+            self.called[run.leg.number] = run
+            return
+        self.called.pop(run.leg.number, None)
+        if state in FINAL:
+            self.unsettled -= 1
 
     def resume(self, run: Run) -> None:
         """End a leg's pause: it waits for its turn again."""
@@ -118,16 +115,17 @@ class Roster:
 
     def next_waiting(self, parallel: int | None) -> Run | None:
         """The next leg to call, None where none waits or `parallel` calls are open; the caller opens it."""
-        if not self._queue or (parallel is not None and self.calls >= parallel):
+        if not self.queue or (parallel is not None and len(self.called) >= parallel):
             return None
-        return self._runs[heapq.heappop(self._queue)]
+        return self._runs[heapq.heappop(self.queue)]
 
     def add(self, legs: Sequence[Leg], *, held: bool = False) -> set[int]:
         """Number, seed and enlist further legs; gives their numbers. held: as those of the roster's."""
         first = len(self._runs)
-        numbered = [replace(leg, number=first + place, seed=None) for place, leg in enumerate(legs)]
+        numbered = [leg._replace(number=first + place, seed=None) for place, leg in enumerate(legs)]
         if self._draw is not None:
-            numbered = seeded(numbered, self._seed, self._draw, self._taken)
+            taken = {run.leg.seed for run in self if run.leg.seed is not None}
+            numbered = seeded(numbered, self._seed, self._draw, taken)
         numbers = {leg.number for leg in numbered}
         self._enlist(numbered, frozenset(numbers) if held else frozenset())
         return numbers
@@ -137,7 +135,7 @@ class Roster:
         for run in self:
             if run.state in IDLE and not keep(run):
                 self.move(run, Signal.CANCEL)
-        self._queue = sorted(number for number in self._queue if self._runs[number].state is LegState.WAITING)
+        self.queue = sorted(number for number in self.queue if self._runs[number].state is LegState.WAITING)
 
     def _enlist(self, legs: Iterable[Leg], held: frozenset[int] = frozenset()) -> None:
         for leg in legs:
@@ -147,5 +145,5 @@ class Roster:
                 self._call_in_turn(leg.number)
 
     def _call_in_turn(self, number: int) -> None:
-        heapq.heappush(self._queue, number)
+        heapq.heappush(self.queue, number)
         self.changed = True

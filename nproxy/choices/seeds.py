@@ -6,7 +6,6 @@ Where a server takes s but finds s + i too large, choice i gets the same seed wi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from nproxy.choices.leg import Leg
 
@@ -33,12 +32,12 @@ def seeded(legs: Sequence[Leg], seed: int | None, draw: Callable[[], int], taken
     with a fixed default seed still answers differently. taken: random seeds already given; the new ones are added.
     """
     if seed is not None:
-        return [replace(leg, seed=offset_seed(seed, leg.offset)) for leg in legs]
+        return [leg._replace(seed=offset_seed(seed, leg.offset)) for leg in legs]
     given = []
     for leg in legs:
         drawn = draw() % RANDOM_SEED_COUNT
         while drawn in taken:
             drawn = (drawn + 1) % RANDOM_SEED_COUNT
         taken.add(drawn)
-        given.append(replace(leg, seed=drawn))
+        given.append(leg._replace(seed=drawn))
     return given

@@ -8,9 +8,9 @@ from nproxy.choices.continuation import ChatContinues
 from nproxy.choices.resume import Resume
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each request: what is frozen takes longer to make
 class ConductSettings:
-    """What one request is conducted by.
+    """What one request is conducted by. Nothing may change it.
 
     id, created (unix seconds), shown_model (as the client asked): what the client reads in every chunk.
     retries_per_leg: attempts after the first, resumes included. ping_seconds: no longer silence than

@@ -62,12 +62,8 @@ TRANSITIONS: dict[tuple[LegState, Signal], LegState] = {
     (_S, Signal.CANCEL): LegState.CANCELLED,
     (_P, Signal.CANCEL): LegState.CANCELLED,
 }
+"""The state after a signal. A signal that a state does not know is an error of the conduct: KeyError."""
 
 IDLE = frozenset({LegState.WAITING, LegState.PAUSED})
 HOLDS_A_CALL = frozenset({LegState.CALLED, LegState.SPEAKING})
 FINAL = frozenset({LegState.DONE, LegState.FAILED, LegState.CANCELLED})
-
-
-def step(state: LegState, signal: Signal) -> LegState:
-    """The state after a signal. A signal that a state does not know is an error of the conduct: KeyError."""
-    return TRANSITIONS[state, signal]

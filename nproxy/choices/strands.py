@@ -29,7 +29,7 @@ class Choice:
     began: something of it has come. finish_reason: set once; nothing of this index is taken afterwards. lost: why it
     will never finish, where the client gets the others all the same. pieces: what a whole answer is folded from; empty
     in a stream. strand: the leg that brings it. sent: what the client has of it, where another call may go on behind
-    that. repeat: what of such a call it has already.
+    that. repeat: what of such a call it has already. tools, offsets: None until they are needed.
     """
 
     index: int
@@ -37,8 +37,8 @@ class Choice:
     finished: bool = False
     finish_reason: str | None = None
     lost: ApiError | None = None
-    tools: ToolCalls = field(default_factory=ToolCalls)
-    offsets: TextOffsets = field(default_factory=TextOffsets)
+    tools: ToolCalls | None = None
+    offsets: TextOffsets | None = None
     pieces: list[UpstreamChoice] = field(default_factory=list)
     strand: Strand | None = None
     sent: Record | None = None
@@ -50,7 +50,7 @@ class Choice:
             return True
         if not self.sent:
             return False
-        self.tools = ToolCalls()  # the call numbers and names them anew
+        self.tools = None  # the call numbers and names them anew
         self.repeat = self.sent.again()
         return True
 
@@ -62,6 +62,8 @@ class Choice:
         """
         calls = said.delta.get("tool_calls")
         if chat and isinstance(calls, list):
+            if self.tools is None:
+                self.tools = ToolCalls()
             said = replace(said, delta={**said.delta, "tool_calls": self.tools.mend(calls)})
         if self.repeat is not None:
             rest = self.repeat.rest(said)
@@ -72,6 +74,8 @@ class Choice:
             said = rest
         if chat:
             return said
+        if self.offsets is None:
+            self.offsets = TextOffsets()
         logprobs = self.offsets.mend(said.logprobs, said.delta.get("text"))
         return said if logprobs is said.logprobs else replace(said, logprobs=logprobs)
 
@@ -80,17 +84,18 @@ class Choice:
 class Strand:
     """One leg's part of the merge. choices: by the upstream's index.
 
-    again: an earlier call of this leg has streamed. spoke: something of an answer has come. streamed: as events.
-    generated: some of it, or of an earlier call's, was more than a role. tails: usage of chunks without choices.
-    by_choice: the last usage that came with a choice. shared: the last usage of a stream that tells it beside several
-    choices at once, and so of all. top: unknown top-level keys, for a whole answer. beside_usage: those of the last
-    usage chunk. done: `[DONE]` or a whole body has come; nothing counts after it. prompt: the one that it answers for,
-    None where it is all.
+    rewriter: None until there is something to learn. again: an earlier call of this leg has streamed. spoke: something
+    of an answer has come. streamed: as events. generated: some of it, or of an earlier call's, was more than a role.
+    tails: usage of chunks without choices. by_choice: the last usage that came with a choice. shared: the last usage of
+    a stream that tells it beside several choices at once, and so of all. top: unknown top-level keys, for a whole
+    answer. beside_usage: those of the last usage chunk. done: `[DONE]` or a whole body has come; nothing counts after
+    it. prompt: the one that it answers for, None where it is all.
     """
 
     leg: Leg
     choices: list[Choice]
-    rewriter: Rewriter
+    prompt: int | None
+    rewriter: Rewriter | None = None
     again: bool = False
     spoke: bool = False
     streamed: bool = False
@@ -103,20 +108,27 @@ class Strand:
     fingerprint: str | None = None
     top: Mapping[str, JSON] = field(default_factory=dict)
     beside_usage: Mapping[str, JSON] = field(default_factory=dict)
-    prompt: int | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.prompt = self.leg.prompt
 
     @classmethod
-    def begun(cls, leg: Leg, choices: list[Choice], dialect: Dialect, cut: Strand | None) -> Strand:
+    def begun(cls, leg: Leg, choices: list[Choice], cut: Strand | None) -> Strand:
         """A call that is to bring these choices, which are its own from now on. cut: the leg's call before, if any."""
-        strand = cls(leg, choices, _rewriter(dialect, choices))
+        strand = cls(leg, choices, leg.prompt)
         for choice in choices:
             choice.strand = strand
         if cut is not None:
             strand.again, strand.generated = cut.again or cut.streamed, cut.generated
         return strand
+
+    def taught(self, dialect: Dialect) -> Rewriter:
+        """The rewriter, for a chunk that may teach it something."""
+        if self.rewriter is None:
+            self.rewriter = _rewriter(dialect, self.choices)
+        return self.rewriter
+
+    def forget(self, index: int | None = None) -> None:
+        """Have the rewriter forget what it learned of this upstream index, or everything."""
+        if self.rewriter is not None:
+            self.rewriter.forget(index)
 
     @property
     def whole(self) -> bool:
@@ -159,20 +171,26 @@ class Strand:
         """
         if not self.spoke:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer was empty."))
-        missing = [choice.index for choice in self.choices if not choice.began]
+        missing, broken = [], False
+        for choice in self.choices:
+            if not choice.began:
+                missing.append(choice.index)
+            elif not choice.finished:
+                broken = True
         if len(missing) == len(self.choices):
             raise LegFault(Failure(FailureKind.SHORT, "The upstream's answer holds no choices."))
-        if any(choice.began and not choice.finished for choice in self.choices):
+        if broken:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer ended before it was complete."))
-        if missing and len(self.choices) > self.leg.width > 1:
-            raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
-        self._note_prompt()
+        if len(self.choices) > self.leg.width:
+            if missing and self.leg.width > 1:
+                raise LegFault(Failure(FailureKind.SHORT, _WHOSE))
+            self._note_prompt()
         return missing
 
     def _note_prompt(self) -> None:
         """Some servers read only the first prompt of a list: then usage is of that one."""
         answered = {place // self.leg.width for place, choice in enumerate(self.choices) if choice.began}
-        if len(answered) == 1 < len(self.choices) // self.leg.width:
+        if len(answered) == 1:
             (self.prompt,) = answered
 
     def count(self, chunk: UpstreamChunk, usage: Usage) -> None:
@@ -192,12 +210,12 @@ class Strand:
 
     def usage(self) -> LegUsage:
         """This leg's tokens, as far as it has told; where it carries several prompts, those of all of them."""
-        width = self.leg.width
-        prompts = len(self.choices) // width
+        width, choices = self.leg.width, len(self.choices)
+        prompts = choices // width
         tails = self.tails or ([] if self.shared is None else [self.shared])
-        usage = within_leg(tails, self.by_choice, len(self.choices))
+        usage = within_leg(tails, self.by_choice, choices)
         if prompts > 1 and usage is not None:
-            if len(tails) == len(self.choices):  # one per choice, and so `width` times each prompt
+            if len(tails) == choices:  # one per choice, and so `width` times each prompt
                 usage = replace(usage, prompt=sum(tail.prompt for tail in tails) // width)
             elif not tails:
                 usage = merge(map(self._of_prompt, range(prompts))).usage

@@ -20,14 +20,16 @@ class Tally:
         self._strands = strands
         self._cut: list[LegUsage] = []  # what calls told in whose place others came
         self._total: Usage | None = None  # the running total, as it was given last
+        self._settled: tuple[list[_Told], Merged] | None = None
 
     def forgo(self, strand: Strand) -> None:
         """Other calls take the place of this one: what it told was spent, and does not count for the client."""
         self._cut.append(strand.usage())
 
-    def merged(self) -> Merged:
-        """The usage of all legs."""
-        return merge(self._counted(self._each()))
+    def settled(self) -> Merged:
+        """The usage of all legs, which are over: it is not counted again for what is spent."""
+        self._settled = _, merged = self._together()
+        return merged
 
     def running(self) -> Usage | None:
         """The total so far; it stands still while calls come again."""
@@ -38,17 +40,20 @@ class Tally:
 
     def spent(self, told: Callable[[Usage], Usage]) -> Spent:
         """The tokens that the client is told, by `told`, and those that all calls computed as far as they told."""
-        each = self._each()
-        merged = merge(self._counted(each)).usage
+        each, (merged, _) = self._settled or self._together()
         client = None if merged is None else told(merged)
-        computed = [usage for _, usage in [*self._cut, *(usage for _, usage in each)] if usage is not None]
+        computed = [usage for _, usage in (*self._cut, *[leg for _, leg in each]) if usage is not None]
         return Spent(
             client.prompt if client else None,
             client.completion if client else None,
-            sum(usage.prompt for usage in computed) if computed else None,
-            sum(usage.completion for usage in computed) if computed else None,
+            sum([usage.prompt for usage in computed]) if computed else None,
+            sum([usage.completion for usage in computed]) if computed else None,
             saved(each),
         )
+
+    def _together(self) -> tuple[list[_Told], Merged]:
+        each = self._each()
+        return each, merge(self._counted(each))
 
     def _each(self) -> list[_Told]:
         return [(strand, strand.usage()) for strand in self._strands.values()]
@@ -58,13 +63,12 @@ class Tally:
 
         What cut calls told does not count, but may have told the length of a prompt.
         """
-        own = [usage for strand, usage in each if strand.leg.prefix is None]
+        counted = [(strand, told) for strand, told in each if told.usage is not None or not strand.lost]
+        own = [told for strand, told in counted if strand.leg.prefix is None]
+        if len(own) == len(counted):
+            return own
         prompts = {prompt: usage.prompt for prompt, usage in [*self._cut, *own] if usage is not None}
-        return [
-            LegUsage(usage.prompt, _whole(strand, usage.usage, prompts.get(usage.prompt)))
-            for strand, usage in each
-            if usage.usage is not None or not strand.lost
-        ]
+        return [LegUsage(told.prompt, _whole(strand, told.usage, prompts.get(told.prompt))) for strand, told in counted]
 
 
 def _whole(strand: Strand, usage: Usage | None, prompt: int | None) -> Usage | None:

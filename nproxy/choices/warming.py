@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from nproxy.choices.leg import Leg
 
@@ -16,10 +16,12 @@ class Warming:
     held: numbers of the legs that are not to be called yet. waiting: those that still wait, by the leg they wait for.
     """
 
-    def __init__(self, legs: Iterable[Leg]) -> None:
-        legs = list(legs)
-        warm = {leg.prompt: leg.number for leg in legs if leg.warms}
+    def __init__(self, legs: Sequence[Leg]) -> None:
         self.waiting: dict[int, list[int]] = {}
+        self.held: frozenset[int] = frozenset()
+        warm = {leg.prompt: leg.number for leg in legs if leg.warms}
+        if not warm:
+            return
         for leg in legs:
             first = warm.get(leg.prompt, leg.number)
             if first != leg.number:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from nproxy.openai.errors import ApiError, invalid_request
@@ -19,17 +19,18 @@ MOST_VALUES = 1_500_000
 """Arrays and objects, strings with those that are keys, and commas of one body. They cost a parser time and memory, 50
 times its size for empty arrays; a prompt of a million token ids and a chat of 15,000 messages stay below."""
 
-_SPACE = re.compile(r"[ \t\n\r]*")
+_SPACE = re.compile(r"[ \t\n\r]*+")
 _BLANKS = frozenset(" \t\n\r")
+_USUAL_KEY = re.compile(r'[ \t\n\r]*+"([^"\\\x00-\x1f]{0,64}+)"[ \t\n\r]*+:[ \t\n\r]*+')  # short, without escapes
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each call: what is frozen takes longer to make
 class Spliced:
     """The body of an upstream call in two pieces, to be written one after the other.
 
-    head: bytes shared by all legs that touch the same keys. tail: this leg's own few fields.
+    head: bytes shared by all legs that touch the same keys. tail: this leg's own few fields. Nothing may change it.
     """
 
     head: bytes
@@ -42,12 +43,12 @@ class Spliced:
         return self.head + self.tail
 
 
-@dataclass(frozen=True, slots=True, repr=False, eq=False)
+@dataclass(slots=True, repr=False, eq=False)
 class Body:
     """A JSON object as a client sent it.
 
     raw: the bytes, exact, unless a key stood twice at the root; then only its last value is in them.
-    fields: the parsed values by key. Both are read-only by agreement: nothing may change them.
+    fields: the parsed values by key. Nothing may change it, or what is in it.
     """
 
     raw: bytes
@@ -72,21 +73,13 @@ class Body:
             raise _refused("it is not UTF-8") from None
         unescaped = _without_escaped_quotes(raw)
         _refuse_too_much(unescaped, max_depth)
-        fields: dict[str, JSON] = {}
-        members: dict[str, tuple[int, int]] = {}
-        repeated = False
         try:
-            for key, value, start, end in _scan(text):
-                if key in members:
-                    repeated = True
-                    del members[key]  # its last value stands where the last one stood
-                fields[key] = value
-                members[key] = start, end
+            fields, members, repeated = _scan(text)
         except json.JSONDecodeError as error:
             raise _refused(f"{error.msg} (character {error.pos})") from None
         except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
             raise _refused("it holds a number that is too large or not a number") from None
-        if b"\\ud" in unescaped or b"\\uD" in unescaped:
+        if b"\\" in raw and (b"\\ud" in unescaped or b"\\uD" in unescaped):
             _refuse_lone_surrogates(unescaped)
         if not text.isascii():
             members = _byte_spans(text, members)
@@ -94,22 +87,23 @@ class Body:
             raw, members = _once(raw, members)
         return cls(raw, fields, members)
 
-    def splice(self, set: Mapping[str, JSON], drop: Collection[str] = ()) -> Spliced:
+    def splice(self, set: dict[str, JSON], drop: Collection[str] = ()) -> Spliced:
         """Give the body with the fields of `set` in place of its own and without those named in `drop`.
 
         Untouched values keep their exact bytes. The head is built once for each set of touched keys.
         """
-        touched = frozenset(key for key in (*set, *drop) if key in self._members)
+        members = self._members
+        touched = frozenset([key for key in (*set, *drop) if key in members])
         if not set and not touched:
             return Spliced(self.raw, b"")
         head = self._heads.get(touched)
         if head is None:
-            kept = (self.raw[start:end] for key, (start, end) in self._members.items() if key not in touched)
+            kept = [self.raw[start:end] for key, (start, end) in members.items() if key not in touched]
             head = self._heads[touched] = b"{" + b",".join(kept)
         if not set:
             return Spliced(head, b"}")
         comma = b"," if len(head) > 1 else b""
-        return Spliced(head, comma + dumps(dict(set))[1:])
+        return Spliced(head, comma + dumps(set)[1:])
 
 
 def _refused(why: str) -> ApiError:
@@ -137,36 +131,52 @@ def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
         raise _refused(f"it is nested deeper than {max_depth} levels")
 
 
-def _scan(text: str) -> Iterator[tuple[str, JSON, int, int]]:
-    """Walk an object's members: key, value, and where the member begins and ends in the text.
+def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]:
+    """Read an object's members: values by key, where each member begins and ends in the text, whether a key came twice.
 
     Raises json.JSONDecodeError where the text is not one JSON object, ValueError for its numbers.
     """
     decoder = EXACT if len(text) < LONG else PATIENT
+    fields: dict[str, JSON] = {}
+    members: dict[str, tuple[int, int]] = {}
+    repeated = False
     at = _skip(text, 0)
-    if not text.startswith("{", at):
+    if text[at : at + 1] != "{":
         raise json.JSONDecodeError("an object must begin here", text, at)
     at = _skip(text, at + 1)
-    more = not text.startswith("}", at)
+    more = text[at : at + 1] != "}"
     while more:
-        start = at
-        if not text.startswith('"', at):
-            raise json.JSONDecodeError("a key in double quotes must stand here", text, at)
-        key, at = EXACT.raw_decode(text, at)
+        usual = _USUAL_KEY.match(text, at)
+        start, key, at = _key(text, at) if usual is None else (usual.start(1) - 1, usual[1], usual.end())
+        value, at = decoder.raw_decode(text, at)
+        if key in members:
+            repeated = True
+            del members[key]  # its last value stands where the last one stood
+        fields[key] = value
+        members[key] = start, at
         at = _skip(text, at)
-        if not text.startswith(":", at):
-            raise json.JSONDecodeError("a colon must stand here", text, at)
-        value, at = decoder.raw_decode(text, _skip(text, at + 1))
-        yield key, value, start, at
-        at = _skip(text, at)
-        more = text.startswith(",", at)
+        mark = text[at : at + 1]
+        more = mark == ","
         if more:
-            at = _skip(text, at + 1)
-        elif not text.startswith("}", at):
+            at += 1
+        elif mark != "}":
             raise json.JSONDecodeError("a comma or the object's end must stand here", text, at)
     at = _skip(text, at + 1)
     if at != len(text):
         raise json.JSONDecodeError("nothing may follow the object", text, at)
+    return fields, members, repeated
+
+
+def _key(text: str, at: int) -> tuple[int, str, int]:
+    """Read any key: where it begins, itself, and where its value begins. Raises json.JSONDecodeError for none."""
+    start = _skip(text, at)
+    if text[start : start + 1] != '"':
+        raise json.JSONDecodeError("a key in double quotes must stand here", text, start)
+    key, at = EXACT.raw_decode(text, start)
+    at = _skip(text, at)
+    if text[at : at + 1] != ":":
+        raise json.JSONDecodeError("a colon must stand here", text, at)
+    return start, key, _skip(text, at + 1)
 
 
 def _skip(text: str, at: int) -> int:

@@ -6,7 +6,7 @@ A list of n objects; what stands in object i takes the place of the request's ow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag
 
@@ -15,7 +15,7 @@ from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import wrong_type
 from nproxy.openai.typed import Int64, typed
 
-ChoiceParams = tuple[Mapping[str, Any], ...]  # Any, not JSON: pydantic would follow the recursion
+ChoiceParams = tuple[Mapping[str, JSON], ...]
 """Per choice what it asks for itself; values as sent, nulls left out, for null leaves the request's own."""
 
 FIELD = "choice_params"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SkipValidation
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BaseModel, ConfigDict, Field
 
 from nproxy.openai.body import Body
 from nproxy.openai.choice_params import ChoiceParams, read_choice_params
@@ -35,51 +34,39 @@ class Limits:
     max_choices: int = 512
 
 
-class _Opaque:
-    """Marks a type that pydantic takes as it is: it would walk into a dataclass, and never out of recursive JSON."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.is_instance_schema(source)
-
-
-class GenerationRequest(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
     """The fields that chat and legacy completions share.
 
     n: choices per prompt, 1 where the client sent none (or null). n_given: a value was sent, as n or n_cmpl.
-    best_of: None where absent. seed: int64. include_usage, continuous_usage: from stream_options, False
-    without stream. temperature: None where absent. logprobs_asked: the client wants log probabilities.
-    beam_search: `use_beam_search` is true. prompts: prompts in this request, 1 for chat. choice_params: per choice what
-    stands in place of the request's own sampling parameters, None where absent.
+    drawn: choices per prompt that the answer is made from: best_of where it was sent, else n. seed: int64.
+    include_usage, continuous_usage: from stream_options, False without stream. temperature: None where absent.
+    logprobs_asked: the client wants log probabilities. beam_search: `use_beam_search` is true. prompts: prompts in this
+    request, 1 for chat. choice_params: per choice what stands in place of the request's own sampling parameters, None
+    where absent.
     """
 
-    model_config = ConfigDict(frozen=True, strict=True, arbitrary_types_allowed=True)
     dialect: ClassVar[Dialect]
 
-    body: Annotated[Body, _Opaque]
+    body: Body
     model: str
-    n: int = 1
-    n_given: bool = False
-    best_of: int | None = None
-    seed: int | None = None
-    stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
-    temperature: float | None = None
-    logprobs_asked: bool = False
-    beam_search: bool = False
+    n: int
+    n_given: bool
+    drawn: int
+    seed: int | None
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    temperature: float | None
+    logprobs_asked: bool
+    beam_search: bool
+    choice_params: ChoiceParams | None
     prompts: int = 1
-    choice_params: SkipValidation[ChoiceParams | None] = None  # checked while read
 
     @property
     def choices(self) -> int:
         """Choices in the answer: prompts x n."""
         return self.prompts * self.n
-
-    @property
-    def drawn(self) -> int:
-        """Choices per prompt that the answer is made from: best_of where it was sent, else n."""
-        return self.n if self.best_of is None else self.best_of
 
     @property
     def greedy(self) -> bool:
@@ -95,12 +82,14 @@ class GenerationRequest(BaseModel):
         return self.greedy and not self.beam_search and self.choice_params is None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest(GenerationRequest):
     """A request to /v1/chat/completions."""
 
     dialect: ClassVar[Dialect] = Dialect.CHAT
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest(GenerationRequest):
     """A request to /v1/completions.
 
@@ -110,9 +99,9 @@ class CompletionRequest(GenerationRequest):
 
     dialect: ClassVar[Dialect] = Dialect.COMPLETIONS
 
-    prompt: SkipValidation[tuple[Prompt, ...]]  # checked while read; millions of token ids are not walked again
-    listed: bool = False
-    echo: bool = False
+    prompt: tuple[Prompt, ...]
+    listed: bool
+    echo: bool
 
 
 def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> ChatRequest:
@@ -121,21 +110,22 @@ def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> 
     _check_messages(body)
     if sent.top_logprobs and not sent.logprobs:
         raise invalid_request("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
-    n = _check_width(sent, body, prompts=1, limits=limits)
+    n, drawn = _widths(sent, body, prompts=1, limits=limits)
+    options = sent.stream_options or _NO_OPTIONS
     return ChatRequest(
         body=body,
         model=sent.named(default_model),
         n=n,
         n_given=sent.width is not None,
-        best_of=sent.best_of,
+        drawn=drawn,
         seed=sent.seed,
-        stream=sent.streams,
-        include_usage=sent.wants("include_usage"),
-        continuous_usage=sent.wants("continuous_usage_stats"),
+        stream=bool(sent.stream),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
         temperature=sent.temperature,
         logprobs_asked=bool(sent.logprobs),
         beam_search=bool(sent.use_beam_search),
-        choice_params=read_choice_params(body.fields, n, n if sent.best_of is None else sent.best_of),
+        choice_params=read_choice_params(body.fields, n, drawn),
     )
 
 
@@ -143,21 +133,22 @@ def parse_completion(body: Body, limits: Limits, default_model: str | None = Non
     """Validate a legacy completion request, as `parse_chat` does a chat request."""
     sent = typed(SentCompletion, body.fields)
     prompt, listed = read_prompts(body.fields, "prompt")
-    n = _check_width(sent, body, prompts=len(prompt), limits=limits)
+    n, drawn = _widths(sent, body, prompts=len(prompt), limits=limits)
+    options = sent.stream_options or _NO_OPTIONS
     return CompletionRequest(
         body=body,
         model=sent.named(default_model),
         n=n,
         n_given=sent.width is not None,
-        best_of=sent.best_of,
+        drawn=drawn,
         seed=sent.seed,
-        stream=sent.streams,
-        include_usage=sent.wants("include_usage"),
-        continuous_usage=sent.wants("continuous_usage_stats"),
+        stream=bool(sent.stream),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
         temperature=sent.temperature,
         logprobs_asked=sent.logprobs is not None,
         beam_search=bool(sent.use_beam_search),
-        choice_params=read_choice_params(body.fields, n, n if sent.best_of is None else sent.best_of),
+        choice_params=read_choice_params(body.fields, n, drawn),
         prompts=len(prompt),
         prompt=prompt,
         listed=listed,
@@ -175,6 +166,9 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+
+
+_NO_OPTIONS = StreamOptions()
 
 
 class _Sent(BaseModel):
@@ -195,20 +189,12 @@ class _Sent(BaseModel):
         """n, by either of its names."""
         return self.n_cmpl if self.n is None else self.n
 
-    @property
-    def streams(self) -> bool:
-        return bool(self.stream)
-
     def named(self, default_model: str | None) -> str:
         """The model that is asked for."""
         model = self.model or default_model
         if model is None:
             raise missing("model")
         return model
-
-    def wants(self, option: str) -> bool:
-        """Whether a stream option is on."""
-        return bool(getattr(self.stream_options, option, None))
 
 
 class SentChat(_Sent):
@@ -225,12 +211,13 @@ class SentCompletion(_Sent):
     echo: bool | None = None
 
 
-def _check_width(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> int:
-    """Check n, best_of and what cannot go with several choices; gives n."""
+def _widths(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> tuple[int, int]:
+    """Check n, best_of and what cannot go with several choices; gives n, and the choices to draw for each prompt."""
     if sent.n is not None and sent.n_cmpl is not None and sent.n != sent.n_cmpl:
         raise invalid_request("'n' and 'n_cmpl' are two names of one value, and they differ.", param="n")
     param = "n_cmpl" if sent.n is None and sent.n_cmpl is not None else "n"
-    n = 1 if sent.width is None else sent.width
+    width = sent.width
+    n = 1 if width is None else width
     if n < 1:
         raise below(param, n, 1)
     if n > limits.max_n:
@@ -238,12 +225,13 @@ def _check_width(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> in
     if prompts * n > limits.max_choices:
         raise _too_many_choices(param, n, prompts, limits)
     if sent.best_of is not None:
-        _check_best_of(sent.best_of, n, prompts, sent.streams, limits)
-    if sent.stream_options is not None and not sent.streams:
+        _check_best_of(sent.best_of, n, prompts, bool(sent.stream), limits)
+    if sent.stream_options is not None and not sent.stream:
         raise invalid_request("'stream_options' needs 'stream' to be true.", param="stream_options")
-    if max(n, sent.best_of or 1) > 1:
+    drawn = n if sent.best_of is None else sent.best_of
+    if drawn > 1:
         _check_several(body, param)
-    return n
+    return n, drawn
 
 
 def _check_best_of(best_of: int, n: int, prompts: int, stream: bool, limits: Limits) -> None:
@@ -282,9 +270,9 @@ def _check_messages(body: Body) -> None:
         raise wrong_type("messages", "an array", messages)
     if not messages:
         raise empty_array("messages")
-    for position, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise wrong_type(f"messages.{position}", "an object", message)
+    if set(map(type, messages)) != {dict}:
+        position = next(at for at, message in enumerate(messages) if type(message) is not dict)
+        raise wrong_type(f"messages.{position}", "an object", messages[position])
 
 
 def read_prompts(fields: Mapping[str, JSON], param: str) -> tuple[tuple[Prompt, ...], bool]:

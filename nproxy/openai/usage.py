@@ -20,12 +20,13 @@ MOST = 1 << 53
 """A count beyond is none: it would be no float, as which counts are added up in metrics and rates."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each answer: what is frozen takes three times as long to make
 class Usage:
     """Tokens of a prompt and of what was generated; the total is always their sum.
 
     prompt_details, completion_details: OpenAI's `prompt_tokens_details` and `completion_tokens_details`,
     integers only; None where absent. extra: all other keys as the upstream told them (cache hits, a cost ...).
+    Nothing may change it.
     """
 
     prompt: int
@@ -99,7 +100,7 @@ def within_leg(tails: Sequence[Usage], by_choice: Mapping[int, Usage], choices: 
     """
     if choices is not None and len(tails) > choices:
         tails = tails[-1:]
-    parts = list(tails) or [by_choice[index] for index in sorted(by_choice)]
+    parts = tails or [by_choice[index] for index in sorted(by_choice)]
     return _siblings(parts) if parts else None
 
 
@@ -119,17 +120,20 @@ def merge(legs: Iterable[LegUsage]) -> Merged:
     for prompt, usage in legs:
         if usage is None:
             return Merged(None, prompts_differ=False)
-        groups.setdefault(prompt, []).append(usage)
+        if prompt in groups:
+            groups[prompt].append(usage)
+        else:
+            groups[prompt] = [usage]
     if not groups:
         return Merged(None, prompts_differ=False)
     by_prompt = {prompt: _siblings(usages) for prompt, usages in groups.items()}
     prompts = [by_prompt[None]] if None in by_prompt else list(by_prompt.values())
     differ = any(len({usage.prompt for usage in usages}) > 1 for usages in groups.values())
     whole = Usage(
-        prompt=sum(usage.prompt for usage in prompts),
-        completion=sum(usage.completion for usage in by_prompt.values()),
-        prompt_details=_sum_details(usage.prompt_details for usage in prompts),
-        completion_details=_sum_details(usage.completion_details for usage in by_prompt.values()),
+        prompt=sum([usage.prompt for usage in prompts]),
+        completion=sum([usage.completion for usage in by_prompt.values()]),
+        prompt_details=_sum_details([usage.prompt_details for usage in prompts]),
+        completion_details=_sum_details([usage.completion_details for usage in by_prompt.values()]),
         extra=_sum_extra([usage.extra for usage in by_prompt.values()], [usage.extra for usage in prompts]),
     )
     return Merged(whole, differ)
@@ -149,10 +153,10 @@ def _siblings(usages: Sequence[Usage]) -> Usage:
     if len(usages) == 1:
         return usages[0]
     return Usage(
-        prompt=max(usage.prompt for usage in usages),
-        completion=sum(usage.completion for usage in usages),
+        prompt=max([usage.prompt for usage in usages]),
+        completion=sum([usage.completion for usage in usages]),
         prompt_details=usages[0].prompt_details,  # a sibling's cached tokens are the first one's work
-        completion_details=_sum_details(usage.completion_details for usage in usages),
+        completion_details=_sum_details([usage.completion_details for usage in usages]),
         extra=_sum_extra([usage.extra for usage in usages], [usages[0].extra]),
     )
 
@@ -170,7 +174,7 @@ def _sum_details(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | 
 def _sum_extra(parts: Sequence[Mapping[str, JSON]], of_prompts: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
     """Join unknown keys: those told of a prompt over `of_prompts`, all others over `parts`."""
     whole: dict[str, JSON] = {}
-    for key in dict.fromkeys(key for part in parts for key in part):
+    for key in dict.fromkeys(chain.from_iterable(parts)):
         of_prompt = _OF_THE_PROMPT.search(key) is not None and _PAID.search(key) is None
         told = [part[key] for part in (of_prompts if of_prompt else parts) if key in part]
         if told:
@@ -194,7 +198,7 @@ def _count(value: JSON) -> int | None:
 
 
 def _details(value: JSON) -> dict[str, int] | None:
-    if not isinstance(value, dict):
+    if value is None or not isinstance(value, dict):
         return None
     counts = ((key, _count(count)) for key, count in value.items())
     return {key: count for key, count in counts if count is not None}

@@ -31,12 +31,12 @@ def error_event(error: ApiError) -> bytes:
     return event(error.envelope())
 
 
-@dataclass(frozen=True)
+@dataclass  # one for each answer: what is frozen takes several times as long to make
 class Wire:
     """What all frames of one answer share. created: seconds since 1970.
 
     include_usage: every chunk carries `usage`, null on all but the last. fingerprint: None leaves the key out.
-    Frames end in a blank line and are ready to be written; texts are any strings.
+    Frames end in a blank line and are ready to be written; texts are any strings. Nothing may change it.
     """
 
     dialect: Dialect
@@ -116,7 +116,7 @@ class Wire:
         if self.dialect is Dialect.CHAT:
             body = {"message": {"role": "assistant", "content": None, **message}}
         choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}
-        return choice | {key: value for key, value in extra.items() if key not in choice}
+        return choice | {key: value for key, value in extra.items() if key not in choice} if extra else choice
 
     def answer(
         self, choices: Sequence[Mapping[str, JSON]], usage: Usage | None, top: Mapping[str, JSON] = _EMPTY

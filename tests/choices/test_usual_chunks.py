@@ -35,7 +35,7 @@ def test_a_usual_chunk_is_parsed_until_it_is_known(shape: str, monkeypatch: pyte
     events = [said(text) for text in "abcdefg"]
     expected = Play(chat(stream=True, **options), capability)
     for event in events:
-        expected.conduct._merge.strand(0).rewriter.forget()
+        expected.conduct._merge.strand(0).forget()
         expected.says(0, event)
     parsed: list[bytes] = []
 

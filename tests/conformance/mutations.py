@@ -63,7 +63,7 @@ _SEEDS = [
     ),
     ("B6", CHOICES + "remedies.py", "    if request.drawn == 1:\n        return None\n", ""),
     ("B6", CHOICES + "remedies.py", "not _ABOUT_VALUES.search(error.message)", "True"),
-    ("B6", CHOICES + "plan.py", "(asked_for_one or not capability.seed_refused)", "not capability.seed_refused"),
+    ("B6", CHOICES + "plan.py", "and own_seed(request, 0) is not None", "and False"),
     ("B7", CHOICES + "seeds.py", "offset_seed(seed, leg.offset)", "offset_seed(seed, 2 * leg.offset)"),
     (
         "B8",
@@ -90,7 +90,7 @@ _ANSWERS = [
     (
         "C5",
         CHOICES + "merge.py",
-        "if self._request.stream and chunk.choices and self._wire.fingerprint is None:",
+        "if self._request.stream and said and self._wire.fingerprint is None:",
         "if False:",
     ),
     ("C7", CHOICES + "conduct.py", "if missing and not self._doomed:", "if False:"),
@@ -123,7 +123,7 @@ _STREAMS = [
     ("D5", GATEWAY + "generate.py", "shown_model=request.model,", 'shown_model="another",'),
     ("D6", CHOICES + "merge.py", "None if choice.finished or choice.strand", "None if choice.strand"),
     ("D7", CHOICES + "merge.py", "None if choice.finished or choice.strand", "None if choice.strand"),
-    ("D8", CHOICES + "strands.py", "if any(choice.began and not choice.finished for choice in self.choices):", "if 0:"),
+    ("D8", CHOICES + "strands.py", "elif not choice.finished:", "elif False:"),
     ("D9", CHOICES + "merge.py", "            strand.done = True\n            return None", "            return DONE"),
     ("D10", CHOICES + "strands.py", "if not self.spoke:", "if not self.done:"),
     (
@@ -135,8 +135,8 @@ _STREAMS = [
     (
         "D15",
         CHOICES + "conduct.py",
-        "next_waiting(1 if one_at_a_time else self._capability.parallel)",
-        "next_waiting(1)",
+        "parallel = 1 if one_at_a_time else self._capability.parallel",
+        "parallel = 1",
     ),
     (
         "D16",
@@ -153,8 +153,8 @@ _STREAMS = [
 ]
 
 _USAGE = [
-    ("E1", OPENAI + "usage.py", "prompt=max(usage.prompt for", "prompt=sum(usage.prompt for"),
-    ("E2", OPENAI + "usage.py", "prompt=max(usage.prompt for", "prompt=min(usage.prompt for"),
+    ("E1", OPENAI + "usage.py", "prompt=max([usage.prompt for", "prompt=sum([usage.prompt for"),
+    ("E2", OPENAI + "usage.py", "prompt=max([usage.prompt for", "prompt=min([usage.prompt for"),
     ("E4", OPENAI + "usage.py", "whole[key] = whole.get(key, 0) + count", "whole[key] = count"),
     ("E5", OPENAI + "usage.py", "usages[0].prompt_details,", "_sum_details(u.prompt_details for u in usages),"),
     (
@@ -172,14 +172,14 @@ _USAGE = [
     (
         "E10",
         CHOICES + "tally.py",
-        "if usage.usage is not None or not strand.lost\n        ]",
-        "if usage.usage is not None or not strand.lost\n        ][:1]",
+        "if told.usage is not None or not strand.lost]",
+        "if told.usage is not None or not strand.lost][:1]",
     ),
     ("E11", CHOICES + "strands.py", "self._note_prompt()\n", "pass\n"),
     ("E14", OPENAI + "usage.py", "_OF_THE_PROMPT.search(key) is not None and", "False and"),
     ("E14", OPENAI + "usage.py", "return sum(numbers)", "return numbers[0]"),
     ("E13", CHOICES + "strands.py", "elif self.shared is not None or len(chunk.choices) > 1:", "elif False:"),
-    ("E11", OPENAI + "usage.py", "prompt=max(usage.prompt for", "prompt=sum(usage.prompt for"),
+    ("E11", OPENAI + "usage.py", "prompt=max([usage.prompt for", "prompt=sum([usage.prompt for"),
     (
         "E12",
         CHOICES + "tally.py",
@@ -213,8 +213,8 @@ _FIELDS = [
     (
         "G1",
         CHOICES + "strands.py",
-        "field(default_factory=ToolCalls)",
-        "field(default_factory=lambda _t=ToolCalls(): _t)",
+        "tools: ToolCalls | None = None",
+        "tools: ToolCalls | None = field(default_factory=lambda _t=ToolCalls(): _t)",
     ),
     ("G3", OPENAI + "tools.py", "or not value or value == known:", "or not value:"),
     ("G5", OPENAI + "tools.py", "self._count += 1", "pass"),
@@ -388,7 +388,7 @@ _BYTES = [
     (
         "P14",
         CHOICES + "outlet.py",
-        "        if self._silent:\n            self.write(PING)",
+        "        if self._silent:\n            self.writes.append(PING)",
         "        pass",
     ),
 ]
@@ -416,7 +416,7 @@ _ROUTING = [
     ("N6", CHOICES + "compose.py", 'if request.stream or "stream" in leg.omit:', "if request.stream:"),
     ("N6", CHOICES + "plan.py", "warm = capability.prefix_cache and", "warm = False and"),
     ("J2", CHOICES + "plan.py", "(unsure or not capability.prompt_lists)", "(not capability.prompt_lists)"),
-    ("C7", CHOICES + "strands.py", "if missing and len(self.choices) > self.leg.width > 1:", "if False:"),
+    ("C7", CHOICES + "strands.py", "if missing and self.leg.width > 1:", "if False:"),
     ("Q4", CHOICES + "plan.py", "        width = n\n", "        width = 1\n"),
     (
         "Q6",
@@ -464,8 +464,8 @@ _ROUTING = [
 
 _NATIVE = [
     ("R1", CHOICES + "merge.py", "return self._wire.prelude(range(self._request.choices))", 'return b""'),
-    ("R3", OPENAI + "usage.py", "parts = list(tails) or", "parts = list(tails)[-1:] or"),
-    ("R4", CHOICES + "compose.py", "if leg.choices(request.prompts) > 1 and not capability.json_usage:", "if False:"),
+    ("R3", OPENAI + "usage.py", "parts = tails or", "parts = tails[-1:] or"),
+    ("R4", CHOICES + "compose.py", "if not capability.json_usage and leg.choices(request.prompts) > 1:", "if False:"),
     ("R4", CHOICES + "compose.py", "leg.choices(request.prompts) > 1", "leg.width > 1"),
     ("R5", OPENAI + "tools.py", '{"index": call.index}', '{"index": sent["index"]}'),
     ("R8", CHOICES + "merge.py", "if is_null(data):", "if False:"),
