@@ -126,7 +126,8 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self.resume_writing()
         if self._reply is not None:
-            self._reply.ended(exc)
+            # Without `eof_received`: what ends so without an error is TLS below which somebody closed (RFC 9112, 9.8).
+            self._reply.ended(exc or EOFError())
             self._reply = None
         self._lost(self)
 

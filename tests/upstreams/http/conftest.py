@@ -1,0 +1,13 @@
+"""Sockets as the gateway has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import uvloop
+
+
+def pytest_asyncio_loop_factories(config: object, item: object) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run on the loop that the gateway runs on: its transports differ from asyncio's where it matters here."""
+    return {"uvloop": uvloop.new_event_loop}

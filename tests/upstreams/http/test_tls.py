@@ -1,0 +1,108 @@
+"""Connections over TLS: whom they are for, when they are used again, and how their end is told from a cut."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trustme
+from multidict import CIMultiDict
+
+from nproxy.upstreams.http import connecting
+from nproxy.upstreams.http.connection import Reply
+from nproxy.upstreams.http.connections import Connections
+from nproxy.upstreams.http.errors import ConnectError, LostError
+from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.via import Pseudonym
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+UNTIL_THE_END = b"HTTP/1.1 200 OK\r\n\r\nok"
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+async def connections(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Connections]:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    monkeypatch.setattr(connecting, "trusted", lambda: context)
+    connections = Connections(Pseudonym("nproxy-1"))
+    yield connections
+    await connections.close()
+    assert not connections.open
+
+
+@asynccontextmanager
+async def serving(authority: trustme.CA, answer: Callable[[ssl.SSLSocket], object]) -> AsyncIterator[int]:
+    """A server for `localhost` in a thread, whose port this gives: it takes one connection, and answers by blocking."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+
+    def serve() -> None:
+        taken, _ = server.accept()
+        with taken, suppress(OSError), context.wrap_socket(taken, server_side=True) as wrapped:
+            answer(wrapped)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+    await asyncio.to_thread(thread.join)
+
+
+async def send(connections: Connections, port: int, host: str = "localhost") -> Reply:
+    replica = Replica(base=f"https://{host}:{port}/v1", socket=None, label="r")
+    reply = await connections.send(replica, "POST", replica.url("/x"), CIMultiDict(), (), 5.0)
+    await reply.begun()
+    return reply
+
+
+async def test_a_connection_is_used_again(connections: Connections, authority: trustme.CA) -> None:
+    """What the protocol below says, such as tickets, is no reason not to."""
+
+    def twice(taken: ssl.SSLSocket) -> None:
+        for _ in range(2):
+            taken.recv(1 << 16)
+            taken.sendall(OK)
+
+    async with serving(authority, twice) as port:
+        for reused in (False, True):
+            reply = await send(connections, port)
+            assert (reply.reused, await reply.read(), await reply.read()) == (reused, b"ok", b"")
+            reply.close()
+
+
+async def test_a_certificate_for_another_name(connections: Connections, authority: trustme.CA) -> None:
+    async with serving(authority, lambda _: None) as port:
+        with pytest.raises(ConnectError) as caught:
+            await send(connections, port, "127.0.0.1")
+        assert caught.value.why == "tls"
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_body_that_lasts_until_the_close(connections: Connections, authority: trustme.CA, told: bool) -> None:
+    """It is whole where TLS says so; a close below it can be anybody's (RFC 9112, section 9.8)."""
+
+    def answer(taken: ssl.SSLSocket) -> None:
+        taken.recv(1 << 16)
+        taken.sendall(UNTIL_THE_END)
+        if told:
+            taken.unwrap()
+
+    async with serving(authority, answer) as port:
+        reply = await send(connections, port)
+        assert await reply.read() == b"ok"
+        if told:
+            assert await reply.read() == b""
+        else:
+            with pytest.raises(LostError):
+                await reply.read()
+        reply.close()
