@@ -36,7 +36,6 @@ class Answer:
     """The head of a forwarded answer, and its body as it comes. chunks: raises ForwardError when it breaks off."""
 
     status: int
-    reason: str
     headers: CIMultiDictProxy[str]
     chunks: AsyncGenerator[bytes]
 
@@ -68,7 +67,7 @@ async def forward(
         reply = _come(await client.send(replica, method, url, headers, body, deadline))
         head, chunks = reply.head, _chunks(reply, timeouts)
         try:
-            yield Answer(head.status, head.reason, head.headers, chunks)
+            yield Answer(head.status, head.headers, chunks)
         finally:
             await chunks.aclose()
             reply.close()

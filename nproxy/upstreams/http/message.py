@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from aiohttp import hdrs
@@ -22,7 +21,6 @@ _SWITCHING = 101
 _NO_BODY = frozenset({204, 304})
 _CODINGS = frozenset({"chunked", "identity"})
 """Of a transfer, those that are taken: others must be asked for (RFC 9112, section 7.4)."""
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,6 @@ class Head:
     """An answer's status and headers. Bytes of a header that are no UTF-8 are surrogates."""
 
     status: int
-    reason: str
     headers: CIMultiDictProxy[str]
 
     @property
@@ -52,7 +49,6 @@ class Message:
         "_for_nothing",
         "_parser",
         "_pieces",
-        "_reason",
         "complete",
         "head",
         "reusable",
@@ -61,12 +57,10 @@ class Message:
 
     def __init__(self, method: str) -> None:
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
-        # As lenient as aiohttp: servers end lines by LF alone, and write a space behind a chunk's size.
-        self._parser.set_dangerous_leniencies(
-            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
-        )
+        # Servers end lines by LF alone, and write a space behind a chunk's size. Leniency with headers would take one
+        # behind `Content-Length` too: a length that the parser obeys, and nothing here or further down knows of.
+        self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
         self._bodiless = method == hdrs.METH_HEAD
-        self._reason = b""
         self._fields: list[tuple[str, str]] = []
         self._pieces: list[bytes] = []
         self._for_nothing = 0
@@ -126,21 +120,12 @@ class Message:
         if self.complete:
             self.reusable = False
 
-    def on_status(self, reason: bytes) -> None:
-        self._reason += reason
-        if len(self._reason) > MOST_FIELD_BYTES:
-            raise MalformedError("a reason phrase is too long")
-
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head is not None:
             return  # a trailer
         if len(name) + len(value) > MOST_FIELD_BYTES or len(self._fields) == MOST_FIELDS:
             raise MalformedError("a head is too large")
-        text = _text(value.rstrip(b" \t"))
-        # The parser takes a space behind names that it acts on itself; here and further down they would go unknown.
-        if b" " in name or (not text.isprintable() and _CONTROL.search(text)):
-            raise MalformedError("a header holds what does not belong there")
-        self._fields.append((_text(name), text))
+        self._fields.append((_text(name), _text(value.rstrip(b" \t"))))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -148,7 +133,6 @@ class Message:
             return
         status = parser.get_status_code()
         fields, self._fields = self._fields, []
-        reason, self._reason = self._reason, b""
         if status < 100 or status == _SWITCHING:
             raise MalformedError("no answer has this status, or none that was asked for")
         if status < 200:
@@ -157,7 +141,7 @@ class Message:
         codings = headers.getall(hdrs.TRANSFER_ENCODING, ())
         if codings and ", ".join(codings).lower() not in _CODINGS:
             raise MalformedError("a transfer coding that was not asked for")
-        self.head = Head(status, _text(reason), CIMultiDictProxy(headers))
+        self.head = Head(status, CIMultiDictProxy(headers))
         self.reusable = parser.should_keep_alive()
         self._for_nothing = 0
         if self._bodiless or status in _NO_BODY:

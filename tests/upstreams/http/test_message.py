@@ -167,10 +167,10 @@ def test_offering_an_upgrade_is_no_upgrade() -> None:
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
         OK + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
         OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n",
+        OK + b"X: a\r\n b\r\n\r\n",
         *(OK + b"X: a%cb\r\n\r\n" % control for control in (0x00, 0x01, 0x1F, 0x7F)),
         OK + b"X: " + b"a" * MOST_FIELD_BYTES + b"\r\n\r\n",
         OK + b"".join(b"X: %d\r\n" % number for number in range(MOST_FIELDS + 1)) + b"\r\n",
-        b"HTTP/1.1 200 " + b"a" * (MOST_FIELD_BYTES + 1) + b"\r\n\r\n",
     ],
 )
 def test_malformed(data: bytes) -> None:
@@ -180,6 +180,7 @@ def test_malformed(data: bytes) -> None:
 
 
 ENDLESS = {
+    "a reason": (b"HTTP/1.1 200 ", b"a" * 1000),
     "a header": (OK + b"X: ", b"a" * 1000),
     "heads": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 40),
     "an extension of a chunk": (OK + b"Transfer-Encoding: chunked\r\n\r\n5;", b"a" * 1000),
@@ -193,6 +194,23 @@ def test_what_comes_to_nothing_comes_to_an_end(name: str) -> None:
     got = read(begins, *[goes_on] * (MOST_BYTES_FOR_NOTHING // len(goes_on) + 1))
     assert (got.error, got.whole) == (MalformedError, False)
     assert read(begins, *[goes_on] * (MOST_BYTES_FOR_NOTHING // len(goes_on) - 1)).error is None
+
+
+def test_a_head_and_a_piece_of_the_body_begin_the_count_anew() -> None:
+    nothing = b"a" * (MOST_BYTES_FOR_NOTHING * 3 // 4)
+    fields = b"".join(b"X: %b\r\n" % nothing[: MOST_FIELD_BYTES - 1] for _ in range(6))
+    chunks = b"5;" + nothing + b"\r\nhello\r\n"
+    got = read(OK + b"Transfer-Encoding: chunked\r\n" + fields + b"\r\n", *[chunks[:-9], chunks[-9:]] * 3, b"0\r\n\r\n")
+    assert (got.body, got.whole, got.error) == (b"hello" * 3, True, None)
+
+
+def test_the_media_type() -> None:
+    message = Message("GET")
+    message.feed(OK + b"Content-Type: Text/Event-Stream ; charset=utf-8\r\n\r\n")
+    assert message.head is not None and message.head.content_type == "text/event-stream"
+    message = Message("GET")
+    message.feed(OK + b"\r\n")
+    assert message.head is not None and message.head.content_type == ""
 
 
 def test_the_largest_head_that_is_taken() -> None:
