@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from aiohttp import hdrs
 from yarl import URL
@@ -21,11 +20,12 @@ from nproxy.upstreams.event_stream import EventStream, Take
 from nproxy.upstreams.failures import FOREIGN, after_the_head, before_the_head, malformed, oversize, timed_out
 from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
-from nproxy.upstreams.http.errors import ConnectTimeoutError
+from nproxy.upstreams.http.errors import ConnectTimeoutError, LateError
 from nproxy.upstreams.http.message import Head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_after import retry_after
+from nproxy.upstreams.watchdog import Watchdog
 
 MAX_BODY = 128 << 20
 """Bytes of a JSON answer of one choice: 60,000 tokens, each with the 20 likeliest and their log probabilities."""
@@ -92,21 +92,24 @@ class Client:
 
         body: its parts, none for no body.
         """
-        waiting = asyncio.timeout_at(deadline if deadline < inf else None)
+        connect_seconds = self._timeouts.connect
         reply: Reply | None = None
         try:
-            async with waiting:
-                reply = await self._connections.send(replica, method, url, headers, body, self._timeouts.connect)
+            reply = await self._connections.send(replica, method, url, headers, body, connect_seconds, deadline)
+            with Watchdog(reply.close) as watchdog:
+                watchdog.watch(deadline)
                 await reply.begun()
         except asyncio.CancelledError:
             if reply is not None:
                 reply.close()
             raise
+        except LateError:
+            return TimeoutError()
         except FOREIGN as error:
             if reply is not None:
+                if watchdog.expired:
+                    return TimeoutError()
                 reply.close()
-            if waiting.expired():
-                return TimeoutError()
             reused = reply is not None and reply.reused
             failure = before_the_head(error, reused=reused, upstream=self._name)
             if not failure.ours and (failure.kind is FailureKind.CONNECT or isinstance(error, ConnectTimeoutError)):
@@ -151,9 +154,10 @@ class Client:
         began = LegBegan(leg, sse=False)
         parts: list[bytes] = []
         size = 0
-        waiting = asyncio.timeout_at(deadline.at if deadline.at < inf else None)
+        watchdog = Watchdog(reply.close)
         try:
-            async with waiting:
+            with watchdog:
+                watchdog.watch(deadline.at)
                 while data := await reply.read():
                     parts.append(data)
                     size += len(data)
@@ -161,7 +165,7 @@ class Client:
                         why = f"The upstream's answer is larger than {limit} bytes; a stream has no such limit."
                         return [began, LegFailed(leg, oversize(why))]
         except FOREIGN as error:
-            failure = timed_out(deadline.which) if waiting.expired() else after_the_head(error)
+            failure = timed_out(deadline.which) if watchdog.expired else after_the_head(error)
             return [began, LegFailed(leg, failure)]
         return [began, LegBody(leg, b"".join(parts)), LegEnded(leg)]
 

@@ -315,7 +315,7 @@ _LIMITS = [
         "drain(gateway.app, gateway.app.config.listen.drain_seconds, hurry)",
         "drain(gateway.app, 1e9)",
     ),
-    ("N1", UPSTREAMS + "client.py", "url, headers, body, self._timeouts.connect)", "url, headers, body, None)"),
+    ("N1", UPSTREAMS + "client.py", "connect_seconds = self._timeouts.connect", "connect_seconds = None"),
     ("N1", UPSTREAMS + "event_stream.py", "return None  # half an", "return self._watchdog.watch(inf)  # half an"),
     ("N1", UPSTREAMS + "event_stream.py", "= self._clock() + self._idle, ", "= inf, "),
     ("N1", UPSTREAMS + "event_stream.py", "watchdog.watch(at)", "watchdog.watch(min(at, self._watchdog._deadline))"),

@@ -273,7 +273,15 @@ async def test_an_event_of_600_kib_passes(caller: Caller) -> None:
 # N1: each time of its own
 
 
-async def test_N1_connect(caller: Caller) -> None:
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ({"connect": 0.1, "first_event": None, "total": None}, "The upstream 'u' could not be reached in time."),
+        ({"connect": 5.0, "first_event": 0.1}, "The upstream's answer did not begin in time."),
+        ({"connect": None, "first_event": None, "total": 0.1}, "The upstream's answer was not complete in time."),
+    ],
+)
+async def test_N1_connect(caller: Caller, times: dict[str, float | None], told: str) -> None:
     """A listener whose backlog is full answers no SYN."""
     with socket.socket() as listener, socket.socket() as filler:
         listener.bind(("127.0.0.1", 0))
@@ -284,11 +292,10 @@ async def test_N1_connect(caller: Caller) -> None:
         extra.connect_ex(listener.getsockname())
         try:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-            failure = await caller.failure(url, connect=0.1, first_event=None, total=None)
+            failure = await caller.failure(url, **times)
         finally:
             extra.close()
-    assert failure.kind is FailureKind.TIMEOUT
-    assert failure.message == "The upstream 'u' could not be reached in time."
+    assert (failure.kind, failure.message) == (FailureKind.TIMEOUT, told)
 
 
 async def test_N1_first_event_before_the_head(caller: Caller) -> None:

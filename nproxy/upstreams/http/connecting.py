@@ -15,7 +15,7 @@ from pathlib import Path
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from nproxy.upstreams.http.connection import Connection
-from nproxy.upstreams.http.errors import ConnectError, ConnectTimeoutError
+from nproxy.upstreams.http.errors import ConnectError, ConnectTimeoutError, LateError
 
 NAME_SECONDS = 10.0
 """How long the addresses of a name are taken for known."""
@@ -51,16 +51,21 @@ class Connector:
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Known] = {}
 
-    async def connect(self, connection: Connection, place: Place, seconds: float | None) -> None:
-        """Open a connection within so many seconds. Raises ConnectError, ConnectTimeoutError."""
+    async def connect(self, connection: Connection, place: Place, seconds: float | None, deadline: float) -> None:
+        """Open a connection within so many seconds, and before `deadline`, in the loop's time.
+
+        Raises ConnectError, ConnectTimeoutError, LateError.
+        """
+        own = inf if seconds is None else asyncio.get_running_loop().time() + seconds
+        soonest = min(own, deadline)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with asyncio.timeout_at(soonest if soonest < inf else None) as limit:
                 await self._connect(connection, place)
         except BaseException as error:
             connection.abort()
             match error:
                 case TimeoutError() if limit.expired():
-                    raise ConnectTimeoutError from error
+                    raise ConnectTimeoutError if own <= deadline else LateError from error
                 case socket.gaierror():
                     raise ConnectError("name", error) from error
                 case ssl.SSLError() | ssl.CertificateError():

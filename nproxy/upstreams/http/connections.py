@@ -6,6 +6,7 @@ import asyncio
 import select
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
 
 from yarl import URL
 
@@ -42,11 +43,12 @@ class Connections:
         headers: Mapping[str, str],
         body: Sequence[bytes] | Upload,
         connect_seconds: float | None,
+        deadline: float = inf,
     ) -> Reply:
         """Send a request, on a connection that is there or on a new one; the answer is to be waited for, and closed.
 
-        body: its parts, none where there is none. Raises HTTPError where there is no connection, ValueError for
-        a header that cannot be sent.
+        body: its parts, none where there is none. deadline: when there must be a connection, in the loop's time.
+        Raises HTTPError where there is none, ValueError for a header that cannot be sent.
         """
         size = body.size if isinstance(body, Upload) else sum(map(len, body))
         head = request_head(method, url, replica.addressed(headers), size, via=self.pseudonym.entry)
@@ -57,7 +59,7 @@ class Connections:
             connection = Connection(partial(self._put, key), self.open.discard)
             self.open.add(connection)
             try:
-                await self._connector.connect(connection, _place(replica, url), connect_seconds)
+                await self._connector.connect(connection, _place(replica, url), connect_seconds, deadline)
             except BaseException:
                 self.open.discard(connection)
                 raise

@@ -25,6 +25,10 @@ class ConnectTimeoutError(HTTPError):
     """No connection came about in time."""
 
 
+class LateError(HTTPError):
+    """The call's own time was over before there was a connection."""
+
+
 class DisconnectedError(HTTPError):
     """The other side closed the connection, in order, before an answer's head was whole."""
 

@@ -275,9 +275,24 @@ async def test_an_idle_connection_that_is_too_old_is_not_used(http: Http, monkey
     handle, counts = answering(OK)
     async with raw_server(handle) as url:
         await http.ask(url)
+        (old,) = http.connections.open
         monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 0.0)
         await http.ask(url)
         assert counts == [1, 1]
+        await until(lambda: old not in http.connections.open)
+
+
+async def test_the_connection_used_last_is_used_next(http: Http) -> None:
+    """So that what a burst needed beside it is left alone, and closed."""
+    handle, counts = answering(OK)
+    async with raw_server(handle) as url:
+        first, second = [await http.send(url) for _ in range(2)]
+        for reply in (second, first):
+            await reply.begun()
+            await rest(reply)
+        for _ in range(3):
+            await http.ask(url)
+        assert counts == [4, 1]
 
 
 async def test_each_replica_has_connections_of_its_own(http: Http) -> None:
