@@ -18,7 +18,6 @@ MOST_BYTES_FOR_NOTHING = 64 << 10
 chunks, trailers."""
 
 _SWITCHING = 101
-_NO_BODY = frozenset({204, 304})
 _CODINGS = frozenset({"chunked", "identity"})
 """Of a transfer, those that are taken: others must be asked for (RFC 9112, section 7.4)."""
 
@@ -144,7 +143,7 @@ class Message:
         self.head = Head(status, CIMultiDictProxy(headers))
         self.reusable = parser.should_keep_alive()
         self._for_nothing = 0
-        if self._bodiless or status in _NO_BODY:
+        if self._bodiless:
             self.complete = True
 
     def on_body(self, data: bytes) -> None:

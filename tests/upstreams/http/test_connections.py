@@ -284,12 +284,27 @@ async def test_an_idle_connection_that_is_too_old_is_not_used(http: Http, monkey
 
 async def test_the_connection_used_last_is_used_next(http: Http) -> None:
     """So that what a burst needed beside it is left alone, and closed."""
-    handle, counts = answering(OK)
+    counts: list[int] = []
+    go = [asyncio.Event(), asyncio.Event()]
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(counts)
+        counts.append(0)
+        while True:
+            await head_of(reader)
+            counts[number] += 1
+            await go[number].wait()
+            writer.write(OK)
+
     async with raw_server(handle) as url:
-        first, second = [await http.send(url) for _ in range(2)]
-        for reply in (second, first):
-            await reply.begun()
-            await rest(reply)
+        replies = []
+        for _ in go:
+            replies.append(await http.send(url))
+            await until(lambda: sum(counts) == len(replies))
+        for number in (1, 0):
+            go[number].set()
+            await replies[number].begun()
+            await rest(replies[number])
         for _ in range(3):
             await http.ask(url)
         assert counts == [4, 1]
@@ -312,6 +327,8 @@ async def test_given_back_after_the_end(http: Http) -> None:
         await http.connections.close()
         with pytest.raises(LostError):
             await reply.begun()
+        await http.ask(url)
+        await until(lambda: not http.connections.open)
 
 
 # How it fails
