@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, assert_never
 
 from nproxy.choices.capability import Capability
@@ -32,6 +33,15 @@ class _Learned:
     until: float
 
 
+@dataclass(slots=True)
+class _Made:
+    """A snapshot for a model, which holds until a lesson is forgotten or another is learned, or replicas come or go."""
+
+    capability: Capability
+    replicas: int
+    until: float
+
+
 class Capabilities:
     """One upstream's abilities, per model. `snapshot` is what a plan is made from; `learn` takes what an answer taught.
 
@@ -48,6 +58,7 @@ class Capabilities:
         self._seed = upstream.seed
         self._clock = clock
         self._learned: dict[tuple[str, str], _Learned] = {}
+        self._made: dict[tuple[str, str | None], _Made] = {}
         self._configured = () if upstream.models == "auto" else tuple(upstream.models)
         self._parallel = None if upstream.parallel == "auto" else upstream.parallel
         self._spread = not upstream.prefix_cache
@@ -63,6 +74,17 @@ class Capabilities:
 
     def snapshot(self, model: str, upstream_model: str | None) -> Capability:
         """The abilities for `model` as of now; `upstream_model` is the upstream's own name where it differs."""
+        replicas, now = self._replicas(), self._clock()
+        known = self._made.get((model, upstream_model))
+        if known is None or known.replicas != replicas or known.until <= now:
+            made = self._as_of_now(model, upstream_model)
+            until = min((one.until for (of, _), one in self._learned.items() if of == model), default=inf)
+            if len(self._made) >= MOST_LESSONS:
+                self._made.clear()
+            known = self._made[model, upstream_model] = _Made(made, replicas, until)
+        return known.capability
+
+    def _as_of_now(self, model: str, upstream_model: str | None) -> Capability:
         width, untested, seen = self._base.native_width, False, None
         if self._n == "auto":
             known = self._width(model)
@@ -95,6 +117,7 @@ class Capabilities:
             case Lacks(what="logprobs" as what):
                 return self._keep(model, what, min(self._sights(model) + 1, SIGHTS))
             case Scores():
+                self._made.clear()
                 return self._learned.pop((model, "logprobs"), None) is not None
             case FieldRefused(field=what) | Lacks(what=what):
                 return self._keep(model, what)
@@ -156,6 +179,7 @@ class Capabilities:
     def _keep(self, model: str, name: str, what: Width | Verdict | int | None = None) -> bool:
         """Gives whether something else, or nothing, was known."""
         known = self._recall(model, name)
+        self._made.clear()
         self._learned.pop((model, name), None)
         while len(self._learned) >= MOST_LESSONS:
             del self._learned[next(iter(self._learned))]  # the oldest: clients may make up names of models

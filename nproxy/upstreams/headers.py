@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 
 from multidict import CIMultiDict
 from pydantic import SecretStr
@@ -32,15 +33,15 @@ ApiKey = str | SecretStr
 """`passthrough`, `none`, or the key to send."""
 
 
-def upward(headers: Mapping[str, str], api_key: ApiKey, drop: Iterable[str] = (), caller: str = "") -> CIMultiDict[str]:
+def upward(
+    headers: Mapping[str, str], api_key: ApiKey, drop: tuple[str, ...] = (), caller: str = ""
+) -> CIMultiDict[str]:
     """The client's headers as an upstream may see them, with the credentials that `api_key` says.
 
     headers: a multidict's items, repeated names included. drop: further lower-case names to leave out. caller: whose
     request it is, for nproxy's own engine, which tells clients apart by their keys and is not shown those of `auth`.
     """
-    never = _NEVER_UP | _named_in_connection(headers) | set(drop)
-    if api_key != "passthrough":
-        never |= CREDENTIALS
+    never = _and_named(_never_up(drop, credentials=api_key == "passthrough"), headers)
     kept = CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in never)
     if isinstance(api_key, SecretStr):
         kept["Authorization"] = f"Bearer {api_key.get_secret_value()}"
@@ -49,9 +50,15 @@ def upward(headers: Mapping[str, str], api_key: ApiKey, drop: Iterable[str] = ()
     return kept
 
 
+@lru_cache(8)  # a few calls' own names
+def _never_up(drop: tuple[str, ...], *, credentials: bool) -> frozenset[str]:
+    never = _NEVER_UP | frozenset(drop)
+    return never if credentials else never | CREDENTIALS
+
+
 def downward(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """An upstream's response headers as the client may see them; which pages may read it is nproxy's to say."""
-    never = _NEVER_DOWN | _named_in_connection(headers)
+    never = _and_named(_NEVER_DOWN, headers)
     return CIMultiDict(
         (name, value)
         for name, value in headers.items()
@@ -59,8 +66,9 @@ def downward(headers: Mapping[str, str]) -> CIMultiDict[str]:
     )
 
 
-def _named_in_connection(headers: Mapping[str, str]) -> frozenset[str]:
+def _and_named(never: frozenset[str], headers: Mapping[str, str]) -> frozenset[str]:
+    """With those that the headers themselves say are for this connection only."""
     if "Connection" not in headers:
-        return frozenset()
+        return never
     values = (value for name, value in headers.items() if name.lower() == "connection")
-    return frozenset(token.strip().lower() for value in values for token in value.split(","))
+    return never.union(token.strip().lower() for value in values for token in value.split(","))

@@ -354,10 +354,10 @@ _LIMITS = [
 ]
 
 _HEADERS = [
-    ("O1", UPSTREAMS + "headers.py", 'if api_key != "passthrough":', "if False:"),
+    ("O1", UPSTREAMS + "headers.py", 'credentials=api_key == "passthrough"', "credentials=True"),
     ("O2", GATEWAY + "request_id.py", "return usable(given) or", "return given or"),
     ("O2", GATEWAY + "request_id.py", 'f"{id}-{offset}-r{attempt}"', 'f"{id}-{offset}"'),
-    ("O3", UPSTREAMS + "headers.py", "_NEVER_UP | _named_in_connection(headers) | set(drop)", "_NEVER_UP | set(drop)"),
+    ("O3", UPSTREAMS + "headers.py", "not in headers:", "not in () or headers:"),
     ("O4", UPSTREAMS + "headers.py", '{"host", "content-length", "expect", "cookie"}', '{"content-length", "cookie"}'),
     ("O5", OPENAI + "encoding.py", "self._inflate = zlib.decompressobj(window)", "return"),
     ("O8", GATEWAY + "legs.py", 'f"{self._idempotency_key}-{offset}"', "self._idempotency_key"),

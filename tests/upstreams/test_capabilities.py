@@ -80,6 +80,23 @@ def test_parallel_is_per_replica() -> None:
     assert capabilities().snapshot("m", None).parallel is None
 
 
+def test_parallel_follows_replicas_that_come_and_go() -> None:
+    count = 2
+    known = Capabilities(
+        Upstream.model_validate({"name": "u", "replicas": ["http://a/v1"], "parallel": 2}), lambda: count
+    )
+    assert known.snapshot("m", None).parallel == 4
+    count = 3
+    assert known.snapshot("m", None).parallel == 6
+
+
+def test_snapshots_that_were_made_do_not_pile_up() -> None:
+    known = capabilities()
+    for number in range(MOST_LESSONS + 10):
+        known.snapshot(f"m{number}", None)
+    assert len(known._made) <= MOST_LESSONS
+
+
 def test_R4_usage_of_whole_answers_is_believed_unless_configured_otherwise() -> None:
     assert not capabilities(prompts="one").snapshot("m", None).prompt_lists
     assert capabilities().snapshot("m", None).prompt_lists
@@ -155,6 +172,8 @@ def test_J12_one_answer_without_log_probabilities_is_odd_and_two_in_a_row_are_no
     known.learn("m", Lacks("logprobs"))
     known.learn("m", Lacks("logprobs"))
     assert not known.snapshot("m", None).logprobs and known.known() == {"m": {"logprobs": False}}
+    known.learn("m", Scores())
+    assert known.snapshot("m", None).logprobs and known.known() == {}
 
 
 def test_Q6_a_width_that_has_worked_is_asked_for_again_before_it_is_given_up() -> None:
