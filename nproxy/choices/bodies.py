@@ -12,7 +12,9 @@ from nproxy.openai.jsonvalue import JSON
 def in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
     """Number the choices of a whole answer by their place, where their indices are no numbering of all of them."""
     count = len(answer.choices)
-    if count < promised or {said.index for said in answer.choices} == set(range(count)):
+    if count < promised or (count == 1 and answer.choices[0].index == 0):
+        return answer
+    if {said.index for said in answer.choices} == set(range(count)):
         return answer
     return replace(answer, choices=tuple(replace(said, index=place) for place, said in enumerate(answer.choices)))
 

@@ -116,23 +116,22 @@ class Conduct:
         for event in events:
             if self._over:
                 break
-            match event:
-                case LegChunk():
-                    self._chunk(event)
-                case LegEnded():
-                    if run := self._roster.called.get(event.leg):
-                        self._ended(run, beside=event.beside)
-                case LegFailed():
-                    if run := self._roster.called.get(event.leg):
-                        self._failed(run, event.failure)
-                case LegBody():
-                    self._body(event)
-                case LegBegan():
-                    pass  # an answer's head promises nothing
-                case TimerFired():
-                    self._timer(event.name)
-                case _:
-                    assert_never(event)
+            if isinstance(event, LegChunk):  # a match takes twice as long
+                self._chunk(event)
+            elif isinstance(event, LegBegan):
+                pass  # an answer's head promises nothing
+            elif isinstance(event, LegBody):
+                self._body(event)
+            elif isinstance(event, LegEnded):
+                if run := self._roster.called.get(event.leg):
+                    self._ended(run, beside=event.beside)
+            elif isinstance(event, LegFailed):
+                if run := self._roster.called.get(event.leg):
+                    self._failed(run, event.failure)
+            elif isinstance(event, TimerFired):
+                self._timer(event.name)
+            else:
+                assert_never(event)
         if self._said_all:
             self._drain()
         return self._decided()
@@ -274,10 +273,12 @@ class Conduct:
                 self._roster.changed = False
             if (emit := self._outlet.flush()) is not None:
                 self._commands.append(emit)
-            for notes in (self._merge.notes, self._recovery.notes):
-                if notes:
-                    self._commands += notes
-                    notes.clear()
+            if self._merge.notes:
+                self._commands += self._merge.notes
+                self._merge.notes.clear()
+            if self._recovery.notes:
+                self._commands += self._recovery.notes
+                self._recovery.notes.clear()
             if self._outcome is not None:
                 self._commands += (self._merge.spent(), Finish(self._outcome))
                 self._over = True
@@ -363,6 +364,8 @@ class Conduct:
 
     def _finish(self, outcome: str) -> None:
         self._outcome = outcome
+        if not self._roster.called:
+            return
         for run in self._roster.callers():
             self._roster.move(run, Signal.CANCEL)
             self._commands.append(CancelLeg(run.leg.number))

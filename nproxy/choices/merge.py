@@ -239,7 +239,8 @@ class Merge:
     def _finish(self, choice: Choice, reason: str | None) -> None:
         choice.finished = True
         choice.finish_reason = reason
-        self.notes += [ChoiceFinished(index, reason or "none") for index in self._shown_as(choice)]
+        for index in self._shown_as(choice):
+            self.notes.append(ChoiceFinished(index, reason or "none"))
 
     def _note_fingerprint(self, strand: Strand, fingerprint: str, *, said: bool) -> None:
         """Keep the leg's fingerprint; in a stream the first that a choice says stands on all frames from then on."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
@@ -20,8 +19,7 @@ Greedy = Literal["accept", "reject", "dedupe"]
 NO_LOGPROBS = "best_of needs log probabilities to choose by, and this model's server gives none."
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """The legs of one request, in index order; `mode` is what the client reads in `x-nproxy-mode`.
 
     n: choices per prompt that the legs bring: the client's n, its best_of, or 1 where equal choices are computed once.

@@ -72,7 +72,9 @@ class Recovery:
         """
         if run.resumed:
             self._resumed(run, "ok")
-        lessons: list[Command] = [Learn(lesson) for lesson in self._learning.succeeded(run.leg)]
+        lessons: list[Command] = []
+        if learned := self._learning.succeeded(run.leg):
+            lessons += map(Learn, learned)
         if streamed:
             lessons += _learn(self._interruptions.came_to_its_end(run))
         return lessons

@@ -42,12 +42,15 @@ class Tally:
         """The tokens that the client is told, by `told`, and those that all calls computed as far as they told."""
         each, (merged, _) = self._settled or self._together()
         client = None if merged is None else told(merged)
-        computed = [usage for _, usage in (*self._cut, *[leg for _, leg in each]) if usage is not None]
+        prompt = completion = calls = 0
+        for _, usage in (*self._cut, *[leg for _, leg in each]):
+            if usage is not None:
+                prompt, completion, calls = prompt + usage.prompt, completion + usage.completion, calls + 1
         return Spent(
             client.prompt if client else None,
             client.completion if client else None,
-            sum([usage.prompt for usage in computed]) if computed else None,
-            sum([usage.completion for usage in computed]) if computed else None,
+            prompt if calls else None,
+            completion if calls else None,
             saved(each),
         )
 

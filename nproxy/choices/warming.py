@@ -19,7 +19,10 @@ class Warming:
     def __init__(self, legs: Sequence[Leg]) -> None:
         self.waiting: dict[int, list[int]] = {}
         self.held: frozenset[int] = frozenset()
-        warm = {leg.prompt: leg.number for leg in legs if leg.warms}
+        warm = {}
+        for leg in legs:
+            if leg.warms:
+                warm[leg.prompt] = leg.number
         if not warm:
             return
         for leg in legs:

@@ -22,6 +22,7 @@ times its size for empty arrays; a prompt of a million token ids and a chat of 1
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _BLANKS = frozenset(" \t\n\r")
 _USUAL_KEY = re.compile(r'[ \t\n\r]*+"([^"\\\x00-\x1f]{0,64}+)"[ \t\n\r]*+:[ \t\n\r]*+')  # short, without escapes
+_BACKSLASH = ord("\\")  # a number is found faster than a piece of one byte
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
@@ -79,7 +80,7 @@ class Body:
             raise _refused(f"{error.msg} (character {error.pos})") from None
         except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
             raise _refused("it holds a number that is too large or not a number") from None
-        if b"\\" in raw and (b"\\ud" in unescaped or b"\\uD" in unescaped):
+        if _BACKSLASH in raw and (b"\\ud" in unescaped or b"\\uD" in unescaped):
             _refuse_lone_surrogates(unescaped)
         if not text.isascii():
             members = _byte_spans(text, members)
@@ -112,7 +113,7 @@ def _refused(why: str) -> ApiError:
 
 def _without_escaped_quotes(raw: bytes) -> bytes:
     """The same text with all quotes and backslashes that are escaped made dots: every quote left bounds a string."""
-    return raw.replace(b"\\\\", b"..").replace(b'\\"', b"..") if b"\\" in raw else raw
+    return raw.replace(b"\\\\", b"..").replace(b'\\"', b"..") if _BACKSLASH in raw else raw
 
 
 def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:

@@ -99,8 +99,9 @@ def parse_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
     if (error := _in_band_error(value)) is not None:
         return error
     answer = _chunk(value, value.get("choices"), dialect, "message")
-    if any(choice.finish_reason is None and not any(choice.delta.values()) for choice in answer.choices):
-        raise MalformedChunk("a choice is empty and has no finish_reason")
+    for choice in answer.choices:
+        if choice.finish_reason is None and not any(choice.delta.values()):
+            raise MalformedChunk("a choice is empty and has no finish_reason")
     return answer
 
 

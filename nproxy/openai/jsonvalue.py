@@ -18,6 +18,7 @@ MAX_DEPTH = 200
 _ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
 
+_BACKSLASH = ord("\\")
 _LONE = re.compile("[\ud800-\udfff]")
 
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
@@ -57,7 +58,7 @@ def nested_deeper(data: bytes, limit: int) -> bool:
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
-    if b"\\" in data:
+    if _BACKSLASH in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # escaped quotes end no string
     shape = data.translate(_BRACKETS, _NOT_SHAPE)  # quotes and brackets alone are left
     shape = b"".join(shape.split(b'"')[::2])  # brackets outside of strings
@@ -78,7 +79,7 @@ def loads(data: bytes) -> Any:
     """
     if len(data) > 2 * MAX_DEPTH and nested_deeper(data, MAX_DEPTH):  # a level takes two brackets
         raise ValueError("nested too deeply")
-    if _LONG_NUMBER not in data.translate(_ONE_DIGIT):
+    if data.translate(_ONE_DIGIT).find(_LONG_NUMBER) < 0:
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -91,7 +92,7 @@ def loads(data: bytes) -> Any:
 
 def is_json(data: bytes) -> bool:
     """Say whether what `loads` takes is JSON to every other reader too: without NaN and Infinity."""
-    if b"NaN" not in data and b"Infinity" not in data:
+    if data.find(b"NaN") < 0 and data.find(b"Infinity") < 0:  # `in` takes twice as long
         return True
     try:
         EXACT.decode(data.decode("utf-8"))

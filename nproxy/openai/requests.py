@@ -216,19 +216,20 @@ def _widths(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> tuple[i
     if sent.n is not None and sent.n_cmpl is not None and sent.n != sent.n_cmpl:
         raise invalid_request("'n' and 'n_cmpl' are two names of one value, and they differ.", param="n")
     param = "n_cmpl" if sent.n is None and sent.n_cmpl is not None else "n"
-    width = sent.width
-    n = 1 if width is None else width
+    n, best_of = sent.width, sent.best_of
+    if n is None:
+        n = 1
     if n < 1:
         raise below(param, n, 1)
     if n > limits.max_n:
         raise above(param, n, limits.max_n)
     if prompts * n > limits.max_choices:
         raise _too_many_choices(param, n, prompts, limits)
-    if sent.best_of is not None:
-        _check_best_of(sent.best_of, n, prompts, bool(sent.stream), limits)
+    if best_of is not None:
+        _check_best_of(best_of, n, prompts, bool(sent.stream), limits)
     if sent.stream_options is not None and not sent.stream:
         raise invalid_request("'stream_options' needs 'stream' to be true.", param="stream_options")
-    drawn = n if sent.best_of is None else sent.best_of
+    drawn = n if best_of is None else best_of
     if drawn > 1:
         _check_several(body, param)
     return n, drawn

@@ -69,18 +69,17 @@ class Rewriter:
     def swap(self, data: bytes) -> bytes | None:
         """Give the client's frame, or None if this chunk must be parsed."""
         template = self._latest
-        if template is None or not (data.startswith(template.before) and data.endswith(template.behind)):
+        if template is None or data != template.before + (text := data[template.place]) + template.behind:
             template = self._find_template(data)
             if template is None:
                 return None
             self._latest = template
-        _, _, client_before, client_behind, place = template
-        text = data[place]
+            text = data[template.place]
         if not text or (_special(text) is not None and _verbatim(text) is None):
             return None
         if not text.isascii() and not _is_utf8(text):
             return None
-        return client_before + text + client_behind
+        return template.client_before + text + template.client_behind
 
     def _find_template(self, data: bytes) -> _Template | None:
         for marker in self._markers:

@@ -86,7 +86,7 @@ def parse_usage(value: JSON) -> Usage | None:
         completion,
         _details(value.get("prompt_tokens_details")),
         _details(value.get("completion_tokens_details")),
-        {key: told for key, told in value.items() if key not in _OWN},
+        {} if value.keys() <= _OWN else {key: told for key, told in value.items() if key not in _OWN},
     )
 
 
