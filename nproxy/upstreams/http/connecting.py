@@ -68,7 +68,7 @@ class Connector:
                     raise ConnectTimeoutError if own <= deadline else LateError from error
                 case socket.gaierror():
                     raise ConnectError("name", error) from error
-                case ssl.SSLError() | ssl.CertificateError():
+                case ssl.SSLError():
                     raise ConnectError("tls", error) from error
                 case OSError():
                     raise ConnectError("refused", error) from error
@@ -108,14 +108,16 @@ class Connector:
 
 
 def _literal(host: str, port: int) -> AddrInfoType | None:
-    """A host that is an address already."""
+    """A host that is an address already. Raises ValueError for one in a zone (`fe80::1%eth0`)."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return None
     if address.version == 4:
         return socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port)
-    return None if "%" in host else (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port, 0, 0))
+    if "%" in host:
+        raise ValueError("uvloop connects to no zone")
+    return socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port, 0, 0)
 
 
 @cache

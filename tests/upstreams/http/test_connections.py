@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -269,6 +270,7 @@ async def test_idle_connections_are_closed_after_a_while(http: Http, monkeypatch
         assert counts == [1, 1]
         await until(lambda: not http.connections.open)
     assert not http.connections._idle
+    assert http.connections._sweeping is None, "nothing is left to look at"
 
 
 async def test_an_idle_connection_that_is_too_old_is_not_used(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,6 +322,19 @@ async def test_each_replica_has_connections_of_its_own(http: Http) -> None:
         assert counts == [2, 2]
 
 
+async def test_each_socket_file_has_connections_of_its_own(http: Http, socket_path: Path) -> None:
+    """Though all of them are `localhost`."""
+    servers = []
+    for word in (b"one", b"two"):
+        handle, _ = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n" + word)
+        path = socket_path.with_name(word.decode())
+        servers.append(await asyncio.start_unix_server(handle, path))
+        for _ in range(2):
+            assert await http.ask(f"unix:{path}") == word
+    for server in servers:
+        server.close()
+
+
 async def test_given_back_after_the_end(http: Http) -> None:
     handle, _ = answering(OK)
     async with raw_server(handle) as url:
@@ -328,7 +343,7 @@ async def test_given_back_after_the_end(http: Http) -> None:
         with pytest.raises(LostError):
             await reply.begun()
         await http.ask(url)
-        await until(lambda: not http.connections.open)
+        assert not http.connections._idle
 
 
 # How it fails
@@ -390,6 +405,7 @@ async def test_where_nobody_is(http: Http, socket_path: Path) -> None:
         (nobody, "refused"),
         ("http://no-such-host.invalid/v1", "name"),
         (f"http://{'a' * 64}.test/v1", "address"),
+        ("http://[fe80::1%25lo]:80/v1", "address"),
     ):
         with pytest.raises(ConnectError) as caught:
             await http.send(replica_at(url) if url == nobody else Replica(base=url, socket=None, label="r"))
@@ -615,3 +631,30 @@ async def test_an_address_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for host in ("127.0.0.1", "::1"):
         ((*_, address),) = await connecting.Connector()._addresses(host, 80)
         assert address[:2] == (host, 80)
+
+
+async def test_an_address_that_refuses_or_says_nothing_is_not_waited_for(
+    http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, _ = answering(OK)
+    async with raw_server(handle) as url, contextlib.AsyncExitStack() as stack:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        # A listener whose backlog is full answers no SYN; nobody listens at the third address.
+        listener, filler, extra = (stack.enter_context(socket.socket()) for _ in range(3))
+        listener.bind(("127.0.0.2", port))
+        listener.listen(0)
+        filler.connect(listener.getsockname())
+        extra.setblocking(False)
+        extra.connect_ex(listener.getsockname())
+
+        loop = asyncio.get_running_loop()
+        lookup = loop.getaddrinfo
+
+        async def getaddrinfo(host: str, port: int, **hints: Any) -> Any:
+            if host != "fleet.test":
+                return await lookup(host, port, **hints)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (2, 3, 1)]
+
+        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+        async with asyncio.timeout(2):
+            assert await http.ask(Replica(base=f"http://fleet.test:{port}/v1", socket=None, label="r")) == b"ok"

@@ -58,8 +58,8 @@ async def serving(authority: trustme.CA, answer: Callable[[ssl.SSLSocket], objec
     await asyncio.to_thread(thread.join)
 
 
-async def send(connections: Connections, port: int, host: str = "localhost") -> Reply:
-    replica = Replica(base=f"https://{host}:{port}/v1", socket=None, label="r")
+async def send(connections: Connections, port: int, host: str = "localhost", *, authority: str | None = None) -> Reply:
+    replica = Replica(base=f"https://{host}:{port}/v1", socket=None, label="r", authority=authority)
     reply = await connections.send(replica, "POST", replica.url("/x"), CIMultiDict(), (), 5.0)
     await reply.begun()
     return reply
@@ -78,6 +78,38 @@ async def test_a_connection_is_used_again(connections: Connections, authority: t
             reply = await send(connections, port)
             assert (reply.reused, await reply.read(), await reply.read()) == (reused, b"ok", b"")
             reply.close()
+
+
+async def test_a_replica_that_is_named(connections: Connections, authority: trustme.CA) -> None:
+    """Where its URL holds an address, its certificate is for the name; and it is HTTP/1.1 that is spoken."""
+    spoken: list[str | None] = []
+
+    def answer(taken: ssl.SSLSocket) -> None:
+        spoken.extend((taken.selected_alpn_protocol(), taken.recv(1 << 16).decode()))
+        taken.sendall(OK)
+
+    async with serving(authority, answer) as port:
+        reply = await send(connections, port, "127.0.0.1", authority="localhost:1")
+        assert await reply.read() == b"ok"
+        reply.close()
+    assert spoken[0] is None
+    assert "Host: localhost:1\r\n" in str(spoken[1])
+
+
+def test_only_this_protocol_is_offered() -> None:
+    """A server that could speak another one would, where both are offered."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.set_alpn_protocols(["h2", "http/1.1"])
+    trustme.CA().issue_cert("localhost").configure_cert(server)
+    ways = [ssl.MemoryBIO() for _ in range(2)]
+    ends = [
+        connecting.trusted().wrap_bio(ways[0], ways[1], server_hostname="localhost"),
+        server.wrap_bio(ways[1], ways[0], server_side=True),
+    ]
+    for end in ends:
+        with suppress(ssl.SSLError):
+            end.do_handshake()
+    assert ends[1].selected_alpn_protocol() == "http/1.1"
 
 
 async def test_a_certificate_for_another_name(connections: Connections, authority: trustme.CA) -> None:
