@@ -8,7 +8,7 @@ the output is the one that Merge would write.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from nproxy.choices.leg import Leg
@@ -19,7 +19,7 @@ from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import event
+from nproxy.openai.wire import Wire, event
 
 _NULL_USAGE = b',"usage":null'
 
@@ -187,11 +187,14 @@ class Relay(Merge):
         """Use the upstream's own id, created and model for what must be written here."""
         self._named = True
         id, created, model = came.get("id"), came.get("created"), self._shown or came.get("model")
-        self._wire = replace(
-            self._wire,
-            id=id if isinstance(id, str) and id else self._wire.id,
-            created=created if isinstance(created, int) else self._wire.created,
-            model=model if isinstance(model, str) else self._wire.model,
+        wire = self._wire
+        self._wire = Wire(
+            wire.dialect,
+            id if isinstance(id, str) and id else wire.id,
+            created if isinstance(created, int) else wire.created,
+            model if isinstance(model, str) else wire.model,
+            wire.fingerprint,
+            wire.include_usage,
         )
 
     def _patch(self, data: bytes, came: dict[str, Any], wanted: dict[str, Any]) -> _Patch | None:

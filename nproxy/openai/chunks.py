@@ -44,12 +44,12 @@ class UpstreamChoice:
     @property
     def bare(self) -> bool:
         """Whether nothing but a role, empty values and nulls is in it: dropping it loses nothing."""
-        return (
-            self.finish_reason is None
-            and self.logprobs is None
-            and all(value in _EMPTY_VALUES for value in self.delta.values())
-            and all(value is None for value in self.extra.values())
-        )
+        if self.finish_reason is not None or self.logprobs is not None:
+            return False
+        for value in self.delta.values():
+            if value not in _EMPTY_VALUES:
+                return False
+        return not self.extra or all(value is None for value in self.extra.values())
 
 
 _EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
