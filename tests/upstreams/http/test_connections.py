@@ -197,7 +197,10 @@ async def test_a_connection_is_not_used_again(http: Http, answer: bytes) -> None
 
 
 @pytest.mark.parametrize("unasked", [b"", b"HTTP/1.1 408 Request Timeout\r\n\r\n"])
-async def test_a_connection_that_ended_while_it_was_idle(http: Http, unasked: bytes) -> None:
+async def test_a_connection_that_ended_while_it_was_idle(
+    http: Http, unasked: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "KEEPALIVE_SECONDS", 600.0)
     go, gone = asyncio.Event(), asyncio.Event()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -213,7 +216,8 @@ async def test_a_connection_that_ended_while_it_was_idle(http: Http, unasked: by
         await http.ask(url)
         assert len(http.connections.open) == 1
         go.set()
-        await gone.wait()
+        async with asyncio.timeout(5):
+            await gone.wait()
         await until(lambda: not http.connections.open)
         reply = await http.send(url)
         assert not reply.reused
