@@ -167,6 +167,17 @@ def test_a_repeated_key_takes_its_last_value_and_only_that_is_sent() -> None:
     assert bytes(Body.parse(b'{"n":1,"\\u006e":2,"a":0}').splice({"n": 3})) == b'{"a":0,"n":3}'
 
 
+@pytest.mark.parametrize("key", ["", "k", "k" * 64, "k" * 65, "k" * 5000, "é", r"a\nb", r"q\"", r"\u00e9" * 30])
+@pytest.mark.parametrize("blank", ["", " ", "\r\n\t"])
+def test_a_key_is_read_however_long_it_is_and_whatever_stands_around_it(key: str, blank: str) -> None:
+    text = blank.join(["", "{", '"a"', ":", "1", ",", f'"{key}"', ":", "[2]", ",", '"z"', ":", "3", "}", ""])
+    body = Body.parse(text.encode())
+    assert body.fields == json.loads(text)
+    name = json.loads(f'"{key}"')
+    assert json.loads(bytes(body.splice({}, [name]))) == {"a": 1, "z": 3}
+    assert json.loads(bytes(body.splice({}, ["a"]))) == {name: [2], "z": 3}
+
+
 def test_legs_that_touch_the_same_keys_share_one_head() -> None:
     body = Body.parse(json.dumps({"model": "m", "n": 128, "messages": ["x" * 100_000]}).encode())
     legs = [body.splice({"seed": seed}, ["n"]) for seed in range(128)]
