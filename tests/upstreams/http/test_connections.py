@@ -513,6 +513,28 @@ async def test_an_answer_before_the_body_is_sent(http: Http) -> None:
         again.close()
 
 
+@pytest.mark.parametrize("size", [9, None])
+async def test_an_answer_before_an_upload_is_over(http: Http, size: int | None) -> None:
+    """What would be sent next would be taken for the rest of it."""
+    handle, counts = answering(OK)
+    over = asyncio.Event()
+
+    async def source() -> AsyncIterator[bytes]:
+        yield b"half"
+        await over.wait()
+
+    async with raw_server(handle) as url:
+        upload = Upload(source(), size)
+        headers = CIMultiDict[str]() if size is None else CIMultiDict({"Content-Length": str(size)})
+        async with beside(upload.run()):
+            reply = await http.send(url, upload, headers=headers)
+            await reply.begun()
+            assert await rest(reply) == b"ok"
+            assert await http.ask(url) == b"ok"
+            over.set()
+        assert counts == [1, 1]
+
+
 async def test_an_answer_while_the_body_comes(http: Http) -> None:
     """Both go on side by side, as over a telephone."""
     more = asyncio.Queue[bytes]()
