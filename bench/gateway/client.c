@@ -11,7 +11,7 @@
  */
 #include "answer.h"
 
-#define MOST_CONNECTIONS 4096
+#define MOST_CONNECTIONS 8192
 #define MOST_TIMES (1 << 22)
 #define SILENCE (60 * SECOND)
 #define STAGGER (SECOND / 20) /* over which the first requests are spread */

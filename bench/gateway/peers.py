@@ -99,7 +99,7 @@ def _module(name: str, scene: Scene, *words: str | Path) -> Sequence[str | Path]
     return [sys.executable, "-P", "-m", name, *words]
 
 
-def _ours(scene: Scene, *words: str) -> Sequence[str | Path]:
+def ours(scene: Scene, *words: str) -> Sequence[str | Path]:
     return [sys.executable, "-m", "nproxy", "serve", "--config", scene.settings, *words]
 
 
@@ -175,10 +175,10 @@ PEERS: Mapping[str, Peer] = {
         ready="/health/liveliness",
         environment=partial(_path, "litellm", _LITELLM),
     ),
-    "nproxy with access log": Peer(installing.ours, _ours, "settings/nproxy.yaml", ready="/ready", n="own"),
+    "nproxy with access log": Peer(installing.ours, ours, "settings/nproxy.yaml", ready="/ready", n="own"),
     "nproxy": Peer(
         installing.ours,
-        lambda scene: _ours(scene, "--log-level", "warning"),
+        lambda scene: ours(scene, "--log-level", "warning"),
         "settings/nproxy.yaml",
         ready="/ready",
         n="own",
