@@ -123,7 +123,7 @@ class Recovery:
             return None
         retried = Retried(run.leg.number, failure.kind)
         if failure.kind is FailureKind.STALE and not run.stale:
-            run.stale = True  # nothing reached the upstream: this attempt costs nothing
+            run.stale = True  # its connection had ended before: this attempt costs nothing
             self._roster.again(run)
             return [retried]
         if not self._granted(run):

@@ -99,6 +99,8 @@ class Client:
             with Watchdog(reply.close) as watchdog:
                 watchdog.watch(deadline)
                 await reply.begun()
+            if watchdog.expired:  # in the very turn in which the head came
+                return TimeoutError()
         except asyncio.CancelledError:
             if reply is not None:
                 reply.close()
@@ -110,8 +112,10 @@ class Client:
                 if watchdog.expired:
                     return TimeoutError()
                 reply.close()
-            reused = reply is not None and reply.reused
-            failure = before_the_head(error, reused=reused, upstream=self._name)
+            stale = reply is not None and reply.stale
+            if stale:
+                self._connections.forget(replica)
+            failure = before_the_head(error, stale=stale, upstream=self._name)
             if not failure.ours and (failure.kind is FailureKind.CONNECT or isinstance(error, ConnectTimeoutError)):
                 replica.unreachable()
             return failure

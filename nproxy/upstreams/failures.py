@@ -36,10 +36,11 @@ _UNREACHED: dict[Unreached, str] = {
 }
 
 
-def before_the_head(error: Exception, *, reused: bool, upstream: str) -> Failure:
+def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
     """Translate what was raised before a response head came.
 
-    reused: the connection had served before. upstream: its name, which the client may know from x-nproxy-upstream.
+    stale: the connection had served before, and brought nothing now. upstream: its name, which the client may know from
+    x-nproxy-upstream.
     """
     who = f"The upstream '{upstream}'"
     match error:
@@ -53,7 +54,7 @@ def before_the_head(error: Exception, *, reused: bool, upstream: str) -> Failure
             return _connect(f"{who} {_UNREACHED[error.why]}.")
         case MalformedError() | ValueError():
             return malformed("The upstream's answer is not HTTP that can be read.")
-        case _ if reused:
+        case _ if stale:
             kind = FailureKind.STALE
         case _:
             kind = FailureKind.RESET

@@ -19,7 +19,7 @@ def settings(url: str, per_leg: int) -> dict[str, Any]:
     return {"upstreams": [{"name": "u", "replicas": [url], "models": ["m"], "retries": {"per_leg": per_leg}}]}
 
 
-async def test_one_kept_connection_that_was_closed_is_forgiven_and_no_two() -> None:
+async def test_kept_connections_that_were_closed_are_forgiven_together() -> None:
     heads, both = 0, asyncio.Event()
 
     async def serves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -37,7 +37,7 @@ async def test_one_kept_connection_that_was_closed_is_forgiven_and_no_two() -> N
     async with raw_server(serves) as url, gateway_for(settings(url, 0)) as gateway:
         kept = await asyncio.gather(gateway.post(*ASKED), gateway.post(*ASKED))
         assert [answer.status_code for answer in kept] == [200, 200]
-        assert (await gateway.post(*ASKED)).status_code == 502
+        assert (await gateway.post(*ASKED)).status_code == 200, "on a new one"
     assert heads == 4
 
 

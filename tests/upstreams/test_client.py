@@ -14,6 +14,7 @@ import pytest
 from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
 from nproxy.upstreams import client as client_module
 from nproxy.upstreams import event_stream
+from nproxy.upstreams.http import connection
 from tests.fakes.upstream import Behaviour, FakeUpstream, raw_server, words
 from tests.upstreams.conftest import Caller, datas, replica_at, whole
 
@@ -196,6 +197,55 @@ async def test_a_stale_socket_is_told_from_a_broken_one(caller: Caller) -> None:
         assert (await caller.events(upstream.url))[-1] == LegEnded(3)
         assert (await caller.failure(upstream.url)).kind is FailureKind.STALE
         assert upstream.connections == 1
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 200 OK\r\nContent-", b"HTTP/1.1 100 Continue\r\n\r\n"])
+async def test_a_socket_that_said_something_is_not_stale(caller: Caller, said: bytes) -> None:
+    """Who begins to answer has taken the request, which must not be sent again as if it had not been."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"} ")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await reader.readuntil(b"} ")
+        writer.write(said)
+
+    async with raw_server(handle) as url:
+        assert (await caller.events(url))[-1] == LegEnded(3)
+        assert (await caller.failure(url)).kind is FailureKind.RESET
+
+
+async def test_a_socket_that_ends_later_is_not_stale(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server has had the time to take the request."""
+    monkeypatch.setattr(connection, "STALE_SECONDS", 0.1)
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"} ")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await reader.readuntil(b"} ")
+        await asyncio.sleep(0.2)
+
+    async with raw_server(handle) as url:
+        assert (await caller.events(url))[-1] == LegEnded(3)
+        assert (await caller.failure(url)).kind is FailureKind.RESET
+
+
+async def test_where_one_was_stale_the_others_are_not_tried(caller: Caller) -> None:
+    both = asyncio.Barrier(2)
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"} ")
+        if both.n_waiting or not served:
+            served.append(1)
+            await both.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await reader.readuntil(b"} ")
+
+    served: list[int] = []
+    async with raw_server(handle) as url:
+        ends = await asyncio.gather(caller.events(url), caller.events(url))
+        assert [end[-1] for end in ends] == [LegEnded(3)] * 2
+        assert (await caller.failure(url)).kind is FailureKind.STALE
+        assert (await caller.events(url))[-1] == LegEnded(3)
 
 
 @pytest.mark.parametrize("end", ["reset", "cut"])

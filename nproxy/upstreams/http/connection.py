@@ -13,6 +13,9 @@ from nproxy.upstreams.http.sending import SLICE_BYTES, Upload, slices
 HIGH_WATER = 128 << 10
 """Bytes of an answer that nobody has taken, from which on its socket is not read."""
 
+STALE_SECONDS = 1.0
+"""By when a connection that the other side had closed has said so: far more than the way there and back."""
+
 Pour: TypeAlias = Callable[[bytes], asyncio.Future[None] | None]
 """Takes a segment of a body; gives what to wait for before the next one comes, None for nothing."""
 
@@ -144,7 +147,7 @@ class Connection(asyncio.Protocol):
 class Reply:
     """The answer to one call as it comes: `begun`, then `read` until nothing is left, or `pour`, then `close`.
 
-    reused: the connection had served before; only then may a call that got no answer be sent again freely.
+    reused: the connection had served before.
     """
 
     __slots__ = (
@@ -156,6 +159,7 @@ class Reply:
         "_pour",
         "_room",
         "_sending",
+        "_sent",
         "_waiter",
         "reused",
     )
@@ -170,6 +174,7 @@ class Reply:
         self._room: asyncio.Future[None] | None = None
         self._paused = False
         self._sending = sending
+        self._sent = asyncio.get_running_loop().time()
         self.reused = reused
 
     @property
@@ -179,6 +184,15 @@ class Reply:
         if head is None:
             raise RuntimeError("the answer has not begun")
         return head
+
+    @property
+    def stale(self) -> bool:
+        """Whether the connection had served before and now, at once, brought nothing: it had ended unsaid.
+
+        One that ends later may have carried the request, and who got it may have begun with it.
+        """
+        soon = asyncio.get_running_loop().time() - self._sent < STALE_SECONDS
+        return self.reused and soon and self._message.silent
 
     @property
     def at_end(self) -> bool:
@@ -196,10 +210,10 @@ class Reply:
         """What has come of the body since; waits where nothing has. Empty at its end. Raises HTTPError."""
         message = self._message
         while not message.waiting:
-            if message.complete:
-                return b""
             if self._error is not None:
                 raise self._error
+            if message.complete:
+                return b""
             await self._more()
         return self._taken()
 
@@ -274,6 +288,7 @@ class Reply:
         try:
             message.feed(data)
         except MalformedError as error:
+            self._flow()  # what came before it in the same segment
             self.fail(error)
             return
         if message.complete:

@@ -52,8 +52,7 @@ class Connections:
         """
         size = body.size if isinstance(body, Upload) else sum(map(len, body))
         head = request_head(method, url, replica.addressed(headers), size, via=self.pseudonym.entry)
-        # A replica whose name changes, with what its certificate must say, is another place.
-        key = (replica.socket, replica.base, replica.authority)
+        key = _key(replica)
         connection = self._take(key)
         if connection is None:
             connection = Connection(partial(self._put, key), self.open.discard)
@@ -64,6 +63,11 @@ class Connections:
                 self.open.discard(connection)
                 raise
         return connection.send(method, head, body)
+
+    def forget(self, replica: Replica) -> None:
+        """Close what is idle: one of them had ended unsaid, and what goes out next should not meet another one."""
+        for connection in self._idle.pop(_key(replica), ()):
+            connection.abort()
 
     async def close(self) -> None:
         """Close all connections, and those that are given back later."""
@@ -110,6 +114,11 @@ class Connections:
                     connection.abort()
         self._idle = kept
         self._sweeping = loop.call_later(KEEPALIVE_SECONDS / 4, self._sweep) if kept else None
+
+
+def _key(replica: Replica) -> object:
+    """A replica whose name changes, with what its certificate must say, is another place."""
+    return replica.socket, replica.base, replica.authority
 
 
 def _quiet(connection: Connection) -> bool:

@@ -68,6 +68,11 @@ class Message:
         self.reusable = False
         self.waiting = 0
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing at all has come."""
+        return self.head is None and not self._for_nothing
+
     def feed(self, data: bytes) -> None:
         """Take what has come. Raises MalformedError, after which there is no more to feed."""
         parser = self._parser

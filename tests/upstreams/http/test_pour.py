@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 
 from nproxy.upstreams.http.connection import HIGH_WATER, Pour, Reply
 from nproxy.upstreams.http.connections import Connections
-from nproxy.upstreams.http.errors import CutError, LostError
+from nproxy.upstreams.http.errors import CutError, LostError, MalformedError
 from nproxy.upstreams.via import Pseudonym
 from tests.fakes.upstream import raw_server
 from tests.upstreams.conftest import replica_at
@@ -193,6 +193,33 @@ async def test_closed_meanwhile() -> None:
         with pytest.raises(LostError):
             await pouring
         ended.set()
+
+
+async def test_what_came_before_a_fault_in_the_same_segment() -> None:
+    async def script(write: Write) -> None:
+        await write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await asyncio.sleep(0.05)
+        await write(b"2\r\nab\r\nno size\r\n")
+
+    got: list[bytes] = []
+    async with answered(script) as (reply, _):
+        with pytest.raises(MalformedError):
+            await poured(reply, got.append)
+    assert got == [b"ab"]
+
+
+async def test_closed_before_what_is_whole_was_read() -> None:
+    async def script(write: Write) -> None:
+        await write(HEAD % 4 + b"ab")
+        await asyncio.sleep(0.05)
+        await write(b"cd")
+
+    async with answered(script) as (reply, _):
+        assert await reply.read() == b"ab"
+        await asyncio.sleep(0.2)
+        reply.close()
+        with pytest.raises(LostError):
+            await reply.read()
 
 
 async def test_closed_before_what_is_whole_was_taken() -> None:
