@@ -114,11 +114,14 @@ def inside(logs: Path, *, name: str, packages: str | None, kind: Kind | None) ->
         yield Running(child.ask, child.pid, child.versions, f"bench/engine/inside/{name}.py, {kept}, in process")
 
 
+SIXTEEN: Kind = "BF16" if dtype() == "bfloat16" else "F16"
+"""What llama.cpp keeps weights in: a CPU that has to emulate bfloat16 is twenty times faster with F16."""
+
 PEERS: Mapping[str, Peer] = {
     "nproxy": Peer(whole, ours=True),
     "nproxy int8": Peer(partial(whole, settings={"quantization": "int8"}), ours=True),
     "nproxy's engine alone": Peer(alone, ours=True),
-    "llama.cpp BF16": Peer(partial(llama, kind="BF16")),
+    f"llama.cpp {SIXTEEN}": Peer(partial(llama, kind=SIXTEEN)),
     "llama.cpp Q8_0": Peer(partial(llama, kind="Q8_0")),
     "OpenVINO GenAI": Peer(partial(inside, name="openvino", packages="openvino-genai", kind="F16")),
     "vLLM": Peer(vllm_cpu),
