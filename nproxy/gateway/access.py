@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from nproxy.gateway.callers import ANYBODY
 from nproxy.gateway.content import as_text
 from nproxy.gateway.exchange import Exchange
-from nproxy.telemetry.logs import access
+from nproxy.telemetry.logs import access, access_record
 from nproxy.telemetry.tracing import Value
 
 LONGEST_PATH = 256
@@ -31,25 +32,25 @@ class Field:
 
 
 FIELDS = (
-    Field("request_id", "`x-request-id`: the client's, or one that was made.", lambda x: x.id),
-    Field("trace_id", "The trace it belongs to, if any.", lambda x: x.tracing.id),
-    Field("client", "The client's address, behind `listen.trusted_proxies`.", lambda x: x.client),
-    Field("caller", "The name of the key.", lambda x: x.caller.name),
-    Field("method", "The HTTP method.", lambda x: x.request.method),
+    Field("request_id", "`x-request-id`: the client's, or one that was made.", attrgetter("id")),
+    Field("trace_id", "The trace it belongs to, if any.", attrgetter("tracing.id")),
+    Field("client", "The client's address, behind `listen.trusted_proxies`.", attrgetter("client")),
+    Field("caller", "The name of the key.", attrgetter("caller.name")),
+    Field("method", "The HTTP method.", attrgetter("request.method")),
     Field(
         "path", "The path without its query, where the endpoint does not say it, of who was let in.", lambda x: _path(x)
     ),
-    Field("status", "The status that was sent; 499 where the client left before the end.", lambda x: x.code),
+    Field("status", "The status that was sent; 499 where the client left before the end.", attrgetter("code")),
     Field(
         "outcome",
         "`ok`, `partial`, `ended` by a shutdown, or the kind of failure that decided it.",
-        lambda x: x.outcome,
+        attrgetter("outcome"),
     ),
     Field("client_left", "true where the client left before the end of its answer.", lambda x: x.client_left or None),
-    Field("upstream", "The upstream that was asked last.", lambda x: x.upstream),
+    Field("upstream", "The upstream that was asked last.", attrgetter("upstream")),
     Field("replicas", "Where calls went, each once, in the order of the first calls.", lambda x: [*x.replicas]),
-    Field("model", "The model, as metrics name it: `other` where no configuration or list does.", lambda x: x.model),
-    Field("mode", "`x-nproxy-mode`: `relay`, `native` or `fanout`; or `passthrough`.", lambda x: x.mode),
+    Field("model", "The model, as metrics name it: `other` where no configuration or list does.", attrgetter("model")),
+    Field("mode", "`x-nproxy-mode`: `relay`, `native` or `fanout`; or `passthrough`.", attrgetter("mode")),
     Field("n", "Choices per prompt that were asked for.", lambda x: x.n or None),
     Field("choices", "Choices in all: n for each prompt.", lambda x: x.choices or None),
     Field(
@@ -61,15 +62,15 @@ FIELDS = (
         lambda x: x.attempts or None,
     ),
     Field("finish_reasons", "How many choices ended with which reason.", lambda x: _counted(x.finish_reasons)),
-    Field("prompt_tokens", "As the client is told, be it that it did not ask.", lambda x: x.prompt_tokens),
-    Field("completion_tokens", "The same of all choices together.", lambda x: x.completion_tokens),
+    Field("prompt_tokens", "As the client is told, be it that it did not ask.", attrgetter("prompt_tokens")),
+    Field("completion_tokens", "The same of all choices together.", attrgetter("completion_tokens")),
     Field("queue_seconds", "How long it waited to be let in.", lambda x: _rounded(x.queue_seconds)),
     Field(
         "first_token_seconds", "Until the first piece of a stream had come.", lambda x: _rounded(x.first_token_seconds)
     ),
     Field("seconds", "From its head to its end.", lambda x: _rounded(x.seconds)),
-    Field("bytes_in", "Bytes of its body that were read, as sent.", lambda x: x.request.content.total_bytes),
-    Field("bytes_out", "Bytes of the answer, its head with it.", lambda x: x.request.writer.output_size),
+    Field("bytes_in", "Bytes of its body that were read, as sent.", attrgetter("request.content.total_bytes")),
+    Field("bytes_out", "Bytes of the answer, its head with it.", attrgetter("request.writer.output_size")),
     Field("input", "The prompt; only with `telemetry.log_content`.", lambda x: x.content and x.content.input()),
     Field("output", "The answers; only with `telemetry.log_content`.", lambda x: x.content and x.content.output()),
 )
@@ -80,9 +81,7 @@ def tell(exchange: Exchange) -> None:
     """Write the line, at debug for probes and scrapes, which come day and night."""
     level = logging.DEBUG if exchange.introspection else logging.INFO
     if access.isEnabledFor(level):
-        # what Logger.log does, less the walk up the stack to where it was called, which nothing shows
-        told = {"fields": fields(exchange)}
-        access.handle(access.makeRecord(access.name, level, "", 0, "%s", (exchange.endpoint,), None, extra=told))
+        access.handle(access_record(level, exchange.endpoint, fields(exchange)))
 
 
 def fields(exchange: Exchange) -> dict[str, object]:

@@ -91,7 +91,8 @@ class App:
         self.drives: set[Drive] = set()
         self.inflight = 0
         self.metrics.inflight_requests.set_function(lambda: self.inflight)
-        self._unanswered: dict[Exchange, asyncio.Timeout] = {}
+        self._unanswered: dict[Exchange, asyncio.Task[object]] = {}  # which task answers
+        self._stopped: set[Exchange] = set()
         self._ended_by: ApiError | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -142,10 +143,11 @@ class App:
         driven = {drive.exchange for drive in self.drives}
         for drive in self.drives:
             drive.end(error)
-        for exchange, limit in self._unanswered.items():
+        for exchange, task in self._unanswered.items():
             exchange.closing = True
-            if exchange not in driven:
-                limit.reschedule(asyncio.get_running_loop().time())
+            if exchange not in driven and exchange not in self._stopped:
+                self._stopped.add(exchange)
+                task.cancel()
 
     async def handle(
         self,
@@ -168,36 +170,38 @@ class App:
             tracing=tracing,
             trace=tracing.exemplar,
         )
-        limit = asyncio.timeout(None)
-        self._entered(exchange, limit)
+        self._entered(exchange)
         try:
-            return await answer(exchange, self._serve(exchange, serve, limit), self.config.limits.write_seconds)
+            return await answer(exchange, self._serve(exchange, serve), self.config.limits.write_seconds)
         finally:
             self._left(exchange)
 
-    async def _serve(
-        self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]], limit: asyncio.Timeout
-    ) -> None:
+    async def _serve(self, exchange: Exchange, serve: Callable[[App, Exchange], Awaitable[None]]) -> None:
         try:
-            async with limit:
-                await serve(self, exchange)
+            await serve(self, exchange)
         except ApiError:
             exchange.headers.update(self.desk.headers(exchange.caller))
             raise
         except ClientLeft:
             raise
-        except Exception:
-            if self._ended_by is None or not limit.expired():
+        except (asyncio.CancelledError, Exception) as error:
+            if self._ended_by is None or exchange not in self._stopped:
                 raise
+            if self._unanswered[exchange].uncancel() and isinstance(error, asyncio.CancelledError):
+                raise  # its client has left, too
             await give_up(exchange, self._ended_by, "ended")
 
-    def _entered(self, exchange: Exchange, limit: asyncio.Timeout) -> None:
-        self._unanswered[exchange] = limit
+    def _entered(self, exchange: Exchange) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a request is answered outside of any task")
+        self._unanswered[exchange] = task
         self._idle.clear()
         self._count(exchange, 1)
 
     def _left(self, exchange: Exchange) -> None:
         del self._unanswered[exchange]
+        self._stopped.discard(exchange)
         if not self._unanswered:
             self._idle.set()
         self._count(exchange, -1)

@@ -29,26 +29,32 @@ async def read_body(
     Raises Full where it has no room, and ApiError: 413 above `limit` bytes (as sent or decoded), 408 when it is not
     here after `seconds`, 415 for another content-encoding, 400 for a body that breaks off or cannot be decoded.
     """
+    if request.content.is_eof():  # most bodies come with their head, and nothing is waited for
+        return await _decoded(request, limit, hold)
+    try:
+        async with asyncio.timeout(seconds):
+            return await _decoded(request, limit, hold)
+    except TimeoutError:
+        raise _too_slow() from None
+
+
+async def _decoded(request: BaseRequest, limit: int, hold: Hold | None) -> bytes:
+    """`read_body`, however long it takes."""
     content = request.content
     decoder = Decoder(request.headers.get(hdrs.CONTENT_ENCODING), limit)
     parts: list[bytes] = []
     read = size = 0
     if hold is not None:
         hold.expect(min(request.content_length or 0, limit))
-    try:
-        # most bodies come with their head, and nothing is waited for
-        async with nullcontext() if content.is_eof() else asyncio.timeout(seconds):
-            await _begin(request, limit)
-            while not content.at_eof() and (data := await _some(request)):
-                read += len(data)
-                if read > limit:
-                    raise body_too_large(limit)
-                parts.append(decoder.feed(data))
-                size += len(parts[-1])
-                if hold is not None:
-                    hold.reach(size)
-    except TimeoutError:
-        raise _too_slow() from None
+    await _begin(request, limit)
+    while not content.at_eof() and (data := await _some(request)):
+        read += len(data)
+        if read > limit:
+            raise body_too_large(limit)
+        parts.append(decoder.feed(data))
+        size += len(parts[-1])
+        if hold is not None:
+            hold.reach(size)
     decoder.end()
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -85,7 +91,8 @@ async def chunks(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS
 
 
 async def _begin(request: BaseRequest, limit: int) -> None:
-    if request.content_length is not None and request.content_length > limit:
+    length = request.content_length
+    if length is not None and length > limit:
         raise body_too_large(limit)
     await continue_if_asked(request)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Caller:
     bucket: str
     weight: float = 1.0
     choices: int | None = None
-    rates: Rates = field(default_factory=Rates)
+    rates: Rates = UNLIMITED
     models: frozenset[str] | None = None
 
     def may_use(self, model: str) -> bool:

@@ -19,8 +19,26 @@ STANDARD_ERROR = 2
 access = logging.getLogger("nproxy.access")
 """One record per request; the fields travel in `extra={"fields": {...}}`."""
 
+_BLANK = logging.LogRecord(access.name, logging.INFO, "", 0, "", (), None).__dict__
+"""What all records of requests have in common: no line shows a place in the code, a thread or a process."""
 _PLAIN = re.compile(r"[^\s\"=]+")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def access_record(level: int, message: str, fields: dict[str, object]) -> logging.LogRecord:
+    """A record for `access` of what has just happened, without looking up where it is made, which nothing shows."""
+    record = logging.LogRecord.__new__(logging.LogRecord)
+    now = time.time()
+    record.__dict__.update(
+        _BLANK,
+        levelno=level,
+        levelname=logging.getLevelName(level),
+        msg=message,
+        created=now,
+        msecs=int(now % 1 * 1000),
+        fields=fields,
+    )
+    return record
 
 
 class JsonLines(logging.Formatter):

@@ -167,6 +167,7 @@ WALL_CLOCK = {
     "nproxy/cli/bench/command.py": "when a measurement began, for who reads it",
     "nproxy/gateway/generate.py": "created",
     "nproxy/gateway/edge.py": "when keys expire",
+    "nproxy/telemetry/logs.py": "when a request was over, in its line",
     "nproxy/telemetry/observed.py": "when an exemplar was observed, as OpenMetrics tells times",
     "nproxy/gateway/spans.py": "when spans end, as OpenTelemetry tells times",
     "nproxy/gateway/reload.py": "when settings were read",

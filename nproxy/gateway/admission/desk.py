@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -17,7 +15,7 @@ from nproxy.gateway.admission.known_rates import KnownRates
 from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Full, Hold, Memory, limit_of
 from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Leave, Move, Refused, Room
 from nproxy.gateway.admission.refusals import Unanswered, error_of, rate_headers, unavailable
-from nproxy.gateway.callers import Caller, Rates
+from nproxy.gateway.callers import UNLIMITED, Caller, Rates
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry.metrics import OTHER, Metrics
 
@@ -68,7 +66,8 @@ class Desk:
         limits = config.limits
         self._choices = limits.per_key_choices
         self._queue_seconds = limits.queue_seconds
-        self._rates.for_all = Rates(limits.requests_per_minute, limits.choices_per_minute, limits.tokens_per_minute)
+        for_all = Rates(limits.requests_per_minute, limits.choices_per_minute, limits.tokens_per_minute)
+        self._rates.for_all = UNLIMITED if for_all == UNLIMITED else for_all
         self.memory.limit = limit = limit_of(config)
         self.bodies.limit = None if limit is None else int(BODIES_SHARE * limit)
 
@@ -78,8 +77,7 @@ class Desk:
 
     # ---- at the door, before anything is read
 
-    @contextmanager
-    def door(self, caller: Caller) -> Iterator[Hold]:
+    def door(self, caller: Caller) -> Door:
         """Turn away whom nothing could be done for, at the least cost; else count the body while the block runs.
 
         Raises ApiError 429 or 503.
@@ -89,11 +87,11 @@ class Desk:
             self._turn_away(caller, Refused("", "queue_full", retry_after))
         if (limited := self._rates.refusal(caller, self._clock())) is not None:
             self._turn_away(caller, limited)
-        with self.bodies.hold() as hold:
-            try:
-                yield hold
-            except Full:
-                raise self._shed("bodies", "Too many large requests are in flight; try again later.") from None
+        return Door(self, self.bodies.hold())
+
+    def no_room(self) -> ApiError:
+        """What a request is told whose body there is no room for."""
+        return self._shed("bodies", "Too many large requests are in flight; try again later.")
 
     def _turn_away(self, caller: Caller, refused: Refused) -> NoReturn:
         self._metrics.queue_wait("refused").observe(0.0)
@@ -200,6 +198,24 @@ class Desk:
         if refused.reason in ("requests", "choices", "tokens"):
             self._metrics.key_limited(caller.name or OTHER, refused.reason).inc()
         return error_of(refused, choices)
+
+
+class Door:
+    """A request that was not turned away, and the bytes of its body, for as long as the block runs."""
+
+    __slots__ = ("_desk", "_hold")
+
+    def __init__(self, desk: Desk, hold: Hold) -> None:
+        self._desk = desk
+        self._hold = hold
+
+    def __enter__(self) -> Hold:
+        return self._hold
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._hold.release()
+        if kind is Full:
+            raise self._desk.no_room() from None
 
 
 def _outcome(answer: Admitted | Refused) -> str:

@@ -25,14 +25,14 @@ class KnownRates:
     def limits(self, caller: Caller) -> Rates:
         """The rates that limit a caller."""
         own, all = caller.rates, self.for_all
-        if own == UNLIMITED:
+        if own is UNLIMITED or own == UNLIMITED:
             return all
         return Rates(own.requests or all.requests, own.choices or all.choices, own.tokens or all.tokens)
 
     def levels(self, caller: Caller, now: float) -> list[Level]:
         """How far a caller is with each rate that limits it."""
         rates = self.limits(caller)
-        if rates == UNLIMITED:
+        if rates is UNLIMITED or rates == UNLIMITED:
             return []
         limits: tuple[tuple[Kind, int | None], ...] = (
             ("requests", rates.requests),

@@ -98,8 +98,10 @@ class Ledger:
 
     def deadline(self) -> float | None:
         """When to call `tick`; None while nobody waits."""
+        if not self._waiting and not self._moving:
+            return None
         oldest = [next(iter(waiting.values())).since for waiting in (self._waiting, self._moving) if waiting]
-        return min(oldest) + self.bounds.seconds if oldest else None
+        return min(oldest) + self.bounds.seconds
 
     def reconfigure(self, bounds: Bounds, now: float) -> list[Answer]:
         """Other limits from now on. Nobody loses what he has; who waits and would never fit any more is refused."""
@@ -118,14 +120,20 @@ class Ledger:
             self._answers.append(Refused(ask.ticket, "too_wide", limit=limit))
             return
         account = self._accounts.of(ask, now)
-        meters = account.meters
-        for what, amount, limit in limits_of(ask):
+        meters, limits = account.meters, limits_of(ask)
+        for what, amount, limit in limits:
             if wait := meters.wait(what, amount, limit, now):
                 self._answers.append(Refused(ask.ticket, what, wait, levels=levels_of(meters, ask, now)))
                 return
         self._number += 1
         claim = self._claims[ask.ticket] = Claim(ask, account, ask.upstream, now, self._number)
-        claim.charges = tuple(meters.charge(what, amount, limit, now) for what, amount, limit in limits_of(ask))
+        if limits:
+            claim.charges = tuple(meters.charge(what, amount, limit, now) for what, amount, limit in limits)
+        if not self._queue and not self._moving and self._fits(claim):
+            self._queue.pass_by(claim)
+            self._let_in(claim, now)
+            self._reserved = self.taken >= self.bounds.inflight
+            return
         self._waiting[ask.ticket] = claim
         self._queue.add(claim)
         self._serve(now)
@@ -193,7 +201,7 @@ class Ledger:
             else:
                 del self._moving[ticket]
                 self._arrive(claim, now)
-        if self._none_left():
+        if self._none_left() or not self._queue:
             return
         keys_stopped: set[str] = set()
         spoken_for: Counter[str] = Counter()
@@ -213,11 +221,20 @@ class Ledger:
             else:
                 self._queue.let_in(claim)
                 del self._waiting[ask.ticket]
-                self.taken += choices
-                claim.account.inflight += choices
-                self._arrive(claim, now)
+                self._let_in(claim, now)
                 if self._none_left():
                     return
+
+    def _fits(self, claim: Claim) -> bool:
+        """Whether there is room for a claim under each limit, as far as nobody waits."""
+        ask, choices = claim.ask, claim.ask.choices
+        own = ask.most is None or claim.account.inflight + choices <= ask.most
+        return own and self.taken + choices <= self.bounds.inflight and self._upstream_has(ask.upstream, choices)
+
+    def _let_in(self, claim: Claim, now: float) -> None:
+        self.taken += claim.choices
+        claim.account.inflight += claim.choices
+        self._arrive(claim, now)
 
     def _none_left(self) -> bool:
         """Whether there is not one permit for those who wait; what a walk along all of them would find as well."""

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from nproxy.config import Config
 
@@ -53,7 +52,7 @@ class Bodies:
         self.held = 0
 
     def hold(self) -> Hold:
-        """Count one request's body while a block of it runs."""
+        """Count one request's body until its `release`."""
         return Hold(self)
 
 
@@ -66,10 +65,8 @@ class Hold:
         self._bodies = bodies
         self.size = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
+        """The body is no more."""
         self._bodies.held -= self.size
 
     def expect(self, size: int) -> None:

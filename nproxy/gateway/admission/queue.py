@@ -63,11 +63,14 @@ class FairQueue:
 
     def let_in(self, claim: Claim) -> None:
         """Take the head of a lane out: it has been let in."""
-        account = claim.account
-        account.finish = max(account.finish, claim.start) + claim.choices / claim.ask.weight
-        self._last_finish = max(self._last_finish, account.finish)
-        self._virtual = max(self._virtual, claim.start)
+        self._advance(claim)
         self.remove(claim)
+
+    def pass_by(self, claim: Claim) -> None:
+        """Let a claim in at once where nobody waits: it has the tags that it would have had in the queue."""
+        claim.arrived = self._virtual
+        self._tag(claim)
+        self._advance(claim)
 
     def in_order(self) -> Iterator[Claim]:
         """The heads of all lanes, the least tag first; behind one that is let in meanwhile, the next of its lane."""
@@ -110,6 +113,15 @@ class FairQueue:
     def forgets(self, account: Account) -> bool:
         """Whether a key that does not wait is ahead of nobody, so that nothing need be remembered of it."""
         return not account.claims and account.finish <= self._virtual
+
+    def _advance(self, claim: Claim) -> None:
+        """A claim is let in: so far is its key, and virtual time."""
+        account, start = claim.account, claim.start
+        account.finish = finish = max(account.finish, start) + claim.ask.choices / claim.ask.weight
+        if finish > self._last_finish:
+            self._last_finish = finish
+        if start > self._virtual:
+            self._virtual = start
 
     def _tag(self, head: Claim) -> None:
         head.start = max(head.arrived, head.account.finish)

@@ -85,7 +85,7 @@ def limits_of(ask: Ask) -> tuple[tuple[Kind, int, int], ...]:
     A guess of tokens beyond the limit takes all of it; the rest is charged when it is known.
     """
     rates = ask.rates
-    if rates == UNLIMITED:
+    if rates is UNLIMITED or rates == UNLIMITED:
         return ()
     counted: tuple[tuple[Kind, int, int | None], ...] = (
         ("requests", 1, rates.requests),
@@ -97,4 +97,6 @@ def limits_of(ask: Ask) -> tuple[tuple[Kind, int, int], ...]:
 
 def levels_of(meters: Meters, ask: Ask, now: float) -> tuple[Level, ...]:
     """How far the key is with each rate that limits it."""
+    if ask.rates is UNLIMITED:
+        return ()
     return tuple(Level(what, limit, meters.behind(what, now)) for what, _, limit in limits_of(ask))
