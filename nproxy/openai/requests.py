@@ -216,9 +216,8 @@ def _widths(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> tuple[i
     if sent.n is not None and sent.n_cmpl is not None and sent.n != sent.n_cmpl:
         raise invalid_request("'n' and 'n_cmpl' are two names of one value, and they differ.", param="n")
     param = "n_cmpl" if sent.n is None and sent.n_cmpl is not None else "n"
-    n, best_of = sent.width, sent.best_of
-    if n is None:
-        n = 1
+    width, best_of = sent.width, sent.best_of
+    n = 1 if width is None else width
     if n < 1:
         raise below(param, n, 1)
     if n > limits.max_n:
