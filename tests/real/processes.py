@@ -36,7 +36,8 @@ class Server:
 
     def children(self) -> list[psutil.Process]:
         """All processes below this one."""
-        return psutil.Process(self.process.pid).children(recursive=True)
+        below: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return below
 
     def family(self) -> list[psutil.Process]:
         """This process, and all below it."""
@@ -133,7 +134,7 @@ def _end(child: subprocess.Popen[bytes], log: Path) -> None:
 def ended(process: psutil.Process) -> bool:
     """Whether a process has ended; one that nobody has waited for yet counts as ended."""
     try:
-        return process.status() == psutil.STATUS_ZOMBIE
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 
