@@ -18,7 +18,6 @@ ELSEWHERE = {
     "bench/results/curves.json": "written by a whole run of the benchmark that names it",
     "bench/results/engine-cpu.json": "written by a whole run of the benchmark that names it",
     "bench/results/gateway-curves.json": "written by a whole run of the benchmark that names it",
-    "bench/results/quality.json": "written by a whole run of the benchmark that names it",
     "nproxy/newcomer.py": "made by a test",
     "engine/newcomer.py": "made by a test",
 }
