@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
 from nproxy.telemetry import genai
 from nproxy.telemetry.collected import DroppedLines
 from nproxy.telemetry.common_metrics import CommonMetrics
+from nproxy.telemetry.counted import Count, Counted
 from nproxy.telemetry.observed import Observed, Series, View
 
 OTHER = "other"
@@ -91,7 +94,7 @@ class Metrics(CommonMetrics):
 
     def _of_choices(self) -> None:
         """What clients get, and what it costs."""
-        self.choices = self._counter("choices", "Choices finished.", "upstream", "model", "finish_reason")
+        self.choices = self._counted("choices", "Choices finished.", "upstream", "model", "finish_reason")
         self.inflight_choices = self._plain("inflight_choices", "Choices in flight.", across="sum")
         # for every piece of every stream: more bounds, those of the conventions, would be more work for each of them
         self.inter_token = self._observed(
@@ -128,8 +131,8 @@ class Metrics(CommonMetrics):
             genai.CALL_DURATION,
         )
         self.leg_width = self._histogram("leg_width", "Choices that one upstream call carries.", _WIDTHS)()
-        self.inflight_legs = self._gauge(
-            "inflight_legs", "Upstream calls opened and not ended.", "upstream", across="sum"
+        self.inflight_legs = self._counted(
+            "inflight_legs", "Upstream calls opened and not ended.", "upstream", family=GaugeMetricFamily
         )
         self.retries = self._counter("retries", "Upstream calls made again.", "upstream", "reason")
         self.resumes = self._counter(
@@ -177,8 +180,8 @@ class Metrics(CommonMetrics):
             self.shed(reason)
         for reason in (*_REFUSED, *_SHED):
             self.refused(reason)
-        self.key_requests = self._counter("key_requests", "Requests let in, by the name of their key.", "key")
-        self.key_tokens = self._counter(
+        self.key_requests = self._counted("key_requests", "Requests let in, by the name of their key.", "key")
+        self.key_tokens = self._counted(
             "key_tokens", "Tokens told to clients, by the name of their key.", "key", "type"
         )
         self.key_limited = self._counter("key_limited", "Requests that a rate of their key refused.", "key", "what")
@@ -196,6 +199,18 @@ class Metrics(CommonMetrics):
         )
         self.spans = self._counter("spans", "Spans of traces, by what became of them.", "outcome")
         self.registry.register(DroppedLines())
+
+    def _counted(
+        self,
+        name: str,
+        text: str,
+        *labels: str,
+        family: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily,
+    ) -> Callable[..., Count]:
+        """What the event loop counts for every request; it adds up over processes."""
+        counted = Counted(self._named(name, labels), text, labels, family)
+        self.registry.register(counted)
+        return counted.at
 
     def _observed(self, labels: tuple[str, ...], *views: View, bounds: tuple[float, ...] = ()) -> Callable[..., Series]:
         told = [view for view in views if self._gen_ai or view.name.startswith("nproxy_")]
