@@ -9,72 +9,80 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any
 
-from nproxy.gateway.callers import ANYBODY
 from nproxy.gateway.content import as_text
 from nproxy.gateway.exchange import Exchange
 from nproxy.telemetry.logs import access, access_record
 from nproxy.telemetry.tracing import Value
 
 LONGEST_PATH = 256
-_UNNAMED = ("other", "passthrough")
-"""Endpoints that say little of the path."""
+_rounded = partial(round, ndigits=6)  # to microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of the access log. of: its value, left out where it is None, "", or an empty collection."""
+    """One field of the access log.
+
+    of: the attribute of an exchange that it tells. shown: what stands in the line for one that is not None. Left out
+    where that is None, "", an empty collection or, but with `zero`, 0.
+    """
 
     name: str
     text: str
-    of: Callable[[Exchange], object]
+    of: str
+    zero: bool = False
+    shown: Callable[[Any], object] | None = None
 
 
 FIELDS = (
-    Field("request_id", "`x-request-id`: the client's, or one that was made.", attrgetter("id")),
-    Field("trace_id", "The trace it belongs to, if any.", attrgetter("tracing.id")),
-    Field("client", "The client's address, behind `listen.trusted_proxies`.", attrgetter("client")),
-    Field("caller", "The name of the key.", attrgetter("caller.name")),
-    Field("method", "The HTTP method.", attrgetter("request.method")),
+    Field("request_id", "`x-request-id`: the client's, or one that was made.", "id"),
+    Field("trace_id", "The trace it belongs to, if any.", "tracing.id"),
+    Field("client", "The client's address, behind `listen.trusted_proxies`.", "client"),
+    Field("caller", "The name of the key.", "caller.name"),
+    Field("method", "The HTTP method.", "request.method"),
     Field(
-        "path", "The path without its query, where the endpoint does not say it, of who was let in.", lambda x: _path(x)
+        "path",
+        "The path without its query, where the endpoint does not say it, of who was let in.",
+        "unnamed_path",
+        shown=itemgetter(slice(LONGEST_PATH)),
     ),
-    Field("status", "The status that was sent; 499 where the client left before the end.", attrgetter("code")),
+    Field("status", "The status that was sent; 499 where the client left before the end.", "code", zero=True),
+    Field("outcome", "`ok`, `partial`, `ended` by a shutdown, or the kind of failure that decided it.", "outcome"),
+    Field("client_left", "true where the client left before the end of its answer.", "client_left"),
+    Field("upstream", "The upstream that was asked last.", "upstream"),
+    Field("replicas", "Where calls went, each once, in the order of the first calls.", "replicas", shown=list),
+    Field("model", "The model, as metrics name it: `other` where no configuration or list does.", "model"),
+    Field("mode", "`x-nproxy-mode`: `relay`, `native` or `fanout`; or `passthrough`.", "mode"),
+    Field("n", "Choices per prompt that were asked for.", "n"),
+    Field("choices", "Choices in all: n for each prompt.", "choices"),
+    Field("legs", "`x-nproxy-legs`: upstream calls that share the choices, each counted once.", "legs"),
+    Field("attempts", "Upstream calls in all: with those made again, and those of fallbacks.", "attempts"),
+    Field("finish_reasons", "How many choices ended with which reason.", "finish_reasons", shown=lambda x: _counted(x)),
+    Field("prompt_tokens", "As the client is told, be it that it did not ask.", "prompt_tokens", zero=True),
+    Field("completion_tokens", "The same of all choices together.", "completion_tokens", zero=True),
+    Field("queue_seconds", "How long it waited to be let in.", "queue_seconds", zero=True, shown=_rounded),
     Field(
-        "outcome",
-        "`ok`, `partial`, `ended` by a shutdown, or the kind of failure that decided it.",
-        attrgetter("outcome"),
+        "first_token_seconds",
+        "Until the first piece of a stream had come.",
+        "first_token_seconds",
+        zero=True,
+        shown=_rounded,
     ),
-    Field("client_left", "true where the client left before the end of its answer.", lambda x: x.client_left or None),
-    Field("upstream", "The upstream that was asked last.", attrgetter("upstream")),
-    Field("replicas", "Where calls went, each once, in the order of the first calls.", lambda x: [*x.replicas]),
-    Field("model", "The model, as metrics name it: `other` where no configuration or list does.", attrgetter("model")),
-    Field("mode", "`x-nproxy-mode`: `relay`, `native` or `fanout`; or `passthrough`.", attrgetter("mode")),
-    Field("n", "Choices per prompt that were asked for.", lambda x: x.n or None),
-    Field("choices", "Choices in all: n for each prompt.", lambda x: x.choices or None),
+    Field("seconds", "From its head to its end.", "seconds", zero=True, shown=_rounded),
+    Field("bytes_in", "Bytes of its body that were read, as sent.", "request.content.total_bytes", zero=True),
+    Field("bytes_out", "Bytes of the answer, its head with it.", "request.writer.output_size", zero=True),
+    Field("input", "The prompt; only with `telemetry.log_content`.", "content", shown=lambda content: content.input()),
     Field(
-        "legs", "`x-nproxy-legs`: upstream calls that share the choices, each counted once.", lambda x: x.legs or None
+        "output", "The answers; only with `telemetry.log_content`.", "content", shown=lambda content: content.output()
     ),
-    Field(
-        "attempts",
-        "Upstream calls in all: with those made again, and those of fallbacks.",
-        lambda x: x.attempts or None,
-    ),
-    Field("finish_reasons", "How many choices ended with which reason.", lambda x: _counted(x.finish_reasons)),
-    Field("prompt_tokens", "As the client is told, be it that it did not ask.", attrgetter("prompt_tokens")),
-    Field("completion_tokens", "The same of all choices together.", attrgetter("completion_tokens")),
-    Field("queue_seconds", "How long it waited to be let in.", lambda x: _rounded(x.queue_seconds)),
-    Field(
-        "first_token_seconds", "Until the first piece of a stream had come.", lambda x: _rounded(x.first_token_seconds)
-    ),
-    Field("seconds", "From its head to its end.", lambda x: _rounded(x.seconds)),
-    Field("bytes_in", "Bytes of its body that were read, as sent.", attrgetter("request.content.total_bytes")),
-    Field("bytes_out", "Bytes of the answer, its head with it.", attrgetter("request.writer.output_size")),
-    Field("input", "The prompt; only with `telemetry.log_content`.", lambda x: x.content and x.content.input()),
-    Field("output", "The answers; only with `telemetry.log_content`.", lambda x: x.content and x.content.output()),
 )
 """In the order of the line, behind `time`, `level`, `logger` and `message`, which is the endpoint."""
+
+_values = attrgetter(*(field.of for field in FIELDS))
+_SHOWN = tuple((field.name, field.zero, field.shown) for field in FIELDS)
 
 
 def tell(exchange: Exchange) -> None:
@@ -87,10 +95,10 @@ def tell(exchange: Exchange) -> None:
 def fields(exchange: Exchange) -> dict[str, object]:
     """The fields of the line."""
     told: dict[str, object] = {}
-    for field in FIELDS:
-        value = field.of(exchange)
-        if value or value == 0:
-            told[field.name] = value
+    for (name, zero, shown), found in zip(_SHOWN, _values(exchange), strict=True):
+        value = found if shown is None or found is None else shown(found)
+        if value or (zero and value == 0):
+            told[name] = value
     return told
 
 
@@ -133,18 +141,8 @@ def end_span(exchange: Exchange) -> None:
     span.end()
 
 
-def _path(exchange: Exchange) -> str | None:
-    """What strangers write is not told: it may be a key that somebody mistook for a path."""
-    known = exchange.endpoint not in _UNNAMED or exchange.caller is ANYBODY
-    return None if known else exchange.path[:LONGEST_PATH]
-
-
 def _counted(reasons: Mapping[int, str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for reason in reasons.values():  # one or a few: a Counter takes longer to be made
         counts[reason] = counts.get(reason, 0) + 1
     return counts
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 6)

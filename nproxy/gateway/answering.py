@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
-from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
 from nproxy.gateway.exchange import CLIENT_LEFT, ClientLeft, Exchange
@@ -14,22 +13,26 @@ from nproxy.openai.errors import ApiError, internal_error
 
 log = logging.getLogger("nproxy.gateway")
 
+_NEVER_LOOKED = (-1, 0.0)
 
-async def answer(exchange: Exchange, serving: Awaitable[None], write_seconds: float) -> StreamResponse:
+
+async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard) -> StreamResponse:
     """Wait for what serves a request, and see that it is answered; gives the answer.
 
-    serving: it writes the answer itself, or raises. write_seconds: how long the client may take nothing of it.
+    serving: it writes the answer itself, or raises. guard: sees that the client takes it.
     """
-    with WriteGuard(exchange.request, write_seconds):
-        try:
-            await _served(exchange, serving)
-        except ClientLeft:
+    guard.watch(exchange)
+    try:
+        await _served(exchange, serving)
+    except ClientLeft:
+        exchange.code = CLIENT_LEFT
+        exchange.abort()
+    except asyncio.CancelledError:
+        if not exchange.whole:
             exchange.code = CLIENT_LEFT
-            exchange.abort()
-        except asyncio.CancelledError:
-            if not exchange.whole:
-                exchange.code = CLIENT_LEFT
-            raise
+        raise
+    finally:
+        guard.forget(exchange)
     if exchange.response is None:
         raise RuntimeError("a handler ended without an answer")
     return exchange.response
@@ -60,40 +63,47 @@ async def _served(exchange: Exchange, serving: Awaitable[None]) -> None:
 
 
 class WriteGuard:
-    """Ends a connection whose client takes nothing for `seconds` while something waits to be sent.
+    """Ends connections whose clients take nothing for `seconds` while something waits to be sent.
 
-    Looks now and then instead of timing every write: what the socket has taken is what was written less what waits.
+    Looks at all of them now and then instead of timing every write: what a socket has taken is what was written less
+    what waits. While nobody is answered nothing looks.
     """
 
-    __slots__ = ("_handle", "_request", "_seconds", "_since", "_taken")
+    __slots__ = ("_looking", "_seconds", "_watched")
 
-    def __init__(self, request: BaseRequest, seconds: float) -> None:
-        self._request = request
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._taken = -1
-        self._since = 0.0
-        self._handle: asyncio.TimerHandle | None = None
+        self._watched: dict[Exchange, tuple[int, float]] = {}  # bytes taken at the first look that found so many; when
+        self._looking = False
 
-    def __enter__(self) -> None:
-        self._arm()
+    def watch(self, exchange: Exchange) -> None:
+        """See that what is written of its answer is taken, until `forget`."""
+        self._watched[exchange] = _NEVER_LOOKED
+        if not self._looking:
+            self._look_later()
 
-    def __exit__(self, *_: object) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
+    def forget(self, exchange: Exchange) -> None:
+        """Its answer is over."""
+        self._watched.pop(exchange, None)
 
-    def _arm(self) -> None:
-        self._handle = asyncio.get_running_loop().call_later(self._seconds / 4, self._look)
+    def _look_later(self) -> None:
+        self._looking = True
+        asyncio.get_running_loop().call_later(self._seconds / 4, self._look)
 
     def _look(self) -> None:
-        transport = self._request.transport
-        if transport is None:
-            return
-        waits = transport.get_write_buffer_size()
-        taken = self._request.writer.output_size - waits
+        self._looking = False
         now = asyncio.get_running_loop().time()
-        if not waits or taken != self._taken:
-            self._taken, self._since = taken, now
-        elif now - self._since >= self._seconds:
-            transport.abort()  # the handler is cancelled by it, and all legs with it
-            return
-        self._arm()
+        for exchange, (before, since) in tuple(self._watched.items()):
+            transport = exchange.request.transport
+            if transport is None:
+                self.forget(exchange)
+                continue
+            waits = transport.get_write_buffer_size()
+            taken = exchange.request.writer.output_size - waits
+            if not waits or taken != before:
+                self._watched[exchange] = taken, now
+            elif now - since >= self._seconds:
+                transport.abort()  # the handler is cancelled by it, and all legs with it
+                self.forget(exchange)
+        if self._watched:
+            self._look_later()

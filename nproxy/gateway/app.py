@@ -17,7 +17,7 @@ from nproxy.choices.lessons import Lesson
 from nproxy.config import Config, Key
 from nproxy.gateway.access import end_span, tell
 from nproxy.gateway.admission.desk import Desk
-from nproxy.gateway.answering import answer, give_up
+from nproxy.gateway.answering import WriteGuard, answer, give_up
 from nproxy.gateway.aside import Aside
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge
@@ -117,6 +117,7 @@ class App:
         if config.telemetry.log_content:
             log.warning("telemetry.log_content: prompts and answers are written to the log, and to spans")
         self.edge = edge
+        self._guard = WriteGuard(config.limits.write_seconds)
         self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
         self.body_limit = int(config.limits.body_mib * 1024 * 1024)
 
@@ -172,7 +173,7 @@ class App:
         )
         self._entered(exchange)
         try:
-            return await answer(exchange, self._serve(exchange, serve), self.config.limits.write_seconds)
+            return await answer(exchange, self._serve(exchange, serve), self._guard)
         finally:
             self._left(exchange)
 

@@ -29,6 +29,8 @@ CLIENT_LEFT = 499
 MOST_UNREAD = 64 << 10
 """Bytes of a body for which a connection is kept, where the answer did not wait for them."""
 NO_HEADERS: Mapping[str, str] = {}
+_UNNAMED = ("other", "passthrough")
+"""Endpoints that say little of the path."""
 
 
 class ClientLeft(Exception):
@@ -92,6 +94,14 @@ class Exchange:
     def path(self) -> str:
         """The target without its query."""
         return self.target.partition("?")[0]
+
+    @property
+    def unnamed_path(self) -> str | None:
+        """The path where the endpoint's name does not say it, of who was let in.
+
+        What strangers write is not told: it may be a key that somebody mistook for a path.
+        """
+        return None if self.endpoint not in _UNNAMED or self.caller is ANYBODY else self.path
 
     @property
     def legs(self) -> int:

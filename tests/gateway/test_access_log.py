@@ -175,6 +175,12 @@ async def test_prompts_and_texts_of_completions(telling: Gateway, lines: Lines) 
     assert lines.last["output"][0]["parts"] == [{"type": "text", "content": "hello"}]
 
 
+async def test_no_content_of_what_was_not_understood(telling: Gateway, lines: Lines) -> None:
+    assert (await telling.post({"n": "many"})).status_code == 400
+    await telling.app.idle()
+    assert not {"input", "output", "n", "choices", "legs", "attempts", "client_left"} & lines.last.keys()
+
+
 async def test_no_content_unless_asked_for(gateway: Gateway, lines: Lines) -> None:
     await gateway.ask()
     await gateway.app.idle()

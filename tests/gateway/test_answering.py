@@ -10,7 +10,7 @@ from aiohttp.web_response import StreamResponse
 from aiohttp.web_runner import ServerRunner, TCPSite
 from aiohttp.web_server import Server
 
-from nproxy.gateway.answering import answer
+from nproxy.gateway.answering import WriteGuard, answer
 from nproxy.gateway.exchange import CLIENT_LEFT, Exchange
 
 BODY = b'{"error": {}}'
@@ -31,7 +31,7 @@ async def test_only_who_leaves_before_the_end_has_left(whole: bool, code: int) -
     async def handle(request: BaseRequest) -> StreamResponse:
         exchange = Exchange(request, "an-id", 0.0)
         try:
-            return await answer(exchange, serve(exchange), 60.0)
+            return await answer(exchange, serve(exchange), WriteGuard(60.0))
         finally:
             told.set_result(exchange.code)
 

@@ -19,6 +19,20 @@ async def test_a_reader_that_takes_nothing_is_left(start: Start, upstream: FakeU
     writer.close()
 
 
+async def test_readers_are_looked_after_again_when_nobody_was_answered_for_a_while(
+    start: Start, upstream: FakeUpstream
+) -> None:
+    gateway = await start(config={"limits": {"write_seconds": 0.4}})
+    assert (await gateway.ask()).status_code == 200
+    await asyncio.sleep(0.3)  # two looks, of which the first finds nobody
+    upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 20_000_000])
+    _, writer = await open_request(gateway, body())
+    await upstream.until(lambda: len(upstream.calls) == 2)
+    async with asyncio.timeout(5):
+        await gateway.app.idle()
+    writer.close()
+
+
 async def something_waits_to_be_taken(gateway: Gateway) -> None:
     """Wait until the sockets take no more of an answer."""
     async with asyncio.timeout(5):

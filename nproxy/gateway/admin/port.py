@@ -19,7 +19,7 @@ from nproxy.gateway.admin.document import admin_document
 from nproxy.gateway.admin.door import demand_token, refuse_pages
 from nproxy.gateway.admin.gateway import Gateway
 from nproxy.gateway.admin.replicas import Behind, Serve
-from nproxy.gateway.answering import answer
+from nproxy.gateway.answering import WriteGuard, answer
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.heads import origin_form, refusal
 from nproxy.gateway.introspect import tell_health, tell_metrics, tell_ready
@@ -92,7 +92,7 @@ async def admin_port(gateway: Gateway, registrar: Registrar, sock: socket.socket
     sock: a bound socket to listen on instead of `admin.host` and `admin.port`. Raises OSError where these cannot be
     bound.
     """
-    http = HttpServer(partial(_answer, Behind(gateway, registrar, OpenApi(admin_document))))
+    http = HttpServer(partial(_answer, Behind(gateway, registrar, OpenApi(admin_document)), WriteGuard(WRITE_SECONDS)))
     async with served(http, _settings(gateway), sock, end_seconds=CLOSE_SECONDS) as server, beside(registrar.run()):
         yield base_url(server.sockets[0])
 
@@ -103,12 +103,12 @@ def _settings(gateway: Gateway) -> Admin:
     return gateway.config.admin
 
 
-async def _answer(behind: Behind, request: BaseRequest) -> StreamResponse:
+async def _answer(behind: Behind, guard: WriteGuard, request: BaseRequest) -> StreamResponse:
     """Answer one request: the handler that the server calls."""
     id, now = request_id(request.headers.get("x-request-id")), asyncio.get_running_loop().time()
     target = origin_form(request.raw_path)
     exchange = Exchange(request, id, now, introspection=True, endpoint="admin", target=target)
-    answered = await answer(exchange, _route(behind, exchange), WRITE_SECONDS)
+    answered = await answer(exchange, _route(behind, exchange), guard)
     fields = {"request_id": id, "method": request.method, "status": exchange.code}
     access.debug(exchange.endpoint, extra={"fields": fields})
     return answered
