@@ -65,10 +65,13 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     fallbacks = Fallbacks(app, first, request.model, partial(_planned, app, request))
     attempt = await fallbacks.begin()
     choices = attempt.choices
-    desk, name = app.desk, attempt.upstream.name
-    with await exchange.admitted(desk.admit(exchange.caller, name, choices, guess(request, choices))) as grant:
-        exchange.headers.update(app.desk.headers(exchange.caller))
-        grant.came(guess_prompt(request))
+    desk, caller = app.desk, exchange.caller
+    counted = desk.counts_tokens(caller)
+    tokens = guess(request, choices) if counted else 0
+    with await exchange.admitted(desk.admit(caller, attempt.upstream.name, choices, tokens)) as grant:
+        exchange.headers.update(desk.headers(caller))
+        if counted:
+            grant.came(guess_prompt(request))
         chain = bool(first.upstream.settings.fallback)
         try:
             while (fell_back := await _drive(app, exchange, request, attempt, grant, chain=chain)) is not None:

@@ -29,5 +29,8 @@ class Bounds:
     def too_narrow_for(self, ask: Ask) -> int | None:
         """The limit, of these or the key's own, under which the request would never fit; None where it may."""
         limits = (self.inflight, ask.most, self.upstreams.get(ask.upstream), ask.rates.choices)
-        least = min(limit for limit in limits if limit is not None)
+        least = self.inflight
+        for limit in limits:
+            if limit is not None and limit < least:
+                least = limit
         return least if ask.choices > least else None

@@ -29,11 +29,13 @@ class Account:
 class Claim:
     """A request that wants permits, or has them.
 
-    goal: the upstream that it is for. upstream: where it has permits, None while it waits for some. since: when it
-    began to wait. number: in the order of coming. charges: of its key's rates. arrived, start: virtual time.
+    choices: how many. goal: the upstream that it is for. upstream: where it has permits, None while it waits for some.
+    since: when it began to wait. number: in the order of coming. charges: of its key's rates. arrived, start: virtual
+    time.
     """
 
     ask: Ask
+    choices: int
     account: Account
     goal: str
     since: float
@@ -42,7 +44,3 @@ class Claim:
     charges: tuple[Charge, ...] = ()
     arrived: float = 0.0
     start: float = 0.0
-
-    @property
-    def choices(self) -> int:
-        return self.ask.choices

@@ -25,10 +25,13 @@ SHED_RETRY = 2.0
 """Seconds that a client is told to wait where memory is short."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiter:
+    """answer: what the ledger said. told: that it did, where somebody waits for it."""
+
     key: str
-    answer: asyncio.Future[Admitted | Refused]
+    answer: Admitted | Refused | None = None
+    told: asyncio.Future[Admitted | Refused] | None = None
 
 
 class Desk:
@@ -85,7 +88,8 @@ class Desk:
         self.check_memory()
         if (retry_after := self._full.get(caller.bucket)) is not None:
             self._turn_away(caller, Refused("", "queue_full", retry_after))
-        if (limited := self._rates.refusal(caller, self._clock())) is not None:
+        limits = self._rates.limits(caller) is not UNLIMITED
+        if limits and (limited := self._rates.refusal(caller, self._clock())) is not None:
             self._turn_away(caller, limited)
         return Door(self, self.bodies.hold())
 
@@ -99,7 +103,9 @@ class Desk:
 
     def headers(self, caller: Caller) -> dict[str, str]:
         """How far a key is with its rates, as far as this process knows; nothing where it has none or is not known."""
-        return rate_headers(self._rates.levels(caller, self._clock())) if caller.bucket else {}
+        if not caller.bucket or self._rates.limits(caller) is UNLIMITED:
+            return {}
+        return rate_headers(self._rates.levels(caller, self._clock()))
 
     def check_memory(self) -> None:
         """Raise ApiError 503 where memory is short. In any thread."""
@@ -113,6 +119,10 @@ class Desk:
 
     # ---- permits
 
+    def counts_tokens(self, caller: Caller) -> bool:
+        """Whether a rate of tokens limits a caller, so that a guess of them is of use."""
+        return self._rates.limits(caller).tokens is not None
+
     async def admit(self, caller: Caller, upstream: str, choices: int, tokens: int = 0) -> Grant:
         """Wait for permits for so many choices at once; who gets the grant leaves with it.
 
@@ -125,7 +135,8 @@ class Desk:
         except BaseException:  # gone while it waited, or in the very moment that it was let in
             self._transport.send(Leave(ask.ticket))
             raise
-        self._rates.hear(caller, answer.levels, self._clock())
+        if answer.levels:
+            self._rates.hear(caller, answer.levels, self._clock())
         if isinstance(answer, Refused):
             raise self._refused(caller, answer, choices)
         self._metrics.key_requests(caller.name or OTHER).inc()
@@ -163,16 +174,15 @@ class Desk:
     async def _answer(self, ask: Ask, message: Ask | Move) -> Admitted | Refused:
         """Send a message of the request that asked so, and wait for its answer. Raises ApiError where none comes."""
         started = self._clock()
-        waiter = self._waiters[ask.ticket] = _Waiter(ask.key, self._loop.create_future())
+        waiter = self._waiters[ask.ticket] = _Waiter(ask.key)
         self.waiting += ask.choices
         outcome = "left"
         try:
             self._transport.send(message)
-            if waiter.answer.done():  # a ledger of this process says so at once where there is room
-                answer = waiter.answer.result()
-            else:
+            if (answer := waiter.answer) is None:  # a ledger of this process says so at once where there is room
+                waiter.told = self._loop.create_future()
                 async with asyncio.timeout(self._queue_seconds + ANSWER_SECONDS):
-                    answer = await waiter.answer
+                    answer = await waiter.told
             outcome = _outcome(answer)
         except TimeoutError:
             outcome = "timeout"
@@ -188,10 +198,12 @@ class Desk:
         """Take what the ledger says; an answer to one who has left is of no use to anybody."""
         if isinstance(answer, Room):
             self._full.clear()
-        elif (waiter := self._waiters.get(answer.ticket)) is not None and not waiter.answer.done():
+        elif (waiter := self._waiters.get(answer.ticket)) is not None and waiter.answer is None:
             if isinstance(answer, Refused) and answer.full:
                 self._full[waiter.key] = answer.retry_after
-            waiter.answer.set_result(answer)
+            waiter.answer = answer
+            if waiter.told is not None and not waiter.told.done():
+                waiter.told.set_result(answer)
 
     def _refused(self, caller: Caller, refused: Refused, choices: int) -> ApiError:
         self._metrics.refused(refused.reason).inc()

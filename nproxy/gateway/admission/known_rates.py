@@ -23,7 +23,7 @@ class KnownRates:
         self._heard: OrderedDict[str, tuple[float, tuple[Level, ...]]] = OrderedDict()
 
     def limits(self, caller: Caller) -> Rates:
-        """The rates that limit a caller."""
+        """The rates that limit a caller; UNLIMITED itself where none does."""
         own, all = caller.rates, self.for_all
         if own is UNLIMITED or own == UNLIMITED:
             return all
@@ -32,7 +32,7 @@ class KnownRates:
     def levels(self, caller: Caller, now: float) -> list[Level]:
         """How far a caller is with each rate that limits it."""
         rates = self.limits(caller)
-        if rates is UNLIMITED or rates == UNLIMITED:
+        if rates is UNLIMITED:
             return []
         limits: tuple[tuple[Kind, int | None], ...] = (
             ("requests", rates.requests),
@@ -45,11 +45,10 @@ class KnownRates:
 
     def hear(self, caller: Caller, levels: tuple[Level, ...], now: float) -> None:
         """Take what an answer told of a caller."""
-        if levels:
-            self._heard[caller.bucket] = now, levels
-            self._heard.move_to_end(caller.bucket)
-            if len(self._heard) > MOST_LEVELS:
-                self._heard.popitem(last=False)
+        self._heard[caller.bucket] = now, levels
+        self._heard.move_to_end(caller.bucket)
+        if len(self._heard) > MOST_LEVELS:
+            self._heard.popitem(last=False)
 
     def refusal(self, caller: Caller, now: float) -> Refused | None:
         """Why a caller need not even ask for one choice now, if so: what is known here is spent for sure."""

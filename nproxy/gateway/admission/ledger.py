@@ -126,10 +126,10 @@ class Ledger:
                 self._answers.append(Refused(ask.ticket, what, wait, levels=levels_of(meters, ask, now)))
                 return
         self._number += 1
-        claim = self._claims[ask.ticket] = Claim(ask, account, ask.upstream, now, self._number)
+        claim = self._claims[ask.ticket] = Claim(ask, ask.choices, account, ask.upstream, now, self._number)
         if limits:
             claim.charges = tuple(meters.charge(what, amount, limit, now) for what, amount, limit in limits)
-        if not self._queue and not self._moving and self._fits(claim):
+        if not self._waiting and not self._moving and self._fits(claim):
             self._queue.pass_by(claim)
             self._let_in(claim, now)
             self._reserved = self.taken >= self.bounds.inflight
@@ -177,7 +177,7 @@ class Ledger:
             self._drained.count(claim.choices, now)
             if tokens is not None:
                 self._settle(claim, {"tokens": tokens}, now)
-        if not self.taken and not self._queue:
+        if not self.taken and not self._waiting:
             self._queue.rest()
 
     def _leave_upstream(self, claim: Claim) -> None:
@@ -194,14 +194,8 @@ class Ledger:
 
     def _serve(self, now: float) -> None:
         """Let in whoever fits, in the queue's order; first those who have been let in, and move."""
-        stopped: set[str] = set()  # upstreams that somebody waits for
-        for ticket, claim in tuple(self._moving.items()):
-            if claim.goal in stopped or not self._upstream_has(claim.goal, claim.choices):
-                stopped.add(claim.goal)
-            else:
-                del self._moving[ticket]
-                self._arrive(claim, now)
-        if self._none_left() or not self._queue:
+        stopped = self._serve_moving(now) if self._moving else set[str]()
+        if self._none_left() or not self._waiting:
             return
         keys_stopped: set[str] = set()
         spoken_for: Counter[str] = Counter()
@@ -224,6 +218,17 @@ class Ledger:
                 self._let_in(claim, now)
                 if self._none_left():
                     return
+
+    def _serve_moving(self, now: float) -> set[str]:
+        """Let those arrive whose upstream has room; gives the upstreams that somebody goes on waiting for."""
+        stopped: set[str] = set()
+        for ticket, claim in tuple(self._moving.items()):
+            if claim.goal in stopped or not self._upstream_has(claim.goal, claim.choices):
+                stopped.add(claim.goal)
+            else:
+                del self._moving[ticket]
+                self._arrive(claim, now)
+        return stopped
 
     def _fits(self, claim: Claim) -> bool:
         """Whether there is room for a claim under each limit, as far as nobody waits."""

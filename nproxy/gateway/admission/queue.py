@@ -29,9 +29,6 @@ class FairQueue:
         self._virtual = 0.0
         self._last_finish = 0.0
 
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
-
     def add(self, claim: Claim) -> None:
         """Put a claim behind those of its key for the same upstream."""
         ask = claim.ask
