@@ -23,7 +23,10 @@ async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard
     """
     guard.watch(exchange)
     try:
-        await _served(exchange, serving)
+        try:
+            await serving
+        except Exception as error:  # here and not in a coroutine around it, which every event would resume
+            await _tell(exchange, error)
     except ClientLeft:
         exchange.code = CLIENT_LEFT
         exchange.abort()
@@ -50,16 +53,16 @@ async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
         exchange.abort()
 
 
-async def _served(exchange: Exchange, serving: Awaitable[None]) -> None:
-    try:
-        await serving
-    except ApiError as error:
+async def _tell(exchange: Exchange, error: Exception) -> None:
+    """Answer with what serving came to. Raises ClientLeft, also where it was that."""
+    if isinstance(error, ApiError):
         await exchange.respond_error(error)
-    except ClientLeft:
-        raise
-    except Exception:
-        log.exception("a request failed", extra={"fields": {"request_id": exchange.id, "endpoint": exchange.endpoint}})
-        await give_up(exchange, internal_error(), "internal")
+        return
+    if isinstance(error, ClientLeft):
+        raise error
+    fields = {"request_id": exchange.id, "endpoint": exchange.endpoint}
+    log.error("a request failed", exc_info=error, extra={"fields": fields})
+    await give_up(exchange, internal_error(), "internal")
 
 
 class WriteGuard:

@@ -196,16 +196,19 @@ class App:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a request is answered outside of any task")
+        if not self._unanswered:
+            self._idle.clear()
         self._unanswered[exchange] = task
-        self._idle.clear()
-        self._count(exchange, 1)
+        if not exchange.introspection:  # a scrape that counts itself never finds 0
+            self.inflight += 1
 
     def _left(self, exchange: Exchange) -> None:
         del self._unanswered[exchange]
         self._stopped.discard(exchange)
         if not self._unanswered:
             self._idle.set()
-        self._count(exchange, -1)
+        if not exchange.introspection:
+            self.inflight -= 1
         exchange.seconds = asyncio.get_running_loop().time() - exchange.started
         labels = (exchange.endpoint, exchange.upstream, exchange.model)
         self.metrics.requests(*labels, exchange.mode, str(exchange.code)).observe(exchange.seconds, exchange.trace)
@@ -215,10 +218,6 @@ class App:
             self.metrics.broken_answers(*labels, exchange.outcome).inc()
         tell(exchange)
         end_span(exchange)
-
-    def _count(self, exchange: Exchange, change: int) -> None:
-        if not exchange.introspection:  # a scrape that counts itself never finds 0
-            self.inflight += change
 
 
 def _tracer(config: Config, metrics: Metrics) -> Tracer | None:

@@ -70,8 +70,8 @@ def ring_of(auth: Auth | None, keys: Sequence[Key]) -> KeyRing | None:
 def shown_key(headers: Mapping[str, str]) -> str | None:
     """The credential of a request: `Authorization: Bearer`, else Azure's `api-key`, else Anthropic's `x-api-key`."""
     scheme, _, credential = headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and credential.strip():
-        return credential.strip()
+    if scheme.lower() == "bearer" and (credential := credential.strip()):
+        return credential
     return headers.get("api-key") or headers.get("x-api-key") or None
 
 

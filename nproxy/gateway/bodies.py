@@ -44,9 +44,10 @@ async def _decoded(request: BaseRequest, limit: int, hold: Hold | None) -> bytes
     decoder = Decoder(request.headers.get(hdrs.CONTENT_ENCODING), limit)
     parts: list[bytes] = []
     read = size = 0
+    length = request.content_length
     if hold is not None:
-        hold.expect(min(request.content_length or 0, limit))
-    await _begin(request, limit)
+        hold.expect(min(length or 0, limit))
+    await _begin(request, length, limit)
     while not content.at_eof() and (data := await _some(request)):
         read += len(data)
         if read > limit:
@@ -74,7 +75,7 @@ async def parsed(raw: bytes, aside: Aside, check: Callable[[], None]) -> Body:
 
 async def chunks(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS) -> AsyncGenerator[bytes]:
     """Give the body as it comes, undecoded. Raises ApiError: 413 above `limit`, 408 after so many silent seconds."""
-    await _begin(request, limit)
+    await _begin(request, request.content_length, limit)
     size = 0
     while True:
         try:
@@ -90,8 +91,7 @@ async def chunks(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS
         yield data
 
 
-async def _begin(request: BaseRequest, limit: int) -> None:
-    length = request.content_length
+async def _begin(request: BaseRequest, length: int | None, limit: int) -> None:
     if length is not None and length > limit:
         raise body_too_large(limit)
     await continue_if_asked(request)

@@ -39,8 +39,10 @@ class Cors:
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> Mapping[str, str] | None:
         """What answers a browser that asks first; None where this is no such question, or of a foreign origin."""
+        if method != "OPTIONS" or "Access-Control-Request-Method" not in headers:
+            return None
         origin, asked = headers.get("Origin"), headers.get("Access-Control-Request-Headers", "")
-        if method != "OPTIONS" or origin is None or "Access-Control-Request-Method" not in headers:
+        if origin is None:
             return None
         if not self._any and origin not in self._origins:
             return None

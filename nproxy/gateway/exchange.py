@@ -11,6 +11,7 @@ from typing import TypeVar
 from aiohttp import ClientConnectionResetError, hdrs
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
+from multidict import CIMultiDict
 
 from nproxy.choices.plan import Request
 from nproxy.gateway.callers import ANYBODY, Caller
@@ -156,8 +157,9 @@ class Exchange:
         self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
     ) -> None:
         """Send a whole answer. Raises ClientLeft."""
-        response = Response(status=status, body=body, headers={hdrs.CONTENT_TYPE: content_type, **headers})
-        await self._prepare(response)
+        told = self._headers({hdrs.CONTENT_TYPE: content_type, **headers})
+        response = Response(status=status, body=body, headers=told)
+        await self._prepare(response, status)
         await self._finish(response, b"")
 
     async def respond_error(self, error: ApiError) -> None:
@@ -172,9 +174,9 @@ class Exchange:
 
     async def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:
         """Prepare the head of an answer that is written piece by piece; it leaves with the first bytes."""
-        response = StreamResponse(status=status, headers=headers)
+        response = StreamResponse(status=status, headers=self._headers(headers))
         response.content_length = length
-        await self._prepare(response)
+        await self._prepare(response, status)
 
     async def write(self, data: bytes) -> None:
         """Write bytes of a begun answer, waiting while the client is slow. Raises ClientLeft."""
@@ -215,26 +217,27 @@ class Exchange:
             raise RuntimeError("an answer is written before it has begun")
         return self.response
 
-    async def _prepare(self, response: StreamResponse) -> None:
-        self.response = response
-        self.code = response.status
-        response.headers[hdrs.SERVER] = SERVER
-        response.headers["x-request-id"] = self.id
-        for name, value in self.headers.items():
-            response.headers[name] = value
+    def _headers(self, headers: Mapping[str, str]) -> CIMultiDict[str]:
+        """All that an answer with these headers carries; what is the gateway's own stands over what is not."""
+        told = CIMultiDict(headers)
+        told[hdrs.SERVER] = SERVER
+        told["x-request-id"] = self.id
+        told.update(self.headers)
         if self.cors:
-            self._tell_browsers(response)
+            told.extend(self.cors)  # beside the Vary of an upstream's answer
+            if ALLOWED in self.cors and (names := exposed(told)):
+                told["Access-Control-Expose-Headers"] = names
+        return told
+
+    async def _prepare(self, response: StreamResponse, status: int) -> None:
+        self.response = response
+        self.code = status
         if self.closing:
             response.force_close()
         try:
             await response.prepare(self.request)
         except (ClientConnectionResetError, ConnectionError):
             raise ClientLeft from None
-
-    def _tell_browsers(self, response: StreamResponse) -> None:
-        response.headers.extend(self.cors)  # beside the Vary of an upstream's answer
-        if ALLOWED in self.cors and (names := exposed(response.headers)):
-            response.headers["Access-Control-Expose-Headers"] = names
 
     async def _finish(self, response: StreamResponse, data: bytes) -> None:
         try:

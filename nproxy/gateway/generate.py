@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
 
@@ -34,14 +34,14 @@ Parse = Callable[[Body, Limits, str | None], Request]
 _ID_PREFIXES = {Dialect.CHAT: "chatcmpl-", Dialect.COMPLETIONS: "cmpl-"}
 
 
-async def chat(app: App, exchange: Exchange) -> None:
+def chat(app: App, exchange: Exchange) -> Awaitable[None]:
     """POST /v1/chat/completions."""
-    await _answer(app, exchange, parse_chat)
+    return _answer(app, exchange, parse_chat)
 
 
-async def completions(app: App, exchange: Exchange) -> None:
+def completions(app: App, exchange: Exchange) -> Awaitable[None]:
     """POST /v1/completions."""
-    await _answer(app, exchange, parse_completion)
+    return _answer(app, exchange, parse_completion)
 
 
 async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:

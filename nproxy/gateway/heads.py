@@ -48,6 +48,8 @@ def origin_form(target: str) -> str:
 
 def authority(target: str) -> str | None:
     """The host, in lower case, that a target in absolute form names; None for one in another form."""
+    if target[:1] == "/":
+        return None
     scheme, separator, rest = target.partition("://")
     return _AUTHORITY_ENDS.split(rest)[0].lower() if separator and scheme.lower() in ("http", "https") else None
 

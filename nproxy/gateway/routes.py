@@ -81,11 +81,11 @@ _PASSED = Endpoint("passthrough", passthrough.serve)
 _OTHER = Endpoint("other", _nothing)
 
 
-async def dispatch(app: App, request: BaseRequest) -> StreamResponse:
+def dispatch(app: App, request: BaseRequest) -> Awaitable[StreamResponse]:
     """Answer one request: the handler that the server calls."""
     target = origin_form(request.raw_path)
     endpoint = _endpoint(app, request.method, target.partition("?")[0])
-    return await app.handle(request, target, partial(_route, endpoint), introspection=endpoint.introspection)
+    return app.handle(request, target, partial(_route, endpoint), introspection=endpoint.introspection)
 
 
 async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:

@@ -47,6 +47,13 @@ class LineWriter(logging.Handler):
         """Records that were not written, because too many waited or the descriptor took none."""
         return self._dropped
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Take a record, in any thread. The library's would hold a lock meanwhile, which nothing here needs."""
+        if self.filters and not self.filter(record):
+            return False
+        self.emit(record)
+        return True
+
     def emit(self, record: logging.LogRecord) -> None:
         self.say(self.format(record))
 

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import time
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -19,20 +18,24 @@ STANDARD_ERROR = 2
 access = logging.getLogger("nproxy.access")
 """One record per request; the fields travel in `extra={"fields": {...}}`."""
 
-_BLANK = logging.LogRecord(access.name, logging.INFO, "", 0, "", (), None).__dict__
+_BLANK = {
+    level: logging.LogRecord(access.name, level, "", 0, "", (), None).__dict__
+    for level in (logging.DEBUG, logging.INFO)
+}
 """What all records of requests have in common: no line shows a place in the code, a thread or a process."""
 _PLAIN = re.compile(r"[^\s\"=]+")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def access_record(level: int, message: str, fields: dict[str, object]) -> logging.LogRecord:
-    """A record for `access` of what has just happened, without looking up where it is made, which nothing shows."""
+    """A record for `access` of what has just happened, without looking up where it is made, which nothing shows.
+
+    level: DEBUG or INFO.
+    """
     record = logging.LogRecord.__new__(logging.LogRecord)
     now = time.time()
     record.__dict__.update(
-        _BLANK,
-        levelno=level,
-        levelname=logging.getLevelName(level),
+        _BLANK[level],
         msg=message,
         created=now,
         msecs=int(now % 1 * 1000),
@@ -120,10 +123,12 @@ def _shown(value: object) -> str:
 
 def _dumps(value: object) -> str:
     """JSON that only shows itself: where a terminal might obey some of it, or turn it around, all is ASCII."""
-    with suppress(TypeError):  # bytes of a path that are no UTF-8, half a character, a number of twenty digits
+    try:
         text = orjson.dumps(value, default=str).decode()
-        if text.isprintable():
-            return text
+    except TypeError:  # bytes of a path that are no UTF-8, half a character, a number of twenty digits
+        text = ""
+    if text and text.isprintable():
+        return text
     return json.dumps(value, default=str, separators=(",", ":"))
 
 

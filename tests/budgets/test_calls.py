@@ -17,11 +17,11 @@ import pytest
 from tests.budgets.counting import Calls, calls_of
 from tests.budgets.player import Player
 
-REQUEST = 1280
+REQUEST = 1080
 """One request of n=1, without streaming, with its line in the log."""
-RELAYED = 100
+RELAYED = 97
 """One chunk of a stream of n=1, which comes alone."""
-MERGED = 101
+MERGED = 98
 """One chunk of a stream of n=8 that is merged from eight calls, which comes alone."""
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from select import PIPE_BUF
@@ -168,6 +169,34 @@ def test_what_comes_at_once_is_written_together_as_far_as_a_pipe_takes_it_whole(
 def _until_empty(reader: socket.socket) -> Iterator[None]:
     while select.select([reader], [], [], 0)[0]:
         yield
+
+
+def test_records_of_many_threads_are_all_written_whole(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        writer = LineWriter(file.fileno())
+        names = [f"{letter}{number}" for letter in "abcd" for number in range(200)]
+        parts = [names[start : start + 200] for start in range(0, 800, 200)]
+        threads = [
+            threading.Thread(target=lambda part=part: [writer.handle(record(name)) for name in part]) for part in parts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        writer.flush()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert [[line for line in lines if line[0] == part[0][0]] for part in parts] == parts
+
+
+def test_a_filter_is_asked() -> None:
+    reader, fd = os.pipe()
+    writer = LineWriter(fd)
+    writer.addFilter(lambda record: record.getMessage() != "unwanted")
+    told = [writer.handle(record(text)) for text in ("unwanted", "wanted")]
+    writer.flush()
+    assert (told, os.read(reader, 100)) == ([False, True], b"wanted\n")
+    os.close(reader)
+    os.close(fd)
 
 
 def test_what_fails_together_is_counted_one_by_one() -> None:

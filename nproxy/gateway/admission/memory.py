@@ -81,9 +81,10 @@ class Hold:
 
     def reach(self, size: int) -> None:
         """It is so many bytes. Raises Full, unless it is the only one: that has to be possible."""
-        self.expect(size)
-        self._bodies.held += max(0, size - self.size)
-        self.size = max(size, self.size)
+        if size > self.size:
+            self.expect(size)
+            self._bodies.held += size - self.size
+            self.size = size
 
 
 def limit_of(config: Config) -> int | None:
