@@ -14,6 +14,7 @@ from bench.engine.memory import peak_mib
 from bench.engine.peers import Peer, Running
 from bench.engine.prompts import WORDS, prompt
 from bench.engine.record import Row, Rows, Seen
+from bench.engine.stopped import stopped
 from tests.compatibility.installing import Unavailable
 
 _WARM_N = 4
@@ -37,7 +38,8 @@ class Questions:
 def play(peers: Mapping[str, Peer], questions: Questions, grid: Sequence[Cell], rounds: int, patience: float) -> Rows:
     """Start all, warm each up, and ask all cells of all of them, as often as there are rounds; each begins once.
 
-    They stay loaded until the end, so that every round sees the same servers. patience: seconds, see `ask`.
+    They stay loaded until the end, so that every round sees the same servers, and stand still while another is asked.
+    patience: seconds, see `ask`.
     """
     rows: Rows = {name: Row(peer.ours) for name, peer in peers.items()}
     warm = questions.of(Cell(min(cell.prompt for cell in grid), _WARM_N), 0)
@@ -59,7 +61,8 @@ def play(peers: Mapping[str, Peer], questions: Questions, grid: Sequence[Cell], 
             for which, cell in enumerate(grid):
                 asked = questions.of(cell, 1 + number * len(grid) + which)
                 for name in turned(list(running), number):
-                    ask(running[name].ask, rows[name], cell, asked, patience)
+                    with stopped([other.pid for other in running.values() if other is not running[name]]):
+                        ask(running[name].ask, rows[name], cell, asked, patience)
                     say(f"round {number}, {cell.name}, {name}: {_told(rows[name].cells[cell])}")
         for name, started in running.items():
             rows[name].peak_mib = peak_mib(started.pid)

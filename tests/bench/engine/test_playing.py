@@ -1,11 +1,13 @@
 """Who is asked what, how often, and no more."""
 
-import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.engine.cells import Answer, Asked, Cell, WrongAnswer
@@ -66,21 +68,30 @@ def test_peers_take_turns_in_beginning() -> None:
 
 def test_all_are_asked_the_same_in_turns_and_who_cannot_be_had_keeps_a_row() -> None:
     heard: list[tuple[str, Asked]] = []
+    standing: list[set[str]] = []
+    started: dict[str, psutil.Process] = {}
 
     @contextmanager
     def start(logs: Path, name: str) -> Iterator[Running]:
         def hear(asked: Asked) -> Answer:
             heard.append((name, asked))
+            standing.append({one for one, it in started.items() if it.status() == psutil.STATUS_STOPPED})
             return quickly(asked)
 
         if name == "none":
             raise Unavailable("there is no compiler")
-        yield Running(hear, os.getpid(), {"it": "1"}, "how")
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+            started[name] = psutil.Process(child.pid)
+            yield Running(hear, child.pid, {"it": "1"}, "how")
+            going = {it.status() != psutil.STATUS_STOPPED for it in started.values() if it.is_running()}
+            assert going == {True}, "nobody could be told to end"
+            child.communicate(b"\n")
 
     peers = {name: Peer(partial(start, name=name), name == "ours") for name in ("ours", "none", "other")}
     rows = play(peers, QUESTIONS, [NARROW, WIDE], 2, 30.0)
     assert rows["none"].missing == "there is no compiler"
     assert [name for name, _ in heard] == ["ours", "other", *["ours", "other"] * 2, *["other", "ours"] * 2]
+    assert standing == [set(), set(), *[{"other"}, {"ours"}] * 2, *[{"ours"}, {"other"}] * 2]
     rounds = [asked for _, asked in heard[2:]]
     assert rounds[0::2] == rounds[1::2], "two peers were asked differently"
     assert len(set(rounds)) == 4, "a cache of the round before would help"
