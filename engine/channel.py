@@ -17,6 +17,7 @@ from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, Ste
 
 _LOADER = "engine.runner:load"
 _END_SECONDS = 5.0
+_SPINS = 10_000  # of a math thread that waits for another
 _Expected = TypeVar("_Expected", Ready, StepDone)
 
 
@@ -138,17 +139,19 @@ def child_environment() -> dict[str, str]:
     """What a process of the engine's inherits: this process's environment, and two things it must have.
 
     It runs the same `engine` as this process, from wherever that was imported: an installed one is found
-    anyway, a source tree is named, since `-P` leaves the working folder out. And its math threads spin
-    only for a moment while they wait for each other, unless the operator says otherwise.
+    anyway, a source tree is named, since `-P` leaves the working folder out. Unless the operator says otherwise, its
+    math threads spin only for a moment while they wait for each other, and large tensors lie in large pages.
 
-    A step is some 2,000 small operations, and its threads meet after each. Measured on two cores, a step of 8
-    rows in ms, alone / beside another engine: spinning as long as libgomp likes 19 / hundreds, 3,000 rounds 20 / 110,
-    1,000 rounds 22 / 57, 300 rounds 35, not at all 46 / 33.
+    A step is some 2,000 small operations, and its threads meet after each. How long a round of spinning takes
+    depends on the CPU (docs/performance.md has the figures of two). Few are too short for what lies between two
+    meetings, and then each is a wake-up by the kernel; with many, a second engine on the same cores waits for
+    threads that do nothing.
     """
     environment = dict(os.environ)
     root = str(Path(__file__).resolve().parent.parent)
     if root not in site.getsitepackages():
         environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
     if "OMP_WAIT_POLICY" not in environment:
-        environment.setdefault("GOMP_SPINCOUNT", "1000")
+        environment.setdefault("GOMP_SPINCOUNT", str(_SPINS))
+    environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     return environment

@@ -24,8 +24,9 @@ def numbers(text: str) -> tuple[int, ...]:
 def as_the_engine_runs(module: str, words: Sequence[str]) -> None:
     """Run this module anew, with these words and the variables of the engine's own processes, unless they are there.
 
-    How long threads spin is read when torch is loaded, so this process cannot change it any more.
+    They are read when torch is loaded, so this process cannot change them any more.
     """
     wanted = child_environment()
-    if any(os.environ.get(name) != wanted.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
+    read_when_loaded = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE")
+    if any(os.environ.get(name) != wanted.get(name) for name in read_when_loaded):
         os.execve(sys.executable, [sys.executable, "-m", module, *words], wanted)

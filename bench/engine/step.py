@@ -1,6 +1,6 @@
 """Time the engine's model part alone: steps of decoding rows over one shared prompt, prefill, loading, memory.
 
-    python bench/engine/step.py MODEL [--dtype bfloat16] [--rows 1 8 32] [--prompt 509] [--json] [--profile]
+    python bench/engine/step.py MODEL [--dtype bfloat16] [--int8] [--rows 1 8 32] [--prompt 509] [--json] [--profile]
 
 A step is Runner.run on a batch as the scheduler plans it, after a fork: the prompt's full blocks shared,
 the rest of each row its own. Prints the least and the median of `--steps` steps, in milliseconds.
@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -38,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("model")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
+    parser.add_argument("--int8", action="store_true", help="weights of one byte")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt", type=int, default=509)
     parser.add_argument("--steps", type=int, default=40)
@@ -48,7 +50,10 @@ def main() -> None:
     begin = time.perf_counter()
     size = 16
     blocks = -(-options.prompt // size) + max(options.rows) * (_NEW // size + 2)
-    runner = Runner.load(EngineConfig(options.model, dtype=options.dtype, block_size=size, num_blocks=blocks))
+    kept: Literal["int8"] | None = "int8" if options.int8 else None
+    runner = Runner.load(
+        EngineConfig(options.model, dtype=options.dtype, quantization=kept, block_size=size, num_blocks=blocks)
+    )
     loaded = time.perf_counter() - begin
     after_load = _peak_rss()
     chance = random.Random(0)
@@ -61,6 +66,7 @@ def main() -> None:
     report = {
         "model": Path(options.model).name,
         "dtype": runner.ready.dtype,
+        "quantization": kept,
         "prompt": options.prompt,
         "threads": torch.get_num_threads(),
         "cpu": _cpu(),

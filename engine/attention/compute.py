@@ -110,6 +110,9 @@ class Attention:
         """Attention of the rows' queries [R, Q, D] by the work list; gives [R, Q * D]."""
         spec = self._layers[layer]
         by_head = q.view(len(q), spec.kv_heads, -1, spec.head_dim).transpose(0, 1).contiguous()  # [K, R, G, D]
+        if layout.whole and sinks is None:
+            attended, _ = self._flash(layer, layout.in_place[0], by_head)
+            return attended.view(by_head.shape).transpose(0, 1).reshape(len(q), -1)
         for one in layout.in_place:
             self._attn_in_place(layout, one, layer, by_head)
         for bucket in layout.buckets:
@@ -118,14 +121,17 @@ class Attention:
 
     def _attn_in_place(self, layout: Layout, one: InPlace, layer: int, q: torch.Tensor) -> None:
         """As _attn_items, of one item whose keys are read where they lie."""
+        attended, lse = self._flash(layer, one, q if one.rows is None else q.index_select(1, one.rows))
+        place = slice(one.first, one.first + len(q) * one.width)
+        layout.partial[place].view(attended.shape).copy_(attended)
+        layout.lse[place].view(lse.shape).copy_(lse)
+
+    def _flash(self, layer: int, one: InPlace, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """rows [K, width, G, D] by an item's keys; gives [1, K, width * G, D], and the log-sum-exp without D."""
         spec = self._layers[layer]
         k, v = self._cache.view(layer)[:, one.slots].unsqueeze(0).chunk(2, 1)  # [1, K, S, D] each
-        rows = q if one.rows is None else q.index_select(1, one.rows)
-        rows = rows.view(1, spec.kv_heads, -1, spec.head_dim)  # [1, K, width * G, D]
-        attended, lse = _flash(rows, k, v, scale=spec.scale)
-        place = slice(one.first, one.first + spec.kv_heads * one.width)
-        layout.partial[place].view(rows.shape).copy_(attended)
-        layout.lse[place].view(rows.shape[:3]).copy_(lse)
+        attended, lse = _flash(rows.view(1, spec.kv_heads, -1, spec.head_dim), k, v, scale=spec.scale)
+        return attended, lse
 
     def _attn_items(self, layout: Layout, bucket: Bucket, layer: int, q: torch.Tensor) -> None:
         """Attend with a bucket's rows over their spans; partials and log-sum-exps go into the layout's buffers."""

@@ -84,6 +84,11 @@ class Layout:
     partial: torch.Tensor  # [places, G, D]
     lse: torch.Tensor  # [places, G] float32
 
+    @property
+    def whole(self) -> bool:
+        """Whether one item in place is all that there is, for all rows in order: nothing is left to join."""
+        return len(self.in_place) == 1 and not self.buckets and self.in_place[0].rows is None
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -13,16 +13,16 @@ import torch
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = torch.tensor([[0xD2511F53], [0xCD9E8D57]])
 _WEYL = torch.tensor([[0x9E3779B9], [0xBB67AE85]])
+_ROUNDS = torch.arange(10).view(-1, 1, 1) * _WEYL  # [10, 2, 1], what is added to the key
 
 
 def philox(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """Four random words of each counter: counter [4, N] and key [2, N], words 0 .. 2^32 - 1 in int64; gives [4, N]."""
     even, odd = counter[0::2], counter[1::2]  # words 0 and 2, words 1 and 3
-    for _ in range(10):
+    for keys in ((key + _ROUNDS) & _WORD).unbind():
         product = even * _MULTIPLIERS
         high, low = (product >> 32) & _WORD, product & _WORD
-        even, odd = high.flip(0) ^ odd ^ key, low.flip(0)
-        key = (key + _WEYL) & _WORD
+        even, odd = high.flip(0) ^ odd ^ keys, low.flip(0)
     return torch.stack((even, odd), 1).flatten(0, 1)
 
 

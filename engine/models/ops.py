@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -78,7 +79,7 @@ class TorchOps:
         """As Ops.norm."""
         if added is not None:
             x += added
-        return F.rms_norm(x, weight.shape, weight, eps).to(self.dtype)
+        return rms_norm(x, weight, eps).to(self.dtype)
 
     def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
         """As Ops.heads."""
@@ -110,6 +111,20 @@ class SteadyOps(TorchOps):
         gate, up = gate_up.chunk(2, dim=-1)
         x = gate.float()
         return x.div(x.neg().exp_().add_(1)).to(gate.dtype).mul_(up)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x [N, H] by the root of its rows' mean square and eps, times weight [H]; all float32.
+
+    In fewer operations than torch's own: sqrt(mean(x^2) + eps) is hypot(|x| / sqrt(H), sqrt(eps)).
+    """
+    size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).mul_(x.shape[-1] ** -0.5)
+    return x.div(torch.hypot(size, _root(eps))).mul_(weight)
+
+
+@cache
+def _root(number: float) -> torch.Tensor:
+    return torch.tensor(number**0.5)
 
 
 def _norm_heads_(heads: torch.Tensor, weight: torch.Tensor, eps: float) -> None:

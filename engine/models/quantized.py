@@ -37,9 +37,9 @@ class Int8Matrix:
 
     def product(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """x [N, I] W^T + bias [O]; gives [N, O] in x's dtype."""
-        top = x.abs().amax(1, keepdim=True).float().clamp_min_(_LEAST)
-        small = x.mul(_MOST / top).round_().to(torch.int8)
-        y = torch._int_mm(small, self.values.t()).float().mul_(self.scales).mul_(top.div_(_MOST))
+        scale = x.abs().amax(1, keepdim=True).float().div_(_MOST).clamp_min_(_LEAST)
+        small = x.div(scale).round_().to(torch.int8)
+        y = torch._int_mm(small, self.values.t()).float().mul_(self.scales).mul_(scale)
         return (y if bias is None else y.add_(bias)).to(x.dtype)
 
     def rows(self, numbers: torch.Tensor) -> torch.Tensor:

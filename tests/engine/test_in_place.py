@@ -92,6 +92,15 @@ def test_a_long_shared_prompt_in_every_dtype(dtype: torch.dtype) -> None:
     torch.testing.assert_close(out.double(), case.whole(rows), rtol=near, atol=near)
 
 
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0])], ids=["", "sinks"])
+def test_a_lone_row_is_one_piece_and_nothing_is_joined(sinks: torch.Tensor | None) -> None:
+    row = Row(0, 1, 20, (1, 2, 3, 4, 5, 6), DRAW)
+    case = Case(spec_of(4, 2), 12, 1, in_place=256)
+    batch = Batch(rows=(row,), stretches=(Stretch((0,), 0, 21),))
+    assert case.attention.plan(batch).layers[0].whole
+    case.assert_alone([row], case.run(batch, sinks=sinks), sinks)
+
+
 def test_nothing_lies_in_place_for_layers_with_a_softcap() -> None:
     case = Case(spec_of(4, 2, softcap=3.0), 12, 1, in_place=1)
     row = Row(0, 1, 20, (1, 2, 3, 4, 5, 6), DRAW)

@@ -74,12 +74,16 @@ async def test_a_core_whose_steps_overlap_sleeps_when_none_is_under_way() -> Non
 
 @pytest.mark.parametrize(
     ("given", "rounds"),
-    [({}, "1000"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None), ({"GOMP_SPINCOUNT": "100"}, "100")],
+    [
+        ({}, "10000"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, None),
+        ({"GOMP_SPINCOUNT": "100", "THP_MEM_ALLOC_ENABLE": "0"}, "100"),
+    ],
 )
-async def test_the_cores_threads_spin_for_a_moment_unless_the_operator_says_otherwise(
+async def test_threads_spin_for_a_moment_and_pages_are_large_unless_the_operator_says_otherwise(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], rounds: str | None
 ) -> None:
-    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
@@ -87,6 +91,7 @@ async def test_the_cores_threads_spin_for_a_moment_unless_the_operator_says_othe
     environment = psutil.Process(client.pid).environ()
     assert environment.get("GOMP_SPINCOUNT") == rounds
     assert environment.get("OMP_WAIT_POLICY") == given.get("OMP_WAIT_POLICY")
+    assert environment.get("THP_MEM_ALLOC_ENABLE") == given.get("THP_MEM_ALLOC_ENABLE", "1")
     await client.close()
 
 

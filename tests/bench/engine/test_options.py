@@ -9,7 +9,7 @@ from bench.engine.options import as_the_engine_runs
 
 
 @pytest.mark.parametrize(
-    ("environ", "spins"), [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, None), ({"OMP_WAIT_POLICY": "passive"}, None)]
+    ("environ", "spins"), [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, None), ({"OMP_WAIT_POLICY": "passive"}, None)]
 )
 def test_threads_spin_as_in_the_engine(
     monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str], spins: str | None
@@ -21,6 +21,7 @@ def test_threads_spin_as_in_the_engine(
 
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "1")
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "execve", execve)
