@@ -24,8 +24,9 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Command, Emit, OpenLeg, Respond
 from nproxy.choices.compose import compose
 from nproxy.choices.conduct import Conduct
-from nproxy.choices.events import Event, LegBegan, LegBody, LegChunk, LegEnded
+from nproxy.choices.events import Event, LegBegan, LegBody, LegEnded
 from nproxy.choices.plan import Request, make_plan
+from nproxy.choices.segments import read_segment
 from nproxy.choices.settings import ConductSettings
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, parse_chat
@@ -122,7 +123,7 @@ def stream(
         for turned in turns:
             events: list[Event] = []
             for leg, segment in turned:
-                events += [LegChunk(leg, data, name) for data, name in decoders[leg].feed(segment)]
+                events += read_segment(leg, decoders[leg], segment)
             size += written(conduct.receive(events))
         assert size > n * CHUNKS * 100
         return n * CHUNKS

@@ -28,6 +28,7 @@ from nproxy.choices.events import (
     LegBegan,
     LegBody,
     LegChunk,
+    LegChunks,
     LegEnded,
     LegFailed,
     TimerFired,
@@ -41,12 +42,16 @@ from nproxy.choices.reading import LegFault
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
 from nproxy.choices.roster import Roster, Run
+from nproxy.choices.segments import apart
 from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal
 from nproxy.choices.warming import WARM_SECONDS, Warming
+from nproxy.openai.sse import BETWEEN
 from nproxy.openai.wire import PING, error_event
 
 _DRAIN_SECONDS = 0.5  # how long an upstream may take to close after `[DONE]`; closing lets the connection be used again
+
+_MOST_TRIES = 5  # to find usual ones among chunks that came together: a role and two of a text make them known
 
 
 class Conduct:
@@ -118,6 +123,8 @@ class Conduct:
                 break
             if isinstance(event, LegChunk):  # a match takes twice as long
                 self._chunk(event)
+            elif isinstance(event, LegChunks):
+                self._chunks(event)
             elif isinstance(event, LegBegan):
                 pass  # an answer's head promises nothing
             elif isinstance(event, LegBody):
@@ -157,6 +164,30 @@ class Conduct:
             self._roster.release(self._warming.release(event.leg))
         if written:
             self._outlet.writes.append(written)
+
+    def _chunks(self, event: LegChunks) -> None:
+        """Several chunks: those that are usual at once, which is most of them where much comes, others one by one."""
+        rest = event.data
+        for _ in range(_MOST_TRIES):
+            rest = self._at_once(event.leg, rest)
+            if not rest or self._over:
+                return
+            first, _, rest = rest.partition(BETWEEN)
+            self._chunk(LegChunk(event.leg, first))
+        for chunk in apart(event.leg, rest) if rest else ():
+            if not self._over:
+                self._chunk(chunk)
+
+    def _at_once(self, leg: int, data: bytes) -> bytes:
+        """Take as many in front as are usual; gives those behind them, which is `data` itself where none is."""
+        run = self._roster.called.get(leg)
+        if run is None or run.state is LegState.CALLED or self._warming.waiting:
+            return data
+        written, rest = self._merge.chunks(leg, data)
+        if not written:
+            return data
+        self._outlet.writes.append(written)
+        return rest
 
     def _body(self, event: LegBody) -> None:
         run = self._roster.called.get(event.leg)

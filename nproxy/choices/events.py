@@ -80,6 +80,18 @@ class LegChunk:
 
 
 @dataclass(slots=True)
+class LegChunks:
+    """Several events without names that came together, and no `[DONE]`: the same as a LegChunk for each.
+
+    data: that of all, with `BETWEEN` (of openai/sse.py) between; none is empty. count: of the events, two at least.
+    """
+
+    leg: int
+    data: bytes
+    count: int
+
+
+@dataclass(slots=True)
 class LegBody:
     """The whole body of an answer that is not a stream of events."""
 
@@ -113,4 +125,4 @@ class TimerFired:
     name: str
 
 
-Event = LegBegan | LegChunk | LegBody | LegEnded | LegFailed | TimerFired
+Event = LegBegan | LegChunk | LegChunks | LegBody | LegEnded | LegFailed | TimerFired

@@ -138,6 +138,13 @@ class Merge:
         strand.spoke = strand.streamed = True
         return self._taken(strand, data, chunk)
 
+    def chunks(self, number: int, data: bytes) -> tuple[bytes, bytes]:
+        """Take those in front of several events that say nothing but more of a text: give the client's frames for them,
+        and the events behind, which are for `chunk`.
+        """
+        rewriter = self._strands[number].rewriter
+        return (b"", data) if rewriter is None else rewriter.swap_all(data)
+
     def body(self, number: int, body: bytes) -> bytes:
         """Take the whole body of a leg that did not answer as a stream; otherwise like `chunk`."""
         strand = self._strands[number]
@@ -221,7 +228,7 @@ class Merge:
         said = chunk.choices[position]
         strand.generated = strand.generated or not said.bare
         if data or self._request.stream:  # the choices of a whole answer stay as they are
-            mended = choice.mended(said, chat=self._chat)
+            mended = choice.mended(said, chat=self._chat, all_seen=not self._teaches)
             if mended is None:
                 return b""
             said = mended

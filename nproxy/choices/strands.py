@@ -54,8 +54,9 @@ class Choice:
         self.repeat = self.sent.again()
         return True
 
-    def mended(self, said: UpstreamChoice, *, chat: bool) -> UpstreamChoice | None:
-        """The same, with tool calls counted from 0 and named once, and text offsets running on.
+    def mended(self, said: UpstreamChoice, *, chat: bool, all_seen: bool) -> UpstreamChoice | None:
+        """The same, with tool calls counted from 0 and named once, and text offsets running on where every text of the
+        choice is seen here.
 
         Of a call that repeats what the client has, what is new; None for nothing. Raises LegFault where it says
         something else.
@@ -72,7 +73,7 @@ class Choice:
             if rest is None:
                 return None
             said = rest
-        if chat:
+        if chat or not all_seen:
             return said
         if self.offsets is None:
             self.offsets = TextOffsets()

@@ -15,13 +15,13 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-import uvloop
 from rich.console import Console
 
 from nproxy import models
 from nproxy.cli import engine_child
 from nproxy.cli.open_files import take_all_files
 from nproxy.config import Config, Engine, Reading
+from nproxy.gateway import loop
 from nproxy.gateway.listening import BACKLOG
 from nproxy.gateway.reload import Reload
 from nproxy.gateway.serve import serve
@@ -55,7 +55,7 @@ def run(reading: Reading, log_level: str) -> None:
         admin_sock = None if admin is None else stack.enter_context(_listen(admin.host, admin.port, "admin.port"))
         model = _model(config.engine) if config.engine is not None else None
         try:
-            uvloop.run(_serve(reading, sock, admin_sock, model, log_level))
+            loop.run(_serve(reading, sock, admin_sock, model, log_level))
         except (engine_child.EngineFailed, WorkersFailed) as error:
             raise ServeFailed(str(error)) from error
 

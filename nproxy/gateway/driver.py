@@ -70,7 +70,8 @@ class Drive:
         self._open_call = open_call
         self._learn = learn
         self._judge = judge
-        self._inbox = Inbox()
+        self._inbox = Inbox(self._deal)
+        self._decided: Sequence[Command] = ()  # by what was dealt with, and not carried out yet
         self._legs: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by name, which is set again once it has fired
         self.fell_back: FallBack | None = None
@@ -110,7 +111,24 @@ class Drive:
             if self._ended_by is not None:
                 await self._break_off(self._ended_by)
                 return
-            await self._carry_out(self._conduct.receive(events), legs)
+            decided, self._decided = self._decided, ()
+            since = self._conduct.receive(events) if events else ()
+            await self._carry_out([*decided, *since], legs)
+
+    def _deal(self, events: Sequence[Event]) -> bool:
+        """Pass on what is nothing but more of the answer, while the client takes it; the rest is for `_drive`."""
+        if self._ended_by is not None:
+            return False
+        self._decided = commands = self._conduct.receive(events)
+        output: list[bytes] = []
+        for command in commands:
+            if not isinstance(command, Emit):
+                return False
+            output.append(command.data)
+        if output and not self._exchange.write_now(_joined(output)):
+            return False
+        self._decided = ()
+        return True
 
     async def _carry_out(self, commands: Sequence[Command], legs: asyncio.TaskGroup) -> None:
         """Do what the conduct says: what takes no time first, then one write for all that is to be written."""
@@ -154,7 +172,7 @@ class Drive:
                     self._exchange.outcome = outcome
                 case _:
                     assert_never(command)
-        await self._write(begin, b"".join(output) if len(output) != 1 else output[0], respond)
+        await self._write(begin, _joined(output), respond)
 
     async def _write(self, begin: Begin | None, output: bytes, respond: Respond | None) -> None:
         exchange = self._exchange
@@ -211,3 +229,7 @@ class Drive:
             await self._open_call(command, take)
         finally:
             self._observer.leg_closed()
+
+
+def _joined(output: list[bytes]) -> bytes:
+    return output[0] if len(output) == 1 else b"".join(output)

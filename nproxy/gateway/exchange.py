@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aiohttp import ClientConnectionResetError, hdrs
+from aiohttp.http_writer import StreamWriter
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
 from multidict import CIMultiDict
@@ -184,6 +185,19 @@ class Exchange:
             await self._begun().write(data)
         except (ClientConnectionResetError, ConnectionError):
             raise ClientLeft from None
+
+    def write_now(self, data: bytes) -> bool:
+        """Write bytes of a begun answer without waiting; False, and none written, where the client is slow or gone."""
+        if self.response is None or self.request.protocol.writing_paused:
+            return False
+        writer: StreamWriter = self.request.writer  # type: ignore[assignment]  # aiohttp's only one
+        try:
+            writer.write(data, drain=False).send(None)  # it would wait behind a write that has filled the buffer
+        except StopIteration:
+            return True
+        except (ClientConnectionResetError, ConnectionError):
+            return False
+        raise RuntimeError("aiohttp has waited with a write")
 
     def flush_head(self) -> None:
         """Send the head of a begun answer now, before any of its bytes. Raises ClientLeft."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nproxy.choices.events import Event
 
@@ -15,22 +15,29 @@ class Inbox:
 
     Bounded: with `most` batches waiting, a leg that puts one waits until the taker has come, and so stops reading its
     upstream. What is there is taken all at once, so that what is ready at the same moment leaves in one write.
+
+    deal: is given what has come while the taker waits, by the loop at the end of its turn: to wake a task, with all the
+    coroutines that it has come through, costs as much as to deal with a piece of text. Says whether that was all; where
+    it was not, and where it raises, the taker is woken.
     """
 
-    def __init__(self, most: int = MOST_BATCHES) -> None:
+    def __init__(self, deal: Callable[[list[Event]], bool], most: int = MOST_BATCHES) -> None:
+        self._deal = deal
         self._most = most
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
         self._batches = 0
         self._taker: asyncio.Future[None] | None = None
+        self._dealing = False  # at the end of the turn
         self._room: asyncio.Future[None] | None = None
 
     def put_now(self, events: Sequence[Event]) -> None:
         """Add events without waiting: for timers, and to wake the taker (with none)."""
         self._events += events
         self._batches += 1
-        if self._taker is not None and not self._taker.done():
-            self._taker.set_result(None)
+        if self._taker is not None and not self._dealing:
+            self._dealing = True
+            self._loop.call_soon(self._deal_with_all)
 
     def put(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
         """Add events; when the inbox is full, give what to wait for: it has been emptied."""
@@ -42,13 +49,27 @@ class Inbox:
         return self._room
 
     async def take(self) -> list[Event]:
-        """Wait until something was put, and take everything."""
+        """Wait until something was put that is not dealt with, and take everything that has come since."""
         if not self._batches:
             self._taker = self._loop.create_future()
             try:
                 await self._taker
             finally:
                 self._taker = None
+        return self._all()
+
+    def _deal_with_all(self) -> None:
+        self._dealing = False
+        taker = self._taker
+        if taker is None or taker.done():
+            return  # it takes them itself, or has left
+        try:
+            if not self._deal(self._all()):
+                taker.set_result(None)
+        except Exception as fault:  # the taker's, not the loop's
+            taker.set_exception(fault)
+
+    def _all(self) -> list[Event]:
         events, self._events, self._batches = self._events, [], 0
         if self._room is not None:
             self._room.set_result(None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from nproxy.choices.commands import ChoiceFinished, Spent
-from nproxy.choices.events import Event, Failure, LegChunk
+from nproxy.choices.events import Event, Failure, LegChunk, LegChunks
 from nproxy.choices.leg import Leg
 from nproxy.gateway.exchange import Exchange
 from nproxy.telemetry.metrics import Metrics
@@ -86,8 +86,14 @@ class Observer:
 
     def batch(self, leg: int, events: Sequence[Event]) -> None:
         """Note one batch of a leg."""
-        if chunks := [event for event in events if isinstance(event, LegChunk)]:
-            self._account.came(len(chunks))
+        chunks = 0
+        for event in events:
+            if isinstance(event, LegChunk):
+                chunks += 1
+            elif isinstance(event, LegChunks):
+                chunks += event.count
+        if chunks:
+            self._account.came(chunks)
             now = self._clock()
             last = self._last.get(leg)
             if last is not None:

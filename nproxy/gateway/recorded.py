@@ -27,6 +27,13 @@ class RecordedExchange(Exchange):
         self.content.said(data)
         await Exchange.write(self, data)
 
+    def write_now(self, data: bytes) -> bool:
+        """See Exchange."""
+        written = Exchange.write_now(self, data)
+        if written:
+            self.content.said(data)
+        return written
+
     async def finish(self, data: bytes = b"") -> None:
         """See Exchange."""
         self.content.said(data)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, parse_chunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import loads
+from nproxy.openai.sse import BETWEEN
 
 # What may stand inside a JSON string so that parsing and writing would give the same bytes back: the writer
 # leaves everything but these escapes unescaped, and a `\/` or `\u00e9` would come out as `/` and `é`.
@@ -29,13 +30,18 @@ Render = Callable[[UpstreamChoice, bytes], bytes]
 
 
 class _Template(NamedTuple):
-    """Bytes around the one string that differs: upstream's, and the client's; where the string stands, as a slice."""
+    """Bytes around the one string that differs: upstream's, and the client's; where the string stands, as a slice.
+
+    joint, client_joint: what stands between one such string and that of an event right behind it.
+    """
 
     before: bytes
     behind: bytes
     client_before: bytes
     client_behind: bytes
     place: slice
+    joint: bytes
+    client_joint: bytes
 
 
 class Rewriter:
@@ -47,7 +53,7 @@ class Rewriter:
 
     Its output equals what parsing and writing would give, byte for byte. One object per leg:
 
-        frame = rewriter.swap(data)                       # bytes of the client's whole frame
+        frame = rewriter.swap(data)                       # bytes of the client's whole frame; or swap_all, for several
         if frame is None: chunk = parse_chunk(data, ...)  # the full road; then, for a chunk that was written
             rewriter.learn(data, chunk, render)           # as one plain frame, teach it
 
@@ -75,11 +81,36 @@ class Rewriter:
                 return None
             self._latest = template
             text = data[template.place]
-        if not text or (_special(text) is not None and _verbatim(text) is None):
-            return None
-        if not text.isascii() and not _is_utf8(text):
-            return None
-        return template.client_before + text + template.client_behind
+        if (text and _special(text) is None and text.isascii()) or _as_it_is(text):
+            return template.client_before + text + template.client_behind
+        return None
+
+    def swap_all(self, data: bytes) -> tuple[bytes, bytes]:
+        """The same for several events, with `BETWEEN` between: give the frames of those in front that one template
+        fits, and the events behind them. All is left where there is something to be looked at in one.
+        """
+        texts, rest = self._in_front(data)
+        template = self._latest
+        if template is None or not texts:
+            return b"", data
+        return template.client_before + template.client_joint.join(texts) + template.client_behind, rest
+
+    def _in_front(self, data: bytes) -> tuple[list[bytes], bytes]:
+        """The strings of the events that `swap_all` takes, and the events behind them."""
+        template = self._latest
+        if template is None or not data.startswith(template.before):
+            self._latest = template = self._find_template(data.partition(BETWEEN)[0])
+            if template is None:
+                return [], data
+        *texts, last = data[len(template.before) :].split(template.joint)
+        text, found, rest = last.partition(template.behind + BETWEEN)
+        if found or last.endswith(template.behind):
+            texts.append(text if found else last[: -len(template.behind)])
+        else:
+            rest = template.before + last  # nothing but its beginning fits
+        together = b"".join(texts)
+        plain = all(texts) and _special(together) is None and together.isascii()
+        return (texts, rest) if plain or all(map(_as_it_is, texts)) else ([], data)
 
     def _find_template(self, data: bytes) -> _Template | None:
         for marker in self._markers:
@@ -154,7 +185,13 @@ class Rewriter:
         if (outdated := self._made.get(place)) is not None:
             self._templates.pop(outdated, None)
         self._templates[before, behind] = _Template(
-            before, behind, frame[0], frame[1], slice(len(before), -len(behind))
+            before,
+            behind,
+            frame[0],
+            frame[1],
+            slice(len(before), -len(behind)),
+            joint=behind + BETWEEN + before,
+            client_joint=frame[1] + frame[0],
         )
         self._made[place] = before, behind
         self._latest = None
@@ -180,10 +217,20 @@ class Overheard(Rewriter):
     def swap(self, data: bytes) -> bytes | None:
         frame = Rewriter.swap(self, data)
         if frame is not None and (template := self._latest) is not None:
-            if template is not self._heard or self._listener is None:
-                self._heard, self._listener = template, self._listeners[template[:2]]
-            self._listener(data[template.place])
+            self._tell(template, data[template.place])
         return frame
+
+    def _in_front(self, data: bytes) -> tuple[list[bytes], bytes]:
+        texts, rest = super()._in_front(data)
+        if texts and (template := self._latest) is not None:
+            for text in texts:
+                self._tell(template, text)
+        return texts, rest
+
+    def _tell(self, template: _Template, text: bytes) -> None:
+        if template is not self._heard or self._listener is None:
+            self._heard, self._listener = template, self._listeners[template[:2]]
+        self._listener(text)
 
     def learn(self, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
         if not any(isinstance(value, list) and value for choice in chunk.choices for value in choice.extra.values()):
@@ -234,6 +281,13 @@ def _find(data: bytes, key: str, value: object) -> tuple[int, int] | None:
     except ValueError:
         return None
     return (start, end) if same else None
+
+
+def _as_it_is(text: bytes) -> bool:
+    """Whether a string's bytes can be passed on: parsing and writing them would give the same."""
+    if not text or (_special(text) is not None and _verbatim(text) is None):
+        return False
+    return text.isascii() or _is_utf8(text)
 
 
 def _is_utf8(text: bytes) -> bool:

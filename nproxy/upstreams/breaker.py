@@ -112,11 +112,13 @@ class Breaker:
         if self._trials.get(who):
             self._trials[who] -= 1
 
-    def spoke(self, who: object, now: float) -> None:
-        """Note an event of an answer."""
+    def spoke(self, who: object, now: float) -> bool:
+        """Note an event of an answer; True where the breaker closed by it."""
         self._answered[who] = now
-        if self._opened_at is not None and who in self._trials:
-            self._close(row=self._patience - 1)
+        if self._opened_at is None or who not in self._trials:
+            return False
+        self._close(row=self._patience - 1)
+        return True
 
     def relent(self) -> None:
         """Let a request try it at once: something else says that it is back."""

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from math import inf
 from typing import TypeAlias
 
-from nproxy.choices.events import Event, LegBegan, LegChunk, LegEnded, LegFailed
+from nproxy.choices.events import Event, LegBegan, LegEnded, LegFailed
+from nproxy.choices.segments import DONE, Chunks, one_by_one, read_segment
 from nproxy.config import Timeouts
-from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
+from nproxy.openai.sse import SSEDecoder, SSEError
 from nproxy.upstreams.deadline import Deadline
 from nproxy.upstreams.failures import FOREIGN, after_the_head, oversize, timed_out
 from nproxy.upstreams.http.connection import Reply
@@ -23,8 +24,6 @@ Take: TypeAlias = Callable[[list[Event]], asyncio.Future[None] | None]
 
 AFTER_DONE_SECONDS = 1.0
 """How long after `[DONE]` the upstream may take to close its answer before the socket is given up instead of reused."""
-
-_DONE = b"[DONE]"
 
 
 class EventStream:
@@ -68,7 +67,7 @@ class EventStream:
         with self._watchdog:
             try:
                 await self._reply.pour(self._segment)
-                self._note(self._decoder.close())
+                self._note(one_by_one(self._leg, self._decoder.close()))
             except SSEError:
                 last = LegFailed(self._leg, oversize("An event of the upstream is larger than is allowed."))
             except FOREIGN as error:
@@ -78,9 +77,9 @@ class EventStream:
         self._take([*self._batch, last])
 
     def _segment(self, data: bytes) -> asyncio.Future[None] | None:
-        events = self._decoder.feed(data)
-        self._note(events)
-        if not events or self._reply.at_end:
+        chunks = read_segment(self._leg, self._decoder, data)
+        self._note(chunks)
+        if not chunks or self._reply.at_end:
             return None  # half an event, or a comment, which satisfies no deadline; or the last ones, which `run` takes
         batch, self._batch = self._batch, []
         room = self._take(batch)
@@ -91,11 +90,11 @@ class EventStream:
             room.add_done_callback(self._listen)
         return room
 
-    def _note(self, events: list[SSEEvent]) -> None:
-        leg = self._leg
-        self._batch += [LegChunk(leg, data, name) for data, name in events]
-        if events and (events[-1].data == _DONE or any(event.data == _DONE for event in events)):
-            self._done, self._idle = True, AFTER_DONE_SECONDS
+    def _note(self, chunks: Chunks) -> None:
+        self._batch += chunks
+        for chunk in chunks:
+            if chunk.data == DONE:
+                self._done, self._idle = True, AFTER_DONE_SECONDS
 
     def _listen(self, _: object = None) -> None:
         """From now on something has to come."""

@@ -147,9 +147,7 @@ class Gate:
 
     def heard(self, replica: Replica, kin: Kin) -> None:
         """Note that a call brought something; with the first of a trial its replica is back."""
-        closed = replica.breaker.closed
-        replica.heard(kin)
-        if replica.breaker.closed and not closed:
+        if replica.heard(kin):
             self._returned()
 
     def _may_be_tried(self) -> None:

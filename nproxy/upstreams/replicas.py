@@ -140,11 +140,11 @@ class Replica:
         if not self.legs:
             self.looks.idle()
 
-    def heard(self, who: object) -> None:
-        """Note that a call brought something."""
+    def heard(self, who: object) -> bool:
+        """Note that a call brought something; True where its breaker closed by it."""
         now = time.monotonic()
-        self.breaker.spoke(who, now)
         self.looks.heard(now)
+        return self.breaker.spoke(who, now)
 
     def rest(self, seconds: float) -> None:
         """Note that it asked to be left alone for so long; LONGEST_REST_SECONDS at most."""

@@ -39,6 +39,7 @@ OK, CANCELLED = "ok", "cancelled"
 """How calls end that do not fail; the others end as their failure's kind says."""
 _NO_HEADERS: Mapping[str, str] = {}
 
+_LAST = LegEnded, LegFailed  # of what a call brings
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
 """Settings with which an upstream may be another server, or may be asked otherwise."""
 
@@ -146,16 +147,15 @@ class Upstream:
         def heard(batch: list[Event]) -> asyncio.Future[None] | None:
             company.spoke()
             last = batch[-1]
-            if isinstance(last, LegFailed):
+            if isinstance(last, _LAST):
                 line.whole()
-                batch[-1] = LegFailed(leg, self._failed(kin, replica, leg, last.failure))
-            else:
-                if isinstance(last, LegEnded):
-                    line.whole()
-                    if company.may_have_interrupted:
-                        batch[-1] = LegEnded(leg, beside=True)
-                line.spoken = True
-                self.gate.heard(replica, kin)
+                if isinstance(last, LegFailed):
+                    batch[-1] = LegFailed(leg, self._failed(kin, replica, leg, last.failure))
+                    return take(batch)
+                if company.may_have_interrupted:
+                    batch[-1] = LegEnded(leg, beside=True)
+            line.spoken = True
+            self.gate.heard(replica, kin)
             return take(batch)
 
         return heard

@@ -7,9 +7,8 @@ import signal
 import socket
 import sys
 
-import uvloop
-
 from nproxy.config import ConfigError
+from nproxy.gateway import loop
 from nproxy.workers.worker import NotForUs, work
 
 log = logging.getLogger("nproxy.workers")
@@ -20,7 +19,7 @@ def main(listener: int, channel: int) -> int:
         signal.signal(number, signal.SIG_IGN)
     try:
         with socket.socket(fileno=listener) as sock:
-            uvloop.run(work(sock, socket.socket(fileno=channel)))
+            loop.run(work(sock, socket.socket(fileno=channel)))
     except NotForUs:
         print("nproxy: the parent is of another version; restart it as a whole", file=sys.stderr)  # noqa: T201 - no settings yet to log by
         return 1

@@ -66,11 +66,12 @@ class Player:
             leg.sendall(_event({**_CHUNK, "choices": [end]}) + _piece(b"data: [DONE]\n\n") + b"0\r\n\r\n")
         self._hear(b"0\r\n\r\n")
 
-    def say(self, leg: socket.socket) -> None:
-        """Send a word on one call, and wait until the client has it."""
-        said = self._word()
-        leg.sendall(_event({**_CHUNK, "choices": [{"index": 0, "delta": {"content": said}, "finish_reason": None}]}))
-        self._hear(said.encode())
+    def say(self, leg: socket.socket, words: int = 1) -> None:
+        """Send words on one call, each in a chunk, all at once, and wait until the client has them."""
+        said = [self._word() for _ in range(words)]
+        choices = [{"index": 0, "delta": {"content": word}, "finish_reason": None} for word in said]
+        leg.sendall(b"".join(_event({**_CHUNK, "choices": [choice]}) for choice in choices))
+        self._hear(said[-1].encode())
 
     def _ask(self, *, n: int, stream: bool) -> None:
         asked = {"model": "m", "messages": [{"role": "user", "content": "Name a color."}], "stream": stream}

@@ -17,12 +17,15 @@ import pytest
 from tests.budgets.counting import Calls, calls_of
 from tests.budgets.player import Player
 
-REQUEST = 1080
+REQUEST = 1060
 """One request of n=1, without streaming, with its line in the log."""
-RELAYED = 97
+RELAYED = 78
 """One chunk of a stream of n=1, which comes alone."""
-MERGED = 98
+MERGED = 79
 """One chunk of a stream of n=8 that is merged from eight calls, which comes alone."""
+
+TOGETHER = 15
+"""One chunk of eight that come together: a busy gateway has more to read at a time."""
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +68,15 @@ def test_a_chunk(n: int, budget: int) -> None:
             return (calls.made - before) / (200 // n * n)
 
     check(f"a chunk of n={n}", calls_of(play), budget)
+
+
+def test_a_chunk_among_others() -> None:
+    def play(player: Player, calls: Calls) -> float:
+        with player.stream(1) as (leg,):
+            player.say(leg, 8)
+            before = calls.made
+            for _ in range(25):
+                player.say(leg, 8)
+            return (calls.made - before) / 200
+
+    check("a chunk of eight", calls_of(play), TOGETHER)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -15,8 +17,9 @@ from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChun
 from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request
+from nproxy.choices.segments import read_segment
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.sse import SSEDecoder
+from nproxy.openai.sse import BETWEEN, SSEDecoder
 from tests.choices.tutil import CREATED, ID, MODEL, Play, contents, dialect_request, finishes
 from tests.choices.upstream_says import DONE, chunk, delta, failure, status, text, usage
 
@@ -55,12 +58,14 @@ def split(data: st.DataObject, body: bytes) -> list[bytes]:
 
 def play_interleaved(data: st.DataObject, play: Play, bodies: list[bytes]) -> None:
     """Hand over the legs' bytes in drawn pieces and a drawn order, several events of several legs in one call."""
+    if data.draw(st.booleans()):
+        bodies = [body.replace(b"\r\n", b"\n") for body in bodies]
     pieces = [split(data, body) for body in bodies]
     decoders = [SSEDecoder() for _ in bodies]
     batch: list[Event] = []
     while live := [leg for leg, left in enumerate(pieces) if left]:
         leg = data.draw(st.sampled_from(live))
-        batch += [LegChunk(leg, event.data, event.name) for event in decoders[leg].feed(pieces[leg].pop(0))]
+        batch += read_segment(leg, decoders[leg], pieces[leg].pop(0))
         if not pieces[leg]:
             batch.append(LegEnded(leg))
         if data.draw(st.booleans()):
@@ -131,6 +136,9 @@ class Forgetful:
     def learn(self, *_: Any) -> None:
         pass
 
+    def swap_all(self, data: bytes) -> tuple[bytes, bytes]:
+        return b"", data
+
     def forget(self, index: int | None = None) -> None:
         pass
 
@@ -182,16 +190,24 @@ def test_byte_rewriting_equals_full_parsing(
     options: dict[str, Any] = {"stream_options": {"include_usage": True}} if asked else {}
     request = dialect_request(dialect, n=4, stream=True, **options)
 
-    def merged(*, parse_all: bool) -> list[bytes | None]:
+    def merged(*, parse_all: bool) -> Merge:
         merge = Merge(request, ID, CREATED, MODEL)
         for leg in (Leg(0, 0, 2), Leg(1, 2, 2)):
             merge.add(leg)
             if parse_all:
                 merge._strands[leg.number].rewriter = Forgetful()  # type: ignore[assignment]
-        column = 0 if dialect is Dialect.CHAT else 1
-        return [merge.chunk(leg, forms[column]) for leg, forms in pieces]
+        return merge
 
-    assert merged(parse_all=False) == merged(parse_all=True)
+    column = 0 if dialect is Dialect.CHAT else 1
+    events = [(leg, forms[column]) for leg, forms in pieces]
+    parsing, rewriting, together = merged(parse_all=True), merged(parse_all=False), merged(parse_all=False)
+    written = [parsing.chunk(leg, event) for leg, event in events]
+    assert [rewriting.chunk(leg, event) for leg, event in events] == written
+    rewritten = b""
+    for leg, those in groupby(events, itemgetter(0)):
+        frames, rest = together.chunks(leg, BETWEEN.join(event for _, event in those))
+        rewritten += frames + b"".join(together.chunk(leg, event) or b"" for event in rest.split(BETWEEN) if event)
+    assert rewritten == b"".join(frame or b"" for frame in written)
 
 
 # ---- failures of every kind, at every moment

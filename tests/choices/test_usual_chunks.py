@@ -9,10 +9,12 @@ import pytest
 
 from nproxy.choices import merge
 from nproxy.choices.capability import Capability
+from nproxy.choices.events import LegChunk, LegChunks, LegEnded
 from nproxy.choices.reading import read_chunk
 from nproxy.openai.chunks import UpstreamChunk
 from nproxy.openai.dialect import Dialect
-from tests.choices.tutil import ALIASED, FANOUT, NATIVE, Play, chat
+from nproxy.openai.sse import BETWEEN
+from tests.choices.tutil import ALIASED, FANOUT, NATIVE, Play, chat, contents
 from tests.choices.upstream_says import delta
 
 ASKED = {"include_usage": True}
@@ -48,3 +50,49 @@ def test_a_usual_chunk_is_parsed_until_it_is_known(shape: str, monkeypatch: pyte
     play.says(0, *events)
     assert play.emitted == expected.emitted
     assert len(parsed) <= 3
+
+
+@pytest.mark.parametrize("shape", USUAL)
+def test_those_that_come_together_are_written_as_those_that_come_apart(shape: str) -> None:
+    """Before anything is known, in mid-stream, and with a finish behind them."""
+    options, capability, said = USUAL[shape]
+    segments = [[said("a"), said("b")], [said("c"), said("d"), said("e")], [said("f"), said("g"), delta(finish="stop")]]
+    apart, together = (Play(chat(stream=True, **options), capability) for _ in range(2))
+    for events in segments:
+        apart.gets(*(LegChunk(0, event) for event in events))
+        together.gets(LegChunks(0, BETWEEN.join(events), len(events)))
+    assert together.emitted == apart.emitted
+    assert together.conduct._merge.strand(0).whole
+
+
+def test_of_several_that_came_together_the_usual_ones_are_not_touched_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    play = Play(chat(stream=True), NATIVE)
+    play.says(0, delta("a"), delta("b"), delta("c"))
+    touched: list[bytes] = []
+    one_by_one = play.conduct._merge.chunk
+    monkeypatch.setattr(play.conduct._merge, "chunk", lambda *event: touched.append(event[1]) or one_by_one(*event))
+    end = delta(finish="stop")
+    play.gets(LegChunks(0, BETWEEN.join([delta("d"), delta("e"), delta("f"), end]), 4))
+    assert touched == [end]
+    assert contents(play.frames) == {0: "abcdef"}
+
+
+def test_a_stream_that_comes_in_one_piece_is_mostly_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(chat(stream=True), NATIVE)
+    one_by_one, touched = play.conduct._merge.chunk, list[bytes]()
+    monkeypatch.setattr(play.conduct._merge, "chunk", lambda *event: touched.append(event[1]) or one_by_one(*event))
+    whole = [delta("", role="assistant"), *map(delta, "abcdefghij"), delta(finish="stop")]
+    play.gets(LegChunks(0, BETWEEN.join(whole), len(whole)))
+    assert len(touched) <= 5
+    assert contents(play.frames) == {0: "abcdefghij"}
+
+
+def test_those_of_a_leg_that_is_not_called_any_more_are_passed_over() -> None:
+    play = Play(chat(stream=True, n=2), FANOUT)
+    play.says(0, delta("a"))
+    play.gets(LegEnded(0))
+    before = play.emitted
+    play.gets(LegChunks(0, BETWEEN.join([delta("b"), delta("c")]), 2))
+    assert play.emitted == before

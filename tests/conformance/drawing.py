@@ -18,10 +18,12 @@ from nproxy.choices.events import (
     LegBegan,
     LegBody,
     LegChunk,
+    LegChunks,
     LegEnded,
     LegFailed,
 )
 from nproxy.choices.plan import Request
+from nproxy.choices.segments import Chunks, apart, one_by_one, read_segment
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.openai.sse import SSEDecoder, SSEEvent
@@ -180,15 +182,20 @@ def streamed(rng: Random, drawn: Drawn, leg: int, answer: Answer) -> Iterator[li
     if rng.random() < 0.2:
         raw = raw[: -len(newline)]  # the last blank line is missing
     yield [LegBegan(leg, sse=True)]
-    for events in decoded(rng, raw):
-        yield [LegChunk(leg, event.data, event.name) for event in events]
+    for chunks in decoded(rng, leg, raw):
+        yield [*chunks]
     if end == "cut":
         yield [LegFailed(leg, Failure(FailureKind.CUT, "It broke."))]
     else:
         yield [LegEnded(leg, beside)]
 
 
-def decoded(rng: Random, raw: bytes) -> Iterator[list[SSEEvent]]:
+def each(chunk: LegChunk | LegChunks) -> list[LegChunk]:
+    """What stands together, apart."""
+    return apart(chunk.leg, chunk.data) if isinstance(chunk, LegChunks) else [chunk]
+
+
+def decoded(rng: Random, leg: int, raw: bytes) -> Iterator[Chunks]:
     """Decode bytes cut anywhere; raises where that gives other events than the whole does."""
     whole = SSEDecoder()
     expected = [*whole.feed(raw), *whole.close()]
@@ -196,14 +203,15 @@ def decoded(rng: Random, raw: bytes) -> Iterator[list[SSEEvent]]:
     step = rng.choice([1, 3, 20, 200, 2000])
     while at < len(raw):
         cut = at + rng.randint(1, 2 * step)
-        events = decoder.feed(raw[at:cut])
+        chunks = read_segment(leg, decoder, raw[at:cut])
         at = cut
         if at >= len(raw):
-            events = [*events, *decoder.close()]
+            chunks = [*chunks, *one_by_one(leg, decoder.close())]
+        events = [SSEEvent(one.data, one.name) for chunk in chunks for one in each(chunk)]
         if events != expected[came : came + len(events)]:
             raise Misread(f"other events in pieces than whole: {events}")
         came += len(events)
         if events:
-            yield events
+            yield chunks
     if came != len(expected):
         raise Misread(f"{len(expected) - came} events are lost in pieces")

@@ -381,7 +381,7 @@ _BYTES = [
     ("P7", OPENAI + "sse.py", 'line.partition(b":")', 'line.partition(b": ")'),
     ("P8", CHOICES + "merge.py", '        if name == "error":', "        if name:"),
     ("P9", OPENAI + "sse.py", 'return self._events([last.removesuffix(b"\\n")])', "return []"),
-    ("P11", OPENAI + "sse.py", '[_event((line, "")) for line in lines]', '[_event((line, "")) for line in lines[:1]]'),
+    ("P11", OPENAI + "sse.py", "events.append(event)", "events = events or [event]"),
     ("P13", CHOICES + "merge.py", '        if name == "error":', "        if False:"),
     ("P15", OPENAI + "sse.py", 'elif field == b"error" and value:', "elif False:"),
     ("P14", OPENAI + "wire.py", 'PING = b": ping', 'PING = b": keep-alive'),

@@ -1,4 +1,4 @@
-"""The driver under commands that only a test gives: what a call says behind its cancellation is not heard."""
+"""The driver between a conduct and a client that only a test has."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from nproxy.choices.commands import CancelLeg, Command, Emit, Finish, OpenLeg
 from nproxy.choices.events import Event, LegChunk, LegEnded
 from nproxy.choices.leg import Leg
-from nproxy.gateway.driver import Drive
+from nproxy.gateway.driver import Drive, OpenCall
+from nproxy.openai.errors import ApiError, not_ready
 from nproxy.upstreams.event_stream import Take
 
 LEG = Leg(0, 0, 1)
@@ -33,6 +36,108 @@ class Script:
         return [CancelLeg(0), OpenLeg(LEG, 1, False)] if self.heard == [OLD] else []
 
 
+class Client:
+    """In the place of the exchange. takes: whether what is written now is taken."""
+
+    def __init__(self, *, takes: bool = True) -> None:
+        self.takes = takes
+        self.attempts, self.outcome = 0, ""
+        self.now: list[bytes] = []  # written by write_now,
+        self.waited: list[bytes] = []  # by write,
+        self.last: list[bytes] = []  # and by finish
+
+    def write_now(self, data: bytes) -> bool:
+        if self.takes:
+            self.now.append(data)
+        return self.takes
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.sleep(0)
+        self.waited.append(data)
+
+    async def finish(self, data: bytes) -> None:
+        self.last.append(data)
+
+
+class Echo:
+    """In the place of the conduct: writes what it hears. It fails at a chunk that says so."""
+
+    def start(self) -> list[Command]:
+        return [OpenLeg(LEG, 0, False)]
+
+    def receive(self, events: Sequence[Event]) -> list[Command]:
+        commands: list[Command] = []
+        for event in events:
+            if isinstance(event, LegChunk):
+                if event.data == b"fail":
+                    raise ValueError("the conduct is wrong")
+                commands.append(Emit(event.data))
+            elif isinstance(event, LegEnded):
+                commands.append(Finish("ok"))
+        return commands
+
+
+def driven(client: Client, conduct: object, open_call: OpenCall) -> Drive:
+    nothing = SimpleNamespace(leg_opened=_ignore, leg_closed=_ignore, batch=_ignore)
+    whatever = cast(Any, _ignore)
+    return Drive(
+        cast(Any, client), cast(Any, conduct), cast(Any, nothing), open_call=open_call, learn=whatever, judge=whatever
+    )
+
+
+def chunks(*said: bytes) -> list[Event]:
+    return [LegChunk(0, data) for data in said]
+
+
+async def run(client: Client, *batches: list[Event]) -> None:
+    """Drive a call that hands over these batches, each in a turn of its own."""
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        for batch in batches:
+            await asyncio.sleep(0.001)
+            take(batch)
+
+    async with asyncio.timeout(5):
+        await driven(client, Echo(), open_call).run()
+
+
+async def test_pieces_of_text_are_passed_on_where_they_come() -> None:
+    client = Client()
+    await run(client, chunks(b"a", b"b"), chunks(b"c"), [*chunks(b"d"), LegEnded(0)])
+    assert (client.now, client.waited, client.last) == ([b"ab", b"c"], [], [b"d"])
+
+
+async def test_for_a_slow_client_the_driver_waits_and_nothing_is_lost_or_said_twice() -> None:
+    client = Client(takes=False)
+    await run(client, chunks(b"a"), chunks(b"b", b"c"), [*chunks(b"d"), LegEnded(0)])
+    assert (client.now, client.waited, client.last) == ([], [b"a", b"bc"], [b"d"])
+
+
+async def test_a_fault_in_the_conduct_ends_the_request() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await run(Client(), chunks(b"a"), chunks(b"fail"))
+    assert caught.group_contains(ValueError, match="the conduct is wrong")
+
+
+async def test_an_end_from_outside_stands_over_what_came_with_it() -> None:
+    client = Client()
+    ended: list[int] = []
+
+    async def respond_error(error: ApiError) -> None:
+        ended.append(error.status)
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        await asyncio.sleep(0.001)
+        drive.end(not_ready("enough"))
+        take(chunks(b"a"))
+
+    drive = driven(client, Echo(), open_call)
+    cast(Any, client).response, cast(Any, client).respond_error = None, respond_error
+    async with asyncio.timeout(5):
+        await drive.run()
+    assert ended == [503] and client.now == client.waited == client.last == []
+
+
 async def test_a_call_is_not_heard_behind_its_cancellation() -> None:
     async def open_call(command: OpenLeg, take: Take) -> None:
         if command.attempt:
@@ -44,24 +149,11 @@ async def test_a_call_is_not_heard_behind_its_cancellation() -> None:
         finally:
             take([OLD])  # a segment that was read before the socket was closed
 
-    async def finish(data: bytes) -> None:
-        assert data == b"x"
-
-    script = Script()
-    nothing = SimpleNamespace(leg_opened=_ignore, leg_closed=_ignore, batch=_ignore)
-    exchange = SimpleNamespace(attempts=0, outcome="", finish=finish)
-    whatever = cast(Any, _ignore)
-    drive = Drive(
-        cast(Any, exchange),
-        cast(Any, script),
-        cast(Any, nothing),
-        open_call=open_call,
-        learn=whatever,
-        judge=whatever,
-    )
+    script, client = Script(), Client()
     async with asyncio.timeout(5):
-        await drive.run()
-    assert script.heard == [OLD, NEW, LegEnded(0)] and exchange.attempts == 2
+        await driven(client, script, open_call).run()
+    assert script.heard == [OLD, NEW, LegEnded(0)] and client.attempts == 2
+    assert client.last == [b"x"]
 
 
 def _ignore(*_: object) -> None:

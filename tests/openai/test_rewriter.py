@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, is_done, parse_chunk
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.rewriter import Rewriter
-from nproxy.openai.sse import SSEDecoder
+from nproxy.openai.rewriter import Overheard, Rewriter
+from nproxy.openai.sse import BETWEEN, SSEDecoder
 from nproxy.openai.wire import Wire
 from tests.transcripts.recorded import load
 
@@ -66,6 +66,15 @@ class Road:
         chunk = parse_chunk(data, self.dialect)
         self.rewriter.learn(data, chunk, renderer(self.dialect, chunk))
         return False
+
+    def send_all(self, *chunks: bytes) -> int:
+        """Send several at once; says how many of those in front took the fast road."""
+        frames, rest = self.rewriter.swap_all(BETWEEN.join(chunks))
+        left = len(rest.split(BETWEEN)) if rest else 0
+        taken = len(chunks) - left
+        assert rest == BETWEEN.join(chunks[taken:])
+        assert frames == b"".join(map(self.full, chunks[:taken]))
+        return taken
 
 
 def vllm(text: str, index: int = 0, *, ascii_only: bool = False, key: str = "content", **choice: Any) -> bytes:
@@ -266,6 +275,58 @@ def test_recorded_streams(server: str, name: str, dialect: Dialect, fast: int) -
     assert road.hits == fast
 
 
+FINISH = vllm("", finish_reason="stop")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "taken"),
+    [
+        pytest.param([vllm("d"), vllm("e"), vllm("f")], 3, id="plain"),
+        pytest.param([vllm("d"), vllm('"\n\\'), vllm("f")], 3, id="escapes_that_stay"),
+        pytest.param([vllm("日"), vllm("本"), vllm("é")], 3, id="not_ascii"),
+        pytest.param([vllm("d"), vllm("é", ascii_only=True), vllm("f")], 0, id="an_escape_that_does_not"),
+        pytest.param([vllm("d"), vllm(""), vllm("f")], 0, id="an_empty_text"),
+        pytest.param([vllm("日")[:-1], vllm("d")], 0, id="cut_short"),
+        pytest.param([vllm("d"), vllm("e"), FINISH], 2, id="a_finish"),
+        pytest.param([vllm("d"), FINISH, vllm("e")], 0, id="something_behind_a_finish"),
+        pytest.param([vllm("d"), FINISH, FINISH], 1, id="two_others"),
+        pytest.param([FINISH, vllm("d")], 0, id="a_finish_first"),
+        pytest.param([vllm("d"), vllm("e", 1), vllm("f")], 0, id="another_index_between"),
+        pytest.param([vllm("d"), vllm("e"), vllm("f", 1)], 2, id="another_index_behind"),
+        pytest.param([vllm("d"), vllm("e"), b'{"error":{}}'], 2, id="an_error"),
+        pytest.param([vllm("d"), vllm("e", key="reasoning_content")], 1, id="another_key"),
+    ],
+)
+def test_several_at_once(chunks: list[bytes], taken: int) -> None:
+    assert taught().send_all(*chunks) == taken
+
+
+def test_half_a_character_is_not_completed_by_the_next_text() -> None:
+    """Two texts that are UTF-8 together and not each by itself."""
+    halves = [vllm("@").replace(b"@", half) for half in (b"\xc3", b"\xa9")]
+    frames, rest = taught().rewriter.swap_all(BETWEEN.join(halves))
+    assert not frames
+    assert rest == BETWEEN.join(halves)
+
+
+def test_nothing_at_once_that_is_not_known() -> None:
+    chunks = [vllm("d"), vllm("e")]
+    assert Road().send_all(*chunks) == 0
+    road = taught()
+    road.rewriter.forget(0)
+    assert road.send_all(*chunks) == 0
+
+
+def test_each_text_is_overheard() -> None:
+    heard: list[bytes] = []
+    road = Road()
+    road.rewriter = Overheard(CHAT, lambda index, key: heard.append)
+    for letter in "abc":
+        road.send(vllm(letter))
+    assert road.send_all(vllm("d"), vllm("e"), vllm("f", 1)) == 2
+    assert heard == [b"c", b"d", b"e"]
+
+
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
     ["a", "a", '"', "\\", "\n", '","content":"']
 )
@@ -316,6 +377,20 @@ def test_rewriting_equals_parsing(shape: dict[str, Any], stream: list[dict[str, 
 
 
 @settings(derandomize=True, deadline=None, max_examples=400)
+@given(shapes, st.lists(pieces, min_size=3, max_size=12), st.data())
+def test_rewriting_several_at_once_equals_parsing(
+    shape: dict[str, Any], stream: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    road = Road(shape["dialect"])
+    chunks = [build({**shape, "indent": None}, piece) for piece in stream for _ in range(piece["repeat"])]
+    while chunks:
+        several = data.draw(st.integers(1, 6))
+        together, chunks = chunks[:several], chunks[several:]
+        for chunk in together[road.send_all(*together) :]:
+            road.send(chunk)
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
 @given(shapes, text.filter(bool), st.data())
 def test_whatever_passes_is_what_parsing_gives(shape: dict[str, Any], content: str, data: st.DataObject) -> None:
     """Teach a rewriter, then damage a chunk: what still takes the fast road must be valid and come out the same."""
@@ -331,8 +406,11 @@ def test_whatever_passes_is_what_parsing_gives(shape: dict[str, Any], content: s
     )
     damaged = chunk[:start] + damage + chunk[end:]
     hit = road.rewriter.swap(damaged)
-    if hit is not None:
-        try:
+    try:
+        if hit is not None:
             assert hit == road.full(damaged)
-        except MalformedChunk:
-            pytest.fail(f"a malformed chunk passed: {damaged!r}")
+        if b"\n" not in damaged:  # else it is no line
+            road.send_all(chunk, damaged, chunk)
+            road.send_all(chunk, chunk, damaged)
+    except MalformedChunk:
+        pytest.fail(f"a malformed chunk passed: {damaged!r}")

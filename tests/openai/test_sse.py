@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
+from nproxy.openai.sse import BETWEEN, SSEDecoder, SSEError, SSEEvent
 from tests.transcripts.recorded import load
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
@@ -235,3 +235,78 @@ def test_P1_a_segment_that_is_one_event_without_data_gives_none() -> None:
     assert SSEDecoder().feed(b"data: x\n\n") == [SSEEvent(b"x")]
     assert SSEDecoder().feed(b"data: \n\n") == []
     assert SSEDecoder().feed(b"data: \n\ndata: \n\n") == []
+
+
+USUAL = b"data: x\n\ndata: y\n\n"
+
+
+def begun(*segments: bytes, max_event: int = 1 << 24) -> SSEDecoder:
+    """A decoder in mid-stream."""
+    decoder = SSEDecoder(max_event)
+    for segment in (b"data: first\n\n", *segments):
+        decoder.feed(segment)
+    return decoder
+
+
+def test_usual_events_stay_together() -> None:
+    assert begun().usual(b"data: one\n\n") == (b"one", 1)
+    assert begun().usual(USUAL) == (b"x\n\ndata: y", 2)
+    assert SSEDecoder().usual(USUAL) == (b"x\n\ndata: y", 2)
+    assert begun().usual(USUAL + b"data: z z \n\n") == (b"x\n\ndata: y\n\ndata: z z ", 3)
+
+
+@pytest.mark.parametrize(
+    "segment",
+    [
+        b"",
+        b"data: ",
+        b"\n\n",
+        b"data: \n\n",
+        b"data: x\n\ndata: y\n",
+        b"data: x\n\ndata: y",
+        b"data: x\n\ndata: \n\n",
+        b"data: \n\ndata: x\n\n",
+        b"data: x\n\ndata: \n\ndata: y\n\n",
+        b"data: x\n\ndata:y\n\n",
+        b"data: x\ndata: y\n\ndata: z\n\n",
+        b"event: e\ndata: x\n\ndata: y\n\n",
+        b"data: x\n\nevent: e\ndata: y\n\n",
+        b"data: x\n\n: comment\n\ndata: y\n\n",
+        b"data: x\n\n\ndata: y\n\n",
+        b"data: x\r\n\r\ndata: y\n\n",
+        b"data: x\rdata: z\n\ndata: y\n\n",
+        b"data: x\n\ndata: y\n\n\n",
+    ],
+)
+def test_what_is_not_usual_is_left_to_feed(segment: bytes) -> None:
+    assert begun().usual(segment) is None
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        pytest.param(begun(b"data: x"), id="in_mid_event"),
+        pytest.param(begun(b"data: x\r\r"), id="behind_a_cr"),
+        pytest.param(begun(max_event=17), id="over_the_limit"),
+    ],
+)
+def test_nothing_is_usual_where_what_came_before_matters(decoder: SSEDecoder) -> None:
+    assert decoder.usual(USUAL) is None
+
+
+lines = st.sampled_from([b"data: x", b"data: y", b"data: ", b"data:z", b": c", b"event: e", b"", b"\r", b"data"])
+
+
+@PROPERTY
+@given(st.lists(st.lists(lines, max_size=8).map(b"\n".join), max_size=6))
+def test_together_or_apart_the_same_events(segments: list[bytes]) -> None:
+    decoder, came = SSEDecoder(), list[SSEEvent]()
+    for segment in segments:
+        together = decoder.usual(segment)
+        if together is None:
+            came += decoder.feed(segment)
+        else:
+            apart = [SSEEvent(data) for data in together[0].split(BETWEEN)]
+            assert len(apart) == together[1]
+            came += apart
+    assert came + decoder.close() == decode(*segments)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from nproxy.choices.events import Event, Failure, LegBody, LegChunk, LegFailed
+from nproxy.choices.events import Event, Failure, LegBody, LegChunk, LegChunks, LegFailed
 from nproxy.config import Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.body import Spliced
+from nproxy.openai.sse import BETWEEN
 from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.gate import Gate
 from nproxy.upstreams.http.connections import Connections
@@ -79,7 +80,8 @@ async def caller() -> AsyncIterator[Caller]:
 
 
 def datas(events: list[Event]) -> list[bytes]:
-    return [event.data for event in events if isinstance(event, LegChunk)]
+    """Of each event of a stream, whether it came alone or with others."""
+    return [one for event in events if isinstance(event, LegChunk | LegChunks) for one in event.data.split(BETWEEN)]
 
 
 def whole(events: list[Event]) -> Any:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
+from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunks, LegEnded, LegFailed
+from nproxy.openai.sse import BETWEEN
 from nproxy.upstreams import client as client_module
 from nproxy.upstreams import event_stream
 from nproxy.upstreams.http import connection
@@ -64,7 +65,8 @@ async def test_P11_events_of_one_segment_are_one_batch(caller: Caller) -> None:
 
     async with raw_server(answer) as url:
         (batch,) = await caller.batches(url, caller.call(stream=True))
-    assert batch == [LegBegan(3, sse=True), *(LegChunk(3, b"%d" % number) for number in range(5)), LegEnded(3)]
+    together = BETWEEN.join(b"%d" % number for number in range(5))
+    assert batch == [LegBegan(3, sse=True), LegChunks(3, together, 5), LegEnded(3)]
 
 
 async def test_the_request_on_the_wire(caller: Caller) -> None:

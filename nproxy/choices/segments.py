@@ -1,0 +1,39 @@
+"""What the bytes of a streamed answer say, as the events of its leg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from nproxy.choices.events import LegChunk, LegChunks
+from nproxy.openai.sse import BETWEEN, SSEDecoder, SSEEvent
+
+DONE = b"[DONE]"
+
+Chunks: TypeAlias = Sequence[LegChunk | LegChunks]
+
+
+def read_segment(leg: int, decoder: SSEDecoder, segment: bytes) -> Chunks:
+    """The events that a segment completes; where they are several usual ones, together. Raises SSEError."""
+    usual = decoder.usual(segment)
+    if usual is None:
+        return one_by_one(leg, decoder.feed(segment))
+    data, count = usual
+    if count == 1:
+        return (LegChunk(leg, data),)
+    if DONE not in data:
+        return (LegChunks(leg, data, count),)
+    said, _, last = data.rpartition(BETWEEN)
+    if last != DONE or count == 2 or DONE in said:
+        return apart(leg, data)
+    return LegChunks(leg, said, count - 1), LegChunk(leg, DONE)
+
+
+def apart(leg: int, data: bytes) -> list[LegChunk]:
+    """The events whose data stands together, each by itself."""
+    return [LegChunk(leg, one) for one in data.split(BETWEEN)]
+
+
+def one_by_one(leg: int, events: Sequence[SSEEvent]) -> Chunks:
+    """A chunk for each event."""
+    return [LegChunk(leg, data, name) for data, name in events]
