@@ -26,8 +26,9 @@ class EngineConfig:
     block_size: tokens per KV block. num_blocks: size of the pool; None derives it from memory.
     kv_fraction: part of the device's memory for KV, between 0 and 1; None is the runner's default.
     device: where the model runs; "auto" takes a CUDA device if there is one and Triton is installed. kernels: what
-    computes attention and all between the products; "auto" is Triton on a CUDA device and torch on a CPU, where
-    Triton's run under its interpreter only. cuda_graphs: on a CUDA device, replay recorded launches in decoding steps.
+    computes attention and all between the products; "auto" is Triton on a CUDA device, on a CPU "native", which the C
+    compiler makes for it, and torch where there is none; Triton's run there under its interpreter only.
+    cuda_graphs: on a CUDA device, replay recorded launches in decoding steps.
     deterministic: an answer is the same bit for bit whatever else runs, at some cost.
     max_model_len: longest prompt plus answer, in tokens; None is the model's own limit.
     max_batch_tokens: tokens one step may run, decoding sequences first, prompts with what is left; None is 1,024 on a
@@ -51,7 +52,7 @@ class EngineConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     quantization: Literal["int8"] | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    kernels: Literal["auto", "torch", "triton"] = "auto"
+    kernels: Literal["auto", "torch", "native", "triton"] = "auto"
     cuda_graphs: bool = True
     deterministic: bool = False
     served_model_name: str | None = None

@@ -143,7 +143,11 @@ def _model(words: argparse.ArgumentParser) -> None:
 def _device(words: argparse.ArgumentParser) -> None:
     add = words.add_argument_group("where it runs").add_argument
     add("--device", choices=("auto", "cpu", "cuda"), help="what computes (auto: a CUDA device where there is one)")
-    add("--kernels", choices=("auto", "torch", "triton"), help="by which kernels (auto: Triton's on a CUDA device)")
+    add(
+        "--kernels",
+        choices=("auto", "torch", "native", "triton"),
+        help="by which kernels (auto: Triton's on a CUDA device, those in C on a CPU with a compiler)",
+    )
     add(
         "--no-cuda-graphs",
         dest="cuda_graphs",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,19 +16,23 @@ import torch
 from engine import trial
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
+from engine.attention.road import TorchRoad
 from engine.batch import SPAN, Batch, StepOutput
 from engine.config import EngineConfig
 from engine.device.memory import ram
-from engine.device.road import Machine, cpu_dtype, road
+from engine.device.road import Machine, cpu_road, road
 from engine.errors import ConfigError
 from engine.flat import adapted, chunks_at, drawn_from
 from engine.messages import Logprobs, Ready
 from engine.models.load import load_model
 from engine.models.lora import TokensOf
 from engine.models.model import Model
-from engine.models.ops import Attend, SteadyOps, TorchOps
+from engine.models.products import TORCH
 from engine.models.rope import rotations
 from engine.models.spec import kv_values_per_token
+from engine.native.build import Kernels
+from engine.native.products import NativeProducts
+from engine.native.road import NativeRoad, compiled, takes
 from engine.passes import Pass, fixed_rows, passes
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
@@ -63,7 +66,7 @@ def load(config: EngineConfig) -> Runner | DeviceRunner:
 def _load(config: EngineConfig) -> Runner | DeviceRunner:
     machine = Machine.here()
     chosen = road(config, machine)
-    if chosen.kernels == "torch":
+    if chosen.device.type == "cpu" and chosen.kernels != "triton":
         return Runner.load(config)
     # Imported here: it brings in Triton, which a CPU need not have.
     from engine.device.runner import DeviceRunner
@@ -79,9 +82,8 @@ class Runner:
     overlaps: ClassVar[bool] = False
     ready: Ready
     _model: Model
-    _turns: torch.Tensor | None  # each position's rotation, [positions, D / 2]
     _cache: KvCache
-    _attention: Attention
+    _road: NativeRoad | TorchRoad
     _sampler: Sampler
     _rows: int | None = None  # decoding rows of one pass, in deterministic mode
 
@@ -93,9 +95,14 @@ class Runner:
         """
         torch.set_num_threads(usable_cores())
         machine = Machine.here()
-        dtype = cpu_dtype(config, machine)
+        chosen = cpu_road(config, machine)
+        dtype = chosen.dtype
+        native = compiled(config, dtype) if chosen.kernels == "native" else None
+        products = TORCH if native is None else NativeProducts(native, emulated=not machine.cpu_bfloat16)
         int8 = config.quantization == "int8"
-        model = load_model(Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8)
+        model = load_model(
+            Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8, products=products
+        )
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
         blocks = config.kv_blocks(token_bytes, ram())
         cache = KvCache(model.attention, blocks, config.block_size, dtype)
@@ -111,19 +118,11 @@ class Runner:
             batch_tokens=config.batch_tokens("cpu"),
             layers=len(model.attention),
         )
-        turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
         rows = None
         if config.deterministic:
             # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
             rows = 1 if model.frequencies is None else fixed_rows(config.max_sequences, _ROWS)
-        attention = Attention(
-            model.attention,
-            cache,
-            SPAN if rows is None else _SPAN,
-            fixed=rows is not None,
-            in_place=None if rows is not None or (dtype == torch.bfloat16 and machine.cpu_bfloat16) else _IN_PLACE,
-        )
-        return cls(ready, model, turns, cache, attention, Sampler(), rows)
+        return cls(ready, model, cache, _cpu_road(config, machine, native, model, cache), Sampler(), rows)
 
     def submit(self, batch: Batch) -> StepOutput:
         """Carry out copies, then run chunks and rows, and draw; done when this returns."""
@@ -165,12 +164,8 @@ class Runner:
             positions += range(chunk.start, chunk.start + len(chunk.tokens))
         tokens += [row.token for row in part.rows]
         positions += [row.position for row in part.rows]
-        attend: Attend = partial(self._attention.run, self._attention.plan(part.batch))
-        if len(part.rows) > len(part.batch.rows):
-            attend = partial(_attend_first, attend, len(part.batch.rows))
         where = torch.tensor(positions)
-        turn = None if self._turns is None else self._turns[where].unsqueeze(1)
-        ops = (TorchOps if self._rows is None else SteadyOps)(attend, turn, self._cache.dtype)
+        ops = self._road.ops(part, where)
         by_adapter = adapted(replace(part.batch, rows=part.rows))
         adapters = [TokensOf(name, torch.tensor(mine)) for name, mine in by_adapter.items()]
         return self._model.run(torch.tensor(tokens), where, ops, adapters)
@@ -201,13 +196,21 @@ class Runner:
         return told
 
 
-def _attend_first(
-    attend: Attend, count: int, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None
-) -> torch.Tensor:
-    """Attention of the first `count` tokens; the others only fill up."""
-    out = q.new_zeros(len(q), q.shape[1] * q.shape[2])
-    out[:count] = attend(layer, q[:count], kv[:count], sinks)
-    return out
+def _cpu_road(
+    config: EngineConfig, machine: Machine, native: Kernels | None, model: Model, cache: KvCache
+) -> NativeRoad | TorchRoad:
+    """The native road where there are kernels that know this model; raises ConfigError where nothing else will do."""
+    turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
+    if native is not None and turns is not None and takes(model):
+        return NativeRoad(model, cache, native, turns)
+    if config.kernels == "native":
+        raise ConfigError("kernels are native, which do not know this model: leave it to auto, which takes torch's")
+    fixed = config.deterministic
+    emulated = cache.dtype == torch.bfloat16 and not machine.cpu_bfloat16
+    in_place = _IN_PLACE if not fixed and (emulated or cache.dtype != torch.bfloat16) else None
+    span = _SPAN if fixed else SPAN
+    attention = Attention(model.attention, cache, span, fixed=fixed, in_place=in_place)
+    return TorchRoad(attention, turns, cache.dtype, steady=fixed)
 
 
 def usable_cores() -> int:

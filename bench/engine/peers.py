@@ -18,7 +18,7 @@ from bench.engine.inside.talk import Child
 from bench.engine.served import ask
 from bench.engine.weights import Kind, as_gguf, packed
 from engine.config import EngineConfig
-from engine.device.road import Machine, cpu_dtype
+from engine.device.road import Machine, cpu_road
 from tests.compatibility.installing import LLAMA_CPP, llama_cpp, pinned, versions, vllm
 from tests.real.processes import ROOT, Server, free_port, nproxy, server
 from tests.system.transformers_serve import hf_folder
@@ -52,7 +52,7 @@ class Peer:
 def dtype() -> str:
     """What nproxy's engine takes by itself on this CPU, and all peers of torch with it."""
     config = EngineConfig(str(packed()), device="cpu")
-    return str(cpu_dtype(config, Machine.here())).removeprefix("torch.")
+    return str(cpu_road(config, Machine.here()).dtype).removeprefix("torch.")
 
 
 @contextmanager

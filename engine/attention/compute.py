@@ -67,11 +67,17 @@ class Attention:
         if not layout.chunks:
             return self._decode(layout, layer, q, sinks)
         out = torch.empty(len(q), q.shape[1] * q.shape[2], dtype=q.dtype)
-        for chunk in layout.chunks:
-            self._prefill(chunk, layer, q[chunk.begin : chunk.end], sinks, out[chunk.begin : chunk.end])
+        self.prefill(plan, layer, q, out, sinks)
         if plan.rows:
             out[plan.prompt_tokens :] = self._decode(layout, layer, q[plan.prompt_tokens :], sinks)
         return out
+
+    def prefill(
+        self, plan: Plan, layer: int, q: torch.Tensor, out: torch.Tensor, sinks: torch.Tensor | None = None
+    ) -> None:
+        """The chunks' part of `run`, behind the storing: queries [T, Q, D] into out [T, Q * D]."""
+        for chunk in plan.layers[layer].chunks:
+            self._prefill(chunk, layer, q[chunk.begin : chunk.end], sinks, out[chunk.begin : chunk.end])
 
     def _prefill(
         self, chunk: ChunkPlan, layer: int, q: torch.Tensor, sinks: torch.Tensor | None, out: torch.Tensor

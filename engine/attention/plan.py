@@ -126,9 +126,8 @@ class Planner:
     def plan(self, batch: Batch) -> Plan:
         """Lay out a step."""
         size = self._cache.block_size
-        slots = [slot for chunk in batch.chunks for slot in _slots(chunk, size)]
-        prompt_tokens = len(slots)
-        slots += [row.blocks[row.position // size] * size + row.position % size for row in batch.rows]
+        slots = slots_of(batch, size)
+        prompt_tokens = len(slots) - len(batch.rows)
         longest = max(
             [chunk.start + len(chunk.tokens) for chunk in batch.chunks] + [row.position + 1 for row in batch.rows]
         )
@@ -234,9 +233,14 @@ def within_window(
     return tuple(kept)
 
 
-def _slots(chunk: Chunk, size: int) -> list[int]:
-    end = chunk.start + len(chunk.tokens)
-    return [chunk.blocks[p // size] * size + p % size for p in range(chunk.start, end)]
+def slots_of(batch: Batch, size: int) -> list[int]:
+    """Where a step's tokens have their keys and values, in blocks of `size`: the chunks' in order, then one per row."""
+    slots = [
+        chunk.blocks[at // size] * size + at % size
+        for chunk in batch.chunks
+        for at in range(chunk.start, chunk.start + len(chunk.tokens))
+    ]
+    return slots + [row.blocks[row.position // size] * size + row.position % size for row in batch.rows]
 
 
 def _indices(rows: Sequence[int], count: int) -> torch.Tensor | None:

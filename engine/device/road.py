@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,6 +16,8 @@ from engine.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 _OLDEST = (8, 0)  # compute capability that Triton and bfloat16 products need (Ampere)
+_CPU_KERNELS = ("torch", "native")
+_NATIVE = (torch.float32, torch.bfloat16)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -24,7 +26,7 @@ class Road:
     """A device, the kernels between the products there, and the type of weights, keys and values."""
 
     device: torch.device
-    kernels: Literal["torch", "triton"]
+    kernels: Literal["torch", "native", "triton"]
     dtype: torch.dtype
 
 
@@ -36,7 +38,7 @@ class Machine:
     triton: bool
     interpreted: bool  # Triton's kernels run on the CPU, which its interpreter reads: for tests
     cpu_bfloat16: bool  # multiplied by the CPU, not emulated
-    compiler: bool  # of C, with which Triton builds what launches its kernels
+    compiler: bool  # of C: Triton builds with it what launches its kernels, the CPU's native ones are built with it
 
     @classmethod
     def here(cls) -> Machine:
@@ -70,16 +72,20 @@ def road(config: EngineConfig, machine: Machine) -> Road:
     """
     device = config.device
     if device == "auto":
-        device = "cpu" if machine.hindrance or config.kernels == "torch" else "cuda"
+        device = "cpu" if machine.hindrance or config.kernels in _CPU_KERNELS else "cuda"
         if machine.cuda and machine.hindrance:
             _log.warning("the engine runs on the CPU: %s", machine.hindrance)
     if device == "cuda" and machine.hindrance:
         raise ConfigError(f"device is cuda, but {machine.hindrance}")
     kernels = config.kernels
+    if kernels in _CPU_KERNELS and device == "cuda":
+        raise ConfigError("device is cuda, where kernels must be triton: the others are for a CPU")
+    dtype = _dtype(config, device, kernels, machine)
     if kernels == "auto":
-        kernels = "triton" if device == "cuda" else "torch"
-    if kernels == "torch" and device == "cuda":
-        raise ConfigError("device is cuda, where kernels must be triton: those of torch are for a CPU")
+        native = machine.compiler and dtype in _NATIVE and not config.deterministic
+        kernels = "triton" if device == "cuda" else "native" if native else "torch"
+    if kernels == "native":
+        _check_native(config, machine, dtype)
     if kernels == "triton" and not machine.triton:
         raise ConfigError("kernels are triton, which is not installed: pip install triton")
     if kernels == "triton" and device == "cpu" and not machine.interpreted:
@@ -90,7 +96,22 @@ def road(config: EngineConfig, machine: Machine) -> Road:
         raise ConfigError("dtype is bfloat16, in which Triton's interpreter computes wrong numbers")
     if kernels == "triton" and config.quantization:
         raise ConfigError(f"quantization is {config.quantization}, which is for a CPU: device must be cpu")
-    return Road(torch.device(device), kernels, _dtype(config, device, kernels, machine))
+    return Road(torch.device(device), kernels, dtype)
+
+
+def cpu_road(config: EngineConfig, machine: Machine) -> Road:
+    """The road on a CPU without Triton, whatever device the settings name; raises ConfigError as `road`."""
+    kernels = config.kernels if config.kernels in _CPU_KERNELS else "auto"
+    return road(replace(config, device="cpu", kernels=kernels), machine)
+
+
+def _check_native(config: EngineConfig, machine: Machine, dtype: torch.dtype) -> None:
+    if not machine.compiler:
+        raise ConfigError("kernels are native, which a C compiler makes, and there is none: install gcc")
+    if dtype not in _NATIVE:
+        raise ConfigError(f"kernels are native, which know float32 and bfloat16: dtype is {str(dtype)[6:]}")
+    if config.deterministic:
+        raise ConfigError("deterministic: kernels must be torch there, which say what they depend on")
 
 
 def round_once() -> None:
@@ -105,13 +126,8 @@ def round_once() -> None:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
 
-def cpu_dtype(config: EngineConfig, machine: Machine) -> torch.dtype:
-    """What torch's kernels compute in on a CPU."""
-    return _dtype(config, "cpu", "torch", machine)
-
-
 def _dtype(config: EngineConfig, device: str, kernels: str, machine: Machine) -> torch.dtype:
     if config.dtype != "auto":
         return _DTYPES[config.dtype]
     # On a CPU bfloat16 pays where it is multiplied by itself; elsewhere it is emulated and slower than float32.
-    return torch.bfloat16 if device == "cuda" or (kernels == "torch" and machine.cpu_bfloat16) else torch.float32
+    return torch.bfloat16 if device == "cuda" or (kernels != "triton" and machine.cpu_bfloat16) else torch.float32

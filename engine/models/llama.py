@@ -17,11 +17,12 @@ import torch
 import torch.nn.functional as F
 
 from engine.errors import ModelError
-from engine.models.linear import Linear, linear
+from engine.models.linear import Linear
 from engine.models.llama_lora import fused_pairs
 from engine.models.lora import Pair, TokensOf, add_pair
 from engine.models.model import CPU
 from engine.models.ops import Heads, Ops
+from engine.models.products import TORCH, Products
 from engine.models.quantized import Int8Matrix
 from engine.models.rope import frequencies, interleave
 from engine.models.spec import ModelSpec
@@ -54,6 +55,7 @@ class Decoder:
         device: torch.device = CPU,
         *,
         int8: bool = False,
+        products: Products = TORCH,
     ) -> None:
         """Read and pack all weights. `max_positions`: the longest sequence that will run, in tokens.
 
@@ -64,7 +66,7 @@ class Decoder:
         self.dtype = dtype
         self.vocab, self.eos, self.attention = self.spec.vocab, self.spec.eos, self.spec.attention
         self.context = max_positions
-        reader = _Reader(checkpoint, dtype, device, int8=int8)
+        reader = _Reader(checkpoint, dtype, device, products, int8=int8)
         spec = self.spec
         tied = spec.tied or "lm_head.weight" not in checkpoint.names
         if tied and not spec.tied:
@@ -154,8 +156,11 @@ def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
 class _Reader:
     """Reads tensors in the shapes that the decoder wants, and remembers which; lives while a model loads."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, *, int8: bool = False) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, products: Products, *, int8: bool
+    ) -> None:
         self._checkpoint = checkpoint
+        self._products = products
         self._int8 = int8
         self._dtype = dtype
         self._weights = torch.float32 if int8 else dtype  # of matrices: rounded once
@@ -196,14 +201,16 @@ class _Reader:
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """The product with a matrix that was read, which is used up."""
-        return partial(Int8Matrix.of(weight).product, bias=bias) if self._int8 else linear(weight, bias)
+        if self._int8:
+            return partial(self._products.int8(Int8Matrix.of(weight)), bias=bias)
+        return self._products.linear(weight, bias)
 
     def embedding(self, weight: torch.Tensor, *, tied: bool) -> tuple[Embedding, Linear | None]:
         """The rows of a matrix that was read, which is used up, and the head that is tied to it."""
         if self._int8:
             matrix = Int8Matrix.of(weight)
-            return matrix.rows, (matrix.product if tied else None)
-        return (lambda tokens: F.embedding(tokens, weight).float()), (linear(weight) if tied else None)
+            return matrix.rows, (self._products.int8(matrix) if tied else None)
+        return (lambda tokens: F.embedding(tokens, weight).float()), (self._products.linear(weight) if tied else None)
 
     def refuse_unread(self) -> None:
         """A tensor that nobody asked for means a model that is more than what runs: refuse it."""

@@ -11,6 +11,7 @@ from engine.errors import ConfigError, ModelError
 from engine.models.llama import Decoder
 from engine.models.lora import read_adapter
 from engine.models.model import CPU, Model, sequence_limit
+from engine.models.products import TORCH, Products
 from engine.models.quantized import check_int8
 from engine.models.spec_hf import Unsupported
 from engine.models.weights import open_checkpoint
@@ -26,15 +27,17 @@ def load_model(
     device: torch.device = CPU,
     *,
     int8: bool = False,
+    products: Products = TORCH,
 ) -> Model:
     """Load a Hugging Face folder or a .gguf file, and adapters for it by (name, folder), to a device.
 
-    int8: the weights of the decoder's products. Raises ModelError for files that cannot be run, ConfigError where
-    max_model_len exceeds the model's own limit, and where int8 is not for this CPU or not for this model.
+    int8: the weights of the decoder's products. products: how these are computed. Raises ModelError for files that
+    cannot be run, ConfigError where max_model_len exceeds the model's own limit, and where int8 is not for this CPU or
+    not for this model.
     """
     if int8:
         check_int8()
-    model = _load(path, dtype, max_model_len, device, int8=int8)
+    model = _load(path, dtype, max_model_len, device, products, int8=int8)
     for name, folder in adapters:
         try:
             pairs = read_adapter(Path(folder), dtype)
@@ -44,11 +47,13 @@ def load_model(
     return model
 
 
-def _load(path: Path, dtype: torch.dtype, max_model_len: int | None, device: torch.device, *, int8: bool) -> Model:
+def _load(
+    path: Path, dtype: torch.dtype, max_model_len: int | None, device: torch.device, products: Products, *, int8: bool
+) -> Model:
     try:
         with open_checkpoint(path) as checkpoint:
             limit = sequence_limit(max_model_len, checkpoint.spec.context)
-            return Decoder(checkpoint, dtype, limit, device, int8=int8)
+            return Decoder(checkpoint, dtype, limit, device, int8=int8, products=products)
     except Unsupported as unsupported:
         if int8:
             raise ConfigError(

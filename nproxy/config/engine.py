@@ -35,8 +35,8 @@ class Engine(Settings):
     """On a CPU, keep the model's weights in int8 and multiply in it: less memory, quicker, nearly the same scores."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it runs; auto: on a CUDA device where there is one."""
-    kernels: Literal["auto", "torch", "triton"] = "auto"
-    """By which kernels; auto: Triton's on a CUDA device, torch's on a CPU."""
+    kernels: Literal["auto", "torch", "native", "triton"] = "auto"
+    """By which kernels; auto: Triton's on a CUDA device; on a CPU native (in C, if a compiler is there) or torch's."""
     cuda_graphs: bool = True
     """On a CUDA device, replay recorded launches in decoding steps."""
     deterministic: bool = False
@@ -89,8 +89,8 @@ class Engine(Settings):
 
     @model_validator(mode="after")
     def _road_agrees(self, info: ValidationInfo) -> Self:
-        if (self.device, self.kernels) == ("cuda", "torch"):
-            raise conflict("must be triton on a CUDA device: those of torch are for a CPU", "engine", "kernels")
+        if self.device == "cuda" and self.kernels in ("torch", "native"):
+            raise conflict("must be triton on a CUDA device: the others are for a CPU", "engine", "kernels")
         interpreted = (info.context or {}).get("environ", os.environ).get("TRITON_INTERPRET") == "1"
         if (self.device, self.kernels) == ("cpu", "triton") and not interpreted:
             raise conflict("must be torch on a CPU: Triton compiles none for it", "engine", "kernels")

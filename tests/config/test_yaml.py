@@ -366,7 +366,7 @@ AGREEMENTS = {
     ),
     "kernels of a CPU on a GPU": (
         "engine: {device: cuda, kernels: torch}",
-        "engine.kernels: must be triton on a CUDA device: those of torch are for a CPU",
+        "engine.kernels: must be triton on a CUDA device: the others are for a CPU",
     ),
     "int8 on a GPU": ("engine: {device: cuda, quantization: int8}", "engine.quantization: is for a CPU"),
     "an adapter in the model's place": (

@@ -1,0 +1,31 @@
+"""How a decoder's products with its weights are computed: by torch here, and by others who say so."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from engine.models.linear import Linear, linear
+from engine.models.quantized import Int8Matrix
+
+
+class Int8Product(Protocol):
+    """x [N, I] W^T + bias [O]; gives [N, O] in x's dtype."""
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor: ...
+
+
+class Products:
+    """torch's ways; a road that knows faster ones overrides them."""
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """The product with weight [O, I], which is used up."""
+        return linear(weight, bias)
+
+    def int8(self, matrix: Int8Matrix) -> Int8Product:
+        """The product with a matrix, to the bit what its own is before the bias."""
+        return matrix.product
+
+
+TORCH = Products()

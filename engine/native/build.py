@@ -1,0 +1,176 @@
+"""kernels.c, compiled by the machine's own compiler when an engine first starts, and kept for the next start."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+_SOURCE = Path(__file__).parent / "kernels.c"
+_FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared")
+_THREADS = "-fopenmp"  # by the library of torch's own threads, which has the same name; not every compiler brings it
+_ELEMENTS = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
+_COMPILERS = ("gcc", "cc", "clang")
+_TELLING = ("model name", "flags", "Features", "CPU part")  # lines of /proc/cpuinfo
+_SECONDS = 120  # that a compiler may take; it takes about one
+
+LANES = 16
+PANEL = 32
+MOST_DIM, MOST_QUERIES = 256, 32
+"""As in kernels.c: widths are multiples of LANES, products' outputs of PANEL; how wide heads are at most, and how many
+queries read a key together."""
+
+
+class Layer(Structure):
+    """struct layer"""
+
+    _fields_ = (
+        ("pool", c_void_p),
+        ("slots", c_int64),
+        ("block_size", c_int64),
+        ("kv_heads", c_int64),
+        ("group", c_int64),
+        ("dim", c_int64),
+        ("scale", c_float),
+    )
+
+
+class Parts(Structure):
+    """struct parts"""
+
+    _fields_ = (("values", c_void_p), ("weights", c_void_p), ("tops", c_void_p))
+
+
+_at, _count, _number = c_void_p, c_int64, c_float
+_ARGUMENTS: dict[str, list[Any]] = {
+    "norm": [_at, _at, _at, _number, _at, _count, _count],
+    "silu_mul": [_at, _at, _count, _count],
+    "rotate_store": [_at, _at, _at, _number, _at, _at, _at, _count, _count, _count, _count, _count],
+    "decode": [POINTER(Layer), _at, _count, _at, _count, _at, _count, _at, _at, _at, _at, _at, POINTER(Parts)],
+}
+
+
+_PRODUCTS: dict[str, list[Any]] = {
+    "product": [_at] * 5 + [_count] * 3,
+    "product_int8": [_at] * 8 + [_count] * 3,
+}
+
+
+class Kernels:
+    """The functions of kernels.c for one type of element; they check nothing, so whoever calls them must."""
+
+    def __init__(self, path: Path, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        library = ctypes.CDLL(str(path))
+        for name, arguments in (_ARGUMENTS | _PRODUCTS).items():
+            if name in _ARGUMENTS or hasattr(library, name):
+                function = getattr(library, name)
+                function.argtypes, function.restype = arguments, None
+        self.norm = library.norm
+        self.silu_mul = library.silu_mul
+        self.rotate_store = library.rotate_store
+        self.decode = library.decode
+        self.product: Any = getattr(library, "product", None)  # of bfloat16
+        self.product_int8: Any = getattr(library, "product_int8", None)  # where the processor has AVX-512 VNNI
+
+
+def compiler() -> list[str] | None:
+    """The C compiler's command: what CC says, or the first of the usual ones that is there."""
+    if named := os.environ.get("CC"):
+        return shlex.split(named)
+    return next(([found] for name in _COMPILERS if (found := shutil.which(name))), None)
+
+
+@cache
+def kernels(dtype: torch.dtype) -> Kernels:
+    """Compile, if that was not done before for this source, compiler and processor, and load.
+
+    Raises ConfigError, with the compiler's own words, where that fails or the dtype is neither float32 nor bfloat16.
+    """
+    if dtype not in _ELEMENTS:
+        raise ConfigError(f"kernels are native, which know float32 and bfloat16 and not {str(dtype)[6:]}")
+    command = compiler()
+    if command is None:
+        raise ConfigError("kernels are native, and there is no C compiler: install gcc, or name one by CC")
+    if shutil.which(command[0]) is None:
+        raise ConfigError(f"kernels are native, and CC names a compiler that is not there: {command[0]}")
+    command = [*command, *_FLAGS, *_ELEMENTS[dtype]]
+    name = f"{_SOURCE.stem}-{_key(command)}.so"
+    try:
+        with _folder() as folder:
+            if not (folder / name).exists():
+                _compile(command, folder / name)
+            return Kernels(folder / name, dtype)
+    except (OSError, AttributeError) as error:
+        raise ConfigError(f"kernels are native, and {name} cannot be kept or loaded: {error}") from error
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Where compiled kernels lie: with the user's other caches, or, where nothing can be written there, in a folder for
+    this process alone, which need not be there any more once they are loaded."""
+    try:
+        wanted = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nproxy" / "kernels"
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = os.access(wanted, os.W_OK | os.X_OK)
+    except (OSError, RuntimeError):  # a user without a home, as in a container
+        kept = False
+    if kept:
+        yield wanted
+        return
+    with tempfile.TemporaryDirectory(prefix="nproxy-kernels-") as folder:
+        yield Path(folder)
+
+
+def _key(command: list[str]) -> str:
+    """A name for what a command makes of the source: -march=native says another thing on another processor."""
+    said = subprocess.run([command[0], "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    parts = [_SOURCE.read_bytes(), repr(command).encode(), said.stdout.encode(), _processor().encode()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return "\n".join(sorted({line for line in lines if line.startswith(_TELLING)}))
+
+
+def _compile(command: list[str], path: Path) -> None:
+    began = time.perf_counter()
+    # Beside it and renamed, so that nobody loads a half: several engines may start at once.
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        rest = ["-o", str(made), str(_SOURCE), "-lm"]
+        if _refused([*command, _THREADS, *rest]) and (said := _refused([*command, *rest])):
+            raise ConfigError(f"kernels are native, and {command[0]} cannot compile them: {said}")
+        made.replace(path)
+    _log.info("kernels were compiled for this processor in %.1f s: %s", time.perf_counter() - began, path)
+
+
+def _refused(command: list[str]) -> str | None:
+    """What a compiler said first where it did not compile; None where it did."""
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return (ran.stderr.strip().splitlines() or [f"status {ran.returncode}"])[0] if ran.returncode else None

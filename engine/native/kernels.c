@@ -1,0 +1,517 @@
+/* What lies between a model's products, on a CPU: one function for each thing that a step does there, where torch takes
+ * a handful of operations, each with a start of its own. Compiled for the machine at hand by its own compiler (build.py),
+ * once for each type of element: float, or bfloat16 where BFLOAT16 is defined. All is computed in float32 and rounded
+ * once. A number depends on its own row only, whatever runs beside it and however many threads there are.
+ *
+ * Tensors are dense unless a stride is given. Widths are multiples of LANES, which build.py's caller sees to.
+ * Shapes: T tokens, R decoding rows, H hidden, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { LANES = 16 };
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef float floats_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+#ifdef BFLOAT16
+typedef uint16_t element;
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+typedef uint16_t halves_at __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
+static inline vec load(const element *at) {
+    return (vec)(__builtin_convertvector((halves)*(const halves_at *)at, words) << 16);
+}
+
+/* Rounded to the nearest, to the even one of two; what is no number stays none. */
+static inline void store(element *at, vec x) {
+    words bits = (words)x, none = (words)(x != x);
+    words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    *(halves_at *)at = __builtin_convertvector((rounded & ~none) | (0x7fc0 & none), halves);
+}
+#else
+typedef float element;
+
+static inline vec load(const element *at) { return *(const floats_at *)at; }
+static inline void store(element *at, vec x) { *(floats_at *)at = x; }
+#endif
+
+static inline vec load_floats(const float *at) { return *(const floats_at *)at; }
+static inline void store_floats(float *at, vec x) { *(floats_at *)at = x; }
+static inline vec all(float x) { return x - (vec){0}; }
+
+static inline vec larger(vec a, vec b) {
+    ints first = a > b;
+    return (vec)(((ints)a & first) | ((ints)b & ~first));
+}
+
+static inline vec magnitude(vec x) { return (vec)((ints)x & 0x7fffffff); }
+
+static inline float sum(vec x) {
+    float part[LANES];
+    memcpy(part, &x, sizeof part);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) part[i] += part[i + width];
+    return part[0];
+}
+
+static inline float largest(vec x) {
+    float part[LANES];
+    memcpy(part, &x, sizeof part);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) part[i] = part[i] > part[i + width] ? part[i] : part[i + width];
+    return part[0];
+}
+
+/* To the nearest whole number, to the even one of two, for |x| < 2^22: behind 1.5 * 2^23 no bit is left for a fraction. */
+static const float ROUNDING = 12582912.0f;
+
+/* exp(x), within two units of the last place; x is cut to what float32 can hold: -87 to 88.
+ * x = n ln 2 + r with |r| <= ln 2 / 2, where Taylor's first eight terms are exact enough; 2^n is the exponent's bits. */
+static inline vec exponential(vec x) {
+    x = larger(x, all(-87.0f));
+    x = -larger(-x, all(-88.0f));
+    vec shifted = x * 1.44269504f + ROUNDING, n = shifted - ROUNDING;
+    vec r = x - n * 0.693359375f; /* ln 2 in two parts, the first of few bits, so that n times it is exact */
+    r = r + n * 2.12194440e-4f;
+    vec y = r * (1.0f / 5040) + (1.0f / 720);
+    y = y * r + (1.0f / 120);
+    y = y * r + (1.0f / 24);
+    y = y * r + (1.0f / 6);
+    y = y * r + 0.5f;
+    y = y * r + 1.0f;
+    y = y * r + 1.0f;
+    return (vec)((ints)y + ((ints)shifted << 23));
+}
+
+/* Below so many elements a second thread costs more than it takes off. */
+enum { WORTH_THREADS = 1 << 14 };
+
+/* x [T, H] float32 gets `added` [T, H], where there is any, in place; out [T, H] is its RMS norm times weight [H]. */
+void norm(float *x, const element *added, const float *weight, float eps, element *out, int64_t rows, int64_t width) {
+#pragma omp parallel for schedule(static) if (rows * width >= WORTH_THREADS)
+    for (int64_t row = 0; row < rows; row++) {
+        float *mine = x + row * width;
+        const element *more = added ? added + row * width : 0;
+        vec squares = {0};
+        for (int64_t i = 0; i < width; i += LANES) {
+            vec v = load_floats(mine + i);
+            if (more) store_floats(mine + i, v += load(more + i));
+            squares += v * v;
+        }
+        float scale = 1.0f / sqrtf(sum(squares) / width + eps);
+        for (int64_t i = 0; i < width; i += LANES)
+            store(out + row * width + i, load_floats(mine + i) * scale * load_floats(weight + i));
+    }
+}
+
+/* gate_up [T, 2I] -> out [T, I]: silu(gate) * up. */
+void silu_mul(const element *gate_up, element *out, int64_t rows, int64_t width) {
+#pragma omp parallel for schedule(static) if (rows * width >= WORTH_THREADS / 4)
+    for (int64_t row = 0; row < rows; row++) {
+        const element *gate = gate_up + row * 2 * width, *up = gate + width;
+        for (int64_t i = 0; i < width; i += LANES) {
+            vec x = load(gate + i);
+            store(out + row * width + i, x / (exponential(-x) + 1.0f) * load(up + i));
+        }
+    }
+}
+
+/* Products. A matrix [O, I] lies in panels of PANEL outputs, in each of which what one input is multiplied by lies together;
+ * ROWS rows of inputs by one panel is what the registers hold. So each weight is read once for so many rows, and every sum
+ * runs along the inputs in their order, however many rows there are. */
+enum { PANEL = 2 * LANES, ROWS = 8 };
+
+/* For `tile`, which is inlined for each number of rows that it is called with. */
+#define BY_ROWS(tile, rows)                                 \
+    do {                                                    \
+        int64_t row = 0;                                    \
+        for (; row + ROWS <= (rows); row += ROWS) tile(ROWS); \
+        switch ((rows)-row) {                               \
+        case 1: tile(1); break;                             \
+        case 2: tile(2); break;                             \
+        case 3: tile(3); break;                             \
+        case 4: tile(4); break;                             \
+        case 5: tile(5); break;                             \
+        case 6: tile(6); break;                             \
+        case 7: tile(7); break;                             \
+        }                                                   \
+    } while (0)
+
+#define INLINE __attribute__((always_inline)) static inline
+
+#ifdef BFLOAT16
+/* out [rows, O] of one panel [I, PANEL] and floats x [rows, I]. */
+INLINE void multiply(const element *panel, const float *x, const element *bias, element *out, int64_t inputs,
+                     int64_t outputs, const int rows) {
+    vec sums[ROWS][2];
+    for (int row = 0; row < rows; row++)
+        for (int half = 0; half < 2; half++) sums[row][half] = bias ? load(bias + half * LANES) : all(0);
+    for (int64_t i = 0; i < inputs; i++) {
+        vec first = load(panel + i * PANEL), second = load(panel + i * PANEL + LANES);
+        for (int row = 0; row < rows; row++) {
+            sums[row][0] += first * x[row * inputs + i];
+            sums[row][1] += second * x[row * inputs + i];
+        }
+    }
+    for (int row = 0; row < rows; row++)
+        for (int half = 0; half < 2; half++) store(out + row * outputs + half * LANES, sums[row][half]);
+}
+
+/* x [T, I] by panels [O / PANEL, I, PANEL], and bias [O], if any: out [T, O]. floats [T, I]: room for x. */
+void product(const element *x, const element *panels, const element *bias, element *out, float *floats, int64_t rows,
+             int64_t inputs, int64_t outputs) {
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < rows * inputs; i += LANES) store_floats(floats + i, load(x + i));
+#pragma omp for schedule(static)
+        for (int64_t at = 0; at < outputs; at += PANEL) {
+#define TILE(count)                                                                                              \
+    multiply(panels + at * inputs, floats + row * inputs, bias ? bias + at : 0, out + row * outputs + at, inputs, \
+             outputs, count)
+            BY_ROWS(TILE, rows);
+#undef TILE
+        }
+    }
+}
+#endif
+
+#ifdef __AVX512VNNI__
+#include <immintrin.h>
+
+/* One row [I] of x as whole numbers of -127 to 127 that, times the scale that is returned, come nearest to it; `sum` is
+ * that of these numbers. */
+static inline float rounded(const element *x, int8_t *small, int32_t *sum_of, int64_t inputs) {
+    vec top = {0};
+    for (int64_t i = 0; i < inputs; i += LANES) top = larger(magnitude(load(x + i)), top);
+    float step = largest(top) / 127;
+    step = step > 1e-30f ? step : 1e-30f;
+    ints sums = {0};
+    for (int64_t i = 0; i < inputs; i += LANES) {
+        vec whole = load(x + i) / step + ROUNDING - ROUNDING;
+        __m512i numbers = _mm512_cvtps_epi32((__m512)whole);
+        _mm_storeu_si128((__m128i *)(small + i), _mm512_cvtepi32_epi8(numbers));
+        sums += (ints)numbers;
+    }
+    *sum_of = _mm512_reduce_add_epi32((__m512i)sums);
+    return step;
+}
+
+/* out [rows, O] of one panel [I / 4, PANEL, 4] of weights, 128 more each, for the instruction takes one side unsigned;
+ * sums [rows] of x times 128 is what that makes too much. */
+INLINE void multiply_int8(const uint8_t *panel, const int8_t *x, const int32_t *sums_of, const float *scales,
+                          const float *steps, const element *bias, element *out, int64_t inputs, int64_t outputs,
+                          const int rows) {
+    __m512i sums[ROWS][2];
+    for (int row = 0; row < rows; row++) sums[row][0] = sums[row][1] = _mm512_set1_epi32(-128 * sums_of[row]);
+    for (int64_t i = 0; i < inputs; i += 4) {
+        __m512i first = _mm512_loadu_si512(panel + i * PANEL), second = _mm512_loadu_si512(panel + i * PANEL + 64);
+        for (int row = 0; row < rows; row++) {
+            int32_t four;
+            memcpy(&four, x + row * inputs + i, sizeof four);
+            sums[row][0] = _mm512_dpbusd_epi32(sums[row][0], first, _mm512_set1_epi32(four));
+            sums[row][1] = _mm512_dpbusd_epi32(sums[row][1], second, _mm512_set1_epi32(four));
+        }
+    }
+    for (int row = 0; row < rows; row++)
+        for (int half = 0; half < 2; half++) {
+            vec y = __builtin_convertvector((ints)sums[row][half], vec) * load_floats(scales + half * LANES) * steps[row];
+            store(out + row * outputs + half * LANES, bias ? y + load(bias + half * LANES) : y);
+        }
+}
+
+/* x [T, I] by panels [O / PANEL, I / 4, PANEL, 4] of weights that are whole numbers plus 128, times their outputs' scales
+ * [O], and bias [O], if any: out [T, O]. x is rounded to int8 row by row, the sums are exact. small [T, I], sums_of [T],
+ * steps [T]: room. */
+void product_int8(const element *x, const uint8_t *panels, const float *scales, const element *bias, element *out,
+                  int8_t *small, int32_t *sums_of, float *steps, int64_t rows, int64_t inputs, int64_t outputs) {
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < rows; row++)
+            steps[row] = rounded(x + row * inputs, small + row * inputs, sums_of + row, inputs);
+#pragma omp for schedule(static)
+        for (int64_t at = 0; at < outputs; at += PANEL) {
+#define TILE(count)                                                                                                \
+    multiply_int8(panels + at * inputs, small + row * inputs, sums_of + row, scales + at, steps + row,             \
+                  bias ? bias + at : 0, out + row * outputs + at, inputs, outputs, count)
+            BY_ROWS(TILE, rows);
+#undef TILE
+        }
+    }
+}
+#endif
+
+enum { MOST_DIM = 256, MOST_QUERIES = 32, KEYS = 64 };
+
+/* One head, made floats: normed where there is a weight [D], and rotated where there are turns, pairs of neighbours by a
+ * (cosine, sine) each [D / 2, 2]. */
+static inline void turned(const element *head, const float *weight, float eps, const float *turn, int64_t dim,
+                          float *out) {
+    vec squares = {0};
+    for (int64_t i = 0; i < dim; i += LANES) {
+        vec v = load(head + i);
+        store_floats(out + i, v);
+        squares += v * v;
+    }
+    if (weight) {
+        float scale = 1.0f / sqrtf(sum(squares) / dim + eps);
+        for (int64_t i = 0; i < dim; i += LANES)
+            store_floats(out + i, load_floats(out + i) * scale * load_floats(weight + i));
+#ifdef BFLOAT16
+        for (int64_t i = 0; i < dim; i += LANES) { /* a norm's results are of the model's type, as the reference's are */
+            element rounded[LANES];
+            store(rounded, load_floats(out + i));
+            store_floats(out + i, load(rounded));
+        }
+#endif
+    }
+    if (turn)
+        for (int64_t i = 0; i < dim; i += 2) {
+            float a = out[i], b = out[i + 1], c = turn[i], s = turn[i + 1];
+            out[i] = a * c - b * s;
+            out[i + 1] = a * s + b * c;
+        }
+}
+
+/* qkv [T, (Q + 2K) D]: queries and keys normed and rotated in place, keys and values put into the pool [2K, slots, D] at
+ * slot[t]. q_norm, k_norm [D]: both or none. turns [T, D / 2, 2], or none. */
+void rotate_store(element *qkv, const float *q_norm, const float *k_norm, float eps, const float *turns,
+                  const int64_t *slot, element *pool, int64_t slots, int64_t tokens, int64_t heads, int64_t kv_heads,
+                  int64_t dim) {
+    int64_t width = (heads + 2 * kv_heads) * dim;
+#pragma omp parallel for schedule(static) if (tokens * width >= WORTH_THREADS / 2)
+    for (int64_t token = 0; token < tokens; token++) {
+        element *mine = qkv + token * width;
+        float head[MOST_DIM];
+        for (int64_t number = 0; number < heads + kv_heads; number++) {
+            element *at = mine + number * dim;
+            turned(at, number < heads ? q_norm : k_norm, eps, turns ? turns + token * dim : 0, dim, head);
+            for (int64_t i = 0; i < dim; i += LANES) store(at + i, load_floats(head + i));
+        }
+        for (int64_t number = 0; number < 2 * kv_heads; number++)
+            memcpy(pool + (number * slots + slot[token]) * dim, mine + (heads + number) * dim, dim * sizeof *pool);
+    }
+}
+
+/* A layer's part of the cache and of the model: its pool is [2K, slots, D], keys' heads first. */
+struct layer {
+    const element *pool;
+    int64_t slots, block_size, kv_heads, group, dim;
+    float scale;
+};
+
+/* The work list: item i lets rows members[m] see keys seen[m] .. keys - 1 of its blocks, for m from first_member on. Its
+ * results go to places from `place` on, one for each row. */
+struct item {
+    int64_t first_member, width, first_block, keys, place;
+};
+
+/* What an item gives for its rows: sums of values by their weights [places, Q, D], the weights' sums and the largest
+ * scores, which were taken off before the exponential, [places, Q] each. */
+struct parts {
+    float *values, *weights, *tops;
+};
+
+static const float NEVER = -1e30f; /* the score of a key that a row does not see */
+
+/* Some keys' scores against up to four queries [4, D], one after the other: scores [keys, 4]. */
+static inline void score_few(const float *q, const element *const *k, int64_t keys, int64_t dim, float *scores) {
+    for (int64_t key = 0; key < keys; key++) {
+        vec dots[4] = {{0}, {0}, {0}, {0}};
+        for (int64_t i = 0; i < dim; i += LANES) {
+            vec at = load(k[key] + i);
+            for (int m = 0; m < 4; m++) dots[m] += at * load_floats(q + m * dim + i);
+        }
+        for (int m = 0; m < 4; m++) scores[key * 4 + m] = sum(dots[m]);
+    }
+}
+
+/* The same against LANES queries at once, given as [D, stride]: scores [keys, stride]. */
+static inline void score_lanes(const float *q, const float *const *k, int64_t keys, int64_t dim, int64_t stride,
+                               float *scores) {
+    enum { AT_ONCE = 8 };
+    int64_t key = 0;
+    for (; key + AT_ONCE <= keys; key += AT_ONCE) {
+        vec dots[AT_ONCE] = {{0}};
+        for (int64_t i = 0; i < dim; i++) {
+            vec mine = load_floats(q + i * stride);
+            for (int j = 0; j < AT_ONCE; j++) dots[j] += mine * k[key + j][i];
+        }
+        for (int j = 0; j < AT_ONCE; j++) store_floats(scores + (key + j) * stride, dots[j]);
+    }
+    for (; key < keys; key++) {
+        vec dot = {0};
+        for (int64_t i = 0; i < dim; i++) dot += load_floats(q + i * stride) * k[key][i];
+        store_floats(scores + key * stride, dot);
+    }
+}
+
+/* out [4, D] gets weights [keys, stride] times values: four queries, and `count` vectors of D, stay in registers. */
+INLINE void weigh(const float *weights, int64_t stride, const element *const *v,
+                                                        int64_t keys, int64_t dim, float *out, const int count) {
+    vec sums[4][4];
+    for (int m = 0; m < 4; m++)
+        for (int c = 0; c < count; c++) sums[m][c] = load_floats(out + m * dim + c * LANES);
+    for (int64_t key = 0; key < keys; key++)
+        for (int c = 0; c < count; c++) {
+            vec value = load(v[key] + c * LANES);
+            for (int m = 0; m < 4; m++) sums[m][c] += value * weights[key * stride + m];
+        }
+    for (int m = 0; m < 4; m++)
+        for (int c = 0; c < count; c++) store_floats(out + m * dim + c * LANES, sums[m][c]);
+}
+
+/* One item and key head: q [R, ...] of a row's stride, which begins with its queries' heads.
+ *
+ * Keys come KEYS at a time; the largest score so far is taken off all, and what was summed up under a smaller one is
+ * made less (the online softmax of Milakov and Gimelshein, 2018, as in FlashAttention). Scores lie [keys, stride], where
+ * a stride of 4 is for up to four queries, and others are whole vectors of queries. */
+static void attend(const struct layer *layer, const struct item *item, const int64_t *members, const int64_t *seen,
+                   const int64_t *blocks, const element *q, int64_t q_stride, int64_t head, struct parts parts) {
+    const int64_t dim = layer->dim, group = layer->group, queries = item->width * group, size = layer->block_size;
+    const int64_t stride = queries <= 4 ? 4 : (queries + LANES - 1) / LANES * LANES;
+    const int64_t vectors = stride < LANES ? 1 : stride / LANES;
+    float q_mine[MOST_QUERIES * MOST_DIM], out[MOST_QUERIES * MOST_DIM], scores[KEYS * MOST_QUERIES];
+    vec top[MOST_QUERIES / LANES], total[MOST_QUERIES / LANES];
+    const element *keys = layer->pool + head * layer->slots * dim;
+    const element *values = layer->pool + (layer->kv_heads + head) * layer->slots * dim;
+
+    memset(q_mine, 0, stride * dim * sizeof *q_mine);
+    memset(out, 0, stride * dim * sizeof *out);
+    int64_t hidden = 0; /* keys that some row does not see */
+    for (int64_t m = 0; m < queries; m++) {
+        int64_t member = item->first_member + m / group;
+        const element *from = q + members[member] * q_stride + (head * group + m % group) * dim;
+        if (seen[member] > hidden) hidden = seen[member];
+        for (int64_t i = 0; i < dim; i += LANES) {
+            vec scaled = load(from + i) * layer->scale;
+            if (stride == 4)
+                store_floats(q_mine + m * dim + i, scaled);
+            else
+                for (int lane = 0; lane < LANES; lane++) q_mine[(i + lane) * stride + m] = scaled[lane];
+        }
+    }
+    for (int64_t g = 0; g < vectors; g++) {
+        top[g] = all(NEVER);
+        total[g] = all(0);
+    }
+    for (int64_t begin = 0; begin < item->keys; begin += KEYS) {
+        const int64_t count = item->keys - begin < KEYS ? item->keys - begin : KEYS;
+        const element *k[KEYS], *v[KEYS];
+        for (int64_t key = 0; key < count; key++) {
+            int64_t at = begin + key, slot = blocks[item->first_block + at / size] * size + at % size;
+            k[key] = keys + slot * dim;
+            v[key] = values + slot * dim;
+        }
+        if (stride == 4) {
+            score_few(q_mine, k, count, dim, scores);
+        } else {
+#ifdef BFLOAT16
+            static _Thread_local float floats[KEYS * MOST_DIM];
+            const float *kf[KEYS];
+            for (int64_t key = 0; key < count; key++) {
+                kf[key] = floats + key * dim;
+                for (int64_t i = 0; i < dim; i += LANES) store_floats(floats + key * dim + i, load(k[key] + i));
+            }
+#else
+            const float *const *kf = k;
+#endif
+            for (int64_t g = 0; g < vectors; g++)
+                score_lanes(q_mine + g * LANES, kf, count, dim, stride, scores + g * LANES);
+        }
+        if (begin < hidden)
+            for (int64_t m = 0; m < queries; m++)
+                for (int64_t key = 0; key < count && begin + key < seen[item->first_member + m / group]; key++)
+                    scores[key * stride + m] = NEVER;
+        int64_t last = (count * stride + LANES - 1) / LANES; /* vectors of scores */
+        for (int64_t i = count * stride; i < last * LANES; i++) scores[i] = NEVER;
+
+        vec now[MOST_QUERIES / LANES], sums[MOST_QUERIES / LANES];
+        for (int64_t g = 0; g < vectors; g++) {
+            now[g] = top[g];
+            sums[g] = all(0);
+            for (int64_t i = g; i < last; i += vectors) now[g] = larger(now[g], load_floats(scores + i * LANES));
+            if (stride == 4) /* four keys' scores lie in a vector */
+                for (int lane = 0; lane < 4; lane++) {
+                    float most = NEVER;
+                    for (int i = lane; i < LANES; i += 4) most = now[g][i] > most ? now[g][i] : most;
+                    for (int i = lane; i < LANES; i += 4) now[g][i] = most;
+                }
+            for (int64_t i = g; i < last; i += vectors) {
+                vec score = load_floats(scores + i * LANES);
+                ints there = score > NEVER;
+                vec weight = (vec)((ints)exponential(score - now[g]) & there);
+                sums[g] += weight;
+                store_floats(scores + i * LANES, weight);
+            }
+            vec less = exponential(top[g] - now[g]);
+            total[g] = total[g] * less + sums[g];
+            if (begin)
+                for (int lane = 0; lane < (stride == 4 ? 4 : LANES); lane++)
+                    if (less[lane] != 1.0f)
+                        for (int64_t i = 0; i < dim; i += LANES) {
+                            float *at = out + (g * LANES + lane) * dim + i;
+                            store_floats(at, load_floats(at) * less[lane]);
+                        }
+            top[g] = now[g];
+        }
+        for (int64_t m = 0; m < queries; m += 4) {
+            int64_t i = 0;
+            for (; i + 4 * LANES <= dim; i += 4 * LANES) {
+                const element *part[KEYS];
+                for (int64_t key = 0; key < count; key++) part[key] = v[key] + i;
+                weigh(scores + m, stride, part, count, dim, out + m * dim + i, 4);
+            }
+            for (; i < dim; i += LANES) {
+                const element *part[KEYS];
+                for (int64_t key = 0; key < count; key++) part[key] = v[key] + i;
+                weigh(scores + m, stride, part, count, dim, out + m * dim + i, 1);
+            }
+        }
+    }
+    for (int64_t m = 0; m < queries; m++) {
+        int64_t place = ((item->place + m / group) * layer->kv_heads + head) * group + m % group;
+        memcpy(parts.values + place * dim, out + m * dim, dim * sizeof *out);
+        parts.tops[place] = top[m / LANES][m % LANES];
+        float weight = total[m / LANES][m % LANES];
+        if (stride == 4) weight = total[0][m] + total[0][m + 4] + total[0][m + 8] + total[0][m + 12];
+        parts.weights[place] = weight;
+    }
+}
+
+/* Attention of R decoding rows over the paged cache, by a work list: q and out [R, Q, D], q of a row's stride.
+ * Every row's results, places[first_place[row]] .. places[first_place[row + 1] - 1], are joined in their order. */
+void decode(const struct layer *layer, const element *q, int64_t q_stride, element *out, int64_t rows,
+            const struct item *items, int64_t count, const int64_t *members, const int64_t *seen, const int64_t *blocks,
+            const int64_t *first_place, const int64_t *places, const struct parts *parts) {
+    const int64_t dim = layer->dim, heads = layer->kv_heads * layer->group;
+#pragma omp parallel
+    {
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < count * layer->kv_heads; task++)
+            attend(layer, items + task / layer->kv_heads, members, seen, blocks, q, q_stride, task % layer->kv_heads,
+                   *parts);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < rows; row++)
+            for (int64_t head = 0; head < heads; head++) {
+                const int64_t *mine = places + first_place[row], several = first_place[row + 1] - first_place[row];
+                float top = NEVER, total = 0, shares[several];
+                for (int64_t p = 0; p < several; p++) top = fmaxf(top, parts->tops[mine[p] * heads + head]);
+                for (int64_t p = 0; p < several; p++) {
+                    shares[p] = exponential(all(parts->tops[mine[p] * heads + head] - top))[0];
+                    total += shares[p] * parts->weights[mine[p] * heads + head];
+                }
+                for (int64_t i = 0; i < dim; i += LANES) {
+                    vec joined = {0};
+                    for (int64_t p = 0; p < several; p++)
+                        joined += shares[p] * load_floats(parts->values + (mine[p] * heads + head) * dim + i);
+                    store(out + (row * heads + head) * dim + i, joined / total);
+                }
+            }
+    }
+}

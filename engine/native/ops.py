@@ -1,0 +1,66 @@
+"""The road of a CPU with a compiler: what a decoder asks for between its products, in one call each.
+
+Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, I intermediate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.attention.cache import KvCache
+from engine.models.ops import Heads
+from engine.native.attention import NativeAttention, NativePlan
+from engine.native.build import Kernels
+
+
+@dataclass(frozen=True, slots=True)
+class NativeOps:
+    """One step's road, as models/ops.py has it for torch.
+
+    turns: the tokens' rotations [T, D / 2], complex64.
+    """
+
+    kernels: Kernels
+    attention: NativeAttention
+    cache: KvCache
+    plan: NativePlan
+    turns: torch.Tensor
+
+    def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        """No decoder that runs on this road asks for it: they leave their heads to `heads`."""
+        raise NotImplementedError
+
+    def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """As Ops.norm."""
+        out = torch.empty(x.shape, dtype=self.kernels.dtype)
+        more = None if added is None else added.data_ptr()
+        self.kernels.norm(x.data_ptr(), more, weight.data_ptr(), eps, out.data_ptr(), *x.shape)
+        return out
+
+    def heads(self, layer: int, qkv: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """As Ops.heads."""
+        spec, pool = heads.spec, self.cache.view(layer)
+        self.kernels.rotate_store(
+            qkv.data_ptr(),
+            None if heads.q_norm is None else heads.q_norm.data_ptr(),
+            None if heads.k_norm is None else heads.k_norm.data_ptr(),
+            heads.eps,
+            self.turns.data_ptr() if heads.rotated else None,
+            self.plan.slots.data_ptr(),
+            pool.data_ptr(),
+            pool.shape[1],
+            len(qkv),
+            spec.heads,
+            spec.kv_heads,
+            spec.head_dim,
+        )
+        return self.attention.run(self.plan, layer, qkv.view(len(qkv), -1, spec.head_dim))
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """As Ops.silu_mul."""
+        rows, width = gate_up.shape
+        out = torch.empty(rows, width // 2, dtype=gate_up.dtype)
+        self.kernels.silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, width // 2)
+        return out

@@ -1,0 +1,54 @@
+"""Whether a model can take the native road here, and what it takes there."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from engine.attention.cache import KvCache
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.models.llama import Decoder
+from engine.models.model import Model
+from engine.native.attention import NativeAttention, fits
+from engine.native.build import LANES, Kernels, kernels
+from engine.native.ops import NativeOps
+from engine.passes import Pass
+
+_log = logging.getLogger(__name__)
+
+
+def compiled(config: EngineConfig, dtype: torch.dtype) -> Kernels | None:
+    """The kernels for these settings, whose road is the native one; None, and a warning, where the compiler cannot make
+    them and the settings leave it open. Raises ConfigError where they do not."""
+    try:
+        return kernels(dtype)
+    except ConfigError as error:
+        if config.kernels == "native":
+            raise
+        _log.warning("%s; torch's are taken, which are slower", error)
+        return None
+
+
+def takes(model: Model) -> bool:
+    """Whether the kernels know all that this model asks for: the engine's own decoder, in whole vectors."""
+    if not isinstance(model, Decoder):
+        return False
+    spec = model.spec
+    return spec.hidden % LANES == 0 and spec.intermediate % LANES == 0 and fits(spec.attention)
+
+
+class NativeRoad:
+    """One model's road over its cache. turns: each position's rotation, [positions, D / 2] complex64."""
+
+    def __init__(self, model: Model, cache: KvCache, kernels: Kernels, turns: torch.Tensor) -> None:
+        self._attention = NativeAttention(model.attention, cache, kernels)
+        self._cache = cache
+        self._kernels = kernels
+        self._turns = turns
+
+    def ops(self, part: Pass, positions: torch.Tensor) -> NativeOps:
+        """For one pass, whose tokens stand at these positions [T]."""
+        plan = self._attention.plan(part.batch)
+        return NativeOps(self._kernels, self._attention, self._cache, plan, self._turns[positions])

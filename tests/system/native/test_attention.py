@@ -1,0 +1,154 @@
+"""Attention of decoding rows in C against the plain reference: random fork trees, windows, chunks beside them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from engine.attention.cache import KvCache
+from engine.attention.compute import Attention
+from engine.batch import Batch, Chunk, Item, Row, plan_stretches
+from engine.kernels import reference
+from engine.models.ops import Heads
+from engine.models.spec import AttentionSpec
+from engine.native.attention import NativeAttention, fits
+from engine.native.build import kernels
+from engine.native.ops import NativeOps
+from tests.engine.forest import BLOCK, DRAW, forest_of
+
+BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+def spec_of(heads: int, kv_heads: int, dim: int = 16, window: int | None = None) -> AttentionSpec:
+    return AttentionSpec(heads, kv_heads, dim, scale=1.2 * dim**-0.5, window=window)
+
+
+class Case:
+    """A cache full of numbers, and what two layers of a kind get for some tokens."""
+
+    def __init__(self, spec: AttentionSpec, blocks: int, tokens: int, dtype: torch.dtype, span: int = 256) -> None:
+        torch.manual_seed(5)
+        self.spec = spec
+        self.cache = KvCache([spec, spec], blocks, BLOCK, dtype)
+        self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
+        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span)
+        self.qkv = torch.randn(tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim).to(dtype) * 2
+
+    def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
+        """[T, Q, D], through the road's own `heads`."""
+        turns = torch.zeros(0, dtype=torch.complex64)
+        road = NativeOps(kernels(self.cache.dtype), self.attention, self.cache, self.attention.plan(batch), turns)
+        out = road.heads(layer, self.qkv.flatten(1).clone(), Heads(self.spec, None, None, 0.0, rotated=False))
+        return out.view(len(self.qkv), self.spec.heads, -1)
+
+    def whole(self, rows: tuple[Row, ...], layer: int = 1) -> torch.Tensor:
+        """Attention of each row over all its past in one piece, [R, Q, D] float64."""
+        data = self.cache.pools[0][layer].double()
+        keys, values = data[: self.spec.kv_heads], data[self.spec.kv_heads :]
+        out = []
+        for number, row in enumerate(rows):
+            q = self.qkv[number : number + 1, : self.spec.heads].double()
+            slots = reference.span_slots(row.blocks, 0, row.position + 1, BLOCK)
+            scale, window = self.spec.scale, self.spec.window
+            out.append(reference.prefill_attn(q, keys, values, slots, row.position, scale, window=window)[0])
+        return torch.stack(out)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("seed", range(24))
+def test_random_fork_trees(seed: int, dtype: torch.dtype) -> None:
+    """Groups of 1 to 32 queries to a key, heads of 1 to 16 vectors, items of a few keys up to some hundred."""
+    chance = random.Random(seed)
+    forest = forest_of(
+        chance, groups=chance.randrange(1, 7), depth=chance.randrange(0, 4), longest=chance.choice([40, 300])
+    )
+    kv_heads = chance.randrange(1, 4)
+    group, dim = chance.choice([1, 2, 3, 4, 5, 8, 16, 17, 32]), chance.choice([16, 48, 64, 80, 128, 256])
+    rows = tuple(forest.rows)
+    case = Case(spec_of(kv_heads * group, kv_heads, dim), forest.blocks, len(rows), dtype, chance.choice([8, 64, 256]))
+    out = case.run(Batch(rows=rows, stretches=plan_stretches(rows, BLOCK, gate=chance.choice([0, 20]))))
+    torch.testing.assert_close(out.double(), case.whole(rows), rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("window", [1, 3, 8, 17, 64])
+@pytest.mark.parametrize("group", [1, 3, 8])
+def test_windows(window: int, group: int) -> None:
+    chance = random.Random(window + group)
+    rows = tuple(forest_of(chance, groups=4, depth=2).rows)
+    blocks = max(block for row in rows for block in row.blocks) + 1
+    case = Case(spec_of(2 * group, 2, window=window), blocks, len(rows), torch.float32)
+    out = case.run(Batch(rows=rows, stretches=plan_stretches(rows, BLOCK)))
+    torch.testing.assert_close(out.double(), case.whole(rows), rtol=1e-5, atol=1e-5)
+
+
+def test_scores_of_any_size() -> None:
+    """The largest comes late or early, and is far from the others; nothing overflows, no share is lost."""
+    spec = spec_of(4, 1)
+    row = Row(0, 1, 199, tuple(range(50)), DRAW)
+    for at in (0, 63, 64, 199):
+        case = Case(spec, 50, 1, torch.float32)
+        case.qkv[0, spec.heads] = case.cache.pools[0][1, 0, at] * 40 if at != 199 else case.qkv[0, spec.heads] * 40
+        case.qkv[0, : spec.heads] *= 40
+        out = case.run(Batch(rows=(row,), stretches=plan_stretches([row], BLOCK)))
+        torch.testing.assert_close(out.double(), case.whole((row,)), rtol=1e-4, atol=1e-5)
+
+
+def test_chunks_beside_rows_and_alone() -> None:
+    """Prompts' chunks are torch's part; both find what the other's tokens put into the cache."""
+    spec = spec_of(6, 2)
+    rows = (Row(0, 1, 20, tuple(range(6)), DRAW), Row(1, 1, 9, (0, 1, 7), DRAW))
+    chunks = (Chunk(2, tuple(range(11)), 3, (8, 9, 10, 11)), Chunk(3, (5,), 0, (12,)))
+    for batch, tokens in (
+        (Batch(chunks=chunks, rows=rows, stretches=plan_stretches(rows, BLOCK)), 14),
+        (Batch(chunks=chunks), 12),
+    ):
+        mine, theirs = Case(spec, 13, tokens, torch.float32), Case(spec, 13, tokens, torch.float32)
+        out = mine.run(batch)
+        other = Attention([spec, spec], theirs.cache)
+        q, kv = theirs.qkv[:, : spec.heads], theirs.qkv[:, spec.heads :]
+        expected = other.run(other.plan(batch), 1, q, kv).view(out.shape)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+        assert torch.equal(mine.cache.pools[0], theirs.cache.pools[0])
+
+
+def test_a_row_is_the_same_with_any_number_of_threads() -> None:
+    rows = tuple(forest_of(random.Random(3), groups=3, depth=2, longest=200).rows)
+    blocks = max(block for row in rows for block in row.blocks) + 1
+    told = []
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            case = Case(spec_of(6, 2, 64), blocks, len(rows), torch.float32)
+            told.append(case.run(Batch(rows=rows, stretches=plan_stretches(rows, BLOCK))))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(told[0], told[1])
+    assert torch.equal(told[0], told[2])
+
+
+@pytest.mark.parametrize(
+    ("spec", "known"),
+    [
+        (spec_of(8, 2), True),
+        (spec_of(64, 2, 256), True),
+        (spec_of(66, 2), False),  # 33 queries to a key
+        (spec_of(8, 2, 24), False),
+        (spec_of(8, 2, 272), False),
+        (AttentionSpec(8, 2, 16, 1.0, softcap=3.0), False),
+    ],
+)
+def test_which_layers_the_kernels_know(spec: AttentionSpec, known: bool) -> None:
+    assert fits([spec_of(8, 2), spec]) == known
+
+
+def test_reference_items_are_what_is_compared_with() -> None:
+    """One row, one item: what `whole` says is what the reference's own work list says."""
+    case = Case(spec_of(4, 2), 3, 1, torch.float32)
+    row = Row(0, 1, 10, (2, 0, 1), DRAW)
+    data = case.cache.pools[0][1].double()
+    item = Item((0,), row.blocks, 0, 11, 0)
+    expected = reference.attn_items(case.qkv[:, :4].double(), data[:2], data[2:], [item], BLOCK, 0.3)[0]
+    torch.testing.assert_close(case.whole((row,)), expected, rtol=1e-12, atol=1e-12)

@@ -1,0 +1,136 @@
+"""Compiling: once for a source, compiler and processor; by several at once; refused and passed by in clear words."""
+
+from __future__ import annotations
+
+import logging
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.native import build
+from engine.native.road import compiled
+from tests.real.processes import ROOT
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, of which this process knows nothing yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "kernels", build.kernels.__wrapped__)
+    monkeypatch.setattr("engine.native.road.kernels", build.kernels)
+    return tmp_path / "nproxy" / "kernels"
+
+
+def wrapper(folder: Path, text: str) -> str:
+    """A compiler's command that is a script; $CC in it is the real one."""
+    script = folder / "compiler"
+    script.write_text(f"#!/bin/sh\nCC='{' '.join(build.compiler() or [])}'\n{text}\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_what_was_compiled_is_kept(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        build.kernels(torch.float32)
+        first = list(cache.iterdir())
+        build.kernels(torch.float32)
+        assert list(cache.iterdir()) == first
+        assert [record.message.partition(" in ")[0] for record in caplog.records] == [
+            "kernels were compiled for this processor"
+        ]
+        assert stat.S_IMODE(cache.stat().st_mode) == 0o700, "what is loaded from there runs: nobody else writes there"
+        build.kernels(torch.bfloat16)
+        assert len(list(cache.iterdir())) == 2
+
+
+def test_another_source_compiler_or_processor_is_compiled_anew(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build.kernels(torch.float32)
+    source = tmp_path / "kernels.c"
+    source.write_text(build._SOURCE.read_text() + "\n")
+    monkeypatch.setattr(build, "_SOURCE", source)
+    build.kernels(torch.float32)
+    monkeypatch.setattr(build, "_processor", lambda: "another")
+    build.kernels(torch.float32)
+    monkeypatch.setenv("CC", wrapper(tmp_path, 'exec $CC "$@"'))
+    build.kernels(torch.float32)
+    assert len(list(cache.iterdir())) == 4
+
+
+def test_several_at_once(cache: Path) -> None:
+    code = "import torch; from engine.native.build import kernels; kernels(torch.float32)"
+    processes = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) for _ in range(4)]
+    assert [process.wait(100) for process in processes] == [0] * 4
+    assert len(list(cache.iterdir())) == 1, "and nothing half made is left"
+
+
+def test_a_compiler_without_threads_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'for word; do [ "$word" = -fopenmp ] && echo "no such option" >&2 && exit 1; done; exec $CC "$@"'
+    monkeypatch.setenv("CC", wrapper(tmp_path, text))
+    native = build.kernels(torch.float32)
+    gate_up, out = torch.ones(1, 32), torch.empty(1, 16)
+    native.silu_mul(gate_up.data_ptr(), out.data_ptr(), 1, 16)
+    torch.testing.assert_close(out, torch.full((1, 16), 0.7310586))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo 'kernels.c:7: error: no' >&2; exit 1", "cannot compile them: kernels.c:7: error: no"),
+        ("exit 3", "cannot compile them: status 3"),
+        ('while [ "$1" != -o ]; do shift; done; echo rubbish > "$2"', "cannot be kept or loaded"),
+    ],
+)
+def test_a_compiler_that_fails(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Named where the kernels are asked for; where they are not, torch's are taken, and the log says why."""
+    monkeypatch.setenv("CC", wrapper(tmp_path, text))
+    with pytest.raises(ConfigError, match=said):
+        compiled(EngineConfig("m", kernels="native"), torch.float32)
+    assert compiled(EngineConfig("m"), torch.float32) is None
+    assert said in caplog.text
+    assert "torch's are taken, which are slower" in caplog.text
+
+
+def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match="nowhere"):
+        build.kernels(torch.float32)
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no C compiler: install gcc"):
+        build.kernels(torch.float32)
+
+
+def test_a_dtype_that_the_kernels_do_not_know() -> None:
+    with pytest.raises(ConfigError, match="float32 and bfloat16 and not float16"):
+        build.kernels(torch.float16)
+
+
+def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file stands where the cache should: kernels are made for this process alone."""
+    (tmp_path / "nproxy").write_text("")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    gate_up, out = torch.ones(1, 32), torch.empty(1, 16)
+    build.kernels(torch.float32).silu_mul(gate_up.data_ptr(), out.data_ptr(), 1, 16)
+    torch.testing.assert_close(out, torch.full((1, 16), 0.7310586))
+    assert not list((tmp_path / "temporary").iterdir()), "what is loaded need not lie there any more"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match="cannot be kept or loaded"):
+        build.kernels(torch.float32)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    build.kernels(torch.float32)

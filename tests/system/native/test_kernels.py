@@ -1,0 +1,163 @@
+"""Each function of kernels.c against the same in torch: float32 and bfloat16, work for one thread and for several."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.models.quantized import Int8Matrix
+from engine.models.rope import rotate_, rotations
+from engine.native.build import Kernels, kernels
+from engine.native.products import NativeProducts
+
+DTYPES = [torch.float32, torch.bfloat16]
+ROWS = [1, 3, 77]
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7}  # relative; a rounding to bfloat16 is half of that
+
+
+@pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
+def native(request: pytest.FixtureRequest) -> Kernels:
+    return kernels(request.param)
+
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def near(mine: torch.Tensor, exact: torch.Tensor) -> None:
+    bound = TOLERANCE[mine.dtype]
+    torch.testing.assert_close(mine.double(), exact.double(), rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("width", [16, 48, 576])
+@pytest.mark.parametrize("adds", [False, True])
+def test_norm(native: Kernels, rows: int, width: int, adds: bool) -> None:
+    x, weight = numbers(rows, width) * 3, numbers(width)
+    added = numbers(rows, width, dtype=native.dtype) if adds else None
+    expected = x + added.float() if added is not None else x.clone()
+    out = torch.empty(rows, width, dtype=native.dtype)
+    more = None if added is None else added.data_ptr()
+    native.norm(x.data_ptr(), more, weight.data_ptr(), 1e-5, out.data_ptr(), rows, width)
+    assert torch.equal(x, expected), "the residual stream itself is added to, exactly"
+    wide = expected.double()
+    near(out, wide * (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("width", [16, 1536])
+def test_silu_mul(native: Kernels, rows: int, width: int) -> None:
+    gate_up = numbers(rows, 2 * width, dtype=native.dtype) * 4
+    gate_up[0, :8] = torch.tensor([0.0, -0.0, 88.0, -88.0, 200.0, -200.0, 1e-30, -1e-30])
+    out = torch.empty(rows, width, dtype=native.dtype)
+    native.silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, width)
+    gate, up = gate_up.double().chunk(2, -1)
+    near(out, torch.nn.functional.silu(gate) * up)
+
+
+def test_what_is_no_number_stays_none(native: Kernels) -> None:
+    gate_up, out = torch.ones(2, 32, dtype=native.dtype), torch.empty(2, 16, dtype=native.dtype)
+    gate_up[1, 3] = torch.nan
+    native.silu_mul(gate_up.data_ptr(), out.data_ptr(), 2, 16)
+    assert out.isnan().nonzero().tolist() == [[1, 3]]
+    x, weight = torch.ones(2, 16), torch.ones(16)
+    x[0, 0] = torch.nan
+    native.norm(x.data_ptr(), None, weight.data_ptr(), 1e-5, out.data_ptr(), 2, 16)
+    assert out.isnan().all(1).tolist() == [True, False]
+
+
+def test_bfloat16_is_rounded_to_the_even_of_two() -> None:
+    """By a norm of rows whose mean square is 1 to the bit, times weights that lie just between two numbers."""
+    native = kernels(torch.bfloat16)
+    weight = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8] * 4)
+    x, out = torch.ones(1, 16), torch.empty(1, 16, dtype=torch.bfloat16)
+    native.norm(x.data_ptr(), None, weight.data_ptr(), 0.0, out.data_ptr(), 1, 16)
+    assert torch.equal(out[0], weight.to(torch.bfloat16))
+
+
+SHAPES = [(32, 16), (960, 576), (576, 1536)]
+EVERY_TILE = [*range(1, 10), 16, 77]  # rows: each width of a tile that is compiled
+
+
+@pytest.mark.parametrize("rows", EVERY_TILE)
+@pytest.mark.parametrize(("out", "width"), SHAPES)
+@pytest.mark.parametrize("biased", [False, True])
+def test_int8_products_are_torchs(native: Kernels, rows: int, out: int, width: int, biased: bool) -> None:
+    """To the bit; with a bias nearly, which is added before the product with the scale is rounded, where one can."""
+    x = numbers(rows, width, dtype=native.dtype) * 5
+    x[0] = 0
+    bias = numbers(out, dtype=native.dtype) if biased else None
+    matrix = Int8Matrix.of(numbers(out, width))
+    matrix.values[0], matrix.values[1] = 127, -127
+    x[-1] = 3  # the largest sums there are
+    product = NativeProducts(native, emulated=True).int8(matrix)
+    assert (product == matrix.product) == (native.product_int8 is None), "a processor without VNNI takes torch's"
+    if bias is None:
+        assert torch.equal(product(x), matrix.product(x))
+    else:
+        near(product(x, bias), matrix.product(x, bias))
+
+
+@pytest.mark.parametrize("rows", EVERY_TILE)
+@pytest.mark.parametrize(("out", "width"), SHAPES)
+@pytest.mark.parametrize("biased", [False, True])
+def test_bfloat16_products(rows: int, out: int, width: int, biased: bool) -> None:
+    x, weight, bias = (numbers(*shape, dtype=torch.bfloat16) for shape in ((rows, width), (out, width), (out,)))
+    product = NativeProducts(kernels(torch.bfloat16), emulated=True).linear(weight, bias if biased else None)
+    exact = x.double() @ weight.double().T + (bias.double() if biased else 0)
+    y = product(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.double(), exact, rtol=2**-8, atol=2**-8)
+    alone = torch.cat([product(x[row : row + 1]) for row in range(rows)])
+    assert torch.equal(y, alone), "a row's numbers do not depend on how many run beside it"
+
+
+def test_which_products_are_torchs() -> None:
+    """Those of odd widths, of float32, and of bfloat16 where the processor has its own."""
+    native = kernels(torch.bfloat16)
+    mine, own = (NativeProducts(native, emulated=emulated) for emulated in (True, False))
+    for products, weight in (
+        (mine, numbers(33, 32).bfloat16()),
+        (mine, numbers(32, 24).bfloat16()),
+        (mine, numbers(32, 32)),
+        (own, numbers(32, 32).bfloat16()),
+    ):
+        assert type(products.linear(weight)).__name__ == "function"
+    assert type(mine.linear(numbers(32, 32).bfloat16())).__name__ == "_Bfloat16"
+    odd = Int8Matrix.of(numbers(71, 48))
+    assert mine.int8(odd) == odd.product
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 300])
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("rotated", [False, True])
+def test_rotate_store(native: Kernels, tokens: int, normed: bool, rotated: bool) -> None:
+    heads, kv_heads, dim, slots = 6, 2, 48, 400
+    qkv = numbers(tokens, heads + 2 * kv_heads, dim, dtype=native.dtype) * 2
+    turns = rotations(10000.0 ** -(torch.arange(0, dim, 2) / dim), 500)[torch.randperm(500)[:tokens]]
+    norms = [numbers(dim) for _ in range(2)] if normed else [None, None]
+    slot = torch.randperm(slots)[:tokens]
+    expected = qkv.clone()
+    for part, weight in ((expected[:, :heads], norms[0]), (expected[:, heads : heads + kv_heads], norms[1])):
+        if weight is not None:
+            part.copy_(torch.nn.functional.rms_norm(part.float(), (dim,), weight, 1e-5))
+    if rotated:
+        rotate_(expected[:, : heads + kv_heads], turns.unsqueeze(1))
+    pool = torch.zeros(2 * kv_heads, slots, dim, dtype=native.dtype)
+    untouched = pool.clone()
+    native.rotate_store(
+        qkv.data_ptr(),
+        *[None if weight is None else weight.data_ptr() for weight in norms],
+        1e-5,
+        turns.data_ptr() if rotated else None,
+        slot.data_ptr(),
+        pool.data_ptr(),
+        slots,
+        tokens,
+        heads,
+        kv_heads,
+        dim,
+    )
+    near(qkv, expected)
+    untouched.index_copy_(1, slot, qkv[:, heads:].transpose(0, 1))
+    assert torch.equal(pool, untouched), "what is stored is what was computed, there and nowhere else"

@@ -1,0 +1,97 @@
+"""The engine on the native road gives what it gives on torch's, and takes it where it should."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engine.attention.road import TorchRoad
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.messages import Add, Embed, Sampling
+from engine.native.road import NativeRoad
+from engine.runner import Runner
+from tests.engine.device.running import config, group, run, same, write
+
+TRAFFIC: list[Add | Embed] = [
+    replace(group(1, 30, 4, 4, 100), logprobs=3),
+    group(2, 9, 1, 5, 200, Sampling(temperature=0.7, top_p=0.9, repetition_penalty=1.3, logit_bias=((7, 2.0),))),
+    replace(group(3, 30, 1, 1, 0), prompt_logprobs=2),
+    Embed(4, group(0, 11, 1, 1, 0).prompt, "mean"),
+]
+
+
+def loaded(settings: EngineConfig) -> Runner:
+    runner = Runner.load(settings)
+    assert isinstance(runner._road, NativeRoad)
+    return runner
+
+
+def compare(settings: EngineConfig, adds: list[Add | Embed]) -> None:
+    mine, stats = run(loaded(settings), settings, adds)
+    plain = replace(settings, kernels="torch")
+    theirs, others = run(Runner.load(plain), plain, adds)
+    same(mine, theirs)
+    assert replace(stats, kv_bytes_read=0) == replace(others, kv_bytes_read=0)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "qwen2", "smollm3", "mistral"])
+def test_tokens_and_log_probabilities(tmp_path: Path, kind: str) -> None:
+    """Chunks, forks, seeds, cuts, edits, hidden states; heads that are normed, biased, not rotated, see a window."""
+    sizes: dict[str, Any] = {"sliding_window": 8} if kind == "mistral" else {}
+    compare(config(write(tmp_path, kind, **sizes)), TRAFFIC)
+
+
+def test_preemption_and_the_prefix_cache(tmp_path: Path) -> None:
+    compare(config(write(tmp_path), num_blocks=8), [group(1, 14, 3, 5, 100), group(2, 14, 1, 4, 300)])
+
+
+def test_int8(tmp_path: Path) -> None:
+    compare(config(write(tmp_path), quantization="int8"), TRAFFIC)
+
+
+def test_adapters(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model")
+    torch.manual_seed(5)
+    tensors = {}
+    for name, wide, out in (("self_attn.k_proj", 32, 32), ("mlp.down_proj", 48, 32)):
+        tensors[f"base_model.model.model.layers.1.{name}.lora_A.weight"] = torch.randn(4, wide) * 0.3
+        tensors[f"base_model.model.model.layers.1.{name}.lora_B.weight"] = torch.randn(out, 4) * 0.3
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["k_proj", "down_proj"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    adds = [replace(group(1, 9, 2, 3, 1), adapter="tuned"), group(2, 9, 1, 3, 1)]
+    compare(config(folder, adapters=(("tuned", str(tmp_path)),)), list(adds))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "settings"),
+    [
+        ({}, {"kernels": "torch"}),
+        ({}, {"deterministic": True}),
+        ({}, {"dtype": "float16"}),
+        ({"head_dim": 8}, {}),
+        ({"hidden_size": 40}, {}),
+        ({"intermediate_size": 40}, {}),
+    ],
+    ids=str,
+)
+def test_what_takes_torchs_road(tmp_path: Path, sizes: dict[str, Any], settings: dict[str, Any]) -> None:
+    assert isinstance(Runner.load(config(write(tmp_path, **sizes), **settings))._road, TorchRoad)
+
+
+def test_a_model_of_transformers_takes_torchs_road(tmp_path: Path) -> None:
+    write(tmp_path, "gpt_oss", sliding_window=8, num_local_experts=4, num_experts_per_tok=2)
+    assert isinstance(Runner.load(config(tmp_path))._road, TorchRoad)
+
+
+def test_asked_for_by_name_it_must_be_there(tmp_path: Path) -> None:
+    """A model that the kernels do not know is refused where nothing but them will do."""
+    with pytest.raises(ConfigError, match="kernels are native, which do not know this model"):
+        Runner.load(config(write(tmp_path, head_dim=8), kernels="native"))
