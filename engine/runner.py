@@ -202,7 +202,7 @@ def _cpu_road(
     """The native road where there are kernels that know this model; raises ConfigError where nothing else will do."""
     turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
     if native is not None and turns is not None and takes(model):
-        return NativeRoad(model, cache, native, turns)
+        return NativeRoad(model, cache, native, turns, emulated=not machine.cpu_bfloat16)
     if config.kernels == "native":
         raise ConfigError("kernels are native, which do not know this model: leave it to auto, which takes torch's")
     fixed = config.deterministic

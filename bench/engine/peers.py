@@ -119,6 +119,7 @@ SIXTEEN: Kind = "BF16" if dtype() == "bfloat16" else "F16"
 
 PEERS: Mapping[str, Peer] = {
     "nproxy": Peer(whole, ours=True),
+    "nproxy bfloat16": Peer(partial(whole, settings={"dtype": "bfloat16"}), ours=True),
     "nproxy int8": Peer(partial(whole, settings={"quantization": "int8"}), ours=True),
     "nproxy's engine alone": Peer(alone, ours=True),
     f"llama.cpp {SIXTEEN}": Peer(partial(llama, kind=SIXTEEN)),

@@ -59,13 +59,24 @@ class NativePlan:
 
 
 class NativeAttention:
-    """One model's attention over one cache. `plan` once a step, then `run` once a layer."""
+    """One model's attention over one cache. `plan` once a step, then `run` once a layer.
 
-    def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, kernels: Kernels, span: int = _SPAN) -> None:
+    emulated: the processor has no products in the cache's type.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[AttentionSpec],
+        cache: KvCache,
+        kernels: Kernels,
+        span: int = _SPAN,
+        *,
+        emulated: bool = False,
+    ) -> None:
         self._cache = cache
         self._decode = kernels.decode
         self._span = span
-        self._torch = Attention(layers, cache)
+        self._torch = Attention(layers, cache, wide=emulated)
         self._kinds = [replace(layer, scale=1.0) for layer in layers]
         self._layers = [
             Layer(

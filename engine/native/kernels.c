@@ -50,20 +50,30 @@ static inline vec larger(vec a, vec b) {
 
 static inline vec magnitude(vec x) { return (vec)((ints)x & 0x7fffffff); }
 
+/* x's first half by its second: eight, then four numbers. */
+typedef float eight __attribute__((vector_size(32)));
+typedef float four __attribute__((vector_size(16)));
+
+static inline four folded(vec x) {
+    eight low, high;
+    four first, second;
+    memcpy(&low, &x, sizeof low);
+    memcpy(&high, (char *)&x + sizeof low, sizeof high);
+    low += high;
+    memcpy(&first, &low, sizeof first);
+    memcpy(&second, (char *)&low + sizeof first, sizeof second);
+    return first + second;
+}
+
 static inline float sum(vec x) {
-    float part[LANES];
-    memcpy(part, &x, sizeof part);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int i = 0; i < width; i++) part[i] += part[i + width];
-    return part[0];
+    four part = folded(x);
+    return (part[0] + part[1]) + (part[2] + part[3]);
 }
 
 static inline float largest(vec x) {
-    float part[LANES];
-    memcpy(part, &x, sizeof part);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int i = 0; i < width; i++) part[i] = part[i] > part[i + width] ? part[i] : part[i + width];
-    return part[0];
+    float most = x[0];
+    for (int i = 1; i < LANES; i++) most = x[i] > most ? x[i] : most;
+    return most;
 }
 
 /* To the nearest whole number, to the even one of two, for |x| < 2^22: behind 1.5 * 2^23 no bit is left for a fraction. */
@@ -144,14 +154,16 @@ enum { PANEL = 2 * LANES, ROWS = 8 };
 #define INLINE __attribute__((always_inline)) static inline
 
 #ifdef BFLOAT16
-/* out [rows, O] of one panel [I, PANEL] and floats x [rows, I]. */
-INLINE void multiply(const element *panel, const float *x, const element *bias, element *out, int64_t inputs,
-                     int64_t outputs, const int rows) {
+/* out [rows, O] of one panel [I, PANEL], of floats where it is `wide`, and floats x [rows, I]. */
+INLINE void multiply(const void *panel, const int wide, const float *x, const element *bias, element *out,
+                     int64_t inputs, int64_t outputs, const int rows) {
     vec sums[ROWS][2];
     for (int row = 0; row < rows; row++)
         for (int half = 0; half < 2; half++) sums[row][half] = bias ? load(bias + half * LANES) : all(0);
     for (int64_t i = 0; i < inputs; i++) {
-        vec first = load(panel + i * PANEL), second = load(panel + i * PANEL + LANES);
+        vec first = wide ? load_floats((const float *)panel + i * PANEL) : load((const element *)panel + i * PANEL);
+        vec second = wide ? load_floats((const float *)panel + i * PANEL + LANES)
+                          : load((const element *)panel + i * PANEL + LANES);
         for (int row = 0; row < rows; row++) {
             sums[row][0] += first * x[row * inputs + i];
             sums[row][1] += second * x[row * inputs + i];
@@ -160,6 +172,9 @@ INLINE void multiply(const element *panel, const float *x, const element *bias, 
     for (int row = 0; row < rows; row++)
         for (int half = 0; half < 2; half++) store(out + row * outputs + half * LANES, sums[row][half]);
 }
+
+/* Of many rows a panel is made floats once, if it is not longer than this: it lies on the thread's stack. */
+enum { MANY = 2 * ROWS, LONGEST = 4096 };
 
 /* x [T, I] by panels [O / PANEL, I, PANEL], and bias [O], if any: out [T, O]. floats [T, I]: room for x. */
 void product(const element *x, const element *panels, const element *bias, element *out, float *floats, int64_t rows,
@@ -170,12 +185,20 @@ void product(const element *x, const element *panels, const element *bias, eleme
         for (int64_t i = 0; i < rows * inputs; i += LANES) store_floats(floats + i, load(x + i));
 #pragma omp for schedule(static)
         for (int64_t at = 0; at < outputs; at += PANEL) {
-#define TILE(count)                                                                                              \
-    multiply(panels + at * inputs, floats + row * inputs, bias ? bias + at : 0, out + row * outputs + at, inputs, \
-             outputs, count)
-            BY_ROWS(TILE, rows);
-#undef TILE
+            const element *panel = panels + at * inputs;
+#define TILE(panel, wide, count)                                                                                    \
+    multiply(panel, wide, floats + row * inputs, bias ? bias + at : 0, out + row * outputs + at, inputs, outputs, count)
+            if (rows >= MANY && inputs <= LONGEST) {
+                float copy[inputs * PANEL];
+                for (int64_t i = 0; i < inputs * PANEL; i += LANES) store_floats(copy + i, load(panel + i));
+#define WIDE(count) TILE(copy, 1, count)
+                BY_ROWS(WIDE, rows);
+            } else {
+#define NARROW(count) TILE(panel, 0, count)
+                BY_ROWS(NARROW, rows);
+            }
         }
+#undef TILE
     }
 }
 #endif
@@ -320,50 +343,62 @@ struct parts {
 static const float NEVER = -1e30f; /* the score of a key that a row does not see */
 
 /* Some keys' scores against up to four queries [4, D], one after the other: scores [keys, 4]. */
-static inline void score_few(const float *q, const element *const *k, int64_t keys, int64_t dim, float *scores) {
+INLINE void score_few(const float *q, const element *const *k, int64_t keys, const int64_t dim, float *scores) {
     for (int64_t key = 0; key < keys; key++) {
         vec dots[4] = {{0}, {0}, {0}, {0}};
         for (int64_t i = 0; i < dim; i += LANES) {
             vec at = load(k[key] + i);
             for (int m = 0; m < 4; m++) dots[m] += at * load_floats(q + m * dim + i);
         }
-        for (int m = 0; m < 4; m++) scores[key * 4 + m] = sum(dots[m]);
+        four sums[4];
+        for (int m = 0; m < 4; m++) sums[m] = folded(dots[m]);
+        for (int m = 0; m < 4; m++) scores[key * 4 + m] = (sums[m][0] + sums[m][1]) + (sums[m][2] + sums[m][3]);
     }
 }
 
-/* The same against LANES queries at once, given as [D, stride]: scores [keys, stride]. */
-static inline void score_lanes(const float *q, const float *const *k, int64_t keys, int64_t dim, int64_t stride,
-                               float *scores) {
+/* The same against one or two vectors of queries at once, given as [D, stride]: scores [keys, stride]. */
+INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, const int64_t dim, const int vectors,
+                        float *scores) {
     enum { AT_ONCE = 8 };
+    const int64_t stride = vectors * LANES;
     int64_t key = 0;
     for (; key + AT_ONCE <= keys; key += AT_ONCE) {
-        vec dots[AT_ONCE] = {{0}};
+        const float *first = k[key];
+        if (k[key + AT_ONCE - 1] != first + (AT_ONCE - 1) * dim) break; /* they lie in two blocks */
+        vec dots[AT_ONCE][2] = {{{0}}};
         for (int64_t i = 0; i < dim; i++) {
-            vec mine = load_floats(q + i * stride);
-            for (int j = 0; j < AT_ONCE; j++) dots[j] += mine * k[key + j][i];
+            vec mine[2];
+            for (int g = 0; g < vectors; g++) mine[g] = load_floats(q + i * stride + g * LANES);
+            for (int j = 0; j < AT_ONCE; j++) {
+                vec number = all(first[j * dim + i]);
+                for (int g = 0; g < vectors; g++) dots[j][g] += mine[g] * number;
+            }
         }
-        for (int j = 0; j < AT_ONCE; j++) store_floats(scores + (key + j) * stride, dots[j]);
+        for (int j = 0; j < AT_ONCE; j++)
+            for (int g = 0; g < vectors; g++) store_floats(scores + (key + j) * stride + g * LANES, dots[j][g]);
     }
-    for (; key < keys; key++) {
-        vec dot = {0};
-        for (int64_t i = 0; i < dim; i++) dot += load_floats(q + i * stride) * k[key][i];
-        store_floats(scores + key * stride, dot);
-    }
+    for (; key < keys; key++)
+        for (int g = 0; g < vectors; g++) {
+            vec dot = {0};
+            for (int64_t i = 0; i < dim; i++) dot += load_floats(q + i * stride + g * LANES) * k[key][i];
+            store_floats(scores + key * stride + g * LANES, dot);
+        }
 }
 
-/* out [4, D] gets weights [keys, stride] times values: four queries, and `count` vectors of D, stay in registers. */
-INLINE void weigh(const float *weights, int64_t stride, const element *const *v,
-                                                        int64_t keys, int64_t dim, float *out, const int count) {
+/* out [4, D] gets weights [keys, stride] times values, of D from `at` on: four queries, and `count` vectors, stay in
+ * registers. */
+INLINE void weigh(const float *weights, int64_t stride, const element *const *v, int64_t at, int64_t keys, int64_t dim,
+                  float *out, const int count) {
     vec sums[4][4];
     for (int m = 0; m < 4; m++)
-        for (int c = 0; c < count; c++) sums[m][c] = load_floats(out + m * dim + c * LANES);
+        for (int c = 0; c < count; c++) sums[m][c] = load_floats(out + m * dim + at + c * LANES);
     for (int64_t key = 0; key < keys; key++)
         for (int c = 0; c < count; c++) {
-            vec value = load(v[key] + c * LANES);
+            vec value = load(v[key] + at + c * LANES);
             for (int m = 0; m < 4; m++) sums[m][c] += value * weights[key * stride + m];
         }
     for (int m = 0; m < 4; m++)
-        for (int c = 0; c < count; c++) store_floats(out + m * dim + c * LANES, sums[m][c]);
+        for (int c = 0; c < count; c++) store_floats(out + m * dim + at + c * LANES, sums[m][c]);
 }
 
 /* One item and key head: q [R, ...] of a row's stride, which begins with its queries' heads.
@@ -403,13 +438,26 @@ static void attend(const struct layer *layer, const struct item *item, const int
     for (int64_t begin = 0; begin < item->keys; begin += KEYS) {
         const int64_t count = item->keys - begin < KEYS ? item->keys - begin : KEYS;
         const element *k[KEYS], *v[KEYS];
+        int64_t block = item->first_block + begin / size, inside = begin % size;
         for (int64_t key = 0; key < count; key++) {
-            int64_t at = begin + key, slot = blocks[item->first_block + at / size] * size + at % size;
+            int64_t slot = blocks[block] * size + inside;
             k[key] = keys + slot * dim;
             v[key] = values + slot * dim;
+            /* On their way while scores are computed; those of short items come from memory, and one after the other. */
+            for (int64_t i = 0; i < dim; i += 64 / (int64_t)sizeof *values) {
+                __builtin_prefetch(k[key] + i);
+                __builtin_prefetch(v[key] + i);
+            }
+            if (++inside == size) {
+                inside = 0;
+                block++;
+            }
         }
         if (stride == 4) {
-            score_few(q_mine, k, count, dim, scores);
+            if (dim == 64) /* the usual width of small heads: the compiler keeps the queries in registers */
+                score_few(q_mine, k, count, 64, scores);
+            else
+                score_few(q_mine, k, count, dim, scores);
         } else {
 #ifdef BFLOAT16
             static _Thread_local float floats[KEYS * MOST_DIM];
@@ -421,8 +469,14 @@ static void attend(const struct layer *layer, const struct item *item, const int
 #else
             const float *const *kf = k;
 #endif
-            for (int64_t g = 0; g < vectors; g++)
-                score_lanes(q_mine + g * LANES, kf, count, dim, stride, scores + g * LANES);
+            if (vectors == 1)
+                score_lanes(q_mine, kf, count, dim, 1, scores);
+            else if (dim == 64) /* the usual widths of heads, for which the compiler knows all addresses */
+                score_lanes(q_mine, kf, count, 64, 2, scores);
+            else if (dim == 128)
+                score_lanes(q_mine, kf, count, 128, 2, scores);
+            else
+                score_lanes(q_mine, kf, count, dim, 2, scores);
         }
         if (begin < hidden)
             for (int64_t m = 0; m < queries; m++)
@@ -462,16 +516,8 @@ static void attend(const struct layer *layer, const struct item *item, const int
         }
         for (int64_t m = 0; m < queries; m += 4) {
             int64_t i = 0;
-            for (; i + 4 * LANES <= dim; i += 4 * LANES) {
-                const element *part[KEYS];
-                for (int64_t key = 0; key < count; key++) part[key] = v[key] + i;
-                weigh(scores + m, stride, part, count, dim, out + m * dim + i, 4);
-            }
-            for (; i < dim; i += LANES) {
-                const element *part[KEYS];
-                for (int64_t key = 0; key < count; key++) part[key] = v[key] + i;
-                weigh(scores + m, stride, part, count, dim, out + m * dim + i, 1);
-            }
+            for (; i + 4 * LANES <= dim; i += 4 * LANES) weigh(scores + m, stride, v, i, count, dim, out + m * dim, 4);
+            for (; i < dim; i += LANES) weigh(scores + m, stride, v, i, count, dim, out + m * dim, 1);
         }
     }
     for (int64_t m = 0; m < queries; m++) {

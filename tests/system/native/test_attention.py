@@ -28,12 +28,14 @@ def spec_of(heads: int, kv_heads: int, dim: int = 16, window: int | None = None)
 class Case:
     """A cache full of numbers, and what two layers of a kind get for some tokens."""
 
-    def __init__(self, spec: AttentionSpec, blocks: int, tokens: int, dtype: torch.dtype, span: int = 256) -> None:
+    def __init__(
+        self, spec: AttentionSpec, blocks: int, tokens: int, dtype: torch.dtype, span: int = 256, emulated: bool = False
+    ) -> None:
         torch.manual_seed(5)
         self.spec = spec
         self.cache = KvCache([spec, spec], blocks, BLOCK, dtype)
         self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
-        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span)
+        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span, emulated=emulated)
         self.qkv = torch.randn(tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim).to(dtype) * 2
 
     def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
@@ -111,6 +113,19 @@ def test_chunks_beside_rows_and_alone() -> None:
         expected = other.run(other.plan(batch), 1, q, kv).view(out.shape)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
         assert torch.equal(mine.cache.pools[0], theirs.cache.pools[0])
+
+
+def test_a_chunk_where_bfloat16_is_emulated() -> None:
+    """Its products are float32's, and come nearer to the exact ones than bfloat16's do."""
+    chunk = Chunk(0, tuple(range(70)), 30, tuple(range(25)))
+    away = []
+    for emulated in (True, False):
+        case = Case(spec_of(6, 2, 64), 25, 70, torch.bfloat16, emulated=emulated)
+        out = case.run(Batch(chunks=(chunk,))).double()
+        rows = tuple([Row(i, 1, 30 + i, chunk.blocks, DRAW) for i in range(70)])
+        away.append(float((out - case.whole(rows)).abs().mean()))
+    assert away[0] < away[1]
+    assert away[0] < 2**-8
 
 
 def test_a_row_is_the_same_with_any_number_of_threads() -> None:
