@@ -31,6 +31,7 @@ from engine.models.products import TORCH
 from engine.models.rope import rotations
 from engine.models.spec import kv_values_per_token
 from engine.native.build import Kernels
+from engine.native.noise import exponentials
 from engine.native.products import NativeProducts
 from engine.native.road import NativeRoad, compiled, takes
 from engine.passes import Pass, fixed_rows, passes
@@ -122,7 +123,8 @@ class Runner:
         if config.deterministic:
             # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
             rows = 1 if model.frequencies is None else fixed_rows(config.max_sequences, _ROWS)
-        return cls(ready, model, cache, _cpu_road(config, machine, native, model, cache), Sampler(), rows)
+        sampler = Sampler() if native is None else Sampler(exponentials(native))
+        return cls(ready, model, cache, _cpu_road(config, machine, native, model, cache), sampler, rows)
 
     def submit(self, batch: Batch) -> StepOutput:
         """Carry out copies, then run chunks and rows, and draw; done when this returns."""

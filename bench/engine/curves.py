@@ -16,7 +16,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,7 +27,9 @@ from bench.engine.page import conditions, put, taken, write
 from bench.engine.weights import packed
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.device.road import Machine, cpu_road
 from engine.messages import Abort, Add, Sampling
+from engine.native.road import compiled
 from engine.runner import load
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -35,6 +37,7 @@ LENGTHS = (101, 251, 509, 1009, 1999, 3989, 7993)
 BASE, FEW = 509, (1, 8)
 STEPS, PROFILED = 24, 8
 PARTS = ("products", "attention", "draws", "other", "host")
+NATIVE = ("norm", "silu_mul", "rotate_store", "decode", "exponentials", "product", "product_int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,39 @@ class Point:
 def part_of(operation: str, shapes: Sequence[Sequence[int]], vocab: int) -> str:
     """Where an operation's own time belongs, by its name in torch's profiler and the shapes of its inputs."""
     name = operation.partition("::")[2] or operation
-    if "linear" in name or "int8pack" in name or name in ("mm", "addmm", "_int_mm"):
+    if "linear" in name or "int8pack" in name or name in ("mm", "addmm", "_int_mm", "product", "product_int8"):
         return "products"
-    if any(vocab in shape[-1:] for shape in shapes):
+    if name == "exponentials" or any(vocab in shape[-1:] for shape in shapes):
         return "draws"
-    if "bmm" in name or "scaled_dot_product" in name or name == "_softmax":
+    if "bmm" in name or "scaled_dot_product" in name or name in ("_softmax", "decode"):
         return "attention"
     return "other"
+
+
+class Shown:
+    """A function of kernels.c that torch's profiler sees as an operation, while `watched` is on."""
+
+    watched = False
+
+    def __init__(self, name: str, function: Callable[..., None]) -> None:
+        self._name, self._function = f"native::{name}", function
+
+    def __call__(self, *arguments: object) -> None:
+        """Run it."""
+        if not Shown.watched:
+            self._function(*arguments)
+            return
+        with torch.profiler.record_function(self._name):
+            self._function(*arguments)
+
+
+def show(config: EngineConfig) -> None:
+    """Make the kernels in C, if the engine will take them, visible to torch's profiler; before it is loaded."""
+    road = cpu_road(config, Machine.here())
+    if road.kernels == "native" and (native := compiled(config, road.dtype)) is not None:
+        for name in NATIVE:
+            if function := getattr(native, name):
+                setattr(native, name, Shown(name, function))
 
 
 def shares(own: Iterable[tuple[str, float]], wall: float) -> dict[str, float]:
@@ -86,8 +115,10 @@ def measure(core: Core, prompt: int, n: int) -> Point:
         pass
     first = time.perf_counter() - began
     times = [_timed(core) for _ in range(STEPS)]
+    Shown.watched = True
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
         wall = sum(_timed(core) for _ in range(PROFILED))
+    Shown.watched = False
     events, vocab = profile.key_averages(group_by_input_shape=True), core.ready.vocab_size
     own = [(part_of(one.key, one.input_shapes, vocab), one.self_cpu_time_total / 1000) for one in events]
     core.abort(Abort(0, tuple(range(n))))
@@ -127,6 +158,7 @@ def main(words: Sequence[str]) -> None:
     if asked.quantization:
         options["quantization"] = asked.quantization
     config = EngineConfig(str(packed()), **options)
+    show(config)
     core = Core(config, load(config))
     told = {**conditions(), "dtype": core.ready.dtype, "quantization": asked.quantization, "steps": STEPS}
     told["threads"] = torch.get_num_threads()

@@ -28,7 +28,7 @@ _SOURCE = Path(__file__).parent / "kernels.c"
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared")
 _THREADS = "-fopenmp"  # by the library of torch's own threads, which has the same name; not every compiler brings it
 _ELEMENTS = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
-_COMPILERS = ("gcc", "cc", "clang")
+_COMPILERS = ("gcc", "clang")
 _TELLING = ("model name", "flags", "Features", "CPU part")  # lines of /proc/cpuinfo
 _SECONDS = 120  # that a compiler may take; it takes about one
 
@@ -60,18 +60,16 @@ class Parts(Structure):
 
 
 _at, _count, _number = c_void_p, c_int64, c_float
-_ARGUMENTS: dict[str, list[Any]] = {
+SIGNATURES: dict[str, list[Any]] = {
     "norm": [_at, _at, _at, _number, _at, _count, _count],
     "silu_mul": [_at, _at, _count, _count],
     "rotate_store": [_at, _at, _at, _number, _at, _at, _at, _count, _count, _count, _count, _count],
     "decode": [POINTER(Layer), _at, _count, _at, _count, _at, _count, _at, _at, _at, _at, _at, POINTER(Parts)],
-}
-
-
-_PRODUCTS: dict[str, list[Any]] = {
+    "exponentials": [_at, _at, _at, _count, _count, _count],
     "product": [_at] * 5 + [_count] * 3,
     "product_int8": [_at] * 8 + [_count] * 3,
 }
+_SOMETIMES = ("product", "product_int8")  # compiled where the element, or the processor, is one that they are for
 
 
 class Kernels:
@@ -80,14 +78,15 @@ class Kernels:
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
         self.dtype = dtype
         library = ctypes.CDLL(str(path))
-        for name, arguments in (_ARGUMENTS | _PRODUCTS).items():
-            if name in _ARGUMENTS or hasattr(library, name):
+        for name, arguments in SIGNATURES.items():
+            if name not in _SOMETIMES or hasattr(library, name):
                 function = getattr(library, name)
                 function.argtypes, function.restype = arguments, None
         self.norm = library.norm
         self.silu_mul = library.silu_mul
         self.rotate_store = library.rotate_store
         self.decode = library.decode
+        self.exponentials = library.exponentials
         self.product: Any = getattr(library, "product", None)  # of bfloat16
         self.product_int8: Any = getattr(library, "product_int8", None)  # where the processor has AVX-512 VNNI
 

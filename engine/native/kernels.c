@@ -561,3 +561,30 @@ void decode(const struct layer *layer, const element *q, int64_t q_stride, eleme
             }
     }
 }
+
+/* Philox 4x32-10 of one counter and key, both changed: the counter into four random words (kernels/philox.py). */
+static inline void philox(uint32_t counter[4], uint32_t key[2]) {
+    for (int round = 0; round < 10; round++) {
+        uint64_t first = (uint64_t)counter[0] * 0xD2511F53u, second = (uint64_t)counter[2] * 0xCD9E8D57u;
+        uint32_t words[4] = {(uint32_t)(second >> 32) ^ counter[1] ^ key[0], (uint32_t)second,
+                             (uint32_t)(first >> 32) ^ counter[3] ^ key[1], (uint32_t)first};
+        memcpy(counter, words, sizeof words);
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+}
+
+/* Standard exponential variates of a stream, [N, count]: one row for each seed and position [N]. */
+void exponentials(const int64_t *seeds, const int64_t *positions, double *out, int64_t rows, int64_t count,
+                  int64_t stream) {
+#pragma omp parallel for schedule(static) if (rows * count >= WORTH_THREADS / 16)
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t lane = 0; lane * 4 < count; lane++) {
+            uint64_t seed = seeds[row], position = positions[row];
+            uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)lane, (uint32_t)stream};
+            uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+            philox(counter, key);
+            for (int64_t i = lane * 4; i < count && i < lane * 4 + 4; i++)
+                out[row * count + i] = -log((counter[i - lane * 4] + 0.5) * 0x1p-32);
+        }
+}

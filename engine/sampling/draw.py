@@ -18,7 +18,7 @@ Shapes: N rows of logits, V vocabulary, P distributions, M draws.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +50,13 @@ class Kind(NamedTuple):
         return self.min_p > 0 or self.top_k > 0 or self.top_p < 1
 
 
-def draw(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int]:
+Exponentials = Callable[[torch.Tensor, torch.Tensor, Sequence[int]], list[torch.Tensor]]
+"""Standard exponential variates of seeds and positions, int64 [M]: for each of some counts float64 [M, count]."""
+
+
+def draw(
+    logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw], noise: Exponentials = exponentials
+) -> list[int]:
     """Draw one token for each of `draws`, the i-th from logits[rows[i]]; logits [N, V], any float dtype.
 
     Temperature below 1e-5 and top_k 1 take the highest score (of equals the lowest id). min-p, top-k and top-p
@@ -65,7 +71,8 @@ def draw(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> li
             tokens[i] = best[rows[i]]
     if len(sure) < len(draws):
         drawn = sorted(set(range(len(draws))).difference(sure))
-        for i, token in zip(drawn, _sample(logits, [rows[i] for i in drawn], [draws[i] for i in drawn]), strict=True):
+        told = _sample(logits, [rows[i] for i in drawn], [draws[i] for i in drawn], noise)
+        for i, token in zip(drawn, told, strict=True):
             tokens[i] = token
     return tokens
 
@@ -82,13 +89,14 @@ def _likeliest(logits: torch.Tensor, rows: Sequence[int]) -> dict[int, int]:
     return dict(zip(distinct, best.flatten().tolist(), strict=True))
 
 
-def _sample(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int]:
+def _sample(logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw], noise: Exponentials) -> list[int]:
     kinds: dict[Kind, int] = {}  # -> distribution
     which = [kinds.setdefault(_kind(row, d.sampling), len(kinds)) for row, d in zip(rows, draws, strict=True)]
     weights = _weights(logits, list(kinds))  # [P, V rounded up to blocks]
     seeds = torch.tensor([d.seed for d in draws])
     positions = torch.tensor([d.position for d in draws])
-    tokens: list[int] = _race(weights, torch.tensor(which), seeds, positions).tolist()
+    blocks = weights.view(len(weights), -1, _BLOCK)  # [P, V / block, block]
+    tokens: list[int] = _race(blocks, torch.tensor(which), noise(seeds, positions, (blocks.shape[1], _BLOCK))).tolist()
     return tokens
 
 
@@ -147,11 +155,13 @@ def _nucleus_edge(weights: npt.NDArray[np.float32], lowest: float, top_p: float)
     return float(falling[min(needed, len(falling) - 1)])
 
 
-def _race(weights: torch.Tensor, which: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Draw from distributions `which` [M] of weights [P, V] by the numbers of seeds and positions [M]; gives [M]."""
-    blocks = weights.view(len(weights), -1, _BLOCK)  # [P, V / block, block]
+def _race(blocks: torch.Tensor, which: torch.Tensor, noise: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Draw from distributions `which` [M] of weights [P, V / block, block]; gives [M].
+
+    noise: exponential variates for the blocks [M, V / block], and for the tokens of the one that wins [M, block].
+    """
+    of_blocks, of_tokens = noise
     sums = blocks.sum(-1)[which]  # [M, V / block]
-    of_blocks, of_tokens = exponentials(seeds, positions, (sums.shape[1], _BLOCK))
     block = (sums / of_blocks).argmax(-1)
     inside = blocks[which, block]  # [M, block]
     return block * _BLOCK + (inside / of_tokens).argmax(-1)

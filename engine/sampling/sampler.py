@@ -8,18 +8,20 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from engine.batch import Draw, StepOutput, Stuck
-from engine.sampling.draw import draw
+from engine.kernels.philox import exponentials
+from engine.sampling.draw import Exponentials, draw
 from engine.sampling.edits import Edits
 from engine.sampling.logprobs import logprobs
 from engine.sampling.rules import edited
 
 
 class Sampler:
-    """Draws, one step at a time. What it remembers saves work only: a draw is a function of its row, its settings,
-    its past, its mask and (seed, position)."""
+    """Draws, one step at a time. noise: what gives the random numbers. What it remembers saves work only: a draw is a
+    function of its row, its settings, its past, its mask and (seed, position)."""
 
-    def __init__(self) -> None:
+    def __init__(self, noise: Exponentials = exponentials) -> None:
         self._edits = Edits()
+        self._noise = noise
 
     def sample(
         self, logits: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw], masks: Mapping[int, bytes]
@@ -40,7 +42,8 @@ class Sampler:
             stuck.update({i: hopeless[row] for i, row in places.items() if row in hopeless})
             able = [i for i in places if i not in stuck]
             if able:
-                tokens.update(zip(able, draw(scores, [places[i] for i in able], [draws[i] for i in able]), strict=True))
+                drawn = draw(scores, [places[i] for i in able], [draws[i] for i in able], self._noise)
+                tokens.update(zip(able, drawn, strict=True))
 
         if plain:
             take(logits, {i: rows[i] for i in plain})

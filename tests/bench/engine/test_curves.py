@@ -1,8 +1,10 @@
 """What a step's time goes to."""
 
 import pytest
+import torch
 
-from bench.engine.curves import Point, part_of, shares, table
+from bench.engine.curves import NATIVE, Point, Shown, part_of, shares, table
+from engine.native import build
 
 
 @pytest.mark.parametrize(
@@ -17,10 +19,29 @@ from bench.engine.curves import Point, part_of, shares, table
         ("aten::_softmax", [[3, 24, 512], []], "attention"),
         ("aten::_softmax", [[8, 49152], []], "draws"),
         ("aten::mul", [[8, 576]], "other"),
+        ("native::product", [], "products"),
+        ("native::product_int8", [], "products"),
+        ("native::decode", [], "attention"),
+        ("native::exponentials", [], "draws"),
+        ("native::norm", [], "other"),
     ],
 )
 def test_an_operation_belongs_to_a_part(operation: str, shapes: list[list[int]], part: str) -> None:
     assert part_of(operation, shapes, 49152) == part
+
+
+def test_kernels_in_c_are_seen_as_operations() -> None:
+    assert set(NATIVE) == set(build.SIGNATURES)
+    asked: list[tuple[object, ...]] = []
+    shown = Shown("decode", lambda *arguments: asked.append(arguments))
+    shown(1, 2)
+    with torch.profiler.profile() as profile:
+        Shown.watched = True
+        shown(3, 4)
+        Shown.watched = False
+        shown(5, 6)
+    assert asked == [(1, 2), (3, 4), (5, 6)]
+    assert [(one.key, one.count) for one in profile.key_averages()] == [("native::decode", 1)]
 
 
 def test_what_no_operation_took_is_the_hosts() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.kernels import philox
 from engine.models.quantized import Int8Matrix
 from engine.models.rope import rotate_, rotations
 from engine.native.build import Kernels, kernels
+from engine.native.noise import exponentials
 from engine.native.products import NativeProducts
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -161,3 +163,15 @@ def test_rotate_store(native: Kernels, tokens: int, normed: bool, rotated: bool)
     near(qkv, expected)
     untouched.index_copy_(1, slot, qkv[:, heads:].transpose(0, 1))
     assert torch.equal(pool, untouched), "what is stored is what was computed, there and nowhere else"
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 192, 256])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_exponentials_are_philoxs(native: Kernels, rows: int, count: int) -> None:
+    noise = torch.Generator().manual_seed(count)
+    ends = torch.tensor([-(2**63), -1, 0, 2**63 - 1])
+    seeds = torch.cat((ends, torch.randint(-(2**63), 2**63 - 1, (40,), generator=noise)))[:rows]
+    positions = torch.cat((torch.randint(0, 1 << 40, (40,), generator=noise), ends))[:rows]
+    expected = philox.exponentials(seeds, positions, (count, 256))
+    for mine, theirs in zip(exponentials(native)(seeds, positions, (count, 256)), expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-15, atol=0)
