@@ -40,8 +40,8 @@ def test_a_slow_cell_is_kept_and_neither_it_nor_a_wider_one_is_asked_again() -> 
     row = Row(False)
     for _ in range(2):
         for cell in (NARROW, WIDE, APART):
-            ask(slowly, row, cell, QUESTIONS.of(cell, 1), 30.0)
-        ask(quickly, row, OTHER, QUESTIONS.of(OTHER, 1), 30.0)
+            ask(slowly, row, cell, [QUESTIONS.of(cell, 1)], 30.0)
+        ask(quickly, row, OTHER, [QUESTIONS.of(OTHER, 1)], 30.0)
     assert [len(seen.answers) for seen in row.cells.values()] == [1, 0, 0, 2]
     assert row.cells[NARROW].seconds == 31.0
     assert row.cells[WIDE].wrong == row.cells[APART].wrong == "not asked: 7 tokens, n=1 took longer than 30 s"
@@ -53,8 +53,24 @@ def test_a_wrong_answer_ends_its_cell() -> None:
 
     row = Row(False)
     for how in (short, quickly):
-        ask(how, row, WIDE, QUESTIONS.of(WIDE, 1), 30.0)
+        ask(how, row, WIDE, [QUESTIONS.of(WIDE, 1)], 30.0)
     assert (row.cells[WIDE].answers, row.cells[WIDE].wrong) == ([], "31 tokens came, not 32")
+
+
+@pytest.mark.parametrize(("taken", "times", "kept"), [([0, 0], 1, 1.0), ([0, 9, 9, 9], 2, 2.0), ([0, 9] * 3, 3, 3.0)])
+def test_what_others_took_from_the_machine_is_asked_again(taken: list[float], times: int, kept: float) -> None:
+    """With other prompts, as some peers know the same one by now; the last counts, whatever it is."""
+    came: list[Asked] = []
+
+    def how(asked: Asked) -> Answer:
+        came.append(asked)
+        return Answer(float(len(came)), 0.1, 0.1, asked.tokens)
+
+    row, asked = Row(False), [QUESTIONS.of(WIDE, number) for number in range(3)]
+    ask(how, row, WIDE, asked, 30.0, partial(next, iter(taken)))
+    assert came == asked[:times]
+    assert [answer.seconds for answer in row.cells[WIDE].answers] == [kept]
+    assert len({one.prompts for one in asked}) == 3
 
 
 def test_peers_take_turns_in_beginning() -> None:
