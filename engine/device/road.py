@@ -48,7 +48,7 @@ class Machine:
             triton=importlib.util.find_spec("triton") is not None,
             interpreted=os.environ.get("TRITON_INTERPRET") == "1",
             cpu_bfloat16=torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported(),
-            compiler="CC" in os.environ or any(shutil.which(name) for name in ("clang", "gcc")),
+            compiler=bool(os.environ.get("CC")) or any(shutil.which(name) for name in ("clang", "gcc")),
         )
 
     @property

@@ -12,8 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -92,9 +91,12 @@ class Kernels:
 
 
 def compiler() -> list[str] | None:
-    """The C compiler's command: what CC says, or the first of the usual ones that is there."""
-    if named := os.environ.get("CC"):
-        return shlex.split(named)
+    """The C compiler's command: what CC says, or the first of the usual ones that is there.
+
+    Raises ValueError for a CC that no shell would take.
+    """
+    if named := shlex.split(os.environ.get("CC", "")):
+        return named
     return next(([found] for name in _COMPILERS if (found := shutil.which(name))), None)
 
 
@@ -106,43 +108,53 @@ def kernels(dtype: torch.dtype) -> Kernels:
     """
     if dtype not in _ELEMENTS:
         raise ConfigError(f"kernels are native, which know float32 and bfloat16 and not {str(dtype)[6:]}")
-    command = compiler()
-    if command is None:
+    try:
+        return _made(dtype)
+    except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"kernels are native, and cannot be made here: {error}") from error
+
+
+def _made(dtype: torch.dtype) -> Kernels:
+    cc = compiler()
+    if cc is None:
         raise ConfigError("kernels are native, and there is no C compiler: install gcc, or name one by CC")
-    if shutil.which(command[0]) is None:
-        raise ConfigError(f"kernels are native, and CC names a compiler that is not there: {command[0]}")
-    command = [*command, *_FLAGS, *_ELEMENTS[dtype]]
-    name = f"{_SOURCE.stem}-{_key(command)}.so"
-    try:
-        with _folder() as folder:
-            if not (folder / name).exists():
-                _compile(command, folder / name)
+    if shutil.which(cc[0]) is None:
+        raise ConfigError(f"kernels are native, and CC names a compiler that is not there: {cc[0]}")
+    command = [*cc, *_FLAGS, *_ELEMENTS[dtype]]
+    name = f"{_SOURCE.stem}-{_key(cc, command)}.so"
+    if (folder := _cache()) is not None:
+        with suppress(OSError, AttributeError):  # it is not there yet, or was damaged
             return Kernels(folder / name, dtype)
-    except (OSError, AttributeError) as error:
-        raise ConfigError(f"kernels are native, and {name} cannot be kept or loaded: {error}") from error
+        with suppress(OSError):  # nothing may be run from there
+            if _refused([*command, _THREADS], folder / name) is None:
+                return Kernels(folder / name, dtype)
+    # For this process alone: what is loaded need not lie there any more. The next one tries again.
+    with tempfile.TemporaryDirectory(prefix="nproxy-kernels-") as alone:
+        path = Path(alone) / name
+        if said := _refused([*command, _THREADS], path):
+            if other := _refused(command, path):
+                raise ConfigError(f"kernels are native, and {cc[0]} cannot compile them: {other}")
+            _log.warning("kernels run on one thread each, because %s does not take %s: %s", cc[0], _THREADS, said)
+        return Kernels(path, dtype)
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """Where compiled kernels lie: with the user's other caches, or, where nothing can be written there, in a folder for
-    this process alone, which need not be there any more once they are loaded."""
+def _cache() -> Path | None:
+    """Where compiled kernels are kept, with the user's other caches; None where nothing can be written there, or where
+    somebody else can: what lies there is run."""
     try:
-        wanted = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nproxy" / "kernels"
-        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = os.access(wanted, os.W_OK | os.X_OK)
-    except (OSError, RuntimeError):  # a user without a home, as in a container
-        kept = False
-    if kept:
-        yield wanted
-        return
-    with tempfile.TemporaryDirectory(prefix="nproxy-kernels-") as folder:
-        yield Path(folder)
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nproxy" / "kernels"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        seen = folder.stat()
+    except (OSError, RuntimeError):  # the latter for a user without a home, as in a container
+        return None
+    ours = seen.st_uid == os.geteuid() and not seen.st_mode & 0o022
+    return folder if ours and os.access(folder, os.W_OK | os.X_OK) else None
 
 
-def _key(command: list[str]) -> str:
+def _key(cc: list[str], command: list[str]) -> str:
     """A name for what a command makes of the source: -march=native says another thing on another processor."""
-    said = subprocess.run([command[0], "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
-    parts = [_SOURCE.read_bytes(), repr(command).encode(), said.stdout.encode(), _processor().encode()]
+    said = subprocess.run([*cc, "--version"], capture_output=True, timeout=_SECONDS, check=False)
+    parts = [_SOURCE.read_bytes(), repr(command).encode(), said.stdout, _processor().encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 
@@ -154,22 +166,16 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(_TELLING)}))
 
 
-def _compile(command: list[str], path: Path) -> None:
+def _refused(command: list[str], path: Path) -> str | None:
+    """Compile to a path; gives what the compiler said first where it did not, None where it did."""
     began = time.perf_counter()
     # Beside it and renamed, so that nobody loads a half: several engines may start at once.
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        rest = ["-o", str(made), str(_SOURCE), "-lm"]
-        if _refused([*command, _THREADS, *rest]) and (said := _refused([*command, *rest])):
-            raise ConfigError(f"kernels are native, and {command[0]} cannot compile them: {said}")
+        argv = [*command, "-o", str(made), str(_SOURCE), "-lm"]
+        ran = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
+        if ran.returncode:
+            return (ran.stderr.strip().splitlines() or [f"status {ran.returncode}"])[0]
         made.replace(path)
     _log.info("kernels were compiled for this processor in %.1f s: %s", time.perf_counter() - began, path)
-
-
-def _refused(command: list[str]) -> str | None:
-    """What a compiler said first where it did not compile; None where it did."""
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return (ran.stderr.strip().splitlines() or [f"status {ran.returncode}"])[0] if ran.returncode else None
+    return None

@@ -1,7 +1,8 @@
 /* What lies between a model's products, on a CPU: one function for each thing that a step does there, where torch takes
  * a handful of operations, each with a start of its own. Compiled for the machine at hand by its own compiler (build.py),
  * once for each type of element: float, or bfloat16 where BFLOAT16 is defined. All is computed in float32 and rounded
- * once. A number depends on its own row only, whatever runs beside it and however many threads there are.
+ * once. A number depends on its own row only, whatever runs beside it and however many threads there are; but for
+ * attention, where company decides what is read together and in which pieces. What is no number stays none.
  *
  * Tensors are dense unless a stride is given. Widths are multiples of LANES, which build.py's caller sees to.
  * Shapes: T tokens, R decoding rows, H hidden, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
@@ -9,6 +10,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LANES = 16 };
@@ -82,6 +84,7 @@ static const float ROUNDING = 12582912.0f;
 /* exp(x), within two units of the last place; x is cut to what float32 can hold: -87 to 88.
  * x = n ln 2 + r with |r| <= ln 2 / 2, where Taylor's first eight terms are exact enough; 2^n is the exponent's bits. */
 static inline vec exponential(vec x) {
+    ints none = (x != x) & 0x7fc00000;
     x = larger(x, all(-87.0f));
     x = -larger(-x, all(-88.0f));
     vec shifted = x * 1.44269504f + ROUNDING, n = shifted - ROUNDING;
@@ -94,7 +97,7 @@ static inline vec exponential(vec x) {
     y = y * r + 0.5f;
     y = y * r + 1.0f;
     y = y * r + 1.0f;
-    return (vec)((ints)y + ((ints)shifted << 23));
+    return (vec)(((ints)y + ((ints)shifted << 23)) | none);
 }
 
 /* Below so many elements a second thread costs more than it takes off. */
@@ -173,8 +176,8 @@ INLINE void multiply(const void *panel, const int wide, const float *x, const el
         for (int half = 0; half < 2; half++) store(out + row * outputs + half * LANES, sums[row][half]);
 }
 
-/* Of many rows a panel is made floats once, if it is not longer than this: it lies on the thread's stack. */
-enum { MANY = 2 * ROWS, LONGEST = 4096 };
+/* Of so many rows a panel is made floats once. */
+enum { MANY = 2 * ROWS };
 
 /* x [T, I] by panels [O / PANEL, I, PANEL], and bias [O], if any: out [T, O]. floats [T, I]: room for x. */
 void product(const element *x, const element *panels, const element *bias, element *out, float *floats, int64_t rows,
@@ -183,13 +186,13 @@ void product(const element *x, const element *panels, const element *bias, eleme
     {
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < rows * inputs; i += LANES) store_floats(floats + i, load(x + i));
+        float *copy = rows >= MANY ? malloc(inputs * PANEL * sizeof *copy) : 0;
 #pragma omp for schedule(static)
         for (int64_t at = 0; at < outputs; at += PANEL) {
             const element *panel = panels + at * inputs;
 #define TILE(panel, wide, count)                                                                                    \
     multiply(panel, wide, floats + row * inputs, bias ? bias + at : 0, out + row * outputs + at, inputs, outputs, count)
-            if (rows >= MANY && inputs <= LONGEST) {
-                float copy[inputs * PANEL];
+            if (copy) {
                 for (int64_t i = 0; i < inputs * PANEL; i += LANES) store_floats(copy + i, load(panel + i));
 #define WIDE(count) TILE(copy, 1, count)
                 BY_ROWS(WIDE, rows);
@@ -198,6 +201,7 @@ void product(const element *x, const element *panels, const element *bias, eleme
                 BY_ROWS(NARROW, rows);
             }
         }
+        free(copy);
 #undef TILE
     }
 }
@@ -210,9 +214,15 @@ void product(const element *x, const element *panels, const element *bias, eleme
  * that of these numbers. */
 static inline float rounded(const element *x, int8_t *small, int32_t *sum_of, int64_t inputs) {
     vec top = {0};
-    for (int64_t i = 0; i < inputs; i += LANES) top = larger(magnitude(load(x + i)), top);
+    ints none = {0};
+    for (int64_t i = 0; i < inputs; i += LANES) {
+        vec v = load(x + i);
+        none |= v != v;
+        top = larger(magnitude(v), top);
+    }
     float step = largest(top) / 127;
     step = step > 1e-30f ? step : 1e-30f;
+    if (_mm512_reduce_or_epi32((__m512i)none)) step = NAN;
     ints sums = {0};
     for (int64_t i = 0; i < inputs; i += LANES) {
         vec whole = load(x + i) / step + ROUNDING - ROUNDING;
@@ -364,7 +374,9 @@ INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, con
     int64_t key = 0;
     for (; key + AT_ONCE <= keys; key += AT_ONCE) {
         const float *first = k[key];
-        if (k[key + AT_ONCE - 1] != first + (AT_ONCE - 1) * dim) break; /* they lie in two blocks */
+        int together = 1; /* one behind the other, in a block or in some that happen to follow */
+        for (int j = 1; j < AT_ONCE; j++) together &= k[key + j] == first + j * dim;
+        if (!together) break;
         vec dots[AT_ONCE][2] = {{{0}}};
         for (int64_t i = 0; i < dim; i++) {
             vec mine[2];
@@ -498,7 +510,7 @@ static void attend(const struct layer *layer, const struct item *item, const int
                 }
             for (int64_t i = g; i < last; i += vectors) {
                 vec score = load_floats(scores + i * LANES);
-                ints there = score > NEVER;
+                ints there = ~(score <= NEVER);
                 vec weight = (vec)((ints)exponential(score - now[g]) & there);
                 sums[g] += weight;
                 store_floats(scores + i * LANES, weight);

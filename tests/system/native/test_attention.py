@@ -29,11 +29,18 @@ class Case:
     """A cache full of numbers, and what two layers of a kind get for some tokens."""
 
     def __init__(
-        self, spec: AttentionSpec, blocks: int, tokens: int, dtype: torch.dtype, span: int = 256, emulated: bool = False
+        self,
+        spec: AttentionSpec,
+        blocks: int,
+        tokens: int,
+        dtype: torch.dtype,
+        span: int = 256,
+        emulated: bool = False,
+        size: int = BLOCK,
     ) -> None:
         torch.manual_seed(5)
         self.spec = spec
-        self.cache = KvCache([spec, spec], blocks, BLOCK, dtype)
+        self.cache = KvCache([spec, spec], blocks, size, dtype)
         self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
         self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span, emulated=emulated)
         self.qkv = torch.randn(tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim).to(dtype) * 2
@@ -52,7 +59,7 @@ class Case:
         out = []
         for number, row in enumerate(rows):
             q = self.qkv[number : number + 1, : self.spec.heads].double()
-            slots = reference.span_slots(row.blocks, 0, row.position + 1, BLOCK)
+            slots = reference.span_slots(row.blocks, 0, row.position + 1, self.cache.block_size)
             scale, window = self.spec.scale, self.spec.window
             out.append(reference.prefill_attn(q, keys, values, slots, row.position, scale, window=window)[0])
         return torch.stack(out)
@@ -72,6 +79,41 @@ def test_random_fork_trees(seed: int, dtype: torch.dtype) -> None:
     case = Case(spec_of(kv_heads * group, kv_heads, dim), forest.blocks, len(rows), dtype, chance.choice([8, 64, 256]))
     out = case.run(Batch(rows=rows, stretches=plan_stretches(rows, BLOCK, gate=chance.choice([0, 20]))))
     torch.testing.assert_close(out.double(), case.whole(rows), rtol=BOUNDS[dtype], atol=BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 16, 32])
+@pytest.mark.parametrize("heads", [2, 8, 20])
+def test_blocks_of_any_size_anywhere(size: int, heads: int) -> None:
+    """Some of them follow each other in the cache, some do not; a few keys at a time are taken as if they all did."""
+    chance = random.Random(size)
+    count = -(-100 // size)
+    for swaps in (0, 1, 2, count):
+        table = list(range(count))
+        for _ in range(swaps):
+            a, b = chance.randrange(count), chance.randrange(count)
+            table[a], table[b] = table[b], table[a]
+        row = Row(0, 1, 99, tuple(table), DRAW)
+        case = Case(spec_of(heads, 1), count, 1, torch.float32, size=size)
+        out = case.run(Batch(rows=(row,), stretches=plan_stretches([row], size)))
+        torch.testing.assert_close(out.double(), case.whole((row,)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [2, 8, 20])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("where", ["key", "value", "query"])
+def test_what_is_no_number_stays_none(heads: int, number: float, where: str) -> None:
+    """So that a choice whose scores are none ends with an error, and not with any token."""
+    row = Row(0, 1, 99, tuple(range(25)), DRAW)
+    case = Case(spec_of(heads, 1), 25, 1, torch.float32)
+    match where:
+        case "key":
+            case.cache.pools[0][1, 0, 70] = number
+        case "value":
+            case.cache.pools[0][1, 1, 70] = number
+        case "query":
+            case.qkv[0, :heads] = number
+    out = case.run(Batch(rows=(row,), stretches=plan_stretches([row], BLOCK)))
+    assert not out.isfinite().any()
 
 
 @pytest.mark.parametrize("window", [1, 3, 8, 17, 64])

@@ -18,6 +18,8 @@ from engine.native import build
 from engine.native.road import compiled
 from tests.real.processes import ROOT
 
+LOADS = "import torch; from engine.native.build import kernels; kernels(torch.float32)"
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -66,19 +68,69 @@ def test_another_source_compiler_or_processor_is_compiled_anew(
 
 
 def test_several_at_once(cache: Path) -> None:
-    code = "import torch; from engine.native.build import kernels; kernels(torch.float32)"
-    processes = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) for _ in range(4)]
+    processes = [subprocess.Popen([sys.executable, "-c", LOADS], cwd=ROOT) for _ in range(4)]
     assert [process.wait(100) for process in processes] == [0] * 4
     assert len(list(cache.iterdir())) == 1, "and nothing half made is left"
 
 
-def test_a_compiler_without_threads_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = 'for word; do [ "$word" = -fopenmp ] && echo "no such option" >&2 && exit 1; done; exec $CC "$@"'
-    monkeypatch.setenv("CC", wrapper(tmp_path, text))
-    native = build.kernels(torch.float32)
+def works(native: build.Kernels) -> None:
     gate_up, out = torch.ones(1, 32), torch.empty(1, 16)
     native.silu_mul(gate_up.data_ptr(), out.data_ptr(), 1, 16)
     torch.testing.assert_close(out, torch.full((1, 16), 0.7310586))
+
+
+def test_a_compiler_without_threads_will_do(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For this process: what it has made is not kept, so that one that can is used as soon as it is there."""
+    text = 'for word; do [ "$word" = -fopenmp ] && echo "no such option" >&2 && exit 1; done; exec $CC "$@"'
+    script = wrapper(tmp_path, text)
+    whole = Path(script).read_text().replace(text, 'exec $CC "$@"')
+    monkeypatch.setenv("CC", script)
+    works(build.kernels(torch.float32))
+    assert "kernels run on one thread each" in caplog.text
+    assert "does not take -fopenmp: no such option" in caplog.text
+    assert not list(cache.iterdir())
+    Path(script).write_text(whole)
+    works(build.kernels(torch.float32))
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_damaged_file_is_made_anew(cache: Path) -> None:
+    """Each start in a process of its own, as a library of one name is loaded into a process once."""
+    for damage in (None, b"", b"rubbish"):
+        if damage is not None:
+            (kept,) = cache.iterdir()
+            kept.write_bytes(damage)
+        subprocess.run([sys.executable, "-c", LOADS], cwd=ROOT, check=True, timeout=60)
+        (kept,) = cache.iterdir()
+        assert kept.read_bytes()[:4] == b"\x7fELF"
+
+
+def test_what_somebody_else_could_write_is_not_run(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    cache.chmod(0o770)
+    works(build.kernels(torch.float32))
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize(("cc", "said"), [("'gcc", "No closing quotation"), ("SCRIPT", "Exec format error")])
+def test_a_cc_that_is_none(
+    cc: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = tmp_path / "compiler"
+    script.write_text("no script at all")
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", cc.replace("SCRIPT", str(script)))
+    assert compiled(EngineConfig("m"), torch.float32) is None
+    assert said in caplog.text
+
+
+def test_a_blank_cc_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    found = build.compiler()
+    monkeypatch.setenv("CC", "  ")
+    assert build.compiler() == found
 
 
 @pytest.mark.parametrize(
@@ -86,7 +138,7 @@ def test_a_compiler_without_threads_will_do(tmp_path: Path, monkeypatch: pytest.
     [
         ("echo 'kernels.c:7: error: no' >&2; exit 1", "cannot compile them: kernels.c:7: error: no"),
         ("exit 3", "cannot compile them: status 3"),
-        ('while [ "$1" != -o ]; do shift; done; echo rubbish > "$2"', "cannot be kept or loaded"),
+        ('while [ "$1" != -o ]; do shift; done; echo rubbish > "$2"', "cannot be made here"),
     ],
 )
 def test_a_compiler_that_fails(
@@ -121,12 +173,10 @@ def test_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "nproxy").write_text("")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    gate_up, out = torch.ones(1, 32), torch.empty(1, 16)
-    build.kernels(torch.float32).silu_mul(gate_up.data_ptr(), out.data_ptr(), 1, 16)
-    torch.testing.assert_close(out, torch.full((1, 16), 0.7310586))
+    works(build.kernels(torch.float32))
     assert not list((tmp_path / "temporary").iterdir()), "what is loaded need not lie there any more"
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(ConfigError, match="cannot be kept or loaded"):
+    with pytest.raises(ConfigError, match="cannot be made here"):
         build.kernels(torch.float32)
 
 

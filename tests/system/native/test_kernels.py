@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -11,6 +15,7 @@ from engine.models.rope import rotate_, rotations
 from engine.native.build import Kernels, kernels
 from engine.native.noise import exponentials
 from engine.native.products import NativeProducts
+from tests.real.processes import ROOT
 
 DTYPES = [torch.float32, torch.bfloat16]
 ROWS = [1, 3, 77]
@@ -98,6 +103,29 @@ def test_int8_products_are_torchs(native: Kernels, rows: int, out: int, width: i
         assert torch.equal(product(x), matrix.product(x))
     else:
         near(product(x, bias), matrix.product(x, bias))
+
+
+def test_an_int8_product_of_what_is_no_number_is_none(native: Kernels) -> None:
+    x = numbers(3, 32, dtype=native.dtype)
+    x[0, 5], x[1] = torch.nan, torch.nan
+    y = NativeProducts(native, emulated=True).int8(Int8Matrix.of(numbers(64, 32)))(x)
+    assert y.isnan().all(1).tolist() == [True, True, False]
+    assert y[2].isfinite().all()
+
+
+def test_wide_products_fit_a_small_stack() -> None:
+    code = """
+import torch
+from engine.native.build import kernels
+from engine.native.products import NativeProducts
+torch.set_num_threads(2)
+weight = torch.ones(64, 8192, dtype=torch.bfloat16)
+product = NativeProducts(kernels(torch.bfloat16), emulated=True).linear(weight)
+assert (product(torch.ones(40, 8192, dtype=torch.bfloat16)) == 8192).all()
+"""
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "OMP_STACKSIZE": "256k"}, check=True, timeout=60
+    )
 
 
 @pytest.mark.parametrize("rows", EVERY_TILE)
