@@ -99,7 +99,8 @@ class Runner:
         chosen = cpu_road(config, machine)
         dtype = chosen.dtype
         native = compiled(config, dtype) if chosen.kernels == "native" else None
-        products = TORCH if native is None else NativeProducts(native, emulated=not machine.cpu_bfloat16)
+        emulated = not machine.cpu_bfloat16
+        products = TORCH if native is None else NativeProducts(native, emulated)
         int8 = config.quantization == "int8"
         model = load_model(
             Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8, products=products
@@ -124,7 +125,7 @@ class Runner:
             # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
             rows = 1 if model.frequencies is None else fixed_rows(config.max_sequences, _ROWS)
         sampler = Sampler() if native is None else Sampler(exponentials(native))
-        return cls(ready, model, cache, _cpu_road(config, machine, native, model, cache), sampler, rows)
+        return cls(ready, model, cache, _cpu_road(config, native, model, cache, emulated=emulated), sampler, rows)
 
     def submit(self, batch: Batch) -> StepOutput:
         """Carry out copies, then run chunks and rows, and draw; done when this returns."""
@@ -199,19 +200,25 @@ class Runner:
 
 
 def _cpu_road(
-    config: EngineConfig, machine: Machine, native: Kernels | None, model: Model, cache: KvCache
+    config: EngineConfig, native: Kernels | None, model: Model, cache: KvCache, *, emulated: bool
 ) -> NativeRoad | TorchRoad:
-    """The native road where there are kernels that know this model; raises ConfigError where nothing else will do."""
+    """The native road where there are kernels that know this model; raises ConfigError where nothing else will do.
+
+    emulated: the processor has no products in bfloat16.
+    """
     turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
     if native is not None and turns is not None and takes(model):
-        return NativeRoad(model, cache, native, turns, emulated=not machine.cpu_bfloat16)
+        return NativeRoad(model, cache, native, turns, emulated=emulated)
     if config.kernels == "native":
         raise ConfigError("kernels are native, which do not know this model: leave it to auto, which takes torch's")
     fixed = config.deterministic
-    emulated = cache.dtype == torch.bfloat16 and not machine.cpu_bfloat16
-    in_place = _IN_PLACE if not fixed and (emulated or cache.dtype != torch.bfloat16) else None
-    span = _SPAN if fixed else SPAN
-    attention = Attention(model.attention, cache, span, fixed=fixed, in_place=in_place)
+    attention = Attention(
+        model.attention,
+        cache,
+        _SPAN if fixed else SPAN,
+        fixed=fixed,
+        in_place=None if fixed or (cache.dtype == torch.bfloat16 and not emulated) else _IN_PLACE,
+    )
     return TorchRoad(attention, turns, cache.dtype, steady=fixed)
 
 

@@ -9,8 +9,9 @@ Shapes: T tokens, R decoding rows, Q query heads, K key (and value) heads, G = Q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +20,8 @@ from engine.attention.cache import KvCache
 from engine.attention.in_place import lying
 from engine.batch import SPAN, Batch, Chunk, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,7 @@ class Planner:
         self._span = span
         self._fixed = fixed
         self._in_place = in_place
-        # What a layout depends on: layers that differ in the rest only share theirs.
-        self._kinds = [replace(layer, scale=1.0, softcap=None) for layer in layers]
+        self._kinds = kinds(layers)
 
     def plan(self, batch: Batch) -> Plan:
         """Lay out a step."""
@@ -132,12 +134,8 @@ class Planner:
             [chunk.start + len(chunk.tokens) for chunk in batch.chunks] + [row.position + 1 for row in batch.rows]
         )
         items = cut_items(batch.rows, batch.stretches, size, span=self._span)
-        layouts: dict[AttentionSpec, Layout] = {}
-        for kind in dict.fromkeys(self._kinds):
-            wide = kind if kind.window is None or kind.window < longest else replace(kind, window=None)
-            layouts[kind] = layouts.get(wide) or self._layout(batch, items, wide)
-            layouts.setdefault(wide, layouts[kind])
-        return Plan(torch.tensor(slots), prompt_tokens, len(batch.rows), tuple([layouts[kind] for kind in self._kinds]))
+        layouts = by_layer(self._kinds, longest, lambda kind: self._layout(batch, items, kind))
+        return Plan(torch.tensor(slots), prompt_tokens, len(batch.rows), layouts)
 
     def _layout(self, batch: Batch, items: Sequence[Item], kind: AttentionSpec) -> Layout:
         chunks: list[ChunkPlan] = []
@@ -208,6 +206,24 @@ class Planner:
 
     def _groups(self, rows: Sequence[Row], items: Sequence[Item]) -> list[Group]:
         return fixed(rows, items, self._cache.block_size) if self._fixed else alike(items)
+
+
+def kinds(layers: Sequence[AttentionSpec]) -> list[AttentionSpec]:
+    """What a layer's layout depends on: layers that differ in the rest only share theirs."""
+    return [replace(layer, scale=1.0, softcap=None) for layer in layers]
+
+
+def by_layer(kinds: Sequence[AttentionSpec], longest: int, make: Callable[[AttentionSpec], _Made]) -> tuple[_Made, ...]:
+    """What `make` makes of each layer's kind, once for all that come to the same; a window that the longest sequence
+    fits into is none."""
+    made: dict[AttentionSpec, _Made] = {}
+    told: list[_Made] = []
+    for kind in kinds:
+        wide = kind if kind.window is None or kind.window < longest else replace(kind, window=None)
+        if wide not in made:
+            made[wide] = make(wide)
+        told.append(made[wide])
+    return tuple(told)
 
 
 def within_window(

@@ -17,7 +17,7 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
-from engine.attention.plan import Plan, slots_of, within_window
+from engine.attention.plan import Plan, by_layer, kinds, slots_of, within_window
 from engine.batch import Batch, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
 from engine.native.build import LANES, MOST_DIM, MOST_QUERIES, Kernels, Layer, Parts
@@ -77,7 +77,7 @@ class NativeAttention:
         self._decode = kernels.decode
         self._span = span
         self._torch = Attention(layers, cache, wide=emulated)
-        self._kinds = [replace(layer, scale=1.0) for layer in layers]
+        self._kinds = kinds(layers)
         self._layers = [
             Layer(
                 cache.view(number).data_ptr(),
@@ -96,21 +96,12 @@ class NativeAttention:
         """Lay out a step whose tokens are the chunks' in order, then one per row; there is at least one."""
         slots = slots_of(batch, self._cache.block_size)
         chunks = self._torch.plan(replace(batch, rows=(), stretches=())) if batch.chunks else None
-        work: dict[AttentionSpec, _Work] = {}
+        work: tuple[_Work, ...] = ()
         if batch.rows:
             longest = max(row.position for row in batch.rows) + 1
             items = cut_items(batch.rows, batch.stretches, self._cache.block_size, span=self._span)
-            for kind in dict.fromkeys(self._kinds):
-                wide = kind if kind.window is None or kind.window < longest else replace(kind, window=None)
-                if wide not in work:
-                    work[wide] = self._work(batch.rows, items, wide)
-                work[kind] = work[wide]
-        return NativePlan(
-            torch.tensor(slots),
-            len(slots) - len(batch.rows),
-            chunks,
-            tuple([work[kind] for kind in self._kinds]) if batch.rows else (),
-        )
+            work = by_layer(self._kinds, longest, lambda kind: self._work(batch.rows, items, kind))
+        return NativePlan(torch.tensor(slots), len(slots) - len(batch.rows), chunks, work)
 
     def _work(self, rows: Sequence[Row], items: Sequence[Item], kind: AttentionSpec) -> _Work:
         size, window = self._cache.block_size, kind.window

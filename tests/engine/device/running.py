@@ -18,7 +18,8 @@ from engine.device.graphs import Record, Recording, Step
 from engine.device.runner import DeviceRunner
 from engine.messages import Add, Embed, Logprobs, Sampling, Stats
 from engine.models.load import load_model
-from tests.fakes.tiny_models import save
+from tests.fakes.adapters import write_adapter
+from tests.fakes.tiny_models import make, save
 
 VOCABULARY = 300
 SIZES: dict[str, Any] = {
@@ -132,4 +133,11 @@ def group(number: int, prompt: int, n: int, new: int, seed: int, sampling: Sampl
 def write(folder: Path, kind: str = "llama", **settings: Any) -> Path:
     """A tiny model in a folder."""
     save(folder, kind, **(SIZES | settings))
+    return folder
+
+
+def adapter(folder: Path) -> Path:
+    """An adapter for that model, of a product that is fused and of one that is not."""
+    modules = ["model.layers.1.self_attn.k_proj", "model.layers.1.mlp.down_proj"]
+    write_adapter(folder, make("llama", **SIZES), modules, 5)
     return folder

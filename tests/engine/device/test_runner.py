@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from engine.device.memory import largest_batch
 from engine.device.runner import DeviceRunner
@@ -17,7 +15,7 @@ from engine.errors import ConfigError, ModelError
 from engine.messages import Add, Embed, Sampling
 from engine.models.llama import Decoder
 from engine.runner import Runner, load
-from tests.engine.device.running import Recorder, config, device_runner, group, run, same, write
+from tests.engine.device.running import Recorder, adapter, config, device_runner, group, run, same, write
 
 
 @pytest.fixture(scope="module")
@@ -91,26 +89,14 @@ def test_what_prompts_tell(llama: Path) -> None:
 
 def test_adapters(llama: Path, tmp_path: Path) -> None:
     """Rows of an adapter beside those of the bare model, in steps that are not replayed."""
-    _adapter(tmp_path)
-    settings, recorder = config(llama, adapters=(("tuned", str(tmp_path)),)), Recorder()
+    tuned = adapter(tmp_path / "tuned")
+    settings, recorder = config(llama, adapters=(("tuned", str(tuned)),)), Recorder()
     adds = [replace(group(1, 9, 2, 3, 1), adapter="tuned"), group(2, 9, 1, 3, 1)]
     mine, _ = run(device_runner(settings, record=recorder), settings, adds)
     theirs, _ = run(Runner.load(settings), settings, adds)
     same(mine, theirs)
     assert mine.tokens[1, 0] != mine.tokens[2, 0]
     assert not any(one.replays for one in recorder.recordings)
-
-
-def _adapter(folder: Path) -> None:
-    """An adapter as PEFT saves one, of a product that is fused and of one that is not."""
-    torch.manual_seed(5)
-    tensors = {}
-    for name, wide, out in (("self_attn.k_proj", 32, 32), ("mlp.down_proj", 48, 32)):
-        tensors[f"base_model.model.model.layers.1.{name}.lora_A.weight"] = torch.randn(4, wide) * 0.3
-        tensors[f"base_model.model.model.layers.1.{name}.lora_B.weight"] = torch.randn(out, 4) * 0.3
-    save_file(tensors, folder / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["k_proj", "down_proj"]}
-    (folder / "adapter_config.json").write_text(json.dumps(settings))
 
 
 def test_a_model_of_transformers_with_windows_and_sinks(tmp_path: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from engine.attention.road import TorchRoad
 from engine.config import EngineConfig
@@ -17,7 +14,7 @@ from engine.errors import ConfigError
 from engine.messages import Add, Embed, Sampling
 from engine.native.road import NativeRoad
 from engine.runner import Runner
-from tests.engine.device.running import config, group, run, same, write
+from tests.engine.device.running import adapter, config, group, run, same, write
 
 TRAFFIC: list[Add | Embed] = [
     replace(group(1, 30, 4, 4, 100), logprobs=3),
@@ -57,17 +54,9 @@ def test_int8(tmp_path: Path) -> None:
 
 
 def test_adapters(tmp_path: Path) -> None:
-    folder = write(tmp_path / "model")
-    torch.manual_seed(5)
-    tensors = {}
-    for name, wide, out in (("self_attn.k_proj", 32, 32), ("mlp.down_proj", 48, 32)):
-        tensors[f"base_model.model.model.layers.1.{name}.lora_A.weight"] = torch.randn(4, wide) * 0.3
-        tensors[f"base_model.model.model.layers.1.{name}.lora_B.weight"] = torch.randn(out, 4) * 0.3
-    save_file(tensors, tmp_path / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["k_proj", "down_proj"]}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    folder, tuned = write(tmp_path / "model"), adapter(tmp_path / "tuned")
     adds = [replace(group(1, 9, 2, 3, 1), adapter="tuned"), group(2, 9, 1, 3, 1)]
-    compare(config(folder, adapters=(("tuned", str(tmp_path)),)), list(adds))
+    compare(config(folder, adapters=(("tuned", str(tuned)),)), list(adds))
 
 
 @pytest.mark.parametrize(
