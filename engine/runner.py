@@ -208,7 +208,7 @@ def _cpu_road(
     """
     turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
     if native is not None and turns is not None and takes(model):
-        return NativeRoad(model, cache, native, turns, emulated=emulated)
+        return NativeRoad(model, cache, native, turns)
     if config.kernels == "native":
         raise ConfigError("kernels are native, which do not know this model: leave it to auto, which takes torch's")
     fixed = config.deterministic

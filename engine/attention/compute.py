@@ -29,8 +29,7 @@ class Attention:
     """One model's attention over one cache. `plan` once a step, then `run` once a layer.
 
     span, fixed, in_place: as in Planner; what is read in place is computed by torch's flash kernel for CPUs, which
-    knows no softcap, so where a layer has one nothing is. wide: prompts' products are computed in float32, for
-    processors that have none in the cache's type.
+    knows no softcap, so where a layer has one nothing is.
     """
 
     def __init__(
@@ -41,17 +40,15 @@ class Attention:
         *,
         fixed: bool = False,
         in_place: int | None = None,
-        wide: bool = False,
     ) -> None:
         self._layers = tuple(layers)
         self._cache = cache
         if any(layer.softcap is not None for layer in layers):
             in_place = None
         self._planner = Planner(layers, cache, span, fixed=fixed, in_place=in_place)
-        self._wide = torch.float32 if wide else cache.dtype
-        self._chunks = Together(self._wide)
+        self._chunks = Together(cache.dtype)
         self._items = steady(cache.dtype, _shapes(layers)) if fixed else Together(cache.dtype)
-        self._closed = torch.full((_TILE, _TILE), -torch.inf, dtype=self._wide)
+        self._closed = torch.full((_TILE, _TILE), -torch.inf, dtype=cache.dtype)
         self._later = self._closed.triu(1)  # [query, key]
 
     def plan(self, batch: Batch) -> Plan:
@@ -90,8 +87,8 @@ class Attention:
         Tiles end at fixed positions of the sequence, wherever the chunk begins.
         """
         spec = self._layers[layer]
-        k, v = self._cache.gather(layer, chunk.places).to(self._wide).chunk(2)  # [K, N * block_size, D] each
-        q = q.to(self._wide).view(len(q), spec.kv_heads, -1, spec.head_dim)  # [T, K, G, D]
+        k, v = self._cache.gather(layer, chunk.places).chunk(2)  # [K, N * block_size, D] each
+        q = q.view(len(q), spec.kv_heads, -1, spec.head_dim)  # [T, K, G, D]
         group = q.shape[2]
         out = out.view(q.shape)
         at, end = chunk.start, chunk.start + len(q)

@@ -63,7 +63,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "norm": [_at, _at, _at, _number, _at, _count, _count],
     "silu_mul": [_at, _at, _count, _count],
     "rotate_store": [_at, _at, _at, _number, _at, _at, _at, _count, _count, _count, _count, _count],
-    "decode": [POINTER(Layer), _at, _count, _at, _count, _at, _count, _at, _at, _at, _at, _at, POINTER(Parts)],
+    "attention": [POINTER(Layer), _at, _count, _at, _count, _at, _count, _at, _at, _at, _at, _at, POINTER(Parts)],
     "exponentials": [_at, _at, _at, _count, _count, _count],
     "product": [_at] * 5 + [_count] * 3,
     "product_int8": [_at] * 8 + [_count] * 3,
@@ -84,7 +84,7 @@ class Kernels:
         self.norm = library.norm
         self.silu_mul = library.silu_mul
         self.rotate_store = library.rotate_store
-        self.decode = library.decode
+        self.attention = library.attention
         self.exponentials = library.exponentials
         self.product: Any = getattr(library, "product", None)  # of bfloat16
         self.product_int8: Any = getattr(library, "product_int8", None)  # where the processor has AVX-512 VNNI

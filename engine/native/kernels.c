@@ -5,7 +5,7 @@
  * attention, where company decides what is read together and in which pieces. What is no number stays none.
  *
  * Tensors are dense unless a stride is given. Widths are multiples of LANES, which build.py's caller sees to.
- * Shapes: T tokens, R decoding rows, H hidden, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
+ * Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
  */
 
 #include <math.h>
@@ -156,6 +156,9 @@ enum { PANEL = 2 * LANES, ROWS = 8 };
 
 #define INLINE __attribute__((always_inline)) static inline
 
+/* Before a loop over a tile's rows: its sums are registers only where the compiler writes the loop out. */
+#define EACH_ROW _Pragma("GCC unroll 8")
+
 #ifdef BFLOAT16
 /* out [rows, O] of one panel [I, PANEL], of floats where it is `wide`, and floats x [rows, I]. */
 INLINE void multiply(const void *panel, const int wide, const float *x, const element *bias, element *out,
@@ -234,22 +237,32 @@ static inline float rounded(const element *x, int8_t *small, int32_t *sum_of, in
     return step;
 }
 
+/* sums += weights, unsigned, by numbers, signed, four by four. By its name, for GCC 12 copies the sums of its own function
+ * of that name to and fro, some of them by way of memory, which doubles the time. */
+INLINE void add_products(__m512i *sums, __m512i weights, __m512i numbers) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(weights), "v"(numbers));
+}
+
 /* out [rows, O] of one panel [I / 4, PANEL, 4] of weights, 128 more each, for the instruction takes one side unsigned;
  * sums [rows] of x times 128 is what that makes too much. */
 INLINE void multiply_int8(const uint8_t *panel, const int8_t *x, const int32_t *sums_of, const float *scales,
                           const float *steps, const element *bias, element *out, int64_t inputs, int64_t outputs,
                           const int rows) {
     __m512i sums[ROWS][2];
+    EACH_ROW
     for (int row = 0; row < rows; row++) sums[row][0] = sums[row][1] = _mm512_set1_epi32(-128 * sums_of[row]);
     for (int64_t i = 0; i < inputs; i += 4) {
         __m512i first = _mm512_loadu_si512(panel + i * PANEL), second = _mm512_loadu_si512(panel + i * PANEL + 64);
+        EACH_ROW
         for (int row = 0; row < rows; row++) {
             int32_t four;
             memcpy(&four, x + row * inputs + i, sizeof four);
-            sums[row][0] = _mm512_dpbusd_epi32(sums[row][0], first, _mm512_set1_epi32(four));
-            sums[row][1] = _mm512_dpbusd_epi32(sums[row][1], second, _mm512_set1_epi32(four));
+            __m512i numbers = _mm512_set1_epi32(four);
+            add_products(sums[row], first, numbers);
+            add_products(sums[row] + 1, second, numbers);
         }
     }
+    EACH_ROW
     for (int row = 0; row < rows; row++)
         for (int half = 0; half < 2; half++) {
             vec y = __builtin_convertvector((ints)sums[row][half], vec) * load_floats(scales + half * LANES) * steps[row];
@@ -338,10 +351,14 @@ struct layer {
     float scale;
 };
 
-/* The work list: item i lets rows members[m] see keys seen[m] .. keys - 1 of its blocks, for m from first_member on. Its
- * results go to places from `place` on, one for each row. */
+/* The work list: item i lets tokens members[m] see keys seen[m].first .. seen[m].end - 1 of its blocks, for m from
+ * first_member on; `keys` is the largest end. Its results go to places from `place` on, one for each token. */
 struct item {
     int64_t first_member, width, first_block, keys, place;
+};
+
+struct seen {
+    int64_t first, end;
 };
 
 /* What an item gives for its rows: sums of values by their weights [places, Q, D], the weights' sums and the largest
@@ -397,29 +414,30 @@ INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, con
         }
 }
 
-/* out [4, D] gets weights [keys, stride] times values, of D from `at` on: four queries, and `count` vectors, stay in
+/* out [4, D] gets weights [keys, stride] times values, floats where they are `wide`, of D from `at` on: four queries, and `count` vectors, stay in
  * registers. */
-INLINE void weigh(const float *weights, int64_t stride, const element *const *v, int64_t at, int64_t keys, int64_t dim,
-                  float *out, const int count) {
+INLINE void weigh(const float *weights, int64_t stride, const void *const *v, const int wide, int64_t at, int64_t keys,
+                  int64_t dim, float *out, const int count) {
     vec sums[4][4];
     for (int m = 0; m < 4; m++)
         for (int c = 0; c < count; c++) sums[m][c] = load_floats(out + m * dim + at + c * LANES);
     for (int64_t key = 0; key < keys; key++)
         for (int c = 0; c < count; c++) {
-            vec value = load(v[key] + at + c * LANES);
+            int64_t i = at + c * LANES;
+            vec value = wide ? load_floats((const float *)v[key] + i) : load((const element *)v[key] + i);
             for (int m = 0; m < 4; m++) sums[m][c] += value * weights[key * stride + m];
         }
     for (int m = 0; m < 4; m++)
         for (int c = 0; c < count; c++) store_floats(out + m * dim + at + c * LANES, sums[m][c]);
 }
 
-/* One item and key head: q [R, ...] of a row's stride, which begins with its queries' heads.
+/* One item and key head: q [T, ...] of a token's stride, which begins with its queries' heads.
  *
  * Keys come KEYS at a time; the largest score so far is taken off all, and what was summed up under a smaller one is
  * made less (the online softmax of Milakov and Gimelshein, 2018, as in FlashAttention). Scores lie [keys, stride], where
  * a stride of 4 is for up to four queries, and others are whole vectors of queries. */
-static void attend(const struct layer *layer, const struct item *item, const int64_t *members, const int64_t *seen,
-                   const int64_t *blocks, const element *q, int64_t q_stride, int64_t head, struct parts parts) {
+static void attend(const struct layer *layer, const struct item *item, const int64_t *members,
+                   const struct seen *seen, const int64_t *blocks, const element *q, int64_t q_stride, int64_t head, struct parts parts) {
     const int64_t dim = layer->dim, group = layer->group, queries = item->width * group, size = layer->block_size;
     const int64_t stride = queries <= 4 ? 4 : (queries + LANES - 1) / LANES * LANES;
     const int64_t vectors = stride < LANES ? 1 : stride / LANES;
@@ -430,11 +448,12 @@ static void attend(const struct layer *layer, const struct item *item, const int
 
     memset(q_mine, 0, stride * dim * sizeof *q_mine);
     memset(out, 0, stride * dim * sizeof *out);
-    int64_t hidden = 0; /* keys that some row does not see */
+    int64_t first = 0, end = item->keys; /* the keys between which all tokens see all */
     for (int64_t m = 0; m < queries; m++) {
         int64_t member = item->first_member + m / group;
         const element *from = q + members[member] * q_stride + (head * group + m % group) * dim;
-        if (seen[member] > hidden) hidden = seen[member];
+        if (seen[member].first > first) first = seen[member].first;
+        if (seen[member].end < end) end = seen[member].end;
         for (int64_t i = 0; i < dim; i += LANES) {
             vec scaled = load(from + i) * layer->scale;
             if (stride == 4)
@@ -450,6 +469,7 @@ static void attend(const struct layer *layer, const struct item *item, const int
     for (int64_t begin = 0; begin < item->keys; begin += KEYS) {
         const int64_t count = item->keys - begin < KEYS ? item->keys - begin : KEYS;
         const element *k[KEYS], *v[KEYS];
+        const float *kf[KEYS], *vf[KEYS]; /* the same as floats, for many queries */
         int64_t block = item->first_block + begin / size, inside = begin % size;
         for (int64_t key = 0; key < count; key++) {
             int64_t slot = blocks[block] * size + inside;
@@ -472,14 +492,19 @@ static void attend(const struct layer *layer, const struct item *item, const int
                 score_few(q_mine, k, count, dim, scores);
         } else {
 #ifdef BFLOAT16
-            static _Thread_local float floats[KEYS * MOST_DIM];
-            const float *kf[KEYS];
+            static _Thread_local float floats[2 * KEYS * MOST_DIM];
             for (int64_t key = 0; key < count; key++) {
-                kf[key] = floats + key * dim;
-                for (int64_t i = 0; i < dim; i += LANES) store_floats(floats + key * dim + i, load(k[key] + i));
+                float *k_mine = floats + key * dim, *v_mine = floats + (KEYS + key) * dim;
+                for (int64_t i = 0; i < dim; i += LANES) {
+                    store_floats(k_mine + i, load(k[key] + i));
+                    store_floats(v_mine + i, load(v[key] + i));
+                }
+                kf[key] = k_mine;
+                vf[key] = v_mine;
             }
 #else
-            const float *const *kf = k;
+            memcpy(kf, k, sizeof k);
+            memcpy(vf, v, sizeof v);
 #endif
             if (vectors == 1)
                 score_lanes(q_mine, kf, count, dim, 1, scores);
@@ -490,10 +515,12 @@ static void attend(const struct layer *layer, const struct item *item, const int
             else
                 score_lanes(q_mine, kf, count, dim, 2, scores);
         }
-        if (begin < hidden)
-            for (int64_t m = 0; m < queries; m++)
-                for (int64_t key = 0; key < count && begin + key < seen[item->first_member + m / group]; key++)
-                    scores[key * stride + m] = NEVER;
+        if (begin < first || begin + count > end)
+            for (int64_t m = 0; m < queries; m++) {
+                struct seen mine = seen[item->first_member + m / group];
+                for (int64_t key = 0; key < count; key++)
+                    if (begin + key < mine.first || begin + key >= mine.end) scores[key * stride + m] = NEVER;
+            }
         int64_t last = (count * stride + LANES - 1) / LANES; /* vectors of scores */
         for (int64_t i = count * stride; i < last * LANES; i++) scores[i] = NEVER;
 
@@ -528,8 +555,15 @@ static void attend(const struct layer *layer, const struct item *item, const int
         }
         for (int64_t m = 0; m < queries; m += 4) {
             int64_t i = 0;
-            for (; i + 4 * LANES <= dim; i += 4 * LANES) weigh(scores + m, stride, v, i, count, dim, out + m * dim, 4);
-            for (; i < dim; i += LANES) weigh(scores + m, stride, v, i, count, dim, out + m * dim, 1);
+#define WEIGH(v, wide, vectors) weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, vectors)
+            if (stride == 4) {
+                for (; i + 4 * LANES <= dim; i += 4 * LANES) WEIGH(v, 0, 4);
+                for (; i < dim; i += LANES) WEIGH(v, 0, 1);
+            } else {
+                for (; i + 4 * LANES <= dim; i += 4 * LANES) WEIGH(vf, 1, 4);
+                for (; i < dim; i += LANES) WEIGH(vf, 1, 1);
+            }
+#undef WEIGH
         }
     }
     for (int64_t m = 0; m < queries; m++) {
@@ -542,11 +576,11 @@ static void attend(const struct layer *layer, const struct item *item, const int
     }
 }
 
-/* Attention of R decoding rows over the paged cache, by a work list: q and out [R, Q, D], q of a row's stride.
- * Every row's results, places[first_place[row]] .. places[first_place[row + 1] - 1], are joined in their order. */
-void decode(const struct layer *layer, const element *q, int64_t q_stride, element *out, int64_t rows,
-            const struct item *items, int64_t count, const int64_t *members, const int64_t *seen, const int64_t *blocks,
-            const int64_t *first_place, const int64_t *places, const struct parts *parts) {
+/* Attention of all tokens over the paged cache, by a work list: q and out [T, Q, D], q of a token's stride.
+ * A token's results, places[first_place[t]] .. places[first_place[t + 1] - 1], are joined in their order. */
+void attention(const struct layer *layer, const element *q, int64_t q_stride, element *out, int64_t tokens,
+               const struct item *items, int64_t count, const int64_t *members, const struct seen *seen,
+               const int64_t *blocks, const int64_t *first_place, const int64_t *places, const struct parts *parts) {
     const int64_t dim = layer->dim, heads = layer->kv_heads * layer->group;
 #pragma omp parallel
     {
@@ -555,9 +589,9 @@ void decode(const struct layer *layer, const element *q, int64_t q_stride, eleme
             attend(layer, items + task / layer->kv_heads, members, seen, blocks, q, q_stride, task % layer->kv_heads,
                    *parts);
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < rows; row++)
+        for (int64_t token = 0; token < tokens; token++)
             for (int64_t head = 0; head < heads; head++) {
-                const int64_t *mine = places + first_place[row], several = first_place[row + 1] - first_place[row];
+                const int64_t *mine = places + first_place[token], several = first_place[token + 1] - first_place[token];
                 float top = NEVER, total = 0, shares[several];
                 for (int64_t p = 0; p < several; p++) top = fmaxf(top, parts->tops[mine[p] * heads + head]);
                 for (int64_t p = 0; p < several; p++) {
@@ -568,7 +602,7 @@ void decode(const struct layer *layer, const element *q, int64_t q_stride, eleme
                     vec joined = {0};
                     for (int64_t p = 0; p < several; p++)
                         joined += shares[p] * load_floats(parts->values + (mine[p] * heads + head) * dim + i);
-                    store(out + (row * heads + head) * dim + i, joined / total);
+                    store(out + (token * heads + head) * dim + i, joined / total);
                 }
             }
     }

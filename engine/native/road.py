@@ -42,13 +42,11 @@ def takes(model: Model) -> bool:
 class NativeRoad:
     """One model's road over its cache.
 
-    turns: each position's rotation, [positions, D / 2] complex64. emulated: the processor has no products in bfloat16.
+    turns: each position's rotation, [positions, D / 2] complex64.
     """
 
-    def __init__(
-        self, model: Model, cache: KvCache, kernels: Kernels, turns: torch.Tensor, *, emulated: bool = False
-    ) -> None:
-        self._attention = NativeAttention(model.attention, cache, kernels, emulated=emulated)
+    def __init__(self, model: Model, cache: KvCache, kernels: Kernels, turns: torch.Tensor) -> None:
+        self._attention = NativeAttention(model.attention, cache, kernels)
         self._cache = cache
         self._kernels = kernels
         self._turns = turns

@@ -35,14 +35,13 @@ class Case:
         tokens: int,
         dtype: torch.dtype,
         span: int = 256,
-        emulated: bool = False,
         size: int = BLOCK,
     ) -> None:
         torch.manual_seed(5)
         self.spec = spec
         self.cache = KvCache([spec, spec], blocks, size, dtype)
         self.cache.pools[0].copy_(torch.randn(self.cache.pools[0].shape))
-        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span, emulated=emulated)
+        self.attention = NativeAttention([spec, spec], self.cache, kernels(dtype), span)
         self.qkv = torch.randn(tokens, spec.heads + 2 * spec.kv_heads, spec.head_dim).to(dtype) * 2
 
     def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
@@ -140,7 +139,7 @@ def test_scores_of_any_size() -> None:
 
 
 def test_chunks_beside_rows_and_alone() -> None:
-    """Prompts' chunks are torch's part; both find what the other's tokens put into the cache."""
+    """In one work list; both find what the other's tokens put into the cache."""
     spec = spec_of(6, 2)
     rows = (Row(0, 1, 20, tuple(range(6)), DRAW), Row(1, 1, 9, (0, 1, 7), DRAW))
     chunks = (Chunk(2, tuple(range(11)), 3, (8, 9, 10, 11)), Chunk(3, (5,), 0, (12,)))
@@ -157,17 +156,28 @@ def test_chunks_beside_rows_and_alone() -> None:
         assert torch.equal(mine.cache.pools[0], theirs.cache.pools[0])
 
 
-def test_a_chunk_where_bfloat16_is_emulated() -> None:
-    """Its products are float32's, and come nearer to the exact ones than bfloat16's do."""
-    chunk = Chunk(0, tuple(range(70)), 30, tuple(range(25)))
-    away = []
-    for emulated in (True, False):
-        case = Case(spec_of(6, 2, 64), 25, 70, torch.bfloat16, emulated=emulated)
-        out = case.run(Batch(chunks=(chunk,))).double()
-        rows = tuple([Row(i, 1, 30 + i, chunk.blocks, DRAW) for i in range(70)])
-        away.append(float((out - case.whole(rows)).abs().mean()))
-    assert away[0] < away[1]
-    assert away[0] < 2**-8
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("seed", range(24))
+def test_random_chunks(seed: int, dtype: torch.dtype) -> None:
+    """Of one token up to some hundred, from the first position on or behind a prefix, with windows and without;
+    each token is a row by the reference, whose scores are in float64."""
+    chance = random.Random(seed)
+    size, group = chance.choice([1, 3, 16, 32]), chance.choice([1, 2, 3, 4, 5, 8, 16, 17, 32])
+    kv_heads, dim = chance.randrange(1, 4), chance.choice([16, 48, 64, 80, 128, 256])
+    window = chance.choice([None, None, 1, 9, 64, 100])
+    chunks: list[Chunk] = []
+    tokens: list[Row] = []
+    blocks = 0
+    for number in range(chance.randrange(1, 4)):
+        start, count = chance.choice([0, 0, 5, 64, 131]), chance.choice([1, 9, 32, 150])
+        table = list(range(blocks, blocks + -(-(start + count) // size)))
+        blocks += len(table)
+        chance.shuffle(table)
+        chunks.append(Chunk(number, tuple(range(count)), start, tuple(table)))
+        tokens += [Row(number, 1, start + i, tuple(table), DRAW) for i in range(count)]
+    case = Case(spec_of(kv_heads * group, kv_heads, dim, window), blocks, len(tokens), dtype, size=size)
+    out = case.run(Batch(chunks=tuple(chunks)))
+    torch.testing.assert_close(out.double(), case.whole(tuple(tokens)), rtol=5 * BOUNDS[dtype], atol=5 * BOUNDS[dtype])
 
 
 def test_a_row_is_the_same_with_any_number_of_threads() -> None:
