@@ -29,6 +29,7 @@ from engine.config import EngineConfig
 from engine.core import Core
 from engine.device.road import Machine, cpu_road
 from engine.messages import Abort, Add, Sampling
+from engine.native.build import Kernels, Spent
 from engine.native.road import compiled
 from engine.runner import load
 
@@ -37,7 +38,7 @@ LENGTHS = (101, 251, 509, 1009, 1999, 3989, 7993)
 BASE, FEW = 509, (1, 8)
 STEPS, PROFILED = 24, 8
 PARTS = ("products", "attention", "draws", "other", "host")
-NATIVE = ("norm", "silu_mul", "rotate_store", "decode", "exponentials", "product", "product_int8")
+NATIVE = ("norm", "silu_mul", "rotate_store", "attention", "exponentials", "product")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,11 @@ class Point:
 def part_of(operation: str, shapes: Sequence[Sequence[int]], vocab: int) -> str:
     """Where an operation's own time belongs, by its name in torch's profiler and the shapes of its inputs."""
     name = operation.partition("::")[2] or operation
-    if "linear" in name or "int8pack" in name or name in ("mm", "addmm", "_int_mm", "product", "product_int8"):
+    if "linear" in name or "int8pack" in name or name in ("mm", "addmm", "_int_mm", "product"):
         return "products"
     if name == "exponentials" or any(vocab in shape[-1:] for shape in shapes):
         return "draws"
-    if "bmm" in name or "scaled_dot_product" in name or name in ("_softmax", "decode"):
+    if "bmm" in name or "scaled_dot_product" in name or name in ("_softmax", "attention"):
         return "attention"
     return "other"
 
@@ -85,13 +86,15 @@ class Shown:
             self._function(*arguments)
 
 
-def show(config: EngineConfig) -> None:
-    """Make the kernels in C, if the engine will take them, visible to torch's profiler; before it is loaded."""
+def show(config: EngineConfig) -> Kernels | None:
+    """Make the kernels in C, if the engine will take them, visible to torch's profiler; before it is loaded. They are
+    told: `spent` of them is what is not seen, in calls of all layers."""
     road = cpu_road(config, Machine.here())
-    if road.kernels == "native" and (native := compiled(config, road.dtype)) is not None:
+    native = compiled(config, road.dtype) if road.kernels == "native" else None
+    if native is not None:
         for name in NATIVE:
-            if function := getattr(native, name):
-                setattr(native, name, Shown(name, function))
+            setattr(native, name, Shown(name, getattr(native, name)))
+    return native
 
 
 def shares(own: Iterable[tuple[str, float]], wall: float) -> dict[str, float]:
@@ -104,8 +107,8 @@ def shares(own: Iterable[tuple[str, float]], wall: float) -> dict[str, float]:
     return {name: took / total for name, took in found.items()}
 
 
-def measure(core: Core, prompt: int, n: int) -> Point:
-    """One group from its prompt on; it is ended when enough steps have been seen."""
+def measure(core: Core, prompt: int, n: int, spent: Spent) -> Point:
+    """One group from its prompt on; it is ended when enough steps have been seen. spent: by calls of all layers."""
     chance = random.Random(prompt * 1000 + n)
     ids = tuple(chance.randrange(1000, core.ready.vocab_size) for _ in range(prompt))
     room = STEPS + PROFILED + 8
@@ -116,11 +119,14 @@ def measure(core: Core, prompt: int, n: int) -> Point:
     first = time.perf_counter() - began
     times = [_timed(core) for _ in range(STEPS)]
     Shown.watched = True
+    spent.products = spent.attention = spent.rest = 0
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
         wall = sum(_timed(core) for _ in range(PROFILED))
     Shown.watched = False
     events, vocab = profile.key_averages(group_by_input_shape=True), core.ready.vocab_size
     own = [(part_of(one.key, one.input_shapes, vocab), one.self_cpu_time_total / 1000) for one in events]
+    told = {"products": spent.products, "attention": spent.attention, "other": spent.rest}
+    own += [(part, seconds * 1000) for part, seconds in told.items()]
     core.abort(Abort(0, tuple(range(n))))
     step = statistics.median(times)
     return Point(prompt, n, first, step, {name: share * step for name, share in shares(own, wall).items()})
@@ -158,13 +164,14 @@ def main(words: Sequence[str]) -> None:
     if asked.quantization:
         options["quantization"] = asked.quantization
     config = EngineConfig(str(packed()), **options)
-    show(config)
+    native = show(config)
+    spent = Spent() if native is None else native.spent
     core = Core(config, load(config))
     told = {**conditions(), "dtype": core.ready.dtype, "quantization": asked.quantization, "steps": STEPS}
     told["threads"] = torch.get_num_threads()
-    measure(core, min(asked.prompts), min(asked.n))  # warms up
-    wide = [_say(measure(core, BASE, n)) for n in asked.n]
-    long = {n: [_say(measure(core, length, n)) for length in asked.prompts] for n in FEW}
+    measure(core, min(asked.prompts), min(asked.n), spent)  # warms up
+    wide = [_say(measure(core, BASE, n, spent)) for n in asked.n]
+    long = {n: [_say(measure(core, length, n, spent)) for length in asked.prompts] for n in FEW}
     tables = [table(f"n, prompt of {BASE} tokens", wide, "n")]
     tables += [table(f"tokens of the prompt, n={n}", points, "prompt") for n, points in long.items()]
     text = taken(told) + "\n".join(tables)

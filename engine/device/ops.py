@@ -26,6 +26,10 @@ class TritonOps:
         """As Ops.attend."""
         return self.attention.run(self.plan, layer, q, kv, sinks)
 
+    def layers(self, x: torch.Tensor) -> bool:
+        """As Ops.layers: it goes step by step."""
+        return False
+
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """As Ops.norm."""
         return rms_norm(x, added, weight, eps, torch.empty_like(x, dtype=self.dtype))

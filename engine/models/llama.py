@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +31,9 @@ Embedding = Callable[[torch.Tensor], torch.Tensor]  # tokens [T] -> [T, H] float
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class Layer:
+    """One layer's weights, as products and norms."""
+
     attention_norm: torch.Tensor  # [H]
     qkv: Linear  # [T, H] -> [T, (Q + 2K) * D]: queries, keys, values
     heads: Heads  # interleaved, and so are their norms
@@ -73,7 +74,7 @@ class Decoder:
             raise ModelError("the checkpoint has no lm_head.weight, and its config does not tie it to the embedding")
         embedding = reader.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)  # [V, H]
         self._embedding, head = reader.embedding(embedding, tied=tied)
-        self._layers = [_layer(reader, spec, i) for i in range(spec.layers)]
+        self.layers = [_layer(reader, spec, i) for i in range(spec.layers)]
         self._norm = reader.norm("model.norm.weight", spec.hidden)
         self._head = head or reader.linear(reader.matrix("lm_head.weight", spec.vocab, spec.hidden))
         self.frequencies = frequencies(spec, reader.optional("rope_freqs.weight", spec.head_dim // 2))
@@ -90,8 +91,10 @@ class Decoder:
         """Run tokens [T] through all layers; gives the residual stream, [T, H] float32. `ops` knows the positions."""
         eps = self.spec.eps
         x = self._embedding(tokens)  # [T, H]
+        if not adapted and ops.layers(x):
+            return x
         added: torch.Tensor | None = None  # what the last product gives to x
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(self.layers):
             pairs = [(self._adapters[a.adapter][index], a.tokens) for a in adapted]
             h = ops.norm(x, added, layer.attention_norm, eps)
             h = ops.heads(index, _with(pairs, "qkv", h, layer.qkv(h)), layer.heads)  # [T, Q * D]
@@ -120,7 +123,7 @@ def _with(
     return y
 
 
-def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
+def _layer(reader: _Reader, spec: ModelSpec, number: int) -> Layer:
     at = f"model.layers.{number}."
     q, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
     attention, mlp = f"{at}self_attn.", f"{at}mlp."
@@ -134,7 +137,7 @@ def _layer(reader: _Reader, spec: ModelSpec, number: int) -> _Layer:
             fused[:q] = interleave(fused[:q], spec.heads)
             fused[q : q + kv] = interleave(fused[q : q + kv], spec.kv_heads)
     gate_up = [(f"{mlp}gate_proj", spec.intermediate), (f"{mlp}up_proj", spec.intermediate)]
-    return _Layer(
+    return Layer(
         attention_norm=reader.norm(f"{at}input_layernorm.weight", spec.hidden),
         qkv=reader.linear(qkv, qkv_bias),
         heads=Heads(
@@ -202,7 +205,7 @@ class _Reader:
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """The product with a matrix that was read, which is used up."""
         if self._int8:
-            return partial(self._products.int8(Int8Matrix.of(weight)), bias=bias)
+            return self._products.int8(Int8Matrix.of(weight), bias)
         return self._products.linear(weight, bias)
 
     def embedding(self, weight: torch.Tensor, *, tied: bool) -> tuple[Embedding, Linear | None]:

@@ -47,6 +47,10 @@ class Ops(Protocol):
         """As Attend: all that models with heads of their own making ask for."""
         ...
 
+    def layers(self, x: torch.Tensor) -> bool:
+        """Run the residual stream x [T, H] through all layers, in place, if this road does so in one; else nothing."""
+        ...
+
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """x [T, H] float32 gets `added` [T, H], in place; gives its RMS norm in the model's dtype."""
         ...
@@ -74,6 +78,10 @@ class TorchOps:
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
         """As Ops.attend."""
         return self.attention(layer, q, kv, sinks)
+
+    def layers(self, x: torch.Tensor) -> bool:
+        """As Ops.layers: it goes step by step."""
+        return False
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """As Ops.norm."""

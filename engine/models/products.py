@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import partial
 
 import torch
 
 from engine.models.linear import Linear, linear
 from engine.models.quantized import Int8Matrix
-
-
-class Int8Product(Protocol):
-    """x [N, I] W^T + bias [O]; gives [N, O] in x's dtype."""
-
-    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor: ...
 
 
 class Products:
@@ -23,9 +17,9 @@ class Products:
         """The product with weight [O, I], which is used up."""
         return linear(weight, bias)
 
-    def int8(self, matrix: Int8Matrix) -> Int8Product:
+    def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
         """The product with a matrix, to the bit what its own is before the bias."""
-        return matrix.product
+        return partial(matrix.product, bias=bias)
 
 
 TORCH = Products()

@@ -19,7 +19,7 @@ from engine.attention.cache import KvCache
 from engine.attention.plan import by_layer, kinds, slots_of, within_window
 from engine.batch import Batch, Chunk, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
-from engine.native.build import LANES, MOST_DIM, MOST_QUERIES, Kernels, Layer, Parts
+from engine.native.build import LANES, MOST_DIM, MOST_QUERIES, Kernels, Layer, Work
 
 _SPAN = 256  # keys of decoding rows' items: short enough that few rows' items are enough work for several threads
 
@@ -36,13 +36,11 @@ def fits(layers: Sequence[AttentionSpec]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A work list and the room for its results, for the layers of one shape and window. `tensors` are what the pointers
-    in `list_at` and `parts` point into."""
+class Listed:
+    """A work list and the room for its results, for the layers of one shape and window. `tensors` hold what `work`
+    points into."""
 
-    items: int
-    list_at: tuple[int, ...]  # items, members, seen, blocks, first_place, places
-    parts: Parts
+    work: Work
     tensors: tuple[torch.Tensor, ...]
 
 
@@ -51,7 +49,7 @@ class NativePlan:
     """One step: its tokens are the chunks' in order, then one per row."""
 
     slots: torch.Tensor  # [T], where each token's keys and values go
-    work: tuple[_Work, ...]  # by layer
+    lists: tuple[Listed, ...]  # by layer
 
 
 class _List:
@@ -76,14 +74,17 @@ class _List:
 
 
 class NativeAttention:
-    """One model's attention over one cache. `plan` once a step, then `run` once a layer."""
+    """One model's attention over one cache. `plan` once a step, then `run` once a layer.
+
+    layers: as the kernels see them.
+    """
 
     def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, kernels: Kernels, span: int = _SPAN) -> None:
         self._cache = cache
         self._attention = kernels.attention
         self._span = span
         self._kinds = kinds(layers)
-        self._layers = [
+        self.layers = [
             Layer(
                 cache.view(number).data_ptr(),
                 cache.view(number).shape[1],
@@ -103,10 +104,10 @@ class NativeAttention:
         )
         items = cut_items(batch.rows, batch.stretches, self._cache.block_size, span=self._span)
         slots = slots_of(batch, self._cache.block_size)
-        work = by_layer(self._kinds, longest, lambda kind: self._work(batch, items, kind, len(slots)))
-        return NativePlan(torch.tensor(slots), work)
+        lists = by_layer(self._kinds, longest, lambda kind: self._listed(batch, items, kind, len(slots)))
+        return NativePlan(torch.tensor(slots), lists)
 
-    def _work(self, batch: Batch, items: Sequence[Item], kind: AttentionSpec, tokens: int) -> _Work:
+    def _listed(self, batch: Batch, items: Sequence[Item], kind: AttentionSpec, tokens: int) -> Listed:
         most = max(MOST_QUERIES // (kind.heads // kind.kv_heads), 1)  # tokens of an item
         made = _List(tokens)
         self._add_chunks(made, batch.chunks, most, kind.window)
@@ -118,10 +119,9 @@ class NativeAttention:
         begins = [0, *accumulate(map(len, parts))]
         values = torch.empty(len(made.members), kind.heads, kind.head_dim)
         sums = torch.empty(2, len(made.members), kind.heads)
-        return _Work(
-            len(made.items) // 5,
-            tuple([table.data_ptr() + 8 * begin for begin in begins[:-1]]),
-            Parts(values.data_ptr(), sums[0].data_ptr(), sums[1].data_ptr()),
+        pointers = [table.data_ptr() + 8 * begin for begin in begins[:-1]]
+        return Listed(
+            Work(len(made.items) // 5, *pointers, values.data_ptr(), sums[0].data_ptr(), sums[1].data_ptr()),
             (table, values, sums),
         )
 
@@ -159,18 +159,7 @@ class NativeAttention:
 
     def run(self, plan: NativePlan, number: int, qkv: torch.Tensor) -> torch.Tensor:
         """One layer, whose keys and values are stored: qkv [T, Q + 2K, D], dense -> [T, Q * D]."""
-        layer, work = self._layers[number], plan.work[number]
+        layer, work = self.layers[number], plan.lists[number].work
         out = torch.empty(len(qkv), layer.kv_heads * layer.group * layer.dim, dtype=qkv.dtype)
-        items, *rest = work.list_at
-        self._attention(
-            byref(layer),
-            qkv.data_ptr(),
-            qkv.stride(0),
-            out.data_ptr(),
-            len(qkv),
-            items,
-            work.items,
-            *rest,
-            byref(work.parts),
-        )
+        self._attention(byref(layer), byref(work), qkv.data_ptr(), qkv.stride(0), out.data_ptr(), len(qkv))
         return out

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
-from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ _THREADS = "-fopenmp"  # by the library of torch's own threads, which has the sa
 _ELEMENTS = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 _COMPILERS = ("gcc", "clang")
 _TELLING = ("model name", "flags", "Features", "CPU part")  # lines of /proc/cpuinfo
-_SECONDS = 120  # that a compiler may take; it takes about one
+_SECONDS = 120  # that a compiler may take; it takes two or three
 
 LANES = 16
 PANEL = 32
@@ -52,10 +52,68 @@ class Layer(Structure):
     )
 
 
-class Parts(Structure):
-    """struct parts"""
+class Work(Structure):
+    """struct work"""
 
-    _fields_ = (("values", c_void_p), ("weights", c_void_p), ("tops", c_void_p))
+    _fields_ = (
+        ("count", c_int64),
+        ("items", c_void_p),
+        ("members", c_void_p),
+        ("seen", c_void_p),
+        ("blocks", c_void_p),
+        ("first_place", c_void_p),
+        ("places", c_void_p),
+        ("values", c_void_p),
+        ("weights", c_void_p),
+        ("tops", c_void_p),
+    )
+
+
+class Matrix(Structure):
+    """struct matrix"""
+
+    _fields_ = (
+        ("panels", c_void_p),
+        ("scales", c_void_p),
+        ("bias", c_void_p),
+        ("inputs", c_int64),
+        ("outputs", c_int64),
+    )
+
+
+class Block(Structure):
+    """struct block"""
+
+    _fields_ = (
+        ("attention_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("qkv", Matrix),
+        ("output", Matrix),
+        ("gate_up", Matrix),
+        ("down", Matrix),
+        ("layer", POINTER(Layer)),
+        ("turned", c_int64),
+    )
+
+
+class Room(Structure):
+    """struct room"""
+
+    _fields_ = (
+        ("normed", c_void_p),
+        ("added", c_void_p),
+        ("wide", c_void_p),
+        ("narrow", c_void_p),
+        ("more", c_void_p),
+    )
+
+
+class Spent(Structure):
+    """struct spent"""
+
+    _fields_ = (("products", c_double), ("attention", c_double), ("rest", c_double))
 
 
 _at, _count, _number = c_void_p, c_int64, c_float
@@ -63,31 +121,39 @@ SIGNATURES: dict[str, list[Any]] = {
     "norm": [_at, _at, _at, _number, _at, _count, _count],
     "silu_mul": [_at, _at, _count, _count],
     "rotate_store": [_at, _at, _at, _number, _at, _at, _at, _count, _count, _count, _count, _count],
-    "attention": [POINTER(Layer), _at, _count, _at, _count, _at, _count, _at, _at, _at, _at, _at, POINTER(Parts)],
+    "attention": [POINTER(Layer), POINTER(Work), _at, _count, _at, _count],
     "exponentials": [_at, _at, _at, _count, _count, _count],
-    "product": [_at] * 5 + [_count] * 3,
-    "product_int8": [_at] * 8 + [_count] * 3,
+    "product": [_at, POINTER(Matrix), _at, _at, _count],
+    "layers": [
+        *(POINTER(Block), POINTER(c_void_p), _count, _number),
+        *(_at, _at, _at, POINTER(Room), _count, POINTER(Spent)),
+    ],
 }
-_SOMETIMES = ("product", "product_int8")  # compiled where the element, or the processor, is one that they are for
 
 
 class Kernels:
-    """The functions of kernels.c for one type of element; they check nothing, so whoever calls them must."""
+    """The functions of kernels.c for one type of element; they check nothing, so whoever calls them must.
+
+    wide, int8: whether `product` is worth its while for matrices of elements, and knows those of int8.
+    spent: what calls of `layers` took so far.
+    """
 
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
         self.dtype = dtype
         library = ctypes.CDLL(str(path))
         for name, arguments in SIGNATURES.items():
-            if name not in _SOMETIMES or hasattr(library, name):
-                function = getattr(library, name)
-                function.argtypes, function.restype = arguments, None
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
         self.norm = library.norm
         self.silu_mul = library.silu_mul
         self.rotate_store = library.rotate_store
         self.attention = library.attention
         self.exponentials = library.exponentials
-        self.product: Any = getattr(library, "product", None)  # of bfloat16
-        self.product_int8: Any = getattr(library, "product_int8", None)  # where the processor has AVX-512 VNNI
+        self.product = library.product
+        self.layers = library.layers
+        self.wide = hasattr(library, "knows_wide")
+        self.int8 = hasattr(library, "knows_int8")
+        self.spent = Spent()
 
 
 def compiler() -> list[str] | None:

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { LANES = 16 };
 typedef float vec __attribute__((vector_size(4 * LANES)));
@@ -136,30 +137,43 @@ void silu_mul(const element *gate_up, element *out, int64_t rows, int64_t width)
 /* Products. A matrix [O, I] lies in panels of PANEL outputs, in each of which what one input is multiplied by lies together;
  * ROWS rows of inputs by one panel is what the registers hold. So each weight is read once for so many rows, and every sum
  * runs along the inputs in their order, however many rows there are. */
-enum { PANEL = 2 * LANES, ROWS = 8 };
+enum { PANEL = 2 * LANES };
+#ifdef __AVX512F__
+enum { ROWS = 12 };
+#else
+enum { ROWS = 2 }; /* vectors are several registers, of which there are fewer */
+#endif
+
+/* Of floats, or of what the elements are: panels [O / PANEL, I, PANEL]. Of int8, which is what scales [O] say: panels
+ * [O / PANEL, I / 4, PANEL, 4] of whole numbers plus 128. bias [O]: or none. */
+struct matrix {
+    const void *panels;
+    const float *scales;
+    const element *bias;
+    int64_t inputs, outputs;
+};
 
 /* For `tile`, which is inlined for each number of rows that it is called with. */
-#define BY_ROWS(tile, rows)                                 \
-    do {                                                    \
-        int64_t row = 0;                                    \
+#define BY_ROWS(tile, rows)                                   \
+    do {                                                      \
+        int64_t row = 0;                                      \
         for (; row + ROWS <= (rows); row += ROWS) tile(ROWS); \
-        switch ((rows)-row) {                               \
-        case 1: tile(1); break;                             \
-        case 2: tile(2); break;                             \
-        case 3: tile(3); break;                             \
-        case 4: tile(4); break;                             \
-        case 5: tile(5); break;                             \
-        case 6: tile(6); break;                             \
-        case 7: tile(7); break;                             \
-        }                                                   \
+        SOME_ROWS(tile, rows, 8);                             \
+        SOME_ROWS(tile, rows, 4);                             \
+        SOME_ROWS(tile, rows, 2);                             \
+        SOME_ROWS(tile, rows, 1);                             \
     } while (0)
+#define SOME_ROWS(tile, rows, some)             \
+    if (some < ROWS && row + some <= (rows)) {  \
+        tile(some);                             \
+        row += some;                            \
+    }
 
 #define INLINE __attribute__((always_inline)) static inline
 
 /* Before a loop over a tile's rows: its sums are registers only where the compiler writes the loop out. */
-#define EACH_ROW _Pragma("GCC unroll 8")
+#define EACH_ROW _Pragma("GCC unroll 12")
 
-#ifdef BFLOAT16
 /* out [rows, O] of one panel [I, PANEL], of floats where it is `wide`, and floats x [rows, I]. */
 INLINE void multiply(const void *panel, const int wide, const float *x, const element *bias, element *out,
                      int64_t inputs, int64_t outputs, const int rows) {
@@ -182,14 +196,22 @@ INLINE void multiply(const void *panel, const int wide, const float *x, const el
 /* Of so many rows a panel is made floats once. */
 enum { MANY = 2 * ROWS };
 
-/* x [T, I] by panels [O / PANEL, I, PANEL], and bias [O], if any: out [T, O]. floats [T, I]: room for x. */
-void product(const element *x, const element *panels, const element *bias, element *out, float *floats, int64_t rows,
-             int64_t inputs, int64_t outputs) {
+/* x [T, I] by a matrix of floats or elements: out [T, O]. room: for x as floats [T, I], where they are none. */
+static void product_wide(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
+    const int64_t inputs = matrix->inputs, outputs = matrix->outputs;
+    const element *panels = matrix->panels, *bias = matrix->bias;
 #pragma omp parallel
     {
+#ifdef BFLOAT16
+        float *floats = room;
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < rows * inputs; i += LANES) store_floats(floats + i, load(x + i));
         float *copy = rows >= MANY ? malloc(inputs * PANEL * sizeof *copy) : 0;
+#else
+        (void)room;
+        const float *floats = x;
+        float *copy = 0;
+#endif
 #pragma omp for schedule(static)
         for (int64_t at = 0; at < outputs; at += PANEL) {
             const element *panel = panels + at * inputs;
@@ -208,7 +230,6 @@ void product(const element *x, const element *panels, const element *bias, eleme
 #undef TILE
     }
 }
-#endif
 
 #ifdef __AVX512VNNI__
 #include <immintrin.h>
@@ -270,11 +291,15 @@ INLINE void multiply_int8(const uint8_t *panel, const int8_t *x, const int32_t *
         }
 }
 
-/* x [T, I] by panels [O / PANEL, I / 4, PANEL, 4] of weights that are whole numbers plus 128, times their outputs' scales
- * [O], and bias [O], if any: out [T, O]. x is rounded to int8 row by row, the sums are exact. small [T, I], sums_of [T],
- * steps [T]: room. */
-void product_int8(const element *x, const uint8_t *panels, const float *scales, const element *bias, element *out,
-                  int8_t *small, int32_t *sums_of, float *steps, int64_t rows, int64_t inputs, int64_t outputs) {
+/* x [T, I] by a matrix of int8: out [T, O]. x is rounded to int8 row by row, the sums are exact. room: for x in int8
+ * [T, I], then each row's sum and step. */
+static void product_int8(const element *x, const struct matrix *matrix, element *out, int8_t *small, int64_t rows) {
+    const int64_t inputs = matrix->inputs, outputs = matrix->outputs;
+    const uint8_t *panels = matrix->panels;
+    const float *scales = matrix->scales;
+    const element *bias = matrix->bias;
+    int32_t *sums_of = (int32_t *)(small + rows * inputs);
+    float *steps = (float *)(sums_of + rows);
 #pragma omp parallel
     {
 #pragma omp for schedule(static)
@@ -290,7 +315,25 @@ void product_int8(const element *x, const uint8_t *panels, const float *scales, 
         }
     }
 }
+
+const int knows_int8 = 1;
 #endif
+
+#if defined BFLOAT16 || defined __AVX512F__
+/* Where it is worth its while: of floats torch has as good ones for vectors of fewer numbers. */
+const int knows_wide = 1;
+#endif
+
+/* x [T, I] by a matrix, and its bias: out [T, O]. room: T * (4 I + 8) bytes. */
+void product(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
+#ifdef __AVX512VNNI__
+    if (matrix->scales) {
+        product_int8(x, matrix, out, room, rows);
+        return;
+    }
+#endif
+    product_wide(x, matrix, out, room, rows);
+}
 
 enum { MOST_DIM = 256, MOST_QUERIES = 32, KEYS = 64 };
 
@@ -346,7 +389,7 @@ void rotate_store(element *qkv, const float *q_norm, const float *k_norm, float 
 
 /* A layer's part of the cache and of the model: its pool is [2K, slots, D], keys' heads first. */
 struct layer {
-    const element *pool;
+    element *pool;
     int64_t slots, block_size, kv_heads, group, dim;
     float scale;
 };
@@ -361,9 +404,15 @@ struct seen {
     int64_t first, end;
 };
 
-/* What an item gives for its rows: sums of values by their weights [places, Q, D], the weights' sums and the largest
- * scores, which were taken off before the exponential, [places, Q] each. */
-struct parts {
+/* The list, and what its items give for their tokens: sums of values by their weights [places, Q, D], the weights' sums
+ * and the largest scores, which were taken off before the exponential, [places, Q] each. A token's own are those at
+ * places[first_place[t]] .. places[first_place[t + 1] - 1]. */
+struct work {
+    int64_t count;
+    const struct item *items;
+    const int64_t *members;
+    const struct seen *seen;
+    const int64_t *blocks, *first_place, *places;
     float *values, *weights, *tops;
 };
 
@@ -436,11 +485,13 @@ INLINE void weigh(const float *weights, int64_t stride, const void *const *v, co
  * Keys come KEYS at a time; the largest score so far is taken off all, and what was summed up under a smaller one is
  * made less (the online softmax of Milakov and Gimelshein, 2018, as in FlashAttention). Scores lie [keys, stride], where
  * a stride of 4 is for up to four queries, and others are whole vectors of queries. */
-static void attend(const struct layer *layer, const struct item *item, const int64_t *members,
-                   const struct seen *seen, const int64_t *blocks, const element *q, int64_t q_stride, int64_t head, struct parts parts) {
+static void attend(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
+                   int64_t q_stride, int64_t head) {
     const int64_t dim = layer->dim, group = layer->group, queries = item->width * group, size = layer->block_size;
     const int64_t stride = queries <= 4 ? 4 : (queries + LANES - 1) / LANES * LANES;
     const int64_t vectors = stride < LANES ? 1 : stride / LANES;
+    const int64_t *members = work->members;
+    const struct seen *seen = work->seen;
     float q_mine[MOST_QUERIES * MOST_DIM], out[MOST_QUERIES * MOST_DIM], scores[KEYS * MOST_QUERIES];
     vec top[MOST_QUERIES / LANES], total[MOST_QUERIES / LANES];
     const element *keys = layer->pool + head * layer->slots * dim;
@@ -472,7 +523,7 @@ static void attend(const struct layer *layer, const struct item *item, const int
         const float *kf[KEYS], *vf[KEYS]; /* the same as floats, for many queries */
         int64_t block = item->first_block + begin / size, inside = begin % size;
         for (int64_t key = 0; key < count; key++) {
-            int64_t slot = blocks[block] * size + inside;
+            int64_t slot = work->blocks[block] * size + inside;
             k[key] = keys + slot * dim;
             v[key] = values + slot * dim;
             /* On their way while scores are computed; those of short items come from memory, and one after the other. */
@@ -568,44 +619,106 @@ static void attend(const struct layer *layer, const struct item *item, const int
     }
     for (int64_t m = 0; m < queries; m++) {
         int64_t place = ((item->place + m / group) * layer->kv_heads + head) * group + m % group;
-        memcpy(parts.values + place * dim, out + m * dim, dim * sizeof *out);
-        parts.tops[place] = top[m / LANES][m % LANES];
+        memcpy(work->values + place * dim, out + m * dim, dim * sizeof *out);
+        work->tops[place] = top[m / LANES][m % LANES];
         float weight = total[m / LANES][m % LANES];
         if (stride == 4) weight = total[0][m] + total[0][m + 4] + total[0][m + 8] + total[0][m + 12];
-        parts.weights[place] = weight;
+        work->weights[place] = weight;
     }
 }
 
-/* Attention of all tokens over the paged cache, by a work list: q and out [T, Q, D], q of a token's stride.
- * A token's results, places[first_place[t]] .. places[first_place[t + 1] - 1], are joined in their order. */
-void attention(const struct layer *layer, const element *q, int64_t q_stride, element *out, int64_t tokens,
-               const struct item *items, int64_t count, const int64_t *members, const struct seen *seen,
-               const int64_t *blocks, const int64_t *first_place, const int64_t *places, const struct parts *parts) {
+/* Attention of all tokens over the paged cache: q and out [T, Q, D], q of a token's stride. */
+void attention(const struct layer *layer, const struct work *work, const element *q, int64_t q_stride, element *out,
+               int64_t tokens) {
     const int64_t dim = layer->dim, heads = layer->kv_heads * layer->group;
 #pragma omp parallel
     {
 #pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < count * layer->kv_heads; task++)
-            attend(layer, items + task / layer->kv_heads, members, seen, blocks, q, q_stride, task % layer->kv_heads,
-                   *parts);
+        for (int64_t task = 0; task < work->count * layer->kv_heads; task++)
+            attend(layer, work, work->items + task / layer->kv_heads, q, q_stride, task % layer->kv_heads);
 #pragma omp for schedule(static)
         for (int64_t token = 0; token < tokens; token++)
             for (int64_t head = 0; head < heads; head++) {
-                const int64_t *mine = places + first_place[token], several = first_place[token + 1] - first_place[token];
+                const int64_t *mine = work->places + work->first_place[token];
+                const int64_t several = work->first_place[token + 1] - work->first_place[token];
                 float top = NEVER, total = 0, shares[several];
-                for (int64_t p = 0; p < several; p++) top = fmaxf(top, parts->tops[mine[p] * heads + head]);
+                for (int64_t p = 0; p < several; p++) top = fmaxf(top, work->tops[mine[p] * heads + head]);
                 for (int64_t p = 0; p < several; p++) {
-                    shares[p] = exponential(all(parts->tops[mine[p] * heads + head] - top))[0];
-                    total += shares[p] * parts->weights[mine[p] * heads + head];
+                    shares[p] = exponential(all(work->tops[mine[p] * heads + head] - top))[0];
+                    total += shares[p] * work->weights[mine[p] * heads + head];
                 }
                 for (int64_t i = 0; i < dim; i += LANES) {
                     vec joined = {0};
                     for (int64_t p = 0; p < several; p++)
-                        joined += shares[p] * load_floats(parts->values + (mine[p] * heads + head) * dim + i);
+                        joined += shares[p] * load_floats(work->values + (mine[p] * heads + head) * dim + i);
                     store(out + (token * heads + head) * dim + i, joined / total);
                 }
             }
     }
+}
+
+/* All that one layer of a decoder computes with. q_norm, k_norm: both or none; turned: whether heads are rotated. */
+struct block {
+    const float *attention_norm, *mlp_norm, *q_norm, *k_norm;
+    struct matrix qkv, output, gate_up, down;
+    const struct layer *layer;
+    int64_t turned;
+};
+
+/* Room for a step: normed and added [T, H], wide for the larger of [T, (Q + 2K) D] and [T, 2I], narrow for the larger of
+ * [T, Q D] and [T, I], `more` for products. */
+struct room {
+    element *normed, *added, *wide, *narrow;
+    void *more;
+};
+
+/* Seconds of products, of attention and of the rest, added up. */
+struct spent {
+    double products, attention, rest;
+};
+
+/* Adds what went by since `since` to a sum, and gives the time that it is. */
+static double lap(double *sum, double since) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = now.tv_sec + now.tv_nsec * 1e-9;
+    *sum += seconds - since;
+    return seconds;
+}
+
+/* x [T, H] float32 through some layers, in place, as one call: work[i] is the i-th layer's. turns, slots: as for
+ * rotate_store. */
+void layers(const struct block *blocks, const struct work *const *work, int64_t count, float eps, float *x,
+            const float *turns, const int64_t *slots, const struct room *room, int64_t tokens, struct spent *spent) {
+    const int64_t hidden = blocks->output.outputs;
+    const element *added = 0;
+    double ignored = 0, now = lap(&ignored, 0);
+    for (int64_t i = 0; i < count; i++) {
+        const struct block *block = blocks + i;
+        const struct layer *layer = block->layer;
+        norm(x, added, block->attention_norm, eps, room->normed, tokens, hidden);
+        now = lap(&spent->rest, now);
+        product(room->normed, &block->qkv, room->wide, room->more, tokens);
+        now = lap(&spent->products, now);
+        rotate_store(room->wide, block->q_norm, block->k_norm, eps, block->turned ? turns : 0, slots, layer->pool,
+                     layer->slots, tokens, layer->kv_heads * layer->group, layer->kv_heads, layer->dim);
+        now = lap(&spent->rest, now);
+        attention(layer, work[i], room->wide, block->qkv.outputs, room->narrow, tokens);
+        now = lap(&spent->attention, now);
+        product(room->narrow, &block->output, room->added, room->more, tokens);
+        now = lap(&spent->products, now);
+        norm(x, room->added, block->mlp_norm, eps, room->normed, tokens, hidden);
+        now = lap(&spent->rest, now);
+        product(room->normed, &block->gate_up, room->wide, room->more, tokens);
+        now = lap(&spent->products, now);
+        silu_mul(room->wide, room->narrow, tokens, block->down.inputs);
+        now = lap(&spent->rest, now);
+        product(room->narrow, &block->down, room->added, room->more, tokens);
+        now = lap(&spent->products, now);
+        added = room->added;
+    }
+    for (int64_t i = 0; i < tokens * hidden; i += LANES) store_floats(x + i, load_floats(x + i) + load(added + i));
+    lap(&spent->rest, now);
 }
 
 /* Philox 4x32-10 of one counter and key, both changed: the counter into four random words (kernels/philox.py). */

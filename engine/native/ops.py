@@ -13,16 +13,18 @@ from engine.attention.cache import KvCache
 from engine.models.ops import Heads
 from engine.native.attention import NativeAttention, NativePlan
 from engine.native.build import Kernels
+from engine.native.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)
 class NativeOps:
     """One step's road, as models/ops.py has it for torch.
 
-    turns: the tokens' rotations [T, D / 2], complex64.
+    turns: the tokens' rotations [T, D / 2], complex64. stack: of models whose products are all in C.
     """
 
     kernels: Kernels
+    stack: Stack | None
     attention: NativeAttention
     cache: KvCache
     plan: NativePlan
@@ -31,6 +33,13 @@ class NativeOps:
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
         """No decoder that runs on this road asks for it: they leave their heads to `heads`."""
         raise NotImplementedError
+
+    def layers(self, x: torch.Tensor) -> bool:
+        """As Ops.layers."""
+        if self.stack is None:
+            return False
+        self.stack.run(self.plan, x, self.turns)
+        return True
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """As Ops.norm."""

@@ -1,21 +1,23 @@
-"""Products in C: int8 where the processor has AVX-512 VNNI, bfloat16 where it has no products of its own.
+"""Products in C: int8 where the processor has AVX-512 VNNI, float32 where it has AVX-512, whose registers are enough to
+come up to oneDNN; bfloat16 where it has no products of its own.
 
-A weight is read once for eight rows, out of panels in the order of reading, and a row's sums run in one order whatever
-runs beside it. What is rounded before and behind is part of the call.
+A weight is read once for a dozen rows, out of panels in the order of reading, and a row's sums run in one order
+whatever runs beside it. What is rounded before and behind is part of the call.
 
 Shapes: N tokens, I in, O out.
 """
 
 from __future__ import annotations
 
+from ctypes import byref
 from dataclasses import dataclass
 
 import torch
 
 from engine.models.linear import Linear
-from engine.models.products import Int8Product, Products
+from engine.models.products import Products
 from engine.models.quantized import Int8Matrix
-from engine.native.build import LANES, PANEL, Kernels
+from engine.native.build import LANES, PANEL, Kernels, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +29,19 @@ class NativeProducts(Products):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """As Products.linear."""
-        if weight.dtype != torch.bfloat16 or not self.emulated or not _fits(weight):
+        knows = self.kernels.wide and (weight.dtype == torch.float32 or self.emulated)
+        if not knows or weight.dtype != self.kernels.dtype or not _fits(weight):
             return super(NativeProducts, self).linear(weight, bias)
         panels = weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()  # [O / PANEL, I, PANEL]
-        return _Bfloat16(panels, bias, len(weight), self.kernels)
+        return NativeProduct.of(self.kernels, panels, None, bias, *weight.shape)
 
-    def int8(self, matrix: Int8Matrix) -> Int8Product:
+    def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
         """As Products.int8."""
-        if self.kernels.product_int8 is None or not _fits(matrix.values):
-            return super(NativeProducts, self).int8(matrix)
+        if not self.kernels.int8 or not _fits(matrix.values):
+            return super(NativeProducts, self).int8(matrix, bias)
         values = matrix.values.view(torch.uint8).bitwise_xor(128)  # 128 more, without a wider type between
         panels = values.view(-1, PANEL, values.shape[1] // 4, 4).transpose(1, 2).contiguous()  # [O / PANEL, I / 4, ...]
-        return _Int8(panels, matrix.scales, self.kernels)
+        return NativeProduct.of(self.kernels, panels, matrix.scales, bias, *values.shape)
 
 
 def _fits(weight: torch.Tensor) -> bool:
@@ -46,54 +49,38 @@ def _fits(weight: torch.Tensor) -> bool:
     return outputs % PANEL == 0 and inputs % LANES == 0
 
 
+def room(rows: int, inputs: int) -> torch.Tensor:
+    """What a product of so many rows needs beside them and its results."""
+    return torch.empty(rows * (4 * inputs + 8), dtype=torch.int8)
+
+
 @dataclass(frozen=True, slots=True)
-class _Bfloat16:
-    panels: torch.Tensor
-    bias: torch.Tensor | None
-    outputs: int
+class NativeProduct:
+    """x [N, I] -> [N, O], as Linear. `tensors` are what `matrix` points into."""
+
+    matrix: Matrix
+    tensors: tuple[torch.Tensor | None, ...]
     kernels: Kernels
+
+    @classmethod
+    def of(
+        cls,
+        kernels: Kernels,
+        panels: torch.Tensor,
+        scales: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        outputs: int,
+        inputs: int,
+    ) -> NativeProduct:
+        """As struct matrix of kernels.c has them."""
+        tensors = (panels, scales, bias)
+        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        return cls(Matrix(*pointers, inputs, outputs), tensors, kernels)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply."""
         rows, inputs = x.shape
-        out = torch.empty(rows, self.outputs, dtype=x.dtype)
-        floats = torch.empty(rows, inputs)
-        self.kernels.product(
-            x.data_ptr(),
-            self.panels.data_ptr(),
-            None if self.bias is None else self.bias.data_ptr(),
-            out.data_ptr(),
-            floats.data_ptr(),
-            rows,
-            inputs,
-            self.outputs,
-        )
-        return out
-
-
-@dataclass(frozen=True, slots=True)
-class _Int8:
-    panels: torch.Tensor
-    scales: torch.Tensor
-    kernels: Kernels
-
-    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        rows, inputs = x.shape
-        outputs = len(self.scales)
-        out = torch.empty(rows, outputs, dtype=x.dtype)
-        # Room for x in int8, then for each row's sum and step, of four bytes each, in one tensor.
-        room = torch.empty(rows * (inputs + 8), dtype=torch.int8)
-        at = room.data_ptr()
-        self.kernels.product_int8(
-            x.data_ptr(),
-            self.panels.data_ptr(),
-            self.scales.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            out.data_ptr(),
-            at,
-            at + rows * inputs,
-            at + rows * (inputs + 4),
-            rows,
-            inputs,
-            outputs,
-        )
+        out = torch.empty(rows, self.matrix.outputs, dtype=x.dtype)
+        beside = room(rows, inputs)
+        self.kernels.product(x.data_ptr(), byref(self.matrix), out.data_ptr(), beside.data_ptr(), rows)
         return out

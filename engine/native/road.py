@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TypeGuard
 
 import torch
 
@@ -14,6 +15,7 @@ from engine.models.model import Model
 from engine.native.attention import NativeAttention, fits
 from engine.native.build import LANES, Kernels, kernels
 from engine.native.ops import NativeOps
+from engine.native.stack import Stack
 from engine.passes import Pass
 
 _log = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ def compiled(config: EngineConfig, dtype: torch.dtype) -> Kernels | None:
         return None
 
 
-def takes(model: Model) -> bool:
+def takes(model: Model) -> TypeGuard[Decoder]:
     """Whether the kernels know all that this model asks for: the engine's own decoder, in whole vectors."""
     if not isinstance(model, Decoder):
         return False
@@ -45,8 +47,9 @@ class NativeRoad:
     turns: each position's rotation, [positions, D / 2] complex64.
     """
 
-    def __init__(self, model: Model, cache: KvCache, kernels: Kernels, turns: torch.Tensor) -> None:
+    def __init__(self, model: Decoder, cache: KvCache, kernels: Kernels, turns: torch.Tensor) -> None:
         self._attention = NativeAttention(model.attention, cache, kernels)
+        self._stack = Stack.of(model, self._attention, kernels)
         self._cache = cache
         self._kernels = kernels
         self._turns = turns
@@ -54,4 +57,4 @@ class NativeRoad:
     def ops(self, part: Pass, positions: torch.Tensor) -> NativeOps:
         """For one pass, whose tokens stand at these positions [T]."""
         plan = self._attention.plan(part.batch)
-        return NativeOps(self._kernels, self._attention, self._cache, plan, self._turns[positions])
+        return NativeOps(self._kernels, self._stack, self._attention, self._cache, plan, self._turns[positions])

@@ -136,8 +136,8 @@ def write(folder: Path, kind: str = "llama", **settings: Any) -> Path:
     return folder
 
 
-def adapter(folder: Path) -> Path:
+def adapter(folder: Path, **settings: Any) -> Path:
     """An adapter for that model, of a product that is fused and of one that is not."""
     modules = ["model.layers.1.self_attn.k_proj", "model.layers.1.mlp.down_proj"]
-    write_adapter(folder, make("llama", **SIZES), modules, 5)
+    write_adapter(folder, make("llama", **(SIZES | settings)), modules, 5)
     return folder

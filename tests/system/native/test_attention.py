@@ -47,7 +47,7 @@ class Case:
     def run(self, batch: Batch, layer: int = 1) -> torch.Tensor:
         """[T, Q, D], through the road's own `heads`."""
         turns = torch.zeros(0, dtype=torch.complex64)
-        road = NativeOps(kernels(self.cache.dtype), self.attention, self.cache, self.attention.plan(batch), turns)
+        road = NativeOps(kernels(self.cache.dtype), None, self.attention, self.cache, self.attention.plan(batch), turns)
         out = road.heads(layer, self.qkv.flatten(1).clone(), Heads(self.spec, None, None, 0.0, rotated=False))
         return out.view(len(self.qkv), self.spec.heads, -1)
 

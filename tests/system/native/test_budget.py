@@ -8,15 +8,15 @@ from engine.core import Core
 from engine.native.road import NativeRoad
 from tests.budgets.decoding import CHOICES, LAYERS, calls, decoding, operations
 
-OPERATIONS = 67
+OPERATIONS = 47
 """Of torch, views included."""
-CALLS = 1290
+CALLS = 1150
 """Of Python functions, and of C functions by Python, from `step` to what it tells."""
 
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Core:
-    runner, core = decoding(tmp_path_factory.mktemp("model"), head_dim=16)
+    runner, core = decoding(tmp_path_factory.mktemp("model"), head_dim=16, hidden_size=96)
     assert isinstance(runner._road, NativeRoad)
     return core
 

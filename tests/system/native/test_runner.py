@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 
 from engine.attention.road import TorchRoad
 from engine.config import EngineConfig
+from engine.device.road import Machine
 from engine.errors import ConfigError
 from engine.messages import Add, Embed, Sampling
+from engine.native.build import kernels
 from engine.native.road import NativeRoad
+from engine.native.stack import Stack
 from engine.runner import Runner
 from tests.engine.device.running import adapter, config, group, run, same, write
 
@@ -30,6 +34,9 @@ def loaded(settings: EngineConfig) -> Runner:
     return runner
 
 
+here = Machine.here()
+
+
 def compare(settings: EngineConfig, adds: list[Add | Embed]) -> None:
     mine, stats = run(loaded(settings), settings, adds)
     plain = replace(settings, kernels="torch")
@@ -38,11 +45,49 @@ def compare(settings: EngineConfig, adds: list[Add | Embed]) -> None:
     assert replace(stats, kv_bytes_read=0) == replace(others, kv_bytes_read=0)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "qwen2", "smollm3", "mistral"])
-def test_tokens_and_log_probabilities(tmp_path: Path, kind: str) -> None:
+KINDS = ["llama", "qwen3", "qwen2", "smollm3", "mistral"]
+WHOLE = {"hidden_size": 64}  # of whole panels: all layers are one call
+
+
+def sizes_of(kind: str) -> dict[str, Any]:
+    return {"sliding_window": 8} if kind == "mistral" else {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [{}, WHOLE], ids=["by step", "at once"])
+def test_tokens_and_log_probabilities(tmp_path: Path, kind: str, width: dict[str, int]) -> None:
     """Chunks, forks, seeds, cuts, edits, hidden states; heads that are normed, biased, not rotated, see a window."""
-    sizes: dict[str, Any] = {"sliding_window": 8} if kind == "mistral" else {}
-    compare(config(write(tmp_path, kind, **sizes)), TRAFFIC)
+    compare(config(write(tmp_path, kind, **sizes_of(kind), **width)), TRAFFIC)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("numbers", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
+def test_layers_at_once_are_layers_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, numbers: dict[str, str]
+) -> None:
+    """To the bit, for it is the same functions."""
+    settings = config(write(tmp_path, kind, **sizes_of(kind), **WHOLE), **numbers)
+    with monkeypatch.context() as patch:
+        patch.setattr(Machine, "here", lambda: replace(here, cpu_bfloat16=False))
+        at_once = loaded(settings)
+        patch.setattr(Stack, "of", lambda *_: None)
+        by_step = loaded(settings)
+    knows = kernels(at_once._cache.dtype)
+    assert (at_once._road._stack is not None) == (knows.int8 if "quantization" in numbers else knows.wide)
+    assert run(at_once, settings, TRAFFIC) == run(by_step, settings, TRAFFIC)
+
+
+def test_layers_at_once_say_what_their_parts_took(tmp_path: Path) -> None:
+    settings = config(write(tmp_path, **WHOLE))
+    runner = loaded(settings)
+    spent = kernels(runner._cache.dtype).spent
+    before = spent.products, spent.attention, spent.rest
+    began = time.perf_counter()
+    run(runner, settings, TRAFFIC)
+    took = time.perf_counter() - began
+    parts = [now - then for now, then in zip((spent.products, spent.attention, spent.rest), before, strict=True)]
+    assert min(parts) > 0
+    assert sum(parts) < took
 
 
 def test_preemption_and_the_prefix_cache(tmp_path: Path) -> None:
@@ -54,8 +99,9 @@ def test_int8(tmp_path: Path) -> None:
 
 
 def test_adapters(tmp_path: Path) -> None:
-    folder, tuned = write(tmp_path / "model"), adapter(tmp_path / "tuned")
-    adds = [replace(group(1, 9, 2, 3, 1), adapter="tuned"), group(2, 9, 1, 3, 1)]
+    """Step by step in what steps they are in, and at once in the others."""
+    folder, tuned = write(tmp_path / "model", **WHOLE), adapter(tmp_path / "tuned", **WHOLE)
+    adds = [replace(group(1, 9, 2, 3, 1), adapter="tuned"), group(2, 9, 1, 6, 1)]
     compare(config(folder, adapters=(("tuned", str(tuned)),)), list(adds))
 
 
