@@ -174,6 +174,13 @@ struct matrix {
 /* Before a loop over a tile's rows: its sums are registers only where the compiler writes the loop out. */
 #define EACH_ROW _Pragma("GCC unroll 12")
 
+/* So many bytes ahead a panel is fetched: a processor that fetches by itself ends at each page. */
+enum { AHEAD = 4096, LINE = 64 };
+
+INLINE void fetch(const void *at, int bytes) {
+    for (int i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)at + AHEAD + i);
+}
+
 /* out [rows, O] of one panel [I, PANEL], of floats where it is `wide`, and floats x [rows, I]. */
 INLINE void multiply(const void *panel, const int wide, const float *x, const element *bias, element *out,
                      int64_t inputs, int64_t outputs, const int rows) {
@@ -181,9 +188,11 @@ INLINE void multiply(const void *panel, const int wide, const float *x, const el
     for (int row = 0; row < rows; row++)
         for (int half = 0; half < 2; half++) sums[row][half] = bias ? load(bias + half * LANES) : all(0);
     for (int64_t i = 0; i < inputs; i++) {
-        vec first = wide ? load_floats((const float *)panel + i * PANEL) : load((const element *)panel + i * PANEL);
-        vec second = wide ? load_floats((const float *)panel + i * PANEL + LANES)
-                          : load((const element *)panel + i * PANEL + LANES);
+        const float *floats = (const float *)panel + i * PANEL;
+        const element *elements = (const element *)panel + i * PANEL;
+        fetch(wide ? (const void *)floats : elements, PANEL * (wide ? sizeof *floats : sizeof *elements));
+        vec first = wide ? load_floats(floats) : load(elements);
+        vec second = wide ? load_floats(floats + LANES) : load(elements + LANES);
         for (int row = 0; row < rows; row++) {
             sums[row][0] += first * x[row * inputs + i];
             sums[row][1] += second * x[row * inputs + i];
@@ -194,7 +203,7 @@ INLINE void multiply(const void *panel, const int wide, const float *x, const el
 }
 
 /* Of so many rows a panel is made floats once. */
-enum { MANY = 2 * ROWS };
+enum { MANY = 4 * ROWS };
 
 /* x [T, I] by a matrix of floats or elements: out [T, O]. room: for x as floats [T, I], where they are none. */
 static void product_wide(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
@@ -206,7 +215,7 @@ static void product_wide(const element *x, const struct matrix *matrix, element 
         float *floats = room;
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < rows * inputs; i += LANES) store_floats(floats + i, load(x + i));
-        float *copy = rows >= MANY ? malloc(inputs * PANEL * sizeof *copy) : 0;
+        float *copy = rows >= MANY ? aligned_alloc(LINE, inputs * PANEL * sizeof *copy) : 0;
 #else
         (void)room;
         const float *floats = x;
@@ -273,7 +282,9 @@ INLINE void multiply_int8(const uint8_t *panel, const int8_t *x, const int32_t *
     EACH_ROW
     for (int row = 0; row < rows; row++) sums[row][0] = sums[row][1] = _mm512_set1_epi32(-128 * sums_of[row]);
     for (int64_t i = 0; i < inputs; i += 4) {
-        __m512i first = _mm512_loadu_si512(panel + i * PANEL), second = _mm512_loadu_si512(panel + i * PANEL + 64);
+        const uint8_t *at = panel + i * PANEL;
+        fetch(at, 4 * PANEL);
+        __m512i first = _mm512_loadu_si512(at), second = _mm512_loadu_si512(at + 64);
         EACH_ROW
         for (int row = 0; row < rows; row++) {
             int32_t four;
@@ -606,7 +617,8 @@ static void attend(const struct layer *layer, const struct work *work, const str
         }
         for (int64_t m = 0; m < queries; m += 4) {
             int64_t i = 0;
-#define WEIGH(v, wide, vectors) weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, vectors)
+#define WEIGH(v, wide, vectors) \
+    weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, vectors)
             if (stride == 4) {
                 for (; i + 4 * LANES <= dim; i += 4 * LANES) WEIGH(v, 0, 4);
                 for (; i < dim; i += LANES) WEIGH(v, 0, 1);
