@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import psutil
 
 from bench.engine.cells import Answer, Asked, Cell, WrongAnswer, check
 from bench.engine.memory import peak_mib
-from bench.engine.peers import THREADS, Peer, Running
+from bench.engine.peers import Peer, Running
 from bench.engine.prompts import WORDS, prompt
 from bench.engine.record import Row, Rows, Seen
 from bench.engine.stopped import stopped
+from bench.steal import TRIES, stolen, undisturbed
 from tests.compatibility.installing import Unavailable
 
 _WARM_N = 4
-_TRIES = 3
-_STOLEN = 0.05  # of the processors' time: beyond that a figure says little
+_HOPELESS = 1.5  # times the patience: too slow on any machine
 _WHY_LENGTH = 240
-
-
-def stolen() -> float:
-    """Seconds of its processors that this machine was not given, by the kernel's account; 0 where it keeps none."""
-    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +63,7 @@ def play(peers: Mapping[str, Peer], questions: Questions, grid: Sequence[Cell], 
         for number in range(rounds):
             for which, cell in enumerate(grid):
                 first = 1 + number * len(grid) + which
-                asked = [questions.of(cell, first + again * rounds * len(grid)) for again in range(_TRIES)]
+                asked = [questions.of(cell, first + again * rounds * len(grid)) for again in range(TRIES)]
                 for name in turned(list(running), number):
                     with stopped([other.pid for other in running.values() if other is not running[name]]):
                         ask(running[name].ask, rows[name], cell, asked, patience)
@@ -100,18 +93,18 @@ def ask(
         seen.wrong = f"not asked: {narrower.name} took longer than {patience:g} s"
         return
     try:
-        for one in asked:
-            began, before = time.perf_counter(), stolen()
-            answer = how(one)
-            check(one, answer)
-            share = (stolen() - before) / (time.perf_counter() - began) / THREADS
-            if share <= _STOLEN:
-                break
-            say(f"  {share:.0%} of the processors' time was not the machine's: {answer.seconds:.2f} s do not count")
+        tries = [partial(_checked, how, one) for one in asked]
+        answer, _ = undisturbed(tries, stolen, lambda answer: answer.seconds > _HOPELESS * patience)
     except WrongAnswer as wrong:
         seen.wrong = why(str(wrong))
     else:
         seen.answers.append(answer)
+
+
+def _checked(how: Callable[[Asked], Answer], asked: Asked) -> Answer:
+    answer = how(asked)
+    check(asked, answer)
+    return answer
 
 
 def turned(names: Sequence[str], number: int) -> list[str]:

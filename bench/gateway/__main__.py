@@ -24,7 +24,7 @@ from bench.gateway import page
 from bench.gateway.accounting import cores, family, on_core, peak_mib
 from bench.gateway.cases import CASES, Case
 from bench.gateway.figures import Cell, Round, cell, told
-from bench.gateway.measuring import held_pace, play
+from bench.gateway.measuring import held_pace, quietly
 from bench.gateway.peers import DIRECT, FRONTS, NO_N, PEERS, Running
 from bench.gateway.programs import upstream
 from tests.compatibility.installing import Unavailable
@@ -39,8 +39,8 @@ def main(words: Sequence[str]) -> int:
     whole = not (asked.peers or asked.only or asked.quick)
     result = run(names, cases, rounds=asked.rounds, seconds=asked.seconds)
     print(page.tables(result))
-    if whole or asked.record:
-        page.record(result)
+    recorded = whole or asked.record
+    print(f"all of it: {page.record(result) if recorded else page.kept(result)}", file=sys.stderr)
     return 0
 
 
@@ -111,7 +111,7 @@ def _rounds(
                 if (case.n > 1 and given == NO_N) or any(one.errors for one in before):
                     continue
                 played = case.unmerged() if given == "unmerged" else case
-                before.append(play(played, gateway, load, seconds))
+                before.append(quietly(played, gateway, load, seconds))
                 at = f"{case_name} at {case.pace}/s" if case.pace else case_name
                 print(f"{number + 1}/{rounds} {at:17} {name:24} {_line(before[-1])}", flush=True)
     return found

@@ -25,7 +25,7 @@ from bench.engine.page import put, write
 from bench.gateway.accounting import cores, family, on_core, peak_mib
 from bench.gateway.cases import Case
 from bench.gateway.figures import Cell, cell
-from bench.gateway.measuring import play
+from bench.gateway.measuring import quietly
 from bench.gateway.page import conditions, markdown
 from bench.gateway.peers import Peer, Running, ours
 from bench.gateway.programs import upstream
@@ -69,7 +69,7 @@ def alone(n: int) -> Case:
 
 def measure(at: int, case: Case, running: Running, load: Sequence[int], seconds: float) -> Point:
     """Play a case. Raises RuntimeError where an answer was not whole."""
-    match cell([play(case, running, load, seconds)]):
+    match cell([quietly(case, running, load, seconds)]):
         case str(wrong):
             raise RuntimeError(f"{case.says}, {at}: {wrong}")
         case Cell() as found:

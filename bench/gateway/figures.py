@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bench.steal import SHARE
+
 BUSY = 0.95
 """From which share on a core counts as used up."""
 
@@ -18,7 +20,8 @@ IDLE = 0.8
 class Round:
     """One run. rate: answers or chunks a second. cpu_us: of the gateway for each of them. busy: shares of a core.
 
-    done: how many of them the CPU time was divided by. With errors it is no result.
+    done: how many of them the CPU time was divided by. stolen: the share of all processors' time that the machine was
+    not given. With errors it is no result.
     """
 
     rate: float
@@ -30,6 +33,7 @@ class Round:
     done: int
     errors: dict[str, int] = field(default_factory=dict)
     complaint: str = ""
+    stolen: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Cell:
     """The medians of a gateway's rounds of a case.
 
     limit: what kept the rate down, if not the gateway: "load", whose core was used up, or "machine", which gave the
-    gateway less than a core.
+    gateway less than a core. disturbed: in most rounds the machine itself was given less than it should have been.
     """
 
     rate: float
@@ -45,6 +49,7 @@ class Cell:
     first_ms: float
     last_first_ms: float
     limit: str
+    disturbed: bool = False
     rounds: tuple[Round, ...] = ()
 
 
@@ -63,7 +68,8 @@ def cell(rounds: Sequence[Round], *, wanted: float = 0.0) -> Cell | str:
     }
     load, gateway = (statistics.median(getattr(one, name) for one in rounds) for name in ("load_busy", "gateway_busy"))
     limit = "load" if load >= BUSY else "machine" if middle["rate"] < wanted and max(load, gateway) < IDLE else ""
-    return Cell(**middle, limit=limit, rounds=tuple(rounds))
+    disturbed = statistics.median(one.stolen for one in rounds) > SHARE
+    return Cell(**middle, limit=limit, disturbed=disturbed, rounds=tuple(rounds))
 
 
 def told(found: Cell | str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -46,12 +47,20 @@ def _cpu(info: str) -> str:
     return f"{len(names)} x {names[0]}" if names else platform.machine()
 
 
-def record(result: Mapping[str, Any]) -> None:
-    """Write the record, and the page's part anew."""
+def record(result: Mapping[str, Any]) -> Path:
+    """Write the record, and the page's part anew; gives where the record is."""
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, behind = rest.partition(END)
     PAGE.write_text(before + BEGIN + tables(result) + END + behind)
+    return RESULT
+
+
+def kept(result: Mapping[str, Any]) -> Path:
+    """Write what is no record to a file that nothing else has; gives its name."""
+    with tempfile.NamedTemporaryFile("w", prefix="bench-gateway-", suffix=".json", delete=False) as file:
+        file.write(json.dumps(result, indent=1) + "\n")
+    return Path(file.name)
 
 
 def tables(result: Mapping[str, Any]) -> str:
@@ -71,7 +80,8 @@ def _taken(taken: Mapping[str, Any]) -> str:
     return (
         f"{taken['date']}, commit {taken['commit']}, {machine}; {rounds}; "
         f"load average before: {taken['load_average_before']}. \\*: the load's core was used up, and is the limit. "
-        "~: the machine had other things to do, and gave the gateway less than a core: CPU times say more than rates.\n"
+        "~: the machine had other things to do, and gave the gateway less than a core: CPU times say more than rates. "
+        "^: in most rounds more than a twentieth of its processors' time was kept from it, whatever was tried.\n"
     )
 
 
@@ -176,8 +186,9 @@ def _settings(peers: Mapping[str, Any]) -> str:
 
 
 def _rate(table: Table, peer: str, case: str) -> str:
-    limit: str = table.get(peer, {}).get(case, {}).get("limit", "")
-    return _number(value(table, peer, case, "rate"), "{:,.0f}") + {"load": "\\*", "machine": "~"}.get(limit, "")
+    found = table.get(peer, {}).get(case, {})
+    marks = {"load": "\\*", "machine": "~"}.get(found.get("limit", ""), "") + ("^" if found.get("disturbed") else "")
+    return _number(value(table, peer, case, "rate"), "{:,.0f}") + marks
 
 
 def _cost(table: Table, peer: str, case: str) -> str:

@@ -57,9 +57,11 @@ def test_a_wrong_answer_ends_its_cell() -> None:
     assert (row.cells[WIDE].answers, row.cells[WIDE].wrong) == ([], "31 tokens came, not 32")
 
 
-@pytest.mark.parametrize(("taken", "times", "kept"), [([0, 0], 1, 1.0), ([0, 9, 9, 9], 2, 2.0), ([0, 9] * 3, 3, 3.0)])
+@pytest.mark.parametrize(
+    ("taken", "times", "kept"), [([0, 0], 1, 1.0), ([0, 9, 9, 9], 2, 2.0), ([0, 9e9, 0, 9, 0, 9e9], 3, 2.0)]
+)
 def test_what_others_took_from_the_machine_is_asked_again(taken: list[float], times: int, kept: float) -> None:
-    """With other prompts, as some peers know the same one by now; the last counts, whatever it is."""
+    """With other prompts, as some peers know the same one by now; of the disturbed ones the least is kept."""
     came: list[Asked] = []
 
     def how(asked: Asked) -> Answer:

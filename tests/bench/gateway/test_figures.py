@@ -44,6 +44,12 @@ def test_what_kept_a_rate_down(gateway: float, load: float, wanted: float, limit
     assert isinstance(found, Cell) and found.limit == limit
 
 
+@pytest.mark.parametrize(("shares", "disturbed"), [((0, 0.2, 0), False), ((0.2, 0.2, 0), True), ((0.04,) * 3, False)])
+def test_a_machine_that_was_not_given_its_time(shares: tuple[float, ...], disturbed: bool) -> None:
+    found = cell([replace(ROUND, stolen=share) for share in shares])
+    assert isinstance(found, Cell) and found.disturbed == disturbed
+
+
 TABLE = {
     "direct": {"first": {"first_ms": 0.1}, "whole-64": {"rate": 1000.0, "cpu_us": 0.0}},
     "nginx": {"paced": {"cpu_us": 8.0}, "whole-64": {"reason": "no"}},
