@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ import torch
 from bench.engine.options import as_the_engine_runs, numbers
 from bench.engine.page import conditions, put, taken, write
 from bench.engine.weights import packed
+from bench.steal import TRIES, undisturbed
 from engine.config import EngineConfig
 from engine.core import Core
 from engine.device.road import Machine, cpu_road
@@ -170,8 +172,12 @@ def main(words: Sequence[str]) -> None:
     told = {**conditions(), "dtype": core.ready.dtype, "quantization": asked.quantization, "steps": STEPS}
     told["threads"] = torch.get_num_threads()
     measure(core, min(asked.prompts), min(asked.n), spent)  # warms up
-    wide = [_say(measure(core, BASE, n, spent)) for n in asked.n]
-    long = {n: [_say(measure(core, length, n, spent)) for length in asked.prompts] for n in FEW}
+
+    def point(prompt: int, n: int) -> Point:
+        return _say(undisturbed([partial(measure, core, prompt, n, spent)] * TRIES)[0])
+
+    wide = [point(BASE, n) for n in asked.n]
+    long = {n: [point(length, n) for length in asked.prompts] for n in FEW}
     tables = [table(f"n, prompt of {BASE} tokens", wide, "n")]
     tables += [table(f"tokens of the prompt, n={n}", points, "prompt") for n, points in long.items()]
     text = taken(told) + "\n".join(tables)

@@ -346,7 +346,7 @@ void product(const element *x, const struct matrix *matrix, element *out, void *
     product_wide(x, matrix, out, room, rows);
 }
 
-enum { MOST_DIM = 256, MOST_QUERIES = 32, KEYS = 64 };
+enum { MOST_DIM = 256, MOST_QUERIES = 48, KEYS = 64 };
 
 /* One head, made floats: normed where there is a weight [D], and rotated where there are turns, pairs of neighbours by a
  * (cosine, sine) each [D / 2, 2]. */
@@ -443,7 +443,7 @@ INLINE void score_few(const float *q, const element *const *k, int64_t keys, con
     }
 }
 
-/* The same against one or two vectors of queries at once, given as [D, stride]: scores [keys, stride]. */
+/* The same against up to three vectors of queries at once, given as [D, stride]: scores [keys, stride]. */
 INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, const int64_t dim, const int vectors,
                         float *scores) {
     enum { AT_ONCE = 8 };
@@ -454,9 +454,9 @@ INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, con
         int together = 1; /* one behind the other, in a block or in some that happen to follow */
         for (int j = 1; j < AT_ONCE; j++) together &= k[key + j] == first + j * dim;
         if (!together) break;
-        vec dots[AT_ONCE][2] = {{{0}}};
+        vec dots[AT_ONCE][MOST_QUERIES / LANES] = {{{0}}};
         for (int64_t i = 0; i < dim; i++) {
-            vec mine[2];
+            vec mine[MOST_QUERIES / LANES];
             for (int g = 0; g < vectors; g++) mine[g] = load_floats(q + i * stride + g * LANES);
             for (int j = 0; j < AT_ONCE; j++) {
                 vec number = all(first[j * dim + i]);
@@ -568,14 +568,21 @@ static void attend(const struct layer *layer, const struct work *work, const str
             memcpy(kf, k, sizeof k);
             memcpy(vf, v, sizeof v);
 #endif
-            if (vectors == 1)
-                score_lanes(q_mine, kf, count, dim, 1, scores);
-            else if (dim == 64) /* the usual widths of heads, for which the compiler knows all addresses */
-                score_lanes(q_mine, kf, count, 64, 2, scores);
-            else if (dim == 128)
-                score_lanes(q_mine, kf, count, 128, 2, scores);
-            else
-                score_lanes(q_mine, kf, count, dim, 2, scores);
+#define SCORE(dim, vectors) score_lanes(q_mine, kf, count, dim, vectors, scores)
+#define SCORE_USUAL(vectors) /* widths of heads, for which the compiler knows all addresses */ \
+    if (dim == 64)                                                                             \
+        SCORE(64, vectors);                                                                    \
+    else if (dim == 128)                                                                       \
+        SCORE(128, vectors);                                                                   \
+    else                                                                                       \
+        SCORE(dim, vectors)
+            if (vectors == 1) {
+                SCORE(dim, 1);
+            } else if (vectors == 2) {
+                SCORE_USUAL(2);
+            } else {
+                SCORE_USUAL(3);
+            }
         }
         if (begin < first || begin + count > end)
             for (int64_t m = 0; m < queries; m++) {
