@@ -49,14 +49,14 @@ class Int8Matrix:
 
 def check_int8() -> None:
     """Raise ConfigError where int8 products are not added up exactly: CPUs without VNNI add two in 16 bits."""
-    if not _exact():
+    if not adds_up_exactly():
         raise ConfigError(
             "quantization is int8, which needs a CPU that adds up int8 products without loss (AVX-512 VNNI, AVX-VNNI)"
         )
 
 
 @cache
-def _exact() -> bool:
+def adds_up_exactly() -> bool:
     """Whether the largest products of all, in shapes of a few kernels, give what they should."""
     width, most = 256, torch.tensor(_MOST, dtype=torch.int8)
     signs = torch.tensor([1, -1], dtype=torch.int8).repeat(32)  # of the outputs

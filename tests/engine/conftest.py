@@ -11,9 +11,16 @@ import httpx
 import pytest
 import torch
 
+from bench.gpu.interpreted import exact_products
 from tests.real.processes import Server, free_port, server
 
 MODEL = "smollm2"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _bits_can_be_compared() -> None:
+    """Under Triton's interpreter, on every processor."""
+    exact_products()
 
 
 @pytest.fixture(scope="module", autouse=True)
