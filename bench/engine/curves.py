@@ -72,7 +72,7 @@ def part_of(operation: str, shapes: Sequence[Sequence[int]], vocab: int) -> str:
 
 
 class Shown:
-    """A function of kernels.c that torch's profiler sees as an operation, while `watched` is on."""
+    """A function in C that torch's profiler sees as an operation, while `watched` is on."""
 
     watched = False
 

@@ -12,7 +12,6 @@ from engine.models.llama import Decoder
 from engine.models.lora import read_adapter
 from engine.models.model import CPU, Model, sequence_limit
 from engine.models.products import TORCH, Products
-from engine.models.quantized import check_int8
 from engine.models.spec_hf import Unsupported
 from engine.models.weights import open_checkpoint
 
@@ -35,8 +34,6 @@ def load_model(
     cannot be run, ConfigError where max_model_len exceeds the model's own limit, and where int8 is not for this CPU or
     not for this model.
     """
-    if int8:
-        check_int8()
     model = _load(path, dtype, max_model_len, device, products, int8=int8)
     for name, folder in adapters:
         try:

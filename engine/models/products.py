@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from engine.models.linear import Linear, linear
-from engine.models.quantized import Int8Matrix
+from engine.models.quantized import Int8Matrix, check_int8
 
 
 class Products:
@@ -18,7 +18,9 @@ class Products:
         return linear(weight, bias)
 
     def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
-        """The product with a matrix, to the bit what its own is before the bias."""
+        """The product with a matrix, to the bit what its own is before the bias. Raises ConfigError where torch has
+        none that are exact on this CPU."""
+        check_int8()
         return partial(matrix.product, bias=bias)
 
 

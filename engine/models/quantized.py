@@ -48,10 +48,11 @@ class Int8Matrix:
 
 
 def check_int8() -> None:
-    """Raise ConfigError where int8 products are not added up exactly: CPUs without VNNI add two in 16 bits."""
+    """Raise ConfigError where torch does not add up int8 products exactly: on many CPUs without VNNI two in 16 bits."""
     if not adds_up_exactly():
         raise ConfigError(
-            "quantization is int8, which needs a CPU that adds up int8 products without loss (AVX-512 VNNI, AVX-VNNI)"
+            "quantization is int8, which needs a CPU that adds up int8 products without loss: one with VNNI (AVX-512 or"
+            " AVX), or one with AVX2 and a C compiler, for kernels that are native"
         )
 
 

@@ -1,4 +1,4 @@
-"""kernels.c, compiled by the machine's own compiler when an engine first starts, and kept for the next start."""
+"""The kernels in C, compiled by the machine's own compiler when an engine first starts, and kept for the next start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
-from ctypes import POINTER, Structure, c_double, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 from engine.errors import ConfigError
 
 _log = logging.getLogger(__name__)
-_SOURCE = Path(__file__).parent / "kernels.c"
+_SOURCE = Path(__file__).parent / "c" / "kernels.c"  # which includes what lies beside it
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared")
 _THREADS = "-fopenmp"  # by the library of torch's own threads, which has the same name; not every compiler brings it
 _ELEMENTS = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
@@ -32,10 +32,9 @@ _TELLING = ("model name", "flags", "Features", "CPU part")  # lines of /proc/cpu
 _SECONDS = 120  # that a compiler may take; it takes two or three
 
 LANES = 16
-PANEL = 32
 MOST_DIM, MOST_QUERIES = 256, 48
-"""As in kernels.c: widths are multiples of LANES, products' outputs of PANEL; how wide heads are at most, and how many
-queries read a key together."""
+"""As in C: widths are multiples of the LANES of the widest processor; how wide heads are at most, and how many queries
+read a key together."""
 
 
 class Layer(Structure):
@@ -132,9 +131,10 @@ SIGNATURES: dict[str, list[Any]] = {
 
 
 class Kernels:
-    """The functions of kernels.c for one type of element; they check nothing, so whoever calls them must.
+    """The functions in C for one type of element; they check nothing, so whoever calls them must.
 
-    wide, int8: whether `product` is worth its while for matrices of elements, and knows those of int8.
+    wide: whether `product` is worth its while for matrices of elements. panel: so many outputs lie together in all.
+    together: so many inputs in those of int8, to whose weights `added` is added; 0 where it knows none.
     spent: what calls of `layers` took so far.
     """
 
@@ -152,8 +152,15 @@ class Kernels:
         self.product = library.product
         self.layers = library.layers
         self.wide = hasattr(library, "knows_wide")
-        self.int8 = hasattr(library, "knows_int8")
+        self.panel = _told(library, "panel_outputs")
+        self.together = _told(library, "inputs_together")
+        self.added = _told(library, "weights_added")
         self.spent = Spent()
+
+
+def _told(library: ctypes.CDLL, name: str) -> int:
+    """A number that the library holds, or 0."""
+    return c_int.in_dll(library, name).value if hasattr(library, name) else 0
 
 
 def compiler() -> list[str] | None:
@@ -220,7 +227,8 @@ def _cache() -> Path | None:
 def _key(cc: list[str], command: list[str]) -> str:
     """A name for what a command makes of the source: -march=native says another thing on another processor."""
     said = subprocess.run([*cc, "--version"], capture_output=True, timeout=_SECONDS, check=False)
-    parts = [_SOURCE.read_bytes(), repr(command).encode(), said.stdout, _processor().encode()]
+    sources = [path.read_bytes() for path in sorted(_SOURCE.parent.iterdir())]
+    parts = [*sources, repr(command).encode(), said.stdout, _processor().encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 

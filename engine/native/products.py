@@ -1,10 +1,9 @@
-"""Products in C: int8 where the processor has AVX-512 VNNI, float32 where it has AVX-512, whose registers are enough to
-come up to oneDNN; bfloat16 where it has no products of its own.
+"""Products in C: int8 and float32 where the processor has AVX2 or more; bfloat16 where it has no products of its own.
 
-A weight is read once for a dozen rows, out of panels in the order of reading, and a row's sums run in one order
-whatever runs beside it. What is rounded before and behind is part of the call.
+A weight is read once for half a dozen rows or a dozen, out of panels in the order of reading, and a row's sums run in
+one order whatever runs beside it. What is rounded before and behind is part of the call.
 
-Shapes: N tokens, I in, O out.
+Shapes: N tokens, I in, O out; P outputs of a panel, F inputs that are multiplied together.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from engine.models.linear import Linear
 from engine.models.products import Products
 from engine.models.quantized import Int8Matrix
-from engine.native.build import LANES, PANEL, Kernels, Matrix
+from engine.native.build import LANES, Kernels, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +29,26 @@ class NativeProducts(Products):
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """As Products.linear."""
         knows = self.kernels.wide and (weight.dtype == torch.float32 or self.emulated)
-        if not knows or weight.dtype != self.kernels.dtype or not _fits(weight):
+        if not knows or weight.dtype != self.kernels.dtype or not self._fits(weight):
             return super(NativeProducts, self).linear(weight, bias)
-        panels = weight.view(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()  # [O / PANEL, I, PANEL]
+        panels = weight.view(-1, self.kernels.panel, weight.shape[1]).transpose(1, 2).contiguous()  # [O / P, I, P]
         return NativeProduct.of(self.kernels, panels, None, bias, *weight.shape)
 
     def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
         """As Products.int8."""
-        if not self.kernels.int8 or not _fits(matrix.values):
+        panel, together = self.kernels.panel, self.kernels.together
+        if not together or not self._fits(matrix.values):
             return super(NativeProducts, self).int8(matrix, bias)
-        values = matrix.values.view(torch.uint8).bitwise_xor(128)  # 128 more, without a wider type between
-        panels = values.view(-1, PANEL, values.shape[1] // 4, 4).transpose(1, 2).contiguous()  # [O / PANEL, I / 4, ...]
-        return NativeProduct.of(self.kernels, panels, matrix.scales, bias, *values.shape)
+        values = matrix.values
+        if self.kernels.added:  # 128, without a wider type between
+            values = values.view(torch.uint8).bitwise_xor(self.kernels.added)
+        outputs, inputs = values.shape
+        panels = values.view(-1, panel, inputs // together, together).transpose(1, 2).contiguous()  # [., I / F, P, F]
+        return NativeProduct.of(self.kernels, panels, matrix.scales, bias, outputs, inputs)
 
-
-def _fits(weight: torch.Tensor) -> bool:
-    outputs, inputs = weight.shape
-    return outputs % PANEL == 0 and inputs % LANES == 0
+    def _fits(self, weight: torch.Tensor) -> bool:
+        outputs, inputs = weight.shape
+        return outputs % self.kernels.panel == 0 and inputs % LANES == 0
 
 
 def room(rows: int, inputs: int) -> torch.Tensor:
@@ -72,7 +74,7 @@ class NativeProduct:
         outputs: int,
         inputs: int,
     ) -> NativeProduct:
-        """As struct matrix of kernels.c has them."""
+        """As struct matrix of products.h has them."""
         tensors = (panels, scales, bias)
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         return cls(Matrix(*pointers, inputs, outputs), tensors, kernels)

@@ -1,10 +1,12 @@
-"""A C compiler: the machine's, or the one that install.sh brings where it has none."""
+"""A C compiler: the machine's, or the one that install.sh brings where it has none. And processors to compile for."""
 
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,3 +22,22 @@ def _compiler() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "CC", shlex.join(compiler()))
         yield
+
+
+def _processors() -> list[str]:
+    """The machine's own, and others whose programs it runs too: with narrower registers, and fewer."""
+    if platform.machine() != "x86_64":
+        return ["native"]
+    wide = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    return ["native", "x86-64", *(["haswell"] if wide else [])]
+
+
+@pytest.fixture(scope="module", params=_processors())
+def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a module's kernels are compiled for."""
+    flags = [f"-march={request.param}" if flag == "-march=native" else flag for flag in build._FLAGS]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_FLAGS", tuple(flags))
+        build.kernels.cache_clear()
+        yield
+    build.kernels.cache_clear()

@@ -18,6 +18,8 @@ from engine.native.build import kernels
 from engine.native.ops import NativeOps
 from tests.engine.forest import BLOCK, DRAW, forest_of
 
+pytestmark = pytest.mark.usefixtures("_processor")
+
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 

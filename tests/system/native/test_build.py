@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import stat
 import subprocess
 import sys
@@ -56,9 +57,10 @@ def test_another_source_compiler_or_processor_is_compiled_anew(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build.kernels(torch.float32)
-    source = tmp_path / "kernels.c"
-    source.write_text(build._SOURCE.read_text() + "\n")
-    monkeypatch.setattr(build, "_SOURCE", source)
+    copy = Path(shutil.copytree(build._SOURCE.parent, tmp_path / "c"))
+    with (copy / "products.h").open("a", encoding="utf-8") as part:
+        part.write("\n")
+    monkeypatch.setattr(build, "_SOURCE", copy / build._SOURCE.name)
     build.kernels(torch.float32)
     monkeypatch.setattr(build, "_processor", lambda: "another")
     build.kernels(torch.float32)

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine.attention.road import TorchRoad
 from engine.config import EngineConfig
 from engine.device.road import Machine
 from engine.errors import ConfigError
 from engine.messages import Add, Embed, Sampling
+from engine.models import quantized
 from engine.native.build import kernels
 from engine.native.road import NativeRoad
 from engine.native.stack import Stack
@@ -54,10 +56,14 @@ def sizes_of(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("width", [{}, WHOLE], ids=["by step", "at once"])
-def test_tokens_and_log_probabilities(tmp_path: Path, kind: str, width: dict[str, int]) -> None:
+@pytest.mark.parametrize("at_once", [False, True], ids=["by step", "at once"])
+def test_tokens_and_log_probabilities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, at_once: bool
+) -> None:
     """Chunks, forks, seeds, cuts, edits, hidden states; heads that are normed, biased, not rotated, see a window."""
-    compare(config(write(tmp_path, kind, **sizes_of(kind), **width)), TRAFFIC)
+    if not at_once:
+        monkeypatch.setattr(Stack, "of", lambda *_: None)
+    compare(config(write(tmp_path, kind, **sizes_of(kind), **WHOLE)), TRAFFIC)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,7 +79,7 @@ def test_layers_at_once_are_layers_by_step(
         patch.setattr(Stack, "of", lambda *_: None)
         by_step = loaded(settings)
     knows = kernels(at_once._cache.dtype)
-    assert (at_once._road._stack is not None) == (knows.int8 if "quantization" in numbers else knows.wide)
+    assert (at_once._road._stack is not None) == (knows.together > 0 if "quantization" in numbers else knows.wide)
     assert run(at_once, settings, TRAFFIC) == run(by_step, settings, TRAFFIC)
 
 
@@ -96,6 +102,19 @@ def test_preemption_and_the_prefix_cache(tmp_path: Path) -> None:
 
 def test_int8(tmp_path: Path) -> None:
     compare(config(write(tmp_path), quantization="int8"), TRAFFIC)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_int8_where_torchs_products_are_not_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bool) -> None:
+    """The kernels' are: only what they leave to torch is refused."""
+    monkeypatch.setattr(quantized, "adds_up_exactly", lambda: False)
+    settings = config(write(tmp_path, **WHOLE), quantization="int8")
+    if knows and kernels(torch.float32).together:
+        assert loaded(settings)._road._stack is not None
+    else:
+        monkeypatch.setattr(kernels(torch.float32), "together", 0)
+        with pytest.raises(ConfigError, match="quantization is int8, which needs a CPU"):
+            Runner.load(settings)
 
 
 def test_adapters(tmp_path: Path) -> None:

@@ -1,0 +1,288 @@
+/* Attention over the paged cache, by a work list. */
+
+enum { MOST_QUERIES = 48, MOST_VECTORS = MOST_QUERIES / LANES, KEYS = 64 };
+
+/* A layer's part of the cache and of the model: its pool is [2K, slots, D], keys' heads first. */
+struct layer {
+    element *pool;
+    int64_t slots, block_size, kv_heads, group, dim;
+    float scale;
+};
+
+/* The work list: item i lets tokens members[m] see keys seen[m].first .. seen[m].end - 1 of its blocks, for m from
+ * first_member on; `keys` is the largest end. Its results go to places from `place` on, one for each token. */
+struct item {
+    int64_t first_member, width, first_block, keys, place;
+};
+
+struct seen {
+    int64_t first, end;
+};
+
+/* The list, and what its items give for their tokens: sums of values by their weights [places, Q, D], the weights'
+ * sums and the largest scores, which were taken off before the exponential, [places, Q] each. A token's own are those
+ * at places[first_place[t]] .. places[first_place[t + 1] - 1]. */
+struct work {
+    int64_t count;
+    const struct item *items;
+    const int64_t *members;
+    const struct seen *seen;
+    const int64_t *blocks, *first_place, *places;
+    float *values, *weights, *tops;
+};
+
+static const float NEVER = -1e30f; /* the score of a key that a row does not see */
+
+/* Some keys' scores against up to four queries [4, D], one after the other: scores [keys, 4]. */
+INLINE void score_few(const float *q, const element *const *k, int64_t keys, const int64_t dim, float *scores) {
+    for (int64_t key = 0; key < keys; key++) {
+        vec dots[4] = {{0}, {0}, {0}, {0}};
+        for (int64_t i = 0; i < dim; i += LANES) {
+            vec at = load(k[key] + i);
+            for (int m = 0; m < 4; m++) dots[m] += at * load_floats(q + m * dim + i);
+        }
+        four sums[4];
+        for (int m = 0; m < 4; m++) sums[m] = folded(dots[m]);
+        for (int m = 0; m < 4; m++) scores[key * 4 + m] = (sums[m][0] + sums[m][1]) + (sums[m][2] + sums[m][3]);
+    }
+}
+
+/* So many keys, and vectors of queries, have their scores in registers at once; so many vectors of values by four
+ * queries. */
+enum { SCORED_KEYS = REGISTERS / 4, SCORED = 3, WEIGHED = REGISTERS / 8 };
+
+/* The same against up to SCORED vectors of queries at once, given as [D, stride]: scores [keys, stride]. */
+INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, const int64_t dim, const int vectors,
+                        const int64_t stride, float *scores) {
+    int64_t key = 0;
+    for (; key + SCORED_KEYS <= keys; key += SCORED_KEYS) {
+        const float *first = k[key];
+        int together = 1; /* one behind the other, in a block or in some that happen to follow */
+        for (int j = 1; j < SCORED_KEYS; j++) together &= k[key + j] == first + j * dim;
+        if (!together) break;
+        vec dots[SCORED_KEYS][SCORED] = {{{0}}};
+        for (int64_t i = 0; i < dim; i++) {
+            vec mine[SCORED];
+            for (int g = 0; g < vectors; g++) mine[g] = load_floats(q + i * stride + g * LANES);
+            for (int j = 0; j < SCORED_KEYS; j++) {
+                vec number = all(first[j * dim + i]);
+                for (int g = 0; g < vectors; g++) dots[j][g] += mine[g] * number;
+            }
+        }
+        for (int j = 0; j < SCORED_KEYS; j++)
+            for (int g = 0; g < vectors; g++) store_floats(scores + (key + j) * stride + g * LANES, dots[j][g]);
+    }
+    for (; key < keys; key++)
+        for (int g = 0; g < vectors; g++) {
+            vec dot = {0};
+            for (int64_t i = 0; i < dim; i++) dot += load_floats(q + i * stride + g * LANES) * k[key][i];
+            store_floats(scores + key * stride + g * LANES, dot);
+        }
+}
+
+/* out [4, D] gets weights [keys, stride] times values, floats where they are `wide`, of D from `at` on: four queries,
+ * and `count` vectors, stay in registers. */
+INLINE void weigh(const float *weights, int64_t stride, const void *const *v, const int wide, int64_t at,
+                  int64_t keys, int64_t dim, float *out, const int count) {
+    vec sums[4][WEIGHED];
+    for (int m = 0; m < 4; m++)
+        for (int c = 0; c < count; c++) sums[m][c] = load_floats(out + m * dim + at + c * LANES);
+    for (int64_t key = 0; key < keys; key++)
+        for (int c = 0; c < count; c++) {
+            int64_t i = at + c * LANES;
+            vec value = wide ? load_floats((const float *)v[key] + i) : load((const element *)v[key] + i);
+            for (int m = 0; m < 4; m++) sums[m][c] += value * weights[key * stride + m];
+        }
+    for (int m = 0; m < 4; m++)
+        for (int c = 0; c < count; c++) store_floats(out + m * dim + at + c * LANES, sums[m][c]);
+}
+
+/* One item and key head: q [T, ...] of a token's stride, which begins with its queries' heads.
+ *
+ * Keys come KEYS at a time; the largest score so far is taken off all, and what was summed up under a smaller one is
+ * made less (the online softmax of Milakov and Gimelshein, 2018, as in FlashAttention). Scores lie [keys, stride],
+ * where a stride of 4 is for up to four queries, and others are whole vectors of queries. */
+static void attend(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
+                   int64_t q_stride, int64_t head) {
+    const int64_t dim = layer->dim, group = layer->group, queries = item->width * group, size = layer->block_size;
+    const int64_t stride = queries <= 4 ? 4 : (queries + LANES - 1) / LANES * LANES;
+    const int64_t vectors = stride < LANES ? 1 : stride / LANES;
+    const int64_t *members = work->members;
+    const struct seen *seen = work->seen;
+    float q_mine[MOST_QUERIES * MOST_DIM], out[MOST_QUERIES * MOST_DIM], scores[KEYS * MOST_QUERIES];
+    vec top[MOST_VECTORS], total[MOST_VECTORS];
+    const element *keys = layer->pool + head * layer->slots * dim;
+    const element *values = layer->pool + (layer->kv_heads + head) * layer->slots * dim;
+
+    memset(q_mine, 0, stride * dim * sizeof *q_mine);
+    memset(out, 0, stride * dim * sizeof *out);
+    int64_t first = 0, end = item->keys; /* the keys between which all tokens see all */
+    for (int64_t m = 0; m < queries; m++) {
+        int64_t member = item->first_member + m / group;
+        const element *from = q + members[member] * q_stride + (head * group + m % group) * dim;
+        if (seen[member].first > first) first = seen[member].first;
+        if (seen[member].end < end) end = seen[member].end;
+        for (int64_t i = 0; i < dim; i += LANES) {
+            vec scaled = load(from + i) * layer->scale;
+            if (stride == 4)
+                store_floats(q_mine + m * dim + i, scaled);
+            else
+                for (int lane = 0; lane < LANES; lane++) q_mine[(i + lane) * stride + m] = scaled[lane];
+        }
+    }
+    for (int64_t g = 0; g < vectors; g++) {
+        top[g] = all(NEVER);
+        total[g] = all(0);
+    }
+    for (int64_t begin = 0; begin < item->keys; begin += KEYS) {
+        const int64_t count = item->keys - begin < KEYS ? item->keys - begin : KEYS;
+        const element *k[KEYS], *v[KEYS];
+        const float *kf[KEYS], *vf[KEYS]; /* the same as floats, for many queries */
+        int64_t block = item->first_block + begin / size, inside = begin % size;
+        for (int64_t key = 0; key < count; key++) {
+            int64_t slot = work->blocks[block] * size + inside;
+            k[key] = keys + slot * dim;
+            v[key] = values + slot * dim;
+            /* On their way while scores are computed; those of short items come from memory, and one by one. */
+            for (int64_t i = 0; i < dim; i += 64 / (int64_t)sizeof *values) {
+                __builtin_prefetch(k[key] + i);
+                __builtin_prefetch(v[key] + i);
+            }
+            if (++inside == size) {
+                inside = 0;
+                block++;
+            }
+        }
+        if (stride == 4) {
+            if (dim == 64) /* the usual width of small heads: the compiler keeps the queries in registers */
+                score_few(q_mine, k, count, 64, scores);
+            else
+                score_few(q_mine, k, count, dim, scores);
+        } else {
+#ifdef BFLOAT16
+            static _Thread_local float floats[2 * KEYS * MOST_DIM];
+            for (int64_t key = 0; key < count; key++) {
+                float *k_mine = floats + key * dim, *v_mine = floats + (KEYS + key) * dim;
+                for (int64_t i = 0; i < dim; i += LANES) {
+                    store_floats(k_mine + i, load(k[key] + i));
+                    store_floats(v_mine + i, load(v[key] + i));
+                }
+                kf[key] = k_mine;
+                vf[key] = v_mine;
+            }
+#else
+            memcpy(kf, k, sizeof k);
+            memcpy(vf, v, sizeof v);
+#endif
+#define SCORE(dim, some) /* strides that the compiler knows, where all vectors are scored at once */ \
+    score_lanes(q_mine + g * LANES, kf, count, dim, some, LANES == 16 ? some * LANES : stride, \
+                scores + g * LANES)
+#define SCORE_USUAL(some) /* widths of heads, for which the compiler knows all addresses */ \
+    if (dim == 64)                                                                          \
+        SCORE(64, some);                                                                    \
+    else if (dim == 128)                                                                    \
+        SCORE(128, some);                                                                   \
+    else                                                                                    \
+        SCORE(dim, some)
+            for (int64_t g = 0; g < vectors; g += SCORED) {
+                if (vectors - g == 1) {
+                    SCORE(dim, 1);
+                } else if (vectors - g == 2) {
+                    SCORE_USUAL(2);
+                } else {
+                    SCORE_USUAL(3);
+                }
+            }
+        }
+        if (begin < first || begin + count > end)
+            for (int64_t m = 0; m < queries; m++) {
+                struct seen mine = seen[item->first_member + m / group];
+                for (int64_t key = 0; key < count; key++)
+                    if (begin + key < mine.first || begin + key >= mine.end) scores[key * stride + m] = NEVER;
+            }
+        int64_t last = (count * stride + LANES - 1) / LANES; /* vectors of scores */
+        for (int64_t i = count * stride; i < last * LANES; i++) scores[i] = NEVER;
+
+        vec now[MOST_VECTORS], sums[MOST_VECTORS];
+        for (int64_t g = 0; g < vectors; g++) {
+            now[g] = top[g];
+            sums[g] = all(0);
+            for (int64_t i = g; i < last; i += vectors) now[g] = larger(now[g], load_floats(scores + i * LANES));
+            if (stride == 4) /* several keys' scores lie in a vector */
+                for (int lane = 0; lane < 4; lane++) {
+                    float most = NEVER;
+                    for (int i = lane; i < LANES; i += 4) most = now[g][i] > most ? now[g][i] : most;
+                    for (int i = lane; i < LANES; i += 4) now[g][i] = most;
+                }
+            for (int64_t i = g; i < last; i += vectors) {
+                vec score = load_floats(scores + i * LANES);
+                ints there = ~(score <= NEVER);
+                vec weight = (vec)((ints)exponential(score - now[g]) & there);
+                sums[g] += weight;
+                store_floats(scores + i * LANES, weight);
+            }
+            vec less = exponential(top[g] - now[g]);
+            total[g] = total[g] * less + sums[g];
+            if (begin)
+                for (int lane = 0; lane < (stride == 4 ? 4 : LANES); lane++)
+                    if (less[lane] != 1.0f)
+                        for (int64_t i = 0; i < dim; i += LANES) {
+                            float *at = out + (g * LANES + lane) * dim + i;
+                            store_floats(at, load_floats(at) * less[lane]);
+                        }
+            top[g] = now[g];
+        }
+        for (int64_t m = 0; m < queries; m += 4) {
+            int64_t i = 0;
+#define WEIGH(v, wide, vectors) \
+    weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, vectors)
+            if (stride == 4) {
+                for (; i + WEIGHED * LANES <= dim; i += WEIGHED * LANES) WEIGH(v, 0, WEIGHED);
+                for (; i < dim; i += LANES) WEIGH(v, 0, 1);
+            } else {
+                for (; i + WEIGHED * LANES <= dim; i += WEIGHED * LANES) WEIGH(vf, 1, WEIGHED);
+                for (; i < dim; i += LANES) WEIGH(vf, 1, 1);
+            }
+#undef WEIGH
+        }
+    }
+    for (int64_t m = 0; m < queries; m++) {
+        int64_t place = ((item->place + m / group) * layer->kv_heads + head) * group + m % group;
+        memcpy(work->values + place * dim, out + m * dim, dim * sizeof *out);
+        work->tops[place] = top[m / LANES][m % LANES];
+        float weight = total[m / LANES][m % LANES];
+        if (stride == 4)
+            for (int lane = m + 4; lane < LANES; lane += 4) weight += total[0][lane];
+        work->weights[place] = weight;
+    }
+}
+
+/* Attention of all tokens over the paged cache: q and out [T, Q, D], q of a token's stride. */
+void attention(const struct layer *layer, const struct work *work, const element *q, int64_t q_stride, element *out,
+               int64_t tokens) {
+    const int64_t dim = layer->dim, heads = layer->kv_heads * layer->group;
+#pragma omp parallel
+    {
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < work->count * layer->kv_heads; task++)
+            attend(layer, work, work->items + task / layer->kv_heads, q, q_stride, task % layer->kv_heads);
+#pragma omp for schedule(static)
+        for (int64_t token = 0; token < tokens; token++)
+            for (int64_t head = 0; head < heads; head++) {
+                const int64_t *mine = work->places + work->first_place[token];
+                const int64_t several = work->first_place[token + 1] - work->first_place[token];
+                float top = NEVER, total = 0, shares[several];
+                for (int64_t p = 0; p < several; p++) top = fmaxf(top, work->tops[mine[p] * heads + head]);
+                for (int64_t p = 0; p < several; p++) {
+                    shares[p] = exponential(all(work->tops[mine[p] * heads + head] - top))[0];
+                    total += shares[p] * work->weights[mine[p] * heads + head];
+                }
+                for (int64_t i = 0; i < dim; i += LANES) {
+                    vec joined = {0};
+                    for (int64_t p = 0; p < several; p++)
+                        joined += shares[p] * load_floats(work->values + (mine[p] * heads + head) * dim + i);
+                    store(out + (token * heads + head) * dim + i, joined / total);
+                }
+            }
+    }
+}

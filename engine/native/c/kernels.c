@@ -1,0 +1,114 @@
+/* What lies between a model's products, and these too, on a CPU: one function for each thing that a step does there,
+ * where torch takes a handful of operations, each with a start of its own. Compiled for the machine at hand by its own
+ * compiler (build.py), once for each type of element: float, or bfloat16 where BFLOAT16 is defined. All is computed in
+ * float32 and rounded once. A number depends on its own row only, whatever runs beside it and however many threads
+ * there are; but for attention, where company decides what is read together and in which pieces. What is no number
+ * stays none.
+ *
+ * Tensors are dense unless a stride is given. Widths are multiples of 16, which build.py's caller sees to.
+ * Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, G = Q / K, D head_dim, I inputs, O outputs. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "vectors.h"
+
+#include "rows.h"
+
+#include "products.h"
+
+#include "attention.h"
+
+/* All that one layer of a decoder computes with. q_norm, k_norm: both or none; turned: whether heads are rotated. */
+struct block {
+    const float *attention_norm, *mlp_norm, *q_norm, *k_norm;
+    struct matrix qkv, output, gate_up, down;
+    const struct layer *layer;
+    int64_t turned;
+};
+
+/* Room for a step: normed and added [T, H], wide for the larger of [T, (Q + 2K) D] and [T, 2I], narrow for the larger
+ * of [T, Q D] and [T, I], `more` for products. */
+struct room {
+    element *normed, *added, *wide, *narrow;
+    void *more;
+};
+
+/* Seconds of products, of attention and of the rest, added up. */
+struct spent {
+    double products, attention, rest;
+};
+
+/* Adds what went by since `since` to a sum, and gives the time that it is. */
+static double lap(double *sum, double since) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = now.tv_sec + now.tv_nsec * 1e-9;
+    *sum += seconds - since;
+    return seconds;
+}
+
+/* x [T, H] float32 through some layers, in place, as one call: work[i] is the i-th layer's. turns, slots: as for
+ * rotate_store. */
+void layers(const struct block *blocks, const struct work *const *work, int64_t count, float eps, float *x,
+            const float *turns, const int64_t *slots, const struct room *room, int64_t tokens, struct spent *spent) {
+    const int64_t hidden = blocks->output.outputs;
+    const element *added = 0;
+    double ignored = 0, now = lap(&ignored, 0);
+    for (int64_t i = 0; i < count; i++) {
+        const struct block *block = blocks + i;
+        const struct layer *layer = block->layer;
+        norm(x, added, block->attention_norm, eps, room->normed, tokens, hidden);
+        now = lap(&spent->rest, now);
+        product(room->normed, &block->qkv, room->wide, room->more, tokens);
+        now = lap(&spent->products, now);
+        rotate_store(room->wide, block->q_norm, block->k_norm, eps, block->turned ? turns : 0, slots, layer->pool,
+                     layer->slots, tokens, layer->kv_heads * layer->group, layer->kv_heads, layer->dim);
+        now = lap(&spent->rest, now);
+        attention(layer, work[i], room->wide, block->qkv.outputs, room->narrow, tokens);
+        now = lap(&spent->attention, now);
+        product(room->narrow, &block->output, room->added, room->more, tokens);
+        now = lap(&spent->products, now);
+        norm(x, room->added, block->mlp_norm, eps, room->normed, tokens, hidden);
+        now = lap(&spent->rest, now);
+        product(room->normed, &block->gate_up, room->wide, room->more, tokens);
+        now = lap(&spent->products, now);
+        silu_mul(room->wide, room->narrow, tokens, block->down.inputs);
+        now = lap(&spent->rest, now);
+        product(room->narrow, &block->down, room->added, room->more, tokens);
+        now = lap(&spent->products, now);
+        added = room->added;
+    }
+    for (int64_t i = 0; i < tokens * hidden; i += LANES) store_floats(x + i, load_floats(x + i) + load(added + i));
+    lap(&spent->rest, now);
+}
+
+/* Philox 4x32-10 of one counter and key, both changed: the counter into four random words (kernels/philox.py). */
+static inline void philox(uint32_t counter[4], uint32_t key[2]) {
+    for (int round = 0; round < 10; round++) {
+        uint64_t first = (uint64_t)counter[0] * 0xD2511F53u, second = (uint64_t)counter[2] * 0xCD9E8D57u;
+        uint32_t words[4] = {(uint32_t)(second >> 32) ^ counter[1] ^ key[0], (uint32_t)second,
+                             (uint32_t)(first >> 32) ^ counter[3] ^ key[1], (uint32_t)first};
+        memcpy(counter, words, sizeof words);
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+}
+
+/* Standard exponential variates of a stream, [N, count]: one row for each seed and position [N]. */
+void exponentials(const int64_t *seeds, const int64_t *positions, double *out, int64_t rows, int64_t count,
+                  int64_t stream) {
+#pragma omp parallel for schedule(static) if (rows * count >= WORTH_THREADS / 16)
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t lane = 0; lane * 4 < count; lane++) {
+            uint64_t seed = seeds[row], position = positions[row];
+            uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)lane, (uint32_t)stream};
+            uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+            philox(counter, key);
+            for (int64_t i = lane * 4; i < count && i < lane * 4 + 4; i++)
+                out[row * count + i] = -log((counter[i - lane * 4] + 0.5) * 0x1p-32);
+        }
+}

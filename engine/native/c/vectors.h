@@ -1,0 +1,96 @@
+/* Vectors as wide as the processor's registers, and what is done with one at a time. */
+
+/* Numbers in a register, and how many of those there are. */
+#if defined __AVX512F__
+enum { LANES = 16, REGISTERS = 32 };
+#elif defined __AVX__
+enum { LANES = 8, REGISTERS = 16 };
+#elif defined __aarch64__
+enum { LANES = 4, REGISTERS = 32 };
+#else
+enum { LANES = 4, REGISTERS = 16 };
+#endif
+#define INLINE __attribute__((always_inline)) static inline
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef float floats_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+#ifdef BFLOAT16
+typedef uint16_t element;
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+typedef uint16_t halves_at __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
+static inline vec load(const element *at) {
+    return (vec)(__builtin_convertvector((halves)*(const halves_at *)at, words) << 16);
+}
+
+/* Rounded to the nearest, to the even one of two; what is no number stays none. */
+static inline void store(element *at, vec x) {
+    words bits = (words)x, none = (words)(x != x);
+    words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    *(halves_at *)at = __builtin_convertvector((rounded & ~none) | (0x7fc0 & none), halves);
+}
+#else
+typedef float element;
+
+static inline vec load(const element *at) { return *(const floats_at *)at; }
+static inline void store(element *at, vec x) { *(floats_at *)at = x; }
+#endif
+
+static inline vec load_floats(const float *at) { return *(const floats_at *)at; }
+static inline void store_floats(float *at, vec x) { *(floats_at *)at = x; }
+static inline vec all(float x) { return x - (vec){0}; }
+
+static inline vec larger(vec a, vec b) {
+    ints first = a > b;
+    return (vec)(((ints)a & first) | ((ints)b & ~first));
+}
+
+static inline vec magnitude(vec x) { return (vec)((ints)x & 0x7fffffff); }
+
+typedef float four __attribute__((vector_size(16)));
+
+/* x's fours, added up: the first half and the second, and so on. */
+static inline four folded(vec x) {
+    four parts[LANES / 4];
+    memcpy(parts, &x, sizeof parts);
+    for (int half = LANES / 8; half; half /= 2)
+        for (int i = 0; i < half; i++) parts[i] += parts[i + half];
+    return parts[0];
+}
+
+static inline float sum(vec x) {
+    four part = folded(x);
+    return (part[0] + part[1]) + (part[2] + part[3]);
+}
+
+static inline float largest(vec x) {
+    float most = x[0];
+    for (int i = 1; i < LANES; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+/* To the nearest whole number, to the even one of two, for |x| < 2^22: behind 1.5 * 2^23 no bit is left for a
+ * fraction. */
+static const float ROUNDING = 12582912.0f;
+
+/* exp(x), within two units of the last place; x is cut to what float32 can hold: -87 to 88. x = n ln 2 + r with |r| <=
+ * ln 2 / 2, where Taylor's first eight terms are exact enough; 2^n is the exponent's bits. */
+static inline vec exponential(vec x) {
+    ints none = (x != x) & 0x7fc00000;
+    x = larger(x, all(-87.0f));
+    x = -larger(-x, all(-88.0f));
+    vec shifted = x * 1.44269504f + ROUNDING, n = shifted - ROUNDING;
+    vec r = x - n * 0.693359375f; /* ln 2 in two parts, the first of few bits, so that n times it is exact */
+    r = r + n * 2.12194440e-4f;
+    vec y = r * (1.0f / 5040) + (1.0f / 720);
+    y = y * r + (1.0f / 120);
+    y = y * r + (1.0f / 24);
+    y = y * r + (1.0f / 6);
+    y = y * r + 0.5f;
+    y = y * r + 1.0f;
+    y = y * r + 1.0f;
+    return (vec)(((ints)y + ((ints)shifted << 23)) | none);
+}
