@@ -30,7 +30,7 @@ test: lint  ## Lint, types, import contracts and all tests of nproxy by itself
 
 test-system: $(VENV)/.dev  ## Install other people's servers and clients, and run the tests that need them
 	PYTHON="$(abspath $(bin))/python" tests/system/install.sh
-	$(bin)/python -m pytest tests/system $(ARGS)
+	$(bin)/python -m pytest tests/system --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 docs: $(VENV)/.dev  ## Write the pages of docs/ that are made from the code
 	$(bin)/python -m docs.generate

@@ -52,6 +52,11 @@ def taken(told: Mapping[str, Any]) -> str:
     )
 
 
+def narrow(told: Mapping[str, Any]) -> str:
+    """What stands behind a record's name and its mark on the page for processors without AVX-512: "-avx2", or nothing."""
+    return "" if "avx512f" in told["has"] else "-avx2"
+
+
 def write(name: str, result: Mapping[str, Any]) -> None:
     """Keep a result as bench/results/NAME.json."""
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -6,7 +6,7 @@ import pytest
 
 from bench.engine.cells import Answer, Cell
 from bench.engine.memory import peak_kib
-from bench.engine.page import between, cpu
+from bench.engine.page import between, cpu, narrow
 from bench.engine.record import Row, Seen, best, ratio
 from bench.engine.table import tables
 
@@ -92,6 +92,11 @@ def test_a_page_without_both_marks_is_left_alone(page: str) -> None:
 def test_the_cpu_is_told_with_what_it_has_for_products() -> None:
     info = "processor : 0\nmodel name : Some CPU @ 2\nflags : fpu avx512f avx2 sse\n"
     assert cpu(info) == {"cpu": "Some CPU @ 2", "has": ["avx2", "avx512f"]}
+
+
+def test_a_processor_without_avx_512_has_a_record_of_its_own() -> None:
+    assert narrow({"has": ["avx2", "avx512f"]}) == ""
+    assert narrow({"has": ["avx2"]}) == "-avx2"
 
 
 def test_the_peak_of_a_process() -> None:
