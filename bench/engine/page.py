@@ -53,7 +53,7 @@ def taken(told: Mapping[str, Any]) -> str:
 
 
 def narrow(told: Mapping[str, Any]) -> str:
-    """What stands behind a record's name and its mark on the page for processors without AVX-512: "-avx2", or nothing."""
+    """What stands behind a record's name and its mark on the page: "-avx2" for processors without AVX-512."""
     return "" if "avx512f" in told["has"] else "-avx2"
 
 
