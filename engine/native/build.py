@@ -151,16 +151,15 @@ class Kernels:
         self.exponentials = library.exponentials
         self.product = library.product
         self.layers = library.layers
-        self.wide = hasattr(library, "knows_wide")
-        self.panel = _told(library, "panel_outputs")
-        self.together = _told(library, "inputs_together")
-        self.added = _told(library, "weights_added")
+        self.wide = bool(_constant(library, "knows_wide"))
+        self.panel = _constant(library, "panel_outputs")
+        self.together = _constant(library, "inputs_together")
+        self.added = _constant(library, "weights_added")
         self.spent = Spent()
 
 
-def _told(library: ctypes.CDLL, name: str) -> int:
-    """A number that the library holds, or 0."""
-    return c_int.in_dll(library, name).value if hasattr(library, name) else 0
+def _constant(library: ctypes.CDLL, name: str) -> int:
+    return c_int.in_dll(library, name).value
 
 
 def compiler() -> list[str] | None:
@@ -227,7 +226,7 @@ def _cache() -> Path | None:
 def _key(cc: list[str], command: list[str]) -> str:
     """A name for what a command makes of the source: -march=native says another thing on another processor."""
     said = subprocess.run([*cc, "--version"], capture_output=True, timeout=_SECONDS, check=False)
-    sources = [path.read_bytes() for path in sorted(_SOURCE.parent.iterdir())]
+    sources = [path.read_bytes() for path in sorted(_SOURCE.parent.glob("*.[ch]"))]
     parts = [*sources, repr(command).encode(), said.stdout, _processor().encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 

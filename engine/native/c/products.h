@@ -99,7 +99,7 @@ static void product_wide(const element *x, const struct matrix *matrix, element 
     }
 }
 
-#if defined __AVX512VNNI__ || defined __AVX2__
+#ifdef __AVX2__
 #include <immintrin.h>
 
 /* So many inputs are multiplied by their weights and added up in one instruction; they are `small`. */
@@ -119,10 +119,14 @@ INLINE ints add_products(ints sums, ints weights, ints numbers) {
 enum { TOGETHER = 2, ADDED = 0 }; /* what takes four adds up two in 16 bits */
 typedef int16_t small;
 
-INLINE ints weights_at(const int8_t *at) { return (ints)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)at)); }
-INLINE ints add_products(ints sums, ints weights, ints numbers) {
-    return sums + (ints)_mm256_madd_epi16((__m256i)weights, (__m256i)numbers);
-}
+#ifdef __AVX512BW__
+INLINE ints weights_at(const int8_t *at) { return (ints)_mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)at)); }
+INLINE ints pairs(ints weights, ints numbers) { return (ints)_mm512_madd_epi16((__m512i)weights, (__m512i)numbers); }
+#else
+INLINE ints weights_at(const int8_t *at) { return (ints)_mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)at)); }
+INLINE ints pairs(ints weights, ints numbers) { return (ints)_mm256_madd_epi16((__m256i)weights, (__m256i)numbers); }
+#endif
+INLINE ints add_products(ints sums, ints weights, ints numbers) { return sums + pairs(weights, numbers); }
 #endif
 typedef small smalls __attribute__((vector_size(LANES * sizeof(small))));
 typedef small smalls_at __attribute__((vector_size(LANES * sizeof(small)), aligned(sizeof(small)), may_alias));
@@ -207,16 +211,20 @@ static void product_int8(const element *x, const struct matrix *matrix, element 
     }
 }
 
+#else
+const int inputs_together = 0, weights_added = 0;
 #endif
 
-#if defined BFLOAT16 || defined __AVX2__
 /* Where it is worth its while: of floats torch has as good ones for vectors of fewer numbers. */
+#if defined BFLOAT16 || defined __AVX2__
 const int knows_wide = 1;
+#else
+const int knows_wide = 0;
 #endif
 
 /* x [T, I] by a matrix, and its bias: out [T, O]. room: T * (4 I + 8) bytes. */
 void product(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
-#if defined __AVX512VNNI__ || defined __AVX2__
+#ifdef __AVX2__
     if (matrix->scales) {
         product_int8(x, matrix, out, room, rows);
         return;

@@ -1,7 +1,8 @@
 /* Vectors as wide as the processor's registers, and what is done with one at a time. */
 
-/* Numbers in a register, and how many of those there are. */
-#if defined __AVX512F__
+/* Numbers in a register, and how many of those there are. The first of AVX-512 (Knights Landing) has no instructions for
+ * bytes and halves in so wide ones. */
+#if defined __AVX512BW__
 enum { LANES = 16, REGISTERS = 32 };
 #elif defined __AVX__
 enum { LANES = 8, REGISTERS = 16 };

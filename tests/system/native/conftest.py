@@ -29,7 +29,7 @@ def _processors() -> list[str]:
     if platform.machine() != "x86_64":
         return ["native"]
     wide = "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    return ["native", "x86-64", *(["haswell"] if wide else [])]
+    return ["native", "x86-64", *(["haswell", "skylake-avx512"] if wide else [])]
 
 
 @pytest.fixture(scope="module", params=_processors())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import shutil
 import stat
 import subprocess
@@ -67,6 +68,16 @@ def test_another_source_compiler_or_processor_is_compiled_anew(
     monkeypatch.setenv("CC", wrapper(tmp_path, 'exec $CC "$@"'))
     build.kernels(torch.float32)
     assert len(list(cache.iterdir())) == 4
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="a compiler knows the processors of its own family")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("processor", ["x86-64-v2", "znver3", "knl", "skylake-avx512", "icelake-server"])
+def test_every_family_of_processors_is_compiled_for(tmp_path: Path, processor: str, dtype: torch.dtype) -> None:
+    """Few of them can be run on any one machine."""
+    flags = [flag for flag in build._FLAGS if flag != "-march=native"]
+    command = [*(build.compiler() or []), *flags, f"-march={processor}", *build._ELEMENTS[dtype], "-Wall", "-Werror"]
+    assert build._refused([*command, build._THREADS], tmp_path / "kernels.so") is None
 
 
 def test_several_at_once(cache: Path) -> None:
