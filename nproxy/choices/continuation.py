@@ -6,14 +6,14 @@ held to a form, which the server would begin anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal, cast
 
 from nproxy.choices.leg import Leg, Prefix
 from nproxy.choices.plan import Request, top_up
 from nproxy.choices.records import light
-from nproxy.choices.strands import Choice
+from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON, dumps, loads
@@ -86,33 +86,31 @@ def _entries(logprobs: JSON) -> int:
     return max(map(len, lists), default=0)
 
 
-def continuing(
-    request: Request, leg: Leg, unfinished: Sequence[Choice], n: int, way: ChatContinues
-) -> list[Leg] | None:
+def continuing(request: Request, cut: Strand, n: int, way: ChatContinues) -> list[Leg] | None:
     """Legs that bring what a leg did not finish: one for each choice that has begun, and those that the others need.
 
     None where some choice cannot go on. n: choices per prompt. Numbers and seeds are the caller's.
     """
-    legs: list[Leg] = []
-    for choice in unfinished:
+    leg, legs = cut.leg, list[Leg]()
+    for choice in cut.unfinished:
         if not choice.sent:
             continue
-        prefix = _prefix(leg, choice, way)
+        prefix = _prefix(cut, choice, way)
         prompt = choice.index // n if request.prompts > 1 else None
         one = leg._replace(offset=choice.index % n, width=1, prompt=prompt, prefix=prefix)
         if prefix is None or continued(request, one, prefix) is None:
             return None
         legs.append(one)
-    others = [choice.index for choice in unfinished if not choice.sent]
+    others = [choice.index for choice in cut.unfinished if not choice.sent]
     return legs + top_up(leg, others, n, request.prompts, leg.width)
 
 
-def _prefix(leg: Leg, choice: Choice, way: ChatContinues) -> Prefix | None:
-    script, strand = choice.sent, choice.strand
-    if not isinstance(script, Script) or script.more or strand is None:
+def _prefix(cut: Strand, choice: Choice, way: ChatContinues) -> Prefix | None:
+    script = choice.sent
+    if not isinstance(script, Script) or script.more:
         return None
-    told = strand.told(choice)
-    before = 0 if leg.prefix is None else leg.prefix.tokens
+    told = cut.told(choice)
+    before = 0 if cut.leg.prefix is None else cut.leg.prefix.tokens
     return Prefix(script.text, script.pieces if told is None else before + told.completion, way == "flag")
 
 

@@ -61,6 +61,7 @@ class Merge:
         self.n = request.n if n is None else n
         self._record = record
         self._choices = [self._unheard(index) for index in range(request.prompts * self.n)]
+        self._bringers: list[Strand | None] = [None] * len(self._choices)  # of each choice, who brings it now
         self._strands: dict[int, Strand] = {}
         self._tally = Tally(self._strands)
         self._opened = False  # the prelude is out
@@ -75,13 +76,15 @@ class Merge:
         choices = []
         for index in leg.client_indices(self.n, self._request.prompts):
             choice = self._choices[index]
-            if choice.strand is not None and not choice.goes_on():
+            if self._bringers[index] is not None and not choice.goes_on():
                 choice = self._choices[index] = self._unheard(index)
             choices.append(choice)
         cut = self._strands.get(leg.number)
         if cut is not None:
             self._tally.forgo(cut)
-        self._strands[leg.number] = Strand.begun(leg, choices, cut)
+        self._strands[leg.number] = strand = Strand.begun(leg, choices, cut)
+        for choice in choices:
+            self._bringers[choice.index] = strand
 
     def _unheard(self, index: int) -> Choice:
         """A choice of which nothing has come."""
@@ -221,7 +224,7 @@ class Merge:
                 self.notes.append(Anomaly("surplus_choice"))
             return None
         choice = strand.choices[index]
-        return None if choice.finished or choice.strand is not strand else choice
+        return None if choice.finished or self._bringers[choice.index] is not strand else choice
 
     def _said(self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk."""
@@ -339,14 +342,14 @@ class Merge:
         if chunk.usage is not None:
             strand.beside_usage = chunk.extra
             return b""
-        speaks = self._request.stream and strand is self._choices[0].strand and not strand.again
+        speaks = self._request.stream and strand is self._bringers[0] and not strand.again
         nothing = all(value is None for value in chunk.extra.values())
         return self._wire.beside(chunk.extra) if speaks and not nothing else b""
 
     def _usage_tail(self, usage: Usage) -> bytes:
         told = (strand.fingerprint for strand in self._strands.values() if strand.fingerprint is not None)
         wire = self._wire.with_fingerprint(self._wire.fingerprint or next(told, None))
-        first = self._choices[0].strand
+        first = self._bringers[0]
         return wire.usage_tail(usage, {} if first is None else first.beside_usage)
 
     def _answer(self, usage: Usage | None) -> bytes:
@@ -354,7 +357,7 @@ class Merge:
         finished = [choice for choice in self._choices if choice.finished]
         shown = sorted(((index, choice) for choice in finished for index in self._shown_as(choice)), key=itemgetter(0))
         choices = [self._folded(choice, index) for index, choice in shown]
-        first = shown[0][1].strand
+        first = self._bringers[shown[0][1].index]
         if first is None:
             return self._wire.answer(choices, usage)
         return self._wire.with_fingerprint(first.fingerprint).answer(choices, usage, first.top)

@@ -182,8 +182,8 @@ class Recovery:
             return None  # it reads them by the place of a choice in its one call
         if self._request.dialect is Dialect.CHAT and self._settings.chat_continues == "no":
             return None
-        unfinished = self._merge.strand(run.leg.number).unfinished
-        return continuing(self._request, run.leg, unfinished, self._merge.n, self._settings.chat_continues)
+        cut = self._merge.strand(run.leg.number)
+        return continuing(self._request, cut, self._merge.n, self._settings.chat_continues)
 
     def _resumed(self, run: Run, outcome: str) -> None:
         self.notes.append(Resumed(run.leg.number, self._settings.resume, outcome))

@@ -28,7 +28,7 @@ class Choice:
 
     began: something of it has come. finish_reason: set once; nothing of this index is taken afterwards. lost: why it
     will never finish, where the client gets the others all the same. pieces: what a whole answer is folded from; empty
-    in a stream. strand: the leg that brings it. sent: what the client has of it, where another call may go on behind
+    in a stream. sent: what the client has of it, where another call may go on behind
     that. repeat: what of such a call it has already. tools, offsets: None until they are needed.
     """
 
@@ -40,7 +40,6 @@ class Choice:
     tools: ToolCalls | None = None
     offsets: TextOffsets | None = None
     pieces: list[UpstreamChoice] = field(default_factory=list)
-    strand: Strand | None = None
     sent: Record | None = None
     repeat: Repeat | None = None
 
@@ -112,10 +111,8 @@ class Strand:
 
     @classmethod
     def begun(cls, leg: Leg, choices: list[Choice], cut: Strand | None) -> Strand:
-        """A call that is to bring these choices, which are its own from now on. cut: the leg's call before, if any."""
+        """A call that is to bring these choices. cut: the leg's call before, if any."""
         strand = cls(leg, choices, leg.prompt)
-        for choice in choices:
-            choice.strand = strand
         if cut is not None:
             strand.again, strand.generated = cut.again or cut.streamed, cut.generated
         return strand

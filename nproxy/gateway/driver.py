@@ -70,7 +70,7 @@ class Drive:
         self._open_call = open_call
         self._learn = learn
         self._judge = judge
-        self._inbox = Inbox(self._deal)
+        self._inbox = Inbox()
         self._decided: Sequence[Command] = ()  # by what was dealt with, and not carried out yet
         self._legs: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by name, which is set again once it has fired
@@ -107,7 +107,7 @@ class Drive:
     async def _drive(self, legs: asyncio.TaskGroup) -> None:
         await self._carry_out(self._conduct.start(), legs)
         while not self._finished:
-            events = await self._inbox.take()
+            events = await self._inbox.take(self._deal)
             if self._ended_by is not None:
                 await self._break_off(self._ended_by)
                 return

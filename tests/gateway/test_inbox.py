@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nproxy.choices.events import Event, LegEnded
-from nproxy.gateway.inbox import Inbox
+from nproxy.gateway.inbox import Deal, Inbox
 
 FIRST, SECOND, THIRD = LegEnded(1), LegEnded(2), LegEnded(3)
 
@@ -24,8 +24,8 @@ class Dealer:
         return self.left not in events
 
 
-async def waiting(inbox: Inbox) -> asyncio.Task[list[Event]]:
-    taker = asyncio.create_task(inbox.take())
+async def waiting(inbox: Inbox, deal: Deal) -> asyncio.Task[list[Event]]:
+    taker = asyncio.create_task(inbox.take(deal))
     await asyncio.sleep(0)
     return taker
 
@@ -38,8 +38,8 @@ async def turn() -> None:
 
 async def test_what_comes_in_one_turn_is_dealt_with_together_and_wakes_nobody() -> None:
     dealer = Dealer()
-    inbox = Inbox(dealer.deal)
-    taker = await waiting(inbox)
+    inbox = Inbox()
+    taker = await waiting(inbox, dealer.deal)
     inbox.put_now([FIRST])
     inbox.put([SECOND])
     assert not dealer.given
@@ -53,8 +53,8 @@ async def test_what_comes_in_one_turn_is_dealt_with_together_and_wakes_nobody() 
 
 async def test_the_taker_is_woken_where_something_is_left_and_takes_what_came_since() -> None:
     dealer = Dealer(left=SECOND)
-    inbox = Inbox(dealer.deal)
-    taker = await waiting(inbox)
+    inbox = Inbox()
+    taker = await waiting(inbox, dealer.deal)
     inbox.put_now([FIRST, SECOND])
     asyncio.get_running_loop().call_soon(inbox.put_now, [THIRD])
     assert await taker == [THIRD]
@@ -63,10 +63,10 @@ async def test_the_taker_is_woken_where_something_is_left_and_takes_what_came_si
 
 async def test_who_comes_to_what_is_there_takes_it_all() -> None:
     dealer = Dealer()
-    inbox = Inbox(dealer.deal)
+    inbox = Inbox()
     inbox.put_now([FIRST])
     inbox.put([SECOND])
-    assert await inbox.take() == [FIRST, SECOND]
+    assert await inbox.take(dealer.deal) == [FIRST, SECOND]
     assert not dealer.given
 
 
@@ -74,8 +74,8 @@ async def test_a_fault_is_the_takers() -> None:
     def deal(events: list[Event]) -> bool:
         raise ValueError("of the conduct")
 
-    inbox = Inbox(deal)
-    taker = await waiting(inbox)
+    inbox = Inbox()
+    taker = await waiting(inbox, deal)
     inbox.put_now([FIRST])
     with pytest.raises(ValueError, match="of the conduct"):
         await taker
@@ -83,26 +83,26 @@ async def test_a_fault_is_the_takers() -> None:
 
 async def test_a_taker_that_has_left_is_given_nothing() -> None:
     dealer = Dealer()
-    inbox = Inbox(dealer.deal)
-    taker = await waiting(inbox)
+    inbox = Inbox()
+    taker = await waiting(inbox, dealer.deal)
     inbox.put_now([FIRST])
     taker.cancel()
     await turn()
     assert not dealer.given
-    assert await inbox.take() == [FIRST]
+    assert await inbox.take(dealer.deal) == [FIRST]
 
 
 @pytest.mark.parametrize("takes", [True, False])
 async def test_who_fills_it_waits_until_it_is_emptied(takes: bool) -> None:
     dealer = Dealer()
-    inbox = Inbox(dealer.deal, most=2)
+    inbox = Inbox(most=2)
     if not takes:
-        taker = await waiting(inbox)
+        taker = await waiting(inbox, dealer.deal)
     assert inbox.put([FIRST]) is None
     room = inbox.put([SECOND])
     assert room is not None and inbox.put([THIRD]) is room
     if takes:
-        assert await inbox.take() == [FIRST, SECOND, THIRD]
+        assert await inbox.take(dealer.deal) == [FIRST, SECOND, THIRD]
     await turn()
     assert room.done() and inbox.put([FIRST]) is None
     if not takes:

@@ -8,13 +8,16 @@ from nproxy.gateway import loop
 
 
 def test_what_was_loaded_is_left_out_of_collections() -> None:
-    before = len(gc.get_objects())
+    before, threshold = len(gc.get_objects()), gc.get_threshold()
     try:
-        assert loop.run(_walked()) < before / 4
+        walked, young = loop.run(_seen())
+        assert walked < before / 4
+        assert young > 10 * threshold[0], "and they are few"
     finally:
+        gc.set_threshold(*threshold)
         gc.unfreeze()
 
 
-async def _walked() -> int:
-    """How many objects a full collection walks now."""
-    return len(gc.get_objects())
+async def _seen() -> tuple[int, int]:
+    """How many objects a full collection walks now, and after how many more the youngest are walked."""
+    return len(gc.get_objects()), gc.get_threshold()[0]
