@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from engine import logs
 from engine.channel import CoreClient
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreFailed, ModelError
+from engine.lasting import lasting
 from engine.options import Options, engine_config, read_words
 from engine.server.announcing import Announcer, Registration
 from engine.server.http import listening
@@ -44,14 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.configure(options.log_level.upper(), "%(asctime)s %(name)s %(levelname)s %(message)s")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would take cores from the model
     try:
-        config = engine_config(given)
-        tokenizer = load_tokenizer(Path(config.model), config.tool_parser, config.reasoning_parser)
-        pooling = read_pooling(config)
+        with lasting():
+            config = engine_config(given)
+            tokenizer = load_tokenizer(Path(config.model), config.tool_parser, config.reasoning_parser)
+            pooling = read_pooling(config)
     except (ConfigError, ModelError) as error:
         print(f"engine: {error}", file=sys.stderr)  # noqa: T201 (the one line of a wrong use)
         return 2
-    gc.collect()
-    gc.freeze()  # the vocabulary lives as long as the process: no later collection need walk it
     try:
         import uvloop
 

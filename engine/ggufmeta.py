@@ -75,11 +75,15 @@ def read_header(path: Path) -> Header:
         raise ModelError(f"{path} is no GGUF file, or a damaged one ({error})") from error
 
 
+_BEYOND = "the metadata ends beyond the end of the file"
+
+
 class _Cursor:
     """A reading position in the mapped file. Every size is checked against what is left before use."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
+        self._size = len(data)
         self._at = 0
 
     def header(self) -> Header:
@@ -131,6 +135,8 @@ class _Cursor:
             self._at += count * width
             return values
         self._check(count, at_least=8)
+        if kind == _STRING:  # a vocabulary is a hundred thousand of them
+            return [self._string() for _ in range(count)]
         return [self._value(kind, depth) for _ in range(count)]
 
     def _scalar(self, form: struct.Struct) -> int | float | bool:
@@ -139,12 +145,13 @@ class _Cursor:
         return value
 
     def _string(self) -> str:
-        length = int(self._scalar(_U64))
-        self._check(length, at_least=1)
-        start, self._at = self._at, self._at + length
+        start = self._at + _U64.size
+        self._at = start + _U64.unpack_from(self._data, self._at)[0]
+        if self._at > self._size:
+            raise ValueError(_BEYOND)
         return self._data[start : self._at].decode()
 
     def _check(self, count: int, at_least: int) -> None:
         """Refuse a count of things of `at_least` bytes each that cannot fit into the rest of the file."""
-        if count * at_least > len(self._data) - self._at:
-            raise ValueError("the metadata ends beyond the end of the file")
+        if count * at_least > self._size - self._at:
+            raise ValueError(_BEYOND)

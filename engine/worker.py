@@ -6,7 +6,6 @@ server's end closes, for whatever reason, the process ends at once, in the middl
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import pkgutil
@@ -23,6 +22,7 @@ from engine import logs
 from engine.config import EngineConfig
 from engine.core import Core, Runner
 from engine.errors import EngineError
+from engine.lasting import lasting
 from engine.messages import HEADER, Abort, Add, Broken, Embed, FromCore, Message, Start, ToCore, pack, unpack
 
 _log = logging.getLogger(__name__)
@@ -72,11 +72,9 @@ def run(link: socket.socket) -> int:
             return 0  # the server went away at once
         # Before anything large is imported: who loads must not outlive its server either.
         threading.Thread(target=_listen, args=(stream, inbox), name="listen", daemon=True).start()
-        load: Callable[[EngineConfig], Runner] = pkgutil.resolve_name(start.loader)
-        runner = load(start.config)
-        # What loading made stays for good: no later collection needs to walk it.
-        gc.collect()
-        gc.freeze()
+        with lasting():
+            load: Callable[[EngineConfig], Runner] = pkgutil.resolve_name(start.loader)
+            runner = load(start.config)
         send(runner.ready)
         serve(Core(start.config, runner, start.tokenizer, lambda: inbox.put(None)), inbox, send)
     except (BrokenPipeError, ConnectionResetError):

@@ -23,7 +23,8 @@ from engine.ggufmeta import Header, TensorInfo, read_header
 from engine.models.spec import ModelSpec
 from engine.models.spec_gguf import spec_from_gguf
 
-_PIECE = 1 << 22  # numbers that are dequantized at once: 16 MiB as float32
+_PIECE = 1 << 22  # numbers that are read at once: 16 MiB as float32
+_LINE = 1 << 12  # sixteen such are dequantized in one go, which a core's own cache holds
 
 _WHOLE = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -73,22 +74,32 @@ class _File:
             raise ModelError(f"the checkpoint has no tensor {name}")
         if stored.shape != tuple(out.shape):
             raise ModelError(f"tensor {name} has shape {stored.shape}, the metadata ask for {tuple(out.shape)}")
-        columns = stored.shape[-1]
-        target = out.view(-1, columns)
-        rows = self._data[stored.start : stored.start + stored.size].reshape(len(target), -1)
-        step = max(_PIECE // columns, 1)
-        for at in range(0, len(rows), step):
+        numbers, at = out.view(-1), 0
+        for lines in _lines(self._data[stored.start : stored.start + stored.size], stored.kind):
             try:
-                piece = dequantize(rows[at : at + step], stored.kind)
+                piece = dequantize(lines, stored.kind).ravel()
                 # float32 needs no dequantizing and comes back as a read-only view of the file.
                 piece = piece if piece.flags.writeable else piece.copy()
             except NotImplementedError as error:
                 raise ModelError(f"tensor {name} is quantized as {stored.kind.name}, which cannot be read") from error
-            target[at : at + step].copy_(torch.from_numpy(piece).view(-1, columns))
+            numbers[at : at + len(piece)].copy_(torch.from_numpy(piece))
+            at += len(piece)
         if self.spec.architecture in _INTERLEAVED and (role := re.search(r"\.([qk])_proj\.", name)):
             heads = self.spec.heads if role[1] == "q" else self.spec.kv_heads
             # [head, pair, half] as stored -> [head, half, pair]
             out.copy_(out.view(heads, self.spec.head_dim // 2, 2, -1).transpose(1, 2).reshape(out.shape))
+
+
+def _lines(data: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> Iterator[npt.NDArray[np.uint8]]:
+    """A tensor's bytes in pieces: lines of so many numbers that `dequantize` takes neither few at a time nor too many,
+    then what is left."""
+    per_block, block_bytes = GGML_QUANT_SIZES[kind]
+    line = _LINE // per_block * block_bytes
+    whole, step = len(data) // line * line, _PIECE // _LINE * line
+    for at in range(0, whole, step):
+        yield data[at : min(at + step, whole)].reshape(-1, line)
+    if whole < len(data):
+        yield data[whole:].reshape(1, -1)
 
 
 @contextmanager

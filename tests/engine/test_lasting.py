@@ -1,0 +1,34 @@
+"""What stays is walked by no collection."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from engine.lasting import lasting
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> None:
+    gc.collect()
+
+
+def test_what_is_made_is_walked_neither_meanwhile_nor_later() -> None:
+    begun = sum(generation["collections"] for generation in gc.get_stats())
+    try:
+        with lasting():
+            made = [[] for _ in range(100_000)]  # type: list[list[int]]
+            assert sum(generation["collections"] for generation in gc.get_stats()) == begun
+        assert gc.get_freeze_count() > len(made)
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+
+
+def test_what_fails_leaves_the_collector_as_it_was() -> None:
+    frozen = gc.get_freeze_count()
+    with pytest.raises(ValueError, match="no model"), lasting():
+        raise ValueError("no model")
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen
