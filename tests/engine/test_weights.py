@@ -343,8 +343,9 @@ def test_a_sliding_window_of_a_gguf_is_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "Q5_1", "F16", "BF16"])
 def test_quantized_tensors_are_read_whole(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Pieces of a few rows, the last one shorter, give what one call of the gguf package gives.
-    monkeypatch.setattr("engine.models.gguf_file._PIECE", 64 * 7)
+    # Pieces of a few lines, the last one shorter, and less than a line behind give what one call of the package gives.
+    monkeypatch.setattr("engine.models.gguf_file._LINE", 96)
+    monkeypatch.setattr("engine.models.gguf_file._PIECE", 96 * 8)
     model = make(hidden_size=64, num_attention_heads=4)
     path = tmp_path / "model.gguf"
     quantization = gguf.GGMLQuantizationType[kind]
