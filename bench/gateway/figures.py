@@ -126,8 +126,14 @@ def per_cpu_second(table: Table, peers: tuple[str, str], case: str) -> float | N
     return ratio(table, (peers[1], peers[0]), (case, case), "cpu_us")
 
 
+BARE = "bare aiohttp"
+"""The relay without features in the same language: what bars come to on another machine is told by it (ADR 0039)."""
+
+
 def goals(table: Table, rss: Mapping[str, float], peer: str = "nproxy") -> list[Goal]:
     """The bars of one gateway, in the order of the page."""
+    first, bare_first = added_ms(table, peer, "first"), added_ms(table, BARE, "first")
+    later = first / bare_first if first is not None and bare_first else None
 
     def against(other: str, case: str, figure: str = "rate") -> float | None:
         return ratio(table, (peer, other), (case, case), figure)
@@ -151,7 +157,10 @@ def goals(table: Table, rss: Mapping[str, float], peer: str = "nproxy") -> list[
             "x",
             False,
         ),
-        Goal("later first word, idle, n=1", 0.8, 0.45, added_ms(table, peer, "first"), "ms", False),
+        Goal("later first word, idle, n=1", 0.8, 0.45, first, "ms", False),
         Goal("later first word, idle, n=8", 1.2, 0.7, added_ms(table, peer, "n8-first"), "ms", False),
         Goal("largest RSS", 80, 60, rss.get(peer), "MiB", False),
+        Goal(f"CPU of a whole answer against {BARE}", 1.7, 0.7, against(BARE, "whole-64", "cpu_us"), "x", False),
+        Goal(f"CPU per chunk against {BARE}, paced", 1.3, 0.9, against(BARE, "paced", "cpu_us"), "x", False),
+        Goal(f"later first word against {BARE}, n=1", 1.4, 0.8, later, "x", False),
     ]

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.gateway.figures import Goal, Table, added_ms, goals, ratio, value
+from bench.gateway.figures import BARE, Goal, Table, added_ms, goals, ratio, value
 from bench.gateway.programs import compiler
 from tests.real.processes import ROOT
 
@@ -70,7 +70,7 @@ def tables(result: Mapping[str, Any]) -> str:
     rss = {name: peer["rss_mib"] for name, peer in peers.items() if "rss_mib" in peer}
     paces = {name: case["pace"] for name, case in result["cases"].items() if case["pace"]}
     parts = [_taken(result["conditions"]), _one(table, rss, paces), _eight(table, paces), _ratios(table)]
-    parts += [_goals(goals(table, rss)), _dashes(peers), _settings(peers)]
+    parts += [_goals(goals(table, rss), goals(table, rss, BARE)), _dashes(peers), _settings(peers)]
     return "\n".join(part for part in parts if part)
 
 
@@ -149,17 +149,21 @@ def _ratios(table: Table) -> str:
     return markdown(head, rows) if OURS in table and rows else ""
 
 
-def _goals(found: Sequence[Goal]) -> str:
-    def shown(goal: Goal, figure: float) -> str:
+def _goals(ours: Sequence[Goal], bare: Sequence[Goal]) -> str:
+    """The bars, and how the relay without features stands to the same."""
+
+    def shown(goal: Goal, figure: float | None) -> str:
+        if figure is None:
+            return "-"
         text = f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
         return f"{text} {goal.unit}".rstrip()
 
     rows = [
-        (goal.says, shown(goal, goal.least), shown(goal, goal.aim), shown(goal, goal.found), goal.verdict)
-        for goal in found
+        (goal.says, *(shown(goal, figure) for figure in (goal.least, goal.aim, goal.found, its.found)), goal.verdict)
+        for goal, its in zip(ours, bare, strict=True)
         if goal.found is not None
     ]
-    return markdown(("measure", "at least", "aim", "found", "holds"), rows) if rows else ""
+    return markdown(("measure", "at least", "aim", "found", f"{BARE}'s", "holds"), rows) if rows else ""
 
 
 def _dashes(peers: Mapping[str, Any]) -> str:

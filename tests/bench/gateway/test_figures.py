@@ -88,6 +88,18 @@ def test_the_bars() -> None:
     assert found["requests/s against Portkey, 64 connections"].verdict == "not measured"
 
 
+def test_the_bars_by_the_bare_relay() -> None:
+    bare = {
+        "whole-64": {"cpu_us": 50.0},
+        "paced": {"cpu_us": 20.0},
+        "first": {"first_ms": TABLE["direct"]["first"]["first_ms"] + 0.4},
+    }
+    found = {goal.says: goal for goal in goals({**TABLE, "bare aiohttp": bare}, {})}
+    assert found["CPU of a whole answer against bare aiohttp"].found == TABLE["nproxy"]["whole-64"]["cpu_us"] / 50
+    assert found["CPU per chunk against bare aiohttp, paced"].found == pytest.approx(1.2)
+    assert found["later first word against bare aiohttp, n=1"].found == pytest.approx(0.5 / 0.4)
+
+
 @pytest.mark.parametrize(
     ("figure", "more", "verdict"),
     [

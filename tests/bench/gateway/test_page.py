@@ -79,7 +79,7 @@ def test_the_tables() -> None:
     [_, eight] = rows(text, "nproxy")
     assert eight == ["nproxy", "3,000", "6.0", "-", "-", "+0.75 ms", "+1.25 ms"]
     assert rows(text, "nginx, the same legs unmerged")[0][1:3] == ["9,000", "2.0"]
-    assert rows(text, "largest RSS") == [["largest RSS", "80 MiB", "60 MiB", "60 MiB", "aim"]]
+    assert rows(text, "largest RSS") == [["largest RSS", "80 MiB", "60 MiB", "60 MiB", "-", "aim"]]
 
 
 def test_a_dash_has_its_reason() -> None:
