@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -14,6 +15,9 @@ pytestmark = pytest.mark.model
 
 ASK = ("-n", "4", "--seed", "3", "--max-tokens", "12", "Name a color.")
 
+ENDS = re.compile(r"length, (12|~1[0-4]) tokens, ")
+"""Twelve tokens each: where a busy server sends two of them together, they are counted by their share of all 48."""
+
 
 async def test_four_answers_stand_side_by_side(road: Server) -> None:
     words = nproxy("chat", "--url", road.v1, *ASK, "--json")
@@ -23,8 +27,7 @@ async def test_four_answers_stand_side_by_side(road: Server) -> None:
         assert await screen.ended() == 0
         shown = [" ".join(answer.split())[:20] for answer in answers]
         await screen.until(lambda text: any(all(start in line for start in shown) for line in text.splitlines()))
-        ends = "length, 12 tokens, "
-        await screen.until(lambda text: any(line.count(ends) == 4 for line in text.splitlines()))
+        await screen.until(lambda text: any(len(ENDS.findall(line)) == 4 for line in text.splitlines()))
 
 
 async def test_a_conversation_goes_on(engine_road: Server) -> None:
