@@ -7,8 +7,8 @@ transformers' generate and continuous batching, and asks one after the other, th
 each choice, at temperature 1, whatever ends a text. Each is warmed up. No two prompts begin alike, so that no
 cache helps but within a request. Answers are counted; a cell with wrong counts is no result. A cell that takes longer
 than --patience seconds is not asked again, nor the wider ones of its prompt. Prints a table and, unless something was
-left out, writes it to bench/results/engine-cpu.json and docs/performance.md; where the processor has no AVX-512, which
-gives another picture, to engine-cpu-avx2.json and a table of its own.
+left out, writes it to bench/results/engine-cpu.json and docs/performance.md; where the processor multiplies bfloat16 or
+has no AVX-512, which give other pictures, to engine-cpu-bf16.json or engine-cpu-avx2.json and a table of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import psutil
 
 from bench.engine.cells import NEW, cells
 from bench.engine.options import numbers
-from bench.engine.page import conditions, narrow, put, taken, write
+from bench.engine.page import conditions, family, put, taken, write
 from bench.engine.peers import PEERS, THREADS, dtype
 from bench.engine.playing import Questions, play
 from bench.engine.table import tables
@@ -56,8 +56,8 @@ def main(words: Sequence[str]) -> int:
     if asked.out:
         write(asked.out, result)
     elif not asked.quick and (set(names), prompts, widths) == (set(PEERS), PROMPTS, WIDTHS):
-        write(f"engine-cpu{narrow(told)}", result)
-        put(f"engine{narrow(told)}", text)
+        write(f"engine-cpu{family(told)}", result)
+        put(f"engine{family(told)}", text)
     return int(any(seen.wrong for row in rows.values() if row.ours for seen in row.cells.values()))
 
 

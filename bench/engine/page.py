@@ -52,8 +52,11 @@ def taken(told: Mapping[str, Any]) -> str:
     )
 
 
-def narrow(told: Mapping[str, Any]) -> str:
-    """What stands behind a record's name and its mark on the page: "-avx2" for processors without AVX-512."""
+def family(told: Mapping[str, Any]) -> str:
+    """What stands behind a record's name and its mark on the page: "-bf16" for processors that multiply bfloat16,
+    "-avx2" for those without AVX-512."""
+    if {"avx512_bf16", "amx_bf16"} & set(told["has"]):
+        return "-bf16"
     return "" if "avx512f" in told["has"] else "-avx2"
 
 

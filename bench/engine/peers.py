@@ -117,9 +117,12 @@ def inside(logs: Path, *, name: str, packages: str | None, kind: Kind | None) ->
 SIXTEEN: Kind = "BF16" if dtype() == "bfloat16" else "F16"
 """What llama.cpp keeps weights in: a CPU that has to emulate bfloat16 is twenty times faster with F16."""
 
+OTHER = "float32" if dtype() == "bfloat16" else "bfloat16"
+"""What nproxy's engine does not take by itself here."""
+
 PEERS: Mapping[str, Peer] = {
     "nproxy": Peer(whole, ours=True),
-    "nproxy bfloat16": Peer(partial(whole, settings={"dtype": "bfloat16"}), ours=True),
+    f"nproxy {OTHER}": Peer(partial(whole, settings={"dtype": OTHER}), ours=True),
     "nproxy int8": Peer(partial(whole, settings={"quantization": "int8"}), ours=True),
     "nproxy's engine alone": Peer(alone, ours=True),
     f"llama.cpp {SIXTEEN}": Peer(partial(llama, kind=SIXTEEN)),

@@ -133,7 +133,8 @@ SIGNATURES: dict[str, list[Any]] = {
 class Kernels:
     """The functions in C for one type of element; they check nothing, so whoever calls them must.
 
-    wide: whether `product` is worth its while for matrices of elements. panel: so many outputs lie together in all.
+    wide: whether `product` is worth its while for matrices of elements. paired: whether it is by the processor's own
+    products of bfloat16, of two inputs that lie together. panel: so many outputs lie together in all.
     together: so many inputs in those of int8, to whose weights `added` is added; 0 where it knows none.
     spent: what calls of `layers` took so far.
     """
@@ -152,6 +153,7 @@ class Kernels:
         self.product = library.product
         self.layers = library.layers
         self.wide = bool(_constant(library, "knows_wide"))
+        self.paired = bool(_constant(library, "elements_paired"))
         self.panel = _constant(library, "panel_outputs")
         self.together = _constant(library, "inputs_together")
         self.added = _constant(library, "weights_added")

@@ -1,4 +1,5 @@
-"""Products in C: int8 and float32 where the processor has AVX2 or more; bfloat16 where it has no products of its own.
+"""Products in C: int8 and float32 where the processor has AVX2 or more; bfloat16 where it has none of its own, or has
+those of AVX-512. Where it has tiles of them, torch's are taken.
 
 A weight is read once for half a dozen rows or a dozen, out of panels in the order of reading, and a row's sums run in
 one order whatever runs beside it. What is rounded before and behind is part of the call.
@@ -21,18 +22,20 @@ from engine.native.build import LANES, Kernels, Matrix
 
 @dataclass(frozen=True, slots=True)
 class NativeProducts(Products):
-    """Those that the kernels know, and torch's for the others. emulated: the processor has none in bfloat16."""
+    """Those that the kernels know, and torch's for the others. emulated: torch has none in bfloat16 here."""
 
     kernels: Kernels
     emulated: bool
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """As Products.linear."""
-        knows = self.kernels.wide and (weight.dtype == torch.float32 or self.emulated)
+        knows = self.kernels.wide and (weight.dtype == torch.float32 or self.emulated or self.kernels.paired)
         if not knows or weight.dtype != self.kernels.dtype or not self._fits(weight):
             return super(NativeProducts, self).linear(weight, bias)
-        panels = weight.view(-1, self.kernels.panel, weight.shape[1]).transpose(1, 2).contiguous()  # [O / P, I, P]
-        return NativeProduct.of(self.kernels, panels, None, bias, *weight.shape)
+        outputs, inputs = weight.shape
+        together = 2 if self.kernels.paired else 1
+        panels = weight.view(-1, self.kernels.panel, inputs // together, together).transpose(1, 2).contiguous()
+        return NativeProduct.of(self.kernels, panels, None, bias, outputs, inputs)
 
     def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
         """As Products.int8."""

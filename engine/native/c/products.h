@@ -5,8 +5,8 @@
 enum { PANEL = 2 * LANES, ROWS = REGISTERS == 32 ? 12 : 6 };
 const int panel_outputs = PANEL;
 
-/* Of what the elements are: panels [O / PANEL, I, PANEL]. Of int8, which is what scales [O] say: panels
- * [O / PANEL, I / TOGETHER, PANEL, TOGETHER]. bias [O]: or none. */
+/* Of what the elements are: panels [O / PANEL, I, PANEL], or [O / PANEL, I / 2, PANEL, 2] where elements_paired. Of
+ * int8, which is what scales [O] say: panels [O / PANEL, I / TOGETHER, PANEL, TOGETHER]. bias [O]: or none. */
 struct matrix {
     const void *panels;
     const float *scales;
@@ -40,6 +40,61 @@ INLINE void fetch(const void *at, int bytes) {
     for (int i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)at + AHEAD + i);
 }
 
+/* Whether bfloat16 is multiplied by the processor itself, which adds up two products in one instruction. Where it has tiles
+ * of them (AMX), torch's products, which take those, stay. */
+#if defined BFLOAT16 && defined __AVX512BF16__ && !defined __AMX_BF16__
+const int elements_paired = 1;
+
+/* By its name, as that of add_products below. */
+INLINE vec add_pairs(vec sums, ints weights, ints numbers) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(numbers));
+    return sums;
+}
+
+/* out [rows, O] of one panel [I / 2, PANEL, 2] and x [rows, I]. */
+INLINE void multiply_pairs(const element *panel, const element *x, const element *bias, element *out, int64_t inputs,
+                           int64_t outputs, const int rows) {
+    vec sums[ROWS][2];
+    EACH_ROW
+    for (int row = 0; row < rows; row++)
+        for (int half = 0; half < 2; half++) sums[row][half] = bias ? load(bias + half * LANES) : all(0);
+    for (int64_t i = 0; i < inputs; i += 2) {
+        const element *at = panel + i * PANEL;
+        fetch(at, 2 * PANEL * sizeof *at);
+        ints first, second;
+        memcpy(&first, at, sizeof first);
+        memcpy(&second, at + 2 * LANES, sizeof second);
+        EACH_ROW
+        for (int row = 0; row < rows; row++) {
+            int32_t pair;
+            memcpy(&pair, x + row * inputs + i, sizeof pair);
+            ints numbers = pair - (ints){0};
+            sums[row][0] = add_pairs(sums[row][0], first, numbers);
+            sums[row][1] = add_pairs(sums[row][1], second, numbers);
+        }
+    }
+    EACH_ROW
+    for (int row = 0; row < rows; row++)
+        for (int half = 0; half < 2; half++) store(out + row * outputs + half * LANES, sums[row][half]);
+}
+
+/* x [T, I] by a matrix of pairs: out [T, O]. room: none is needed. */
+static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
+    (void)room;
+    const int64_t inputs = matrix->inputs, outputs = matrix->outputs;
+    const element *panels = matrix->panels, *bias = matrix->bias;
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < outputs; at += PANEL) {
+#define TILE(count)                                                                                             \
+    multiply_pairs(panels + at * inputs, x + row * inputs, bias ? bias + at : 0, out + row * outputs + at, inputs, \
+                   outputs, count)
+        BY_ROWS(TILE, rows);
+#undef TILE
+    }
+}
+#else
+const int elements_paired = 0;
+
 /* out [rows, O] of one panel [I, PANEL], of floats where it is `wide`, and floats x [rows, I]. */
 INLINE void multiply(const void *panel, const int wide, const float *x, const element *bias, element *out,
                      int64_t inputs, int64_t outputs, const int rows) {
@@ -65,7 +120,7 @@ INLINE void multiply(const void *panel, const int wide, const float *x, const el
 enum { MANY = 4 * ROWS };
 
 /* x [T, I] by a matrix of floats or elements: out [T, O]. room: for x as floats [T, I], where they are none. */
-static void product_wide(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
+static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
     const int64_t inputs = matrix->inputs, outputs = matrix->outputs;
     const element *panels = matrix->panels, *bias = matrix->bias;
 #pragma omp parallel
@@ -98,6 +153,7 @@ static void product_wide(const element *x, const struct matrix *matrix, element 
 #undef TILE
     }
 }
+#endif
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -230,5 +286,5 @@ void product(const element *x, const struct matrix *matrix, element *out, void *
         return;
     }
 #endif
-    product_wide(x, matrix, out, room, rows);
+    product_elements(x, matrix, out, room, rows);
 }

@@ -6,7 +6,7 @@ import pytest
 
 from bench.engine.cells import Answer, Cell
 from bench.engine.memory import peak_kib
-from bench.engine.page import between, cpu, narrow
+from bench.engine.page import between, cpu, family
 from bench.engine.record import Row, Seen, best, ratio
 from bench.engine.table import tables
 
@@ -95,8 +95,9 @@ def test_the_cpu_is_told_with_what_it_has_for_products() -> None:
 
 
 def test_a_processor_without_avx_512_has_a_record_of_its_own() -> None:
-    assert narrow({"has": ["avx2", "avx512f"]}) == ""
-    assert narrow({"has": ["avx2"]}) == "-avx2"
+    assert family({"has": ["avx2", "avx512f"]}) == ""
+    assert family({"has": ["avx2", "avx512f", "avx512_bf16"]}) == "-bf16"
+    assert family({"has": ["avx2"]}) == "-avx2"
 
 
 def test_the_peak_of_a_process() -> None:

@@ -72,12 +72,27 @@ def test_another_source_compiler_or_processor_is_compiled_anew(
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="a compiler knows the processors of its own family")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("processor", ["x86-64-v2", "znver3", "knl", "skylake-avx512", "icelake-server"])
-def test_every_family_of_processors_is_compiled_for(tmp_path: Path, processor: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("processor", "pairs"),
+    [
+        ("x86-64-v2", False),
+        ("znver3", False),
+        ("knl", False),
+        ("skylake-avx512", False),
+        ("icelake-server", False),
+        ("cooperlake", True),
+        ("sapphirerapids", False),  # it multiplies bfloat16 in tiles, which torch knows
+    ],
+)
+def test_every_family_of_processors_is_compiled_for(
+    tmp_path: Path, processor: str, pairs: bool, dtype: torch.dtype
+) -> None:
     """Few of them can be run on any one machine."""
     flags = [flag for flag in build._FLAGS if flag != "-march=native"]
     command = [*(build.compiler() or []), *flags, f"-march={processor}", *build._ELEMENTS[dtype], "-Wall", "-Werror"]
-    assert build._refused([*command, build._THREADS], tmp_path / "kernels.so") is None
+    made = tmp_path / "kernels.so"
+    assert build._refused([*command, build._THREADS], made) is None
+    assert build.Kernels(made, dtype).paired == (pairs and dtype == torch.bfloat16)
 
 
 def test_several_at_once(cache: Path) -> None:
