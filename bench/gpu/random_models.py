@@ -109,6 +109,9 @@ class RandomCheckpoint:
             raise ModelError(f"the checkpoint has no tensor {name}")
         fill(name, out)
 
+    def stored(self, name: str, shape: tuple[int, int]) -> None:
+        """They are stored nowhere."""
+
 
 def twin(model: ModelShape, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """transformers' class of the model with the same numbers."""

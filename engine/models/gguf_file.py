@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint: quantized tensors become floats again, a few megabytes at a time.
+"""A GGUF file as a checkpoint: quantized tensors become floats again, a few megabytes at a time, or stay as they are.
 
 The layout of the file is read by engine.ggufmeta; the quantization formats are the gguf package's.
 llama.cpp stores the query and key rows of its `llama` and `smollm3` architectures in another order (the two halves of
@@ -20,8 +20,10 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
 from engine.errors import ModelError
 from engine.ggufmeta import Header, TensorInfo, read_header
+from engine.models.gguf_blocks import stored_matrix
 from engine.models.spec import ModelSpec
 from engine.models.spec_gguf import spec_from_gguf
+from engine.models.stored import Weights, ordered
 
 _PIECE = 1 << 22  # numbers that are read at once: 16 MiB as float32
 _LINE = 1 << 12  # sixteen such are dequantized in one go, which a core's own cache holds
@@ -69,13 +71,9 @@ class _File:
         self._stored = stored
 
     def read(self, name: str, out: torch.Tensor) -> None:
-        stored = self._stored.get(name)
-        if stored is None:
-            raise ModelError(f"the checkpoint has no tensor {name}")
-        if stored.shape != tuple(out.shape):
-            raise ModelError(f"tensor {name} has shape {stored.shape}, the metadata ask for {tuple(out.shape)}")
+        stored = self._find(name, tuple(out.shape))
         numbers, at = out.view(-1), 0
-        for lines in _lines(self._data[stored.start : stored.start + stored.size], stored.kind):
+        for lines in _lines(self._bytes(stored), stored.kind):
             try:
                 piece = dequantize(lines, stored.kind).ravel()
                 # float32 needs no dequantizing and comes back as a read-only view of the file.
@@ -84,10 +82,33 @@ class _File:
                 raise ModelError(f"tensor {name} is quantized as {stored.kind.name}, which cannot be read") from error
             numbers[at : at + len(piece)].copy_(torch.from_numpy(piece))
             at += len(piece)
-        if self.spec.architecture in _INTERLEAVED and (role := re.search(r"\.([qk])_proj\.", name)):
-            heads = self.spec.heads if role[1] == "q" else self.spec.kv_heads
-            # [head, pair, half] as stored -> [head, half, pair]
-            out.copy_(out.view(heads, self.spec.head_dim // 2, 2, -1).transpose(1, 2).reshape(out.shape))
+        if (order := self._order(name)) is not None:
+            out.copy_(out[order])
+
+    def stored(self, name: str, shape: tuple[int, int]) -> Weights | None:
+        stored = self._find(name, shape)
+        matrix = stored_matrix(self._bytes(stored), stored.kind, shape)
+        order = self._order(name)
+        return matrix if matrix is None or order is None else ordered(matrix, order)
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> _Stored:
+        stored = self._stored.get(name)
+        if stored is None:
+            raise ModelError(f"the checkpoint has no tensor {name}")
+        if stored.shape != shape:
+            raise ModelError(f"tensor {name} has shape {stored.shape}, the metadata ask for {shape}")
+        return stored
+
+    def _bytes(self, stored: _Stored) -> npt.NDArray[np.uint8]:
+        return self._data[stored.start : stored.start + stored.size]
+
+    def _order(self, name: str) -> torch.Tensor | None:
+        """Which of the stored rows stands where; None where all stand where they are stored."""
+        if self.spec.architecture not in _INTERLEAVED or not (role := re.search(r"\.([qk])_proj\.", name)):
+            return None
+        heads = self.spec.heads if role[1] == "q" else self.spec.kv_heads
+        rows = torch.arange(heads * self.spec.head_dim)
+        return rows.view(heads, -1, 2).transpose(1, 2).flatten()  # [head, pair, half] as stored -> [head, half, pair]
 
 
 def _lines(data: npt.NDArray[np.uint8], kind: GGMLQuantizationType) -> Iterator[npt.NDArray[np.uint8]]:

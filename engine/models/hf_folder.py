@@ -28,6 +28,13 @@ class _Folder:
         self._where = where
 
     def read(self, name: str, out: torch.Tensor) -> None:
+        out.copy_(self._find(name, tuple(out.shape)))
+
+    def stored(self, name: str, shape: tuple[int, int]) -> torch.Tensor | None:
+        tensor = self._find(name, shape)
+        return tensor if tensor.dtype == torch.bfloat16 else None
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         shard = self._where.get(name)
         if shard is None:
             raise ModelError(f"the checkpoint has no tensor {name}")
@@ -35,11 +42,11 @@ class _Folder:
             tensor: torch.Tensor = shard.get_tensor(name)
         except SafetensorError as error:
             raise ModelError(f"tensor {name} cannot be read: {error}") from error
-        if tensor.shape != out.shape:
-            raise ModelError(f"tensor {name} has shape {tuple(tensor.shape)}, the config asks for {tuple(out.shape)}")
+        if tensor.shape != shape:
+            raise ModelError(f"tensor {name} has shape {tuple(tensor.shape)}, the config asks for {shape}")
         if tensor.dtype not in _FLOATS:
             raise ModelError(f"tensor {name} is of type {tensor.dtype}; only unquantized floats are supported")
-        out.copy_(tensor)
+        return tensor
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from engine.models.products import TORCH, Products
 from engine.models.quantized import Int8Matrix
 from engine.models.rope import frequencies, interleave
 from engine.models.spec import ModelSpec
+from engine.models.stored import StoredMatrix, Weights, ordered, stacked
 from engine.models.weights import Checkpoint
 
 Embedding = Callable[[torch.Tensor], torch.Tensor]  # tokens [T] -> [T, H] float32
@@ -72,11 +73,11 @@ class Decoder:
         tied = spec.tied or "lm_head.weight" not in checkpoint.names
         if tied and not spec.tied:
             raise ModelError("the checkpoint has no lm_head.weight, and its config does not tie it to the embedding")
-        embedding = reader.matrix("model.embed_tokens.weight", spec.vocab, spec.hidden)  # [V, H]
+        embedding = reader.matrix("model.embed_tokens", spec.vocab, spec.hidden)  # [V, H]
         self._embedding, head = reader.embedding(embedding, tied=tied)
         self.layers = [_layer(reader, spec, i) for i in range(spec.layers)]
         self._norm = reader.norm("model.norm.weight", spec.hidden)
-        self._head = head or reader.linear(reader.matrix("lm_head.weight", spec.vocab, spec.hidden))
+        self._head = head or reader.linear(reader.matrix("lm_head", spec.vocab, spec.hidden))
         self.frequencies = frequencies(spec, reader.optional("rope_freqs.weight", spec.head_dim // 2))
         self._adapters: dict[str, list[dict[str, Pair]]] = {}
         reader.refuse_unread()
@@ -132,14 +133,13 @@ def _layer(reader: _Reader, spec: ModelSpec, number: int) -> Layer:
     qkv_bias = None
     if spec.qkv_bias:
         qkv_bias = reader.stack_bias([(f"{attention}{p}_proj", rows) for p, rows in (("q", q), ("k", kv), ("v", kv))])
-    for fused in (qkv, qkv_bias):
-        if fused is not None:
-            fused[:q] = interleave(fused[:q], spec.heads)
-            fused[q : q + kv] = interleave(fused[q : q + kv], spec.kv_heads)
+    order = torch.arange(q + 2 * kv)
+    order[:q] = interleave(order[:q], spec.heads)
+    order[q : q + kv] = interleave(order[q : q + kv], spec.kv_heads)
     gate_up = [(f"{mlp}gate_proj", spec.intermediate), (f"{mlp}up_proj", spec.intermediate)]
     return Layer(
         attention_norm=reader.norm(f"{at}input_layernorm.weight", spec.hidden),
-        qkv=reader.linear(qkv, qkv_bias),
+        qkv=reader.linear(ordered(qkv, order), None if qkv_bias is None else qkv_bias[order]),
         heads=Heads(
             spec.attention[number],
             q_norm=interleave(reader.norm(f"{attention}q_norm.weight", spec.head_dim), 1) if normed else None,
@@ -175,8 +175,8 @@ class _Reader:
         self._read.add(name)
         return out
 
-    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
-        return self.into(name, torch.empty(rows, columns, dtype=self._weights, device=self._device))
+    def matrix(self, name: str, rows: int, columns: int) -> Weights:
+        return self.stack([(name, rows)], columns)
 
     def norm(self, name: str, size: int) -> torch.Tensor:
         return self.into(name, torch.empty(size, dtype=torch.float32, device=self._device))
@@ -185,12 +185,21 @@ class _Reader:
         """For what is computed with while loading, wherever the model will run."""
         return self.into(name, torch.empty(size)) if name in self._checkpoint.names else None
 
-    def stack(self, parts: list[tuple[str, int]], columns: int) -> torch.Tensor:
+    def stack(self, parts: list[tuple[str, int]], columns: int) -> Weights:
         """Weights of several products one above the other, each given as (name, rows)."""
+        if self._products.keep and not self._int8 and (kept := self._stored(parts, columns)) is not None:
+            return kept
         fused = torch.empty(sum(rows for _, rows in parts), columns, dtype=self._weights, device=self._device)
         for (name, _), part in zip(parts, torch.split(fused, [rows for _, rows in parts]), strict=True):
             self.into(f"{name}.weight", part)
         return fused
+
+    def _stored(self, parts: list[tuple[str, int]], columns: int) -> Weights | None:
+        """The same as they are stored; None where they are not stored alike."""
+        whole = stacked([self._checkpoint.stored(f"{name}.weight", (rows, columns)) for name, rows in parts])
+        if whole is not None:
+            self._read.update(f"{name}.weight" for name, _ in parts)
+        return whole
 
     def stack_bias(self, parts: list[tuple[str, int]]) -> torch.Tensor:
         fused = torch.empty(sum(rows for _, rows in parts), dtype=self._dtype, device=self._device)
@@ -199,17 +208,22 @@ class _Reader:
         return fused
 
     def product(self, name: str, rows: int, columns: int, *, bias: bool) -> Linear:
-        weight = self.matrix(f"{name}.weight", rows, columns)
-        return self.linear(weight, self.stack_bias([(name, rows)]) if bias else None)
+        return self.linear(self.matrix(name, rows, columns), self.stack_bias([(name, rows)]) if bias else None)
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    def linear(self, weight: Weights, bias: torch.Tensor | None = None) -> Linear:
         """The product with a matrix that was read, which is used up."""
+        if isinstance(weight, StoredMatrix):
+            if (kept := self._products.stored(weight, bias)) is not None:
+                return kept
+            weight = weight.floats().to(self._dtype)
         if self._int8:
             return self._products.int8(Int8Matrix.of(weight), bias)
         return self._products.linear(weight, bias)
 
-    def embedding(self, weight: torch.Tensor, *, tied: bool) -> tuple[Embedding, Linear | None]:
+    def embedding(self, weight: Weights, *, tied: bool) -> tuple[Embedding, Linear | None]:
         """The rows of a matrix that was read, which is used up, and the head that is tied to it."""
+        if isinstance(weight, StoredMatrix):
+            return weight.rows, (self.linear(weight) if tied else None)
         if self._int8:
             matrix = Int8Matrix.of(weight)
             return matrix.rows, (self._products.int8(matrix) if tied else None)

@@ -8,14 +8,24 @@ import torch
 
 from engine.models.linear import Linear, linear
 from engine.models.quantized import Int8Matrix, check_int8
+from engine.models.stored import StoredMatrix
 
 
 class Products:
     """torch's ways; a road that knows faster ones overrides them."""
 
+    @property
+    def keep(self) -> bool:
+        """Whether matrices are worth having as they are stored, in fewer bits than the model's dtype has."""
+        return False
+
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """The product with weight [O, I], which is used up."""
+        """The product with weight [O, I], which is used up. Where `keep` says so, a float32 model's may be bfloat16."""
         return linear(weight, bias)
+
+    def stored(self, matrix: StoredMatrix, bias: torch.Tensor | None = None) -> Linear | None:
+        """The product with a matrix as it is stored, to the bit that with its floats; None where there is none."""
+        return None
 
     def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
         """The product with a matrix, to the bit what its own is before the bias. Raises ConfigError where torch has

@@ -16,6 +16,7 @@ import torch
 from engine.errors import ModelError
 from engine.models.hf_folder import open_folder
 from engine.models.spec import ModelSpec
+from engine.models.stored import Weights
 
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
@@ -35,6 +36,11 @@ class Checkpoint(Protocol):
 
     def read(self, name: str, out: torch.Tensor) -> None:
         """Fill `out` with a tensor, converted to its dtype; raises ModelError if missing or of another shape."""
+        ...
+
+    def stored(self, name: str, shape: tuple[int, int]) -> Weights | None:
+        """A matrix in the few bits in which it is kept; None where these are no fewer than float32's, or mean what is
+        not known. Raises ModelError as `read`."""
         ...
 
 

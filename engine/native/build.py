@@ -33,8 +33,9 @@ _SECONDS = 120  # that a compiler may take; it takes two or three
 
 LANES = 16
 MOST_DIM, MOST_QUERIES = 256, 48
-"""As in C: widths are multiples of the LANES of the widest processor; how wide heads are at most, and how many queries
-read a key together."""
+ELEMENTS, HALVES, INT8, NIBBLES, BYTES = range(5)
+"""As in C: widths are multiples of the LANES of the widest processor; how wide heads are at most, how many queries
+read a key together, and what a matrix is of."""
 
 
 class Layer(Structure):
@@ -77,6 +78,8 @@ class Matrix(Structure):
         ("bias", c_void_p),
         ("inputs", c_int64),
         ("outputs", c_int64),
+        ("kind", c_int64),
+        ("group", c_int64),
     )
 
 
@@ -135,7 +138,8 @@ class Kernels:
 
     wide: whether `product` is worth its while for matrices of elements. paired: whether it is by the processor's own
     products of bfloat16, of two inputs that lie together. panel: so many outputs lie together in all.
-    together: so many inputs in those of int8, to whose weights `added` is added; 0 where it knows none.
+    together: so many inputs in those of int8, to whose weights `added` is added; 0 where it knows none. narrow: whether
+    it knows matrices that lie in fewer bits than elements have.
     spent: what calls of `layers` took so far.
     """
 
@@ -157,6 +161,7 @@ class Kernels:
         self.panel = _constant(library, "panel_outputs")
         self.together = _constant(library, "inputs_together")
         self.added = _constant(library, "weights_added")
+        self.narrow = self.wide and bool(_constant(library, "knows_narrow"))
         self.spent = Spent()
 
 

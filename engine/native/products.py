@@ -1,5 +1,6 @@
 """Products in C: int8 and float32 where the processor has AVX2 or more; bfloat16 where it has none of its own, or has
-those of AVX-512. Where it has tiles of them, torch's are taken.
+those of AVX-512. Where it has tiles of them, torch's are taken. Where they are floats' products, matrices of a few bits
+stay as they are stored, and become floats in registers, or in a core's cache.
 
 A weight is read once for half a dozen rows or a dozen, out of panels in the order of reading, and a row's sums run in
 one order whatever runs beside it. What is rounded before and behind is part of the call.
@@ -17,7 +18,10 @@ import torch
 from engine.models.linear import Linear
 from engine.models.products import Products
 from engine.models.quantized import Int8Matrix
-from engine.native.build import LANES, Kernels, Matrix
+from engine.models.stored import StoredMatrix
+from engine.native.build import BYTES, ELEMENTS, HALVES, INT8, LANES, NIBBLES, Kernels, Matrix
+
+_NIBBLES = 32  # inputs that share a scale in every format of four bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +33,15 @@ class NativeProducts(Products):
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         """As Products.linear."""
-        knows = self.kernels.wide and (weight.dtype == torch.float32 or self.emulated or self.kernels.paired)
-        if not knows or weight.dtype != self.kernels.dtype or not self._fits(weight):
-            return super(NativeProducts, self).linear(weight, bias)
+        kernels = self.kernels
+        halves = kernels.narrow and weight.dtype == torch.bfloat16 != kernels.dtype
+        knows = kernels.wide and (kernels.dtype == torch.float32 or self.emulated or kernels.paired)
+        if not knows or not (halves or weight.dtype == kernels.dtype) or not self._fits(weight):
+            return super(NativeProducts, self).linear(weight.to(kernels.dtype), bias)
         outputs, inputs = weight.shape
-        together = 2 if self.kernels.paired else 1
-        panels = weight.view(-1, self.kernels.panel, inputs // together, together).transpose(1, 2).contiguous()
-        return NativeProduct.of(self.kernels, panels, None, bias, outputs, inputs)
+        together = 2 if kernels.paired else 1
+        panels = weight.view(-1, kernels.panel, inputs // together, together).transpose(1, 2).contiguous()
+        return NativeProduct.of(kernels, panels, None, bias, (outputs, inputs), HALVES if halves else ELEMENTS)
 
     def int8(self, matrix: Int8Matrix, bias: torch.Tensor | None = None) -> Linear:
         """As Products.int8."""
@@ -47,11 +53,39 @@ class NativeProducts(Products):
             values = values.view(torch.uint8).bitwise_xor(self.kernels.added)
         outputs, inputs = values.shape
         panels = values.view(-1, panel, inputs // together, together).transpose(1, 2).contiguous()  # [., I / F, P, F]
-        return NativeProduct.of(self.kernels, panels, matrix.scales, bias, outputs, inputs)
+        return NativeProduct.of(self.kernels, panels, matrix.scales, bias, (outputs, inputs), INT8)
+
+    @property
+    def keep(self) -> bool:
+        """As Products.keep."""
+        return self.kernels.narrow
+
+    def stored(self, matrix: StoredMatrix, bias: torch.Tensor | None = None) -> Linear | None:
+        """As Products.stored."""
+        if not self.kernels.narrow:
+            return None
+        kind, panel, group = (NIBBLES if matrix.bits == 4 else BYTES), self.kernels.panel, matrix.group
+        together = 32 // matrix.bits  # in a word
+        if not self._fits(matrix.values) or group % together or (kind == NIBBLES and group != _NIBBLES):
+            return None
+        outputs, inputs = matrix.shape
+        words = _words(matrix.values.view(-1, panel, inputs // group, group // together, together), matrix.bits)
+        shared = [each.view(-1, panel, inputs // group) for each in (matrix.scales, matrix.offsets)]
+        parts = [each.transpose(1, 2).contiguous().view(torch.int32) for each in shared]  # [., I / G, P]
+        panels = torch.cat([*parts, words.permute(0, 2, 3, 1).flatten(2)], 2)
+        return NativeProduct.of(self.kernels, panels, None, bias, (outputs, inputs), kind, group)
 
     def _fits(self, weight: torch.Tensor) -> bool:
         outputs, inputs = weight.shape
         return outputs % self.kernels.panel == 0 and inputs % LANES == 0
+
+
+def _words(values: torch.Tensor, bits: int) -> torch.Tensor:
+    """Values [..., N] of so many bits as words [...], the first value's lowest."""
+    words = torch.zeros(values.shape[:-1], dtype=torch.int32)
+    for at in range(values.shape[-1]):
+        words |= (values[..., at].int() & (1 << bits) - 1) << bits * at
+    return words
 
 
 def room(rows: int, inputs: int) -> torch.Tensor:
@@ -74,13 +108,14 @@ class NativeProduct:
         panels: torch.Tensor,
         scales: torch.Tensor | None,
         bias: torch.Tensor | None,
-        outputs: int,
-        inputs: int,
+        shape: tuple[int, int],
+        kind: int,
+        group: int = 0,
     ) -> NativeProduct:
-        """As struct matrix of products.h has them."""
+        """As struct matrix of products.h has them, a matrix of this shape [O, I]."""
         tensors = (panels, scales, bias)
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-        return cls(Matrix(*pointers, inputs, outputs), tensors, kernels)
+        return cls(Matrix(*pointers, shape[1], shape[0], kind, group), tensors, kernels)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply."""

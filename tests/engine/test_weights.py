@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
 
 from engine.errors import ModelError
 from engine.models.llama import Decoder
 from engine.models.spec import Llama3Scaling
 from engine.models.spec_hf import spec_from_hf
+from engine.models.stored import floats, ordered, stacked
 from engine.models.weights import open_checkpoint
+from tests.fakes.tiny_gguf import write_gguf
 from tests.fakes.tiny_models import Scorer, make, reference_logits, save
 
 TOKENS = list(range(1, 60, 3))
@@ -241,76 +242,6 @@ def test_the_generation_config_names_the_ends(tmp_path: Path) -> None:
 
 # ---- GGUF
 
-_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
-def _gguf_name(name: str) -> str:
-    stem, _, ending = name.rpartition(".")
-    if stem.startswith("model.layers."):
-        _, _, number, role = stem.split(".", 3)
-        return f"blk.{number}.{_NAMES[role]}.{ending}"
-    return f"{_NAMES[stem]}.{ending}"
-
-
-def _write_gguf(
-    path: Path,
-    model: PreTrainedModel,
-    arch: str,
-    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    **extra: Any,
-) -> None:
-    """Write a model as llama.cpp's converter does: its names, and for `llama` its order of query and key rows."""
-    config = model.config
-    writer = gguf.GGUFWriter(path, arch)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_key_length(model.model.layers[0].self_attn.head_dim)
-    writer.add_eos_token_id(2)
-    for key, value in extra.items():
-        if isinstance(value, np.ndarray):
-            writer.add_tensor(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        else:
-            writer.add_string(key, value)
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        values = tensor.numpy()
-        if arch in ("llama", "smollm3") and (".q_proj" in name or ".k_proj" in name):
-            heads = config.num_attention_heads if ".q_proj" in name else config.num_key_value_heads
-            halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
-            values = halves.swapaxes(1, 2).reshape(values.shape)
-        if values.ndim == 2 and kind != gguf.GGMLQuantizationType.F32 and values.shape[-1] % 32 == 0:
-            writer.add_tensor(_gguf_name(name), gguf.quantize(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(_gguf_name(name), values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
@@ -326,7 +257,7 @@ def _write_gguf(
 def test_gguf_equals_transformers(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     model = make(kind, **settings)
     path = tmp_path / "model.gguf"
-    _write_gguf(path, model, kind)
+    write_gguf(path, model, kind)
     scorer = Scorer(path)
     assert scorer.decoder.eos == {2}
     torch.testing.assert_close(scorer.prompt(TOKENS, TABLE), reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
@@ -336,7 +267,7 @@ def test_a_sliding_window_of_a_gguf_is_used(tmp_path: Path) -> None:
     # The converter calls a Mistral model llama.
     model = make("mistral", sliding_window=8)
     path = tmp_path / "model.gguf"
-    _write_gguf(path, model, "llama", **{"llama.attention.sliding_window": 8})
+    write_gguf(path, model, "llama", **{"llama.attention.sliding_window": 8})
     logits = Scorer(path).prompt(TOKENS, TABLE)
     torch.testing.assert_close(logits, reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
 
@@ -349,13 +280,44 @@ def test_quantized_tensors_are_read_whole(tmp_path: Path, kind: str, monkeypatch
     model = make(hidden_size=64, num_attention_heads=4)
     path = tmp_path / "model.gguf"
     quantization = gguf.GGMLQuantizationType[kind]
-    _write_gguf(path, model, "llama", quantization)
+    write_gguf(path, model, "llama", quantization)
     weight = model.state_dict()["model.layers.1.mlp.up_proj.weight"].numpy()
     expected = gguf.dequantize(gguf.quantize(weight, quantization), quantization)
     with open_checkpoint(path) as checkpoint:
         out = torch.empty(weight.shape)
         checkpoint.read("model.layers.1.mlp.up_proj.weight", out)
     assert np.array_equal(out.numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "Q5_0", "Q5_1", "BF16"])
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+def test_what_stays_as_it_is_stored_is_what_is_read(tmp_path: Path, kind: str, arch: str) -> None:
+    """To the bit, query and key rows in another order included; stacked and brought in order as read rows are."""
+    model = make(arch, hidden_size=64, num_attention_heads=4)
+    path = tmp_path / "model.gguf"
+    write_gguf(path, model, arch, gguf.GGMLQuantizationType[kind])
+    names = [f"model.layers.1.{name}.weight" for name in ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj")]
+    with open_checkpoint(path) as checkpoint:
+        shapes = [tuple(model.state_dict()[name].shape) for name in names]
+        read = [torch.empty(shape) for shape in shapes]
+        for name, out in zip(names, read, strict=True):
+            checkpoint.read(name, out)
+        stored = [checkpoint.stored(name, shape) for name, shape in zip(names, shapes, strict=True)]
+        with pytest.raises(ModelError, match="has shape"):
+            checkpoint.stored(names[0], (1, 64))
+        with pytest.raises(ModelError, match="no tensor"):
+            checkpoint.stored("lm_head.bias", (1, 64))
+    order = torch.randperm(sum(len(rows) for rows in read))
+    whole = stacked(stored)
+    assert whole is not None
+    assert torch.equal(floats(ordered(whole, order)), torch.cat(read)[order])
+
+
+def test_floats_are_not_stored_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write_gguf(path, make(hidden_size=64, num_attention_heads=4), "llama", gguf.GGMLQuantizationType.F16)
+    with open_checkpoint(path) as checkpoint:
+        assert checkpoint.stored("model.embed_tokens.weight", (97, 64)) is None
 
 
 def test_rope_freqs_of_a_gguf_are_used(tmp_path: Path) -> None:
@@ -373,7 +335,7 @@ def test_rope_freqs_of_a_gguf_are_used(tmp_path: Path) -> None:
     factors = plain / model.model.rotary_emb.inv_freq.numpy()
     assert factors.max() > 1.5
     path = tmp_path / "model.gguf"
-    _write_gguf(path, model, "llama", **{"rope_freqs.weight": factors.astype(np.float32)})
+    write_gguf(path, model, "llama", **{"rope_freqs.weight": factors.astype(np.float32)})
     logits = Scorer(path).prompt(TOKENS, TABLE)
     torch.testing.assert_close(logits, reference_logits(model, TOKENS), rtol=1e-4, atol=1e-4)
 
@@ -381,7 +343,7 @@ def test_rope_freqs_of_a_gguf_are_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", [0.0, 0.001, 0.02, 0.5, 0.999])
 def test_a_cut_short_gguf_is_refused(tmp_path: Path, part: float) -> None:
     path = tmp_path / "model.gguf"
-    _write_gguf(path, make(), "llama")
+    write_gguf(path, make(), "llama")
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * part)])
     with pytest.raises(ModelError, match=r"cut short|damaged|cannot be read"):
@@ -390,7 +352,7 @@ def test_a_cut_short_gguf_is_refused(tmp_path: Path, part: float) -> None:
 
 def test_a_gguf_whose_directory_lies_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
-    _write_gguf(path, make(), "llama")
+    write_gguf(path, make(), "llama")
     content = path.read_bytes()
     name = b"blk.2.ffn_down.weight"
     at = content.index(name) + len(name)
@@ -419,6 +381,6 @@ def test_a_gguf_whose_directory_lies_is_refused(tmp_path: Path) -> None:
 )
 def test_a_gguf_that_cannot_be_run_is_refused(tmp_path: Path, arch: str, extra: dict[str, Any], reason: str) -> None:
     path = tmp_path / "model.gguf"
-    _write_gguf(path, make(), arch, **extra)
+    write_gguf(path, make(), arch, **extra)
     with pytest.raises(ModelError, match=reason):
         _load(path)

@@ -2,16 +2,25 @@
  * together; ROWS rows of inputs by one panel is what the registers hold. So each weight is read once for so many rows,
  * and every sum runs along the inputs in their order, however many rows there are. */
 
-enum { PANEL = 2 * LANES, ROWS = REGISTERS == 32 ? 12 : 6 };
+enum { PANEL = 2 * LANES, ROWS = REGISTERS == 32 ? 12 : 6, MOST_ROWS = ROWS < 8 ? 8 : ROWS };
 const int panel_outputs = PANEL;
 
-/* Of what the elements are: panels [O / PANEL, I, PANEL], or [O / PANEL, I / 2, PANEL, 2] where elements_paired. Of
- * int8, which is what scales [O] say: panels [O / PANEL, I / TOGETHER, PANEL, TOGETHER]. bias [O]: or none. */
+/* What a matrix is of, in panels [O / PANEL, ...].
+ * ELEMENTS: [I, PANEL], or [I / 2, PANEL, 2] where elements_paired. HALVES: the same of bfloat16, exact as floats.
+ * INT8, and x is rounded to it: [I / TOGETHER, PANEL, TOGETHER], times scales [O].
+ * NIBBLES and BYTES, each times a scale plus an offset, which `group` inputs have in common: [I / group] of scales [PANEL]
+ * and offsets [PANEL], floats, and values of eight or four inputs in a word, the first one's lowest: [group / 8, PANEL] or
+ * [group / 4, PANEL].
+ * FLOATS: what one panel of the others becomes where that pays. */
+enum kind { ELEMENTS, HALVES, INT8, NIBBLES, BYTES, FLOATS };
+enum { NIBBLES_GROUP = 32 }; /* in every format of four bits */
+
+/* bias [O]: or none. */
 struct matrix {
     const void *panels;
     const float *scales;
     const element *bias;
-    int64_t inputs, outputs;
+    int64_t inputs, outputs, kind, group;
 };
 
 /* What is left is two tiles of four rather than one of six and one of two, which would wait for its own sums. */
@@ -43,7 +52,7 @@ INLINE void fetch(const void *at, int bytes) {
 /* Whether bfloat16 is multiplied by the processor itself, which adds up two products in one instruction. Where it has tiles
  * of them (AMX), torch's products, which take those, stay. */
 #if defined BFLOAT16 && defined __AVX512BF16__ && !defined __AMX_BF16__
-const int elements_paired = 1;
+const int elements_paired = 1, knows_narrow = 0;
 
 /* By its name, as that of add_products below. */
 INLINE vec add_pairs(vec sums, ints weights, ints numbers) {
@@ -93,20 +102,94 @@ static void product_elements(const element *x, const struct matrix *matrix, elem
     }
 }
 #else
-const int elements_paired = 0;
+const int elements_paired = 0, knows_narrow = 1;
 
-/* out [rows, O] of one panel [I, PANEL], of floats where it is `wide`, and floats x [rows, I]. */
-INLINE void multiply(const void *panel, const int wide, const float *x, const element *bias, element *out,
+/* Scales and offsets of a group, of both vectors of a panel. */
+struct shared {
+    vec scale[2], offset[2];
+};
+
+INLINE struct shared shared_by(const char *group) {
+    const float *scales = (const float *)group, *offsets = scales + PANEL;
+    return (struct shared){{load_floats(scales), load_floats(scales + LANES)},
+                           {load_floats(offsets), load_floats(offsets + LANES)}};
+}
+
+/* So many inputs' values are in a word. */
+INLINE int in_word(const enum kind kind) { return kind == NIBBLES ? 8 : 4; }
+
+INLINE int64_t bytes_of(const enum kind kind, int64_t inputs, int64_t group) {
+    return PANEL * (inputs / group * 2 * sizeof(float) + inputs / in_word(kind) * sizeof(int32_t));
+}
+
+/* The weights of one input, whose values are the j-th of these words, of one vector of a panel. */
+INLINE vec weights_of(ints words, const enum kind kind, const int j, vec scale, vec offset) {
+    ints values = kind == NIBBLES ? words >> 4 * j & 15 : words << (24 - 8 * j) >> 24;
+    return __builtin_convertvector(values, vec) * scale + offset;
+}
+
+/* For `use`, with the weights of each input i of a panel of values, from its vector `half` on. They are registers only
+ * where the compiler writes the loop over a word's inputs out. */
+#define EACH_INPUT(panel, kind, inputs, group, half, use)                                                 \
+    for (int64_t i = 0; i < (inputs);) {                                                                  \
+        const struct shared shared = shared_by(panel);                                                    \
+        const char *end = (panel) + bytes_of(kind, group, group);                                         \
+        fetch(panel, end - (panel));                                                                      \
+        for ((panel) += 2 * PANEL * sizeof(float); (panel) < end; (panel) += PANEL * sizeof(int32_t)) {   \
+            const ints some = load_ints((panel) + (half) * sizeof some), more = load_ints((panel) + sizeof more); \
+            _Pragma("GCC unroll 8") for (int j = 0; j < in_word(kind); j++, i++) {                        \
+                vec first = weights_of(some, kind, j, shared.scale[half], shared.offset[half]);           \
+                vec second = weights_of(more, kind, j, shared.scale[1], shared.offset[1]);                \
+                use                                                                                       \
+            }                                                                                             \
+        }                                                                                                 \
+    }
+
+/* A panel of values as one of floats [I, PANEL]. */
+INLINE void make_floats(const char *panel, const enum kind kind, int64_t inputs, const int64_t group, float *floats) {
+    EACH_INPUT(panel, kind, inputs, group, 0, {
+        store_floats(floats + i * PANEL, first);
+        store_floats(floats + i * PANEL + LANES, second);
+    })
+}
+
+/* out [rows, O] of one panel of values, or of one of its vectors, and floats x [rows, I]. */
+INLINE void multiply_values(const char *panel, const enum kind kind, const int64_t group, const int half,
+                            const int vectors, const float *x, const element *bias, element *out, int64_t inputs,
+                            int64_t outputs, const int rows) {
+    vec sums[MOST_ROWS][2];
+    EACH_ROW
+    for (int row = 0; row < rows; row++)
+        for (int at = 0; at < vectors; at++) sums[row][at] = bias ? load(bias + (half + at) * LANES) : all(0);
+    EACH_INPUT(panel, kind, inputs, group, half, {
+        EACH_ROW
+        for (int row = 0; row < rows; row++) {
+            sums[row][0] += first * x[row * inputs + i];
+            if (vectors == 2) sums[row][1] += second * x[row * inputs + i];
+        }
+    })
+    EACH_ROW
+    for (int row = 0; row < rows; row++)
+        for (int at = 0; at < vectors; at++) store(out + row * outputs + (half + at) * LANES, sums[row][at]);
+}
+
+INLINE int size_of(const enum kind kind) {
+    return kind == HALVES ? sizeof(uint16_t) : kind == FLOATS ? sizeof(float) : sizeof(element);
+}
+
+INLINE vec load_of(const enum kind kind, const void *at) {
+    return kind == HALVES ? load_halves(at) : kind == FLOATS ? load_floats(at) : load(at);
+}
+
+/* out [rows, O] of one panel [I, PANEL], of ELEMENTS, HALVES or FLOATS, and floats x [rows, I]. */
+INLINE void multiply(const char *panel, const enum kind kind, const float *x, const element *bias, element *out,
                      int64_t inputs, int64_t outputs, const int rows) {
     vec sums[ROWS][2];
     for (int row = 0; row < rows; row++)
         for (int half = 0; half < 2; half++) sums[row][half] = bias ? load(bias + half * LANES) : all(0);
-    for (int64_t i = 0; i < inputs; i++) {
-        const float *floats = (const float *)panel + i * PANEL;
-        const element *elements = (const element *)panel + i * PANEL;
-        fetch(wide ? (const void *)floats : elements, PANEL * (wide ? sizeof *floats : sizeof *elements));
-        vec first = wide ? load_floats(floats) : load(elements);
-        vec second = wide ? load_floats(floats + LANES) : load(elements + LANES);
+    for (int64_t i = 0; i < inputs; i++, panel += PANEL * size_of(kind)) {
+        fetch(panel, PANEL * size_of(kind));
+        vec first = load_of(kind, panel), second = load_of(kind, panel + LANES * size_of(kind));
         for (int row = 0; row < rows; row++) {
             sums[row][0] += first * x[row * inputs + i];
             sums[row][1] += second * x[row * inputs + i];
@@ -116,41 +199,68 @@ INLINE void multiply(const void *panel, const int wide, const float *x, const el
         for (int half = 0; half < 2; half++) store(out + row * outputs + half * LANES, sums[row][half]);
 }
 
-/* Of so many rows a panel is made floats once. */
-enum { MANY = 4 * ROWS };
+/* From so many rows on a panel is made floats once: of bfloat16, and of values, which are more work. */
+enum { MANY = 4 * ROWS, SOME = ROWS + 1 };
 
-/* x [T, I] by a matrix of floats or elements: out [T, O]. room: for x as floats [T, I], where they are none. */
+/* x [T, I] by a matrix of anything but INT8: out [T, O]. room: for x as floats [T, I], where they are none. */
 static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
-    const int64_t inputs = matrix->inputs, outputs = matrix->outputs;
-    const element *panels = matrix->panels, *bias = matrix->bias;
+    const int64_t inputs = matrix->inputs, outputs = matrix->outputs, group = matrix->group;
+    const enum kind kind = matrix->kind;
+    const element *bias = matrix->bias;
+    const int of_values = kind == NIBBLES || kind == BYTES;
+    const int64_t bytes = of_values ? bytes_of(kind, inputs, group) : inputs * PANEL * size_of(kind);
+    const int apart = of_values && UNEVEN(rows); /* a panel's vectors, and so no weight twice */
+    const int narrow = of_values ? apart || rows < SOME : size_of(kind) == sizeof(float) || rows < MANY;
 #pragma omp parallel
     {
 #ifdef BFLOAT16
         float *floats = room;
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < rows * inputs; i += LANES) store_floats(floats + i, load(x + i));
-        float *copy = rows >= MANY ? aligned_alloc(LINE, inputs * PANEL * sizeof *copy) : 0;
 #else
         (void)room;
         const float *floats = x;
-        float *copy = 0;
 #endif
+        float *copy = narrow ? 0 : aligned_alloc(LINE, inputs * PANEL * sizeof *copy);
 #pragma omp for schedule(static)
         for (int64_t at = 0; at < outputs; at += PANEL) {
-            const element *panel = panels + at * inputs;
-#define TILE(panel, wide, count)                                                                                    \
-    multiply(panel, wide, floats + row * inputs, bias ? bias + at : 0, out + row * outputs + at, inputs, outputs, count)
+            const char *panel = (const char *)matrix->panels + at / PANEL * bytes;
+#define BESIDE(count) \
+    floats + row * inputs, bias ? bias + at : 0, out + row * outputs + at, inputs, outputs, count
+#define OF_FLOATS(count) multiply((const char *)copy, FLOATS, BESIDE(count))
+#define OF_ELEMENTS(count) multiply(panel, ELEMENTS, BESIDE(count))
+#define OF_HALVES(count) multiply(panel, HALVES, BESIDE(count))
+#define OF_NIBBLES(count) multiply_values(panel, NIBBLES, NIBBLES_GROUP, 0, 2, BESIDE(count))
+#define OF_BYTES(count) multiply_values(panel, BYTES, group, 0, 2, BESIDE(count))
             if (copy) {
-                for (int64_t i = 0; i < inputs * PANEL; i += LANES) store_floats(copy + i, load(panel + i));
-#define WIDE(count) TILE(copy, 1, count)
-                BY_ROWS(WIDE, rows);
+                if (kind == NIBBLES)
+                    make_floats(panel, NIBBLES, inputs, NIBBLES_GROUP, copy);
+                else if (kind == BYTES)
+                    make_floats(panel, BYTES, inputs, group, copy);
+                else
+                    for (int64_t i = 0; i < inputs * PANEL; i += LANES)
+                        store_floats(copy + i, load_halves((const uint16_t *)panel + i));
+                BY_ROWS(OF_FLOATS, rows);
+            } else if (apart) {
+                const int64_t row = 0;
+                if (kind == NIBBLES) {
+                    multiply_values(panel, NIBBLES, NIBBLES_GROUP, 0, 1, BESIDE(8));
+                    multiply_values(panel, NIBBLES, NIBBLES_GROUP, 1, 1, BESIDE(8));
+                } else {
+                    multiply_values(panel, BYTES, group, 0, 1, BESIDE(8));
+                    multiply_values(panel, BYTES, group, 1, 1, BESIDE(8));
+                }
+            } else if (kind == NIBBLES) {
+                BY_ROWS(OF_NIBBLES, rows);
+            } else if (kind == BYTES) {
+                BY_ROWS(OF_BYTES, rows);
+            } else if (kind == HALVES && sizeof(element) != sizeof(uint16_t)) {
+                BY_ROWS(OF_HALVES, rows);
             } else {
-#define NARROW(count) TILE(panel, 0, count)
-                BY_ROWS(NARROW, rows);
+                BY_ROWS(OF_ELEMENTS, rows);
             }
         }
         free(copy);
-#undef TILE
     }
 }
 #endif
@@ -281,7 +391,7 @@ const int knows_wide = 0;
 /* x [T, I] by a matrix, and its bias: out [T, O]. room: T * (4 I + 8) bytes. */
 void product(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
 #ifdef __AVX2__
-    if (matrix->scales) {
+    if (matrix->kind == INT8) {
         product_int8(x, matrix, out, room, rows);
         return;
     }

@@ -15,17 +15,22 @@ enum { LANES = 4, REGISTERS = 16 };
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float floats_at __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-#ifdef BFLOAT16
-typedef uint16_t element;
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 typedef uint16_t halves_at __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
-static inline vec load(const element *at) {
+/* bfloat16 is the upper half of a float. */
+static inline vec load_halves(const uint16_t *at) {
     return (vec)(__builtin_convertvector((halves)*(const halves_at *)at, words) << 16);
 }
+
+#ifdef BFLOAT16
+typedef uint16_t element;
+
+static inline vec load(const element *at) { return load_halves(at); }
 
 /* Rounded to the nearest, to the even one of two; what is no number stays none. */
 static inline void store(element *at, vec x) {
@@ -42,6 +47,7 @@ static inline void store(element *at, vec x) { *(floats_at *)at = x; }
 
 static inline vec load_floats(const float *at) { return *(const floats_at *)at; }
 static inline void store_floats(float *at, vec x) { *(floats_at *)at = x; }
+static inline ints load_ints(const void *at) { return *(const ints_at *)at; }
 static inline vec all(float x) { return x - (vec){0}; }
 
 static inline vec larger(vec a, vec b) {

@@ -70,6 +70,9 @@ class _Weights:
     def read(self, name: str, out: torch.Tensor) -> None:
         assert out.device == (THERE if name != "rope_freqs.weight" else torch.device("cpu"))
 
+    def stored(self, name: str, shape: tuple[int, int]) -> None:
+        raise AssertionError("a GPU's are floats")
+
 
 @dataclass
 class _Recorded:

@@ -12,7 +12,8 @@ import torch
 from engine.kernels import philox
 from engine.models.quantized import Int8Matrix
 from engine.models.rope import rotate_, rotations
-from engine.native.build import Kernels, kernels
+from engine.models.stored import StoredMatrix
+from engine.native.build import HALVES, Kernels, kernels
 from engine.native.noise import exponentials
 from engine.native.products import NativeProduct, NativeProducts
 from tests.real.processes import ROOT
@@ -143,6 +144,62 @@ def test_products(native: Kernels, rows: int, out: int, width: int, biased: bool
     torch.testing.assert_close(y.double(), exact, rtol=bound, atol=bound)
     alone = torch.cat([product(x[row : row + 1]) for row in range(rows)])
     assert torch.equal(y, alone), "a row's numbers do not depend on how many run beside it"
+
+
+def stored(bits: int, group: int, out: int, width: int) -> StoredMatrix:
+    """A matrix with every value that there is."""
+    low, high = (0, 16) if bits == 4 else (-128, 128)
+    values = torch.arange(out * width).mul_(7).remainder_(high - low).add_(low).to(torch.int8)
+    scales = numbers(2, out, width // group).half().float() / 64
+    return StoredMatrix(values.view(out, width), scales[0], scales[1], bits)
+
+
+@pytest.mark.parametrize("rows", EVERY_TILE)
+@pytest.mark.parametrize(("out", "width"), [(32, 32), (960, 576), (576, 1536)])
+@pytest.mark.parametrize(("bits", "group"), [(4, 32), (8, 32), (8, 16)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_of_stored_matrices(
+    native: Kernels, rows: int, out: int, width: int, bits: int, group: int, biased: bool
+) -> None:
+    """In float32 to the bit what the same floats' products are."""
+    matrix, products = stored(bits, group, out, width), NativeProducts(native, emulated=True)
+    x, bias = numbers(rows, width, dtype=native.dtype), numbers(out, dtype=native.dtype) if biased else None
+    product = products.stored(matrix, bias)
+    assert (product is not None) == native.narrow == products.keep
+    if product is None:
+        return
+    y = product(x)
+    if native.dtype == torch.float32:
+        plain = products.linear(matrix.floats(), bias)
+        assert isinstance(plain, NativeProduct)
+        assert torch.equal(y, plain(x))
+    else:
+        exact = x.double() @ matrix.floats().double().T + (0 if bias is None else bias.double())
+        torch.testing.assert_close(y.double(), exact, rtol=2**-8, atol=2**-8)
+    alone = torch.cat([product(x[row : row + 1]) for row in range(rows)])
+    assert torch.equal(y, alone), "a row's numbers do not depend on how many run beside it"
+
+
+@pytest.mark.parametrize("rows", [*EVERY_TILE, 24, 48])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products_of_bfloat16_in_a_model_of_float32(rows: int, biased: bool) -> None:
+    """To the bit what the same floats' products are."""
+    native = kernels(torch.float32)
+    products, weight = NativeProducts(native, emulated=True), numbers(96, 576, dtype=torch.bfloat16)
+    x, bias = numbers(rows, 576), numbers(96) if biased else None
+    product = products.linear(weight, bias)
+    if native.narrow:
+        assert isinstance(product, NativeProduct)
+        assert product.matrix.kind == HALVES
+    assert torch.equal(product(x), products.linear(weight.float(), bias)(x))
+
+
+def test_stored_matrices_that_are_made_floats() -> None:
+    """Of odd widths, and of groups that no file has."""
+    products = NativeProducts(kernels(torch.float32), emulated=True)
+    assert products.stored(stored(8, 32, 33, 32)) is None
+    assert products.stored(stored(4, 16, 32, 32)) is None
+    assert products.stored(stored(8, 2, 32, 32)) is None
 
 
 def test_which_products_are_torchs() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 
 from engine.attention.road import TorchRoad
 from engine.config import EngineConfig
@@ -16,11 +17,14 @@ from engine.device.road import Machine
 from engine.errors import ConfigError
 from engine.messages import Add, Embed, Sampling
 from engine.models import quantized
-from engine.native.build import kernels
+from engine.native.build import BYTES, HALVES, NIBBLES, kernels
+from engine.native.products import NativeProducts
 from engine.native.road import NativeRoad
 from engine.native.stack import Stack
 from engine.runner import Runner
-from tests.engine.device.running import adapter, config, group, run, same, write
+from tests.engine.device.running import SIZES, adapter, config, group, run, same, write
+from tests.fakes.tiny_gguf import write_gguf
+from tests.fakes.tiny_models import make
 
 TRAFFIC: list[Add | Embed] = [
     replace(group(1, 30, 4, 4, 100), logprobs=3),
@@ -115,6 +119,30 @@ def test_int8_where_torchs_products_are_not_exact(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(kernels(torch.float32), "together", 0)
         with pytest.raises(ConfigError, match="quantization is int8, which needs a CPU"):
             Runner.load(settings)
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "BF16"])
+def test_a_file_of_few_bits_stays_so(tmp_path: Path, kind: str) -> None:
+    """And gives what its floats give, to the bit, on the same road."""
+    model = make("llama", **(SIZES | WHOLE | {"intermediate_size": 128, "tie_word_embeddings": True}))
+    write_gguf(path := tmp_path / "model.gguf", model, "llama", GGMLQuantizationType[kind])
+    settings = config(path)
+    mine = loaded(settings)
+    kinds = {"Q4_1": NIBBLES, "Q8_0": BYTES, "BF16": HALVES}
+    if kernels(torch.float32).narrow:
+        assert mine._road._stack is not None
+        assert {block.gate_up.kind for block in mine._road._stack.blocks} == {kinds[kind]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NativeProducts, "keep", False)
+        plain = loaded(settings)
+    assert run(mine, settings, TRAFFIC) == run(plain, settings, TRAFFIC)
+    compare(settings, TRAFFIC)
+
+
+def test_a_folder_of_bfloat16_in_a_model_of_float32(tmp_path: Path) -> None:
+    model = make("llama", **(SIZES | WHOLE)).bfloat16()
+    model.save_pretrained(tmp_path)
+    compare(config(tmp_path), TRAFFIC)
 
 
 def test_adapters(tmp_path: Path) -> None:

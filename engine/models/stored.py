@@ -1,0 +1,79 @@
+"""Matrices in the few bits in which their file keeps them: a weight is its value times a scale plus an offset.
+
+Scale and offset are shared by some neighbours of a row. The numbers are those that dequantizing makes, to the bit: the
+product of value and scale is exact in float32 (formats of 4, 5 and 8 bits with scales of 17 at most), or is not
+followed by an offset, so that it does not matter whether it is rounded before the offset is added.
+
+Shapes: O outputs, I inputs, G inputs that share a scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix [O, I].
+
+    values [O, I]: int8. scales, offsets [O, I / G]: float32. bits: 4 where all values lie between 0 and 15, else 8.
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor
+    offsets: torch.Tensor
+    bits: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(O, I)"""
+        outputs, inputs = self.values.shape
+        return outputs, inputs
+
+    @property
+    def group(self) -> int:
+        """G"""
+        return self.values.shape[1] // self.scales.shape[1]
+
+    def ordered(self, order: torch.Tensor) -> StoredMatrix:
+        """The rows [N] in this order, be it some of them, or some more than once."""
+        return StoredMatrix(self.values[order], self.scales[order], self.offsets[order], self.bits)
+
+    def floats(self) -> torch.Tensor:
+        """The weights [O, I] float32."""
+        outputs, inputs = self.shape
+        grouped = self.values.float().view(outputs, -1, self.group)
+        return grouped.mul_(self.scales.unsqueeze(2)).add_(self.offsets.unsqueeze(2)).view(outputs, inputs)
+
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Some rows, numbers [N] -> [N, I] float32."""
+        return self.ordered(numbers).floats()
+
+
+Weights = torch.Tensor | StoredMatrix
+"""A matrix [O, I]."""
+
+
+def floats(weight: Weights) -> torch.Tensor:
+    """The weights as float32."""
+    return weight.floats() if isinstance(weight, StoredMatrix) else weight.float()
+
+
+def ordered(weight: Weights, order: torch.Tensor) -> Weights:
+    """The rows [N] in this order, be it some of them, or some more than once."""
+    return weight.ordered(order) if isinstance(weight, StoredMatrix) else weight[order]
+
+
+def stacked(parts: Sequence[Weights | None]) -> Weights | None:
+    """Matrices one above the other; None where one is missing, and where they are not kept alike."""
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    if len(tensors) == len(parts):
+        return torch.cat(tensors) if len({tensor.dtype for tensor in tensors}) == 1 else None
+    kept = [part for part in parts if isinstance(part, StoredMatrix)]
+    if len(kept) < len(parts) or len({(part.bits, part.group) for part in kept}) > 1:
+        return None
+    values, scales, offsets = zip(*((part.values, part.scales, part.offsets) for part in kept), strict=True)
+    return StoredMatrix(torch.cat(values), torch.cat(scales), torch.cat(offsets), kept[0].bits)
