@@ -16,6 +16,14 @@ _GATE_BYTES = 4 << 20
 """Of one layer, on a GPU: a microsecond's reading, which the partial results of one more item a row cost there."""
 
 
+def cpu_pool(longest: int) -> int:
+    """Bytes of KV on a CPU at most, where the longest sequence takes so many: two such, from half a GiB to one.
+
+    What the prefix cache has filled stays resident, so a larger pool is memory that an idle engine keeps.
+    """
+    return min(max(2 * longest, _GIB // 2), _GIB)
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What one engine runs and how much of the machine it takes.
@@ -118,13 +126,13 @@ class EngineConfig:
         """Sequences that run or wait at once at most: no request can have more, of all its prompts together."""
         return self.max_sequences + self.max_queue
 
-    def kv_blocks(self, bytes_per_token: int, memory: int, fraction: float = 0.25, cap: int | None = _GIB) -> int:
+    def kv_blocks(self, bytes_per_token: int, memory: int, fraction: float = 0.25, cap: int | None = None) -> int:
         """How many blocks the pool gets: `num_blocks`, or what the memory allows.
 
         bytes_per_token: keys and values of all layers. memory: bytes the share is taken of (a CPU's RAM,
         a GPU's free memory after loading). fraction, cap: the device's defaults, used where the settings
-        name none; the defaults here are the CPU's: a quarter of the RAM, at most 1 GiB. Raises ConfigError
-        when not even one block fits.
+        name none; a CPU's are a quarter of the RAM, and at most `cpu_pool`. Raises ConfigError when not even
+        one block fits.
         """
         if self.num_blocks is not None:
             return self.num_blocks

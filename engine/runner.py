@@ -18,7 +18,7 @@ from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.attention.road import TorchRoad
 from engine.batch import SPAN, Batch, StepOutput
-from engine.config import EngineConfig
+from engine.config import EngineConfig, cpu_pool
 from engine.device.memory import ram
 from engine.device.road import Machine, cpu_road, road
 from engine.errors import ConfigError
@@ -106,7 +106,7 @@ class Runner:
             Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8, products=products
         )
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
-        blocks = config.kv_blocks(token_bytes, ram())
+        blocks = config.kv_blocks(token_bytes, ram(), cap=cpu_pool(model.context * token_bytes))
         cache = KvCache(model.attention, blocks, config.block_size, dtype)
         ready = Ready(
             vocab_size=model.vocab,

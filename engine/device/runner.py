@@ -17,7 +17,7 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.batch import Batch, Draw, StepOutput
-from engine.config import EngineConfig
+from engine.config import EngineConfig, cpu_pool
 from engine.device.attention import ITEM, DeviceAttention, Turns
 from engine.device.buckets import buckets, capacity
 from engine.device.frame import Arrays, Frame, Views
@@ -159,9 +159,10 @@ class DeviceRunner:
             return blocks * settings.block_size * token_bytes
 
         if device.type == "cpu":
-            return cls(config, model, cache(config.kv_blocks(token_bytes, ram())), overlaps=False)
+            blocks = config.kv_blocks(token_bytes, ram(), cap=cpu_pool(model.context * token_bytes))
+            return cls(config, model, cache(blocks), overlaps=False)
         config, memory = find_room(config, largest_step)
-        blocks = config.kv_blocks(token_bytes, memory, KV_FRACTION, None)
+        blocks = config.kv_blocks(token_bytes, memory, KV_FRACTION)
         record = cuda_recorder() if config.cuda_graphs and model.steady else None
         runner = cls(config, model, cache(blocks), overlaps=True, record=record)
         runner.warm_up(config)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, cpu_pool
 from engine.core import Core
 from engine.errors import ConfigError, CoreFailed
 from engine.messages import Abort, Add, Choice, Sampling
@@ -170,11 +170,12 @@ def test_the_pool_is_sized_by_memory_unless_it_is_given() -> None:
     gib, token = 1 << 30, 23040
     assert EngineConfig("m", num_blocks=7).kv_blocks(token, gib) == 7
     assert EngineConfig("m").kv_blocks(token, 2 * gib) == gib // 2 // (16 * token)
-    assert EngineConfig("m").kv_blocks(token, 64 * gib) == gib // (16 * token)
-    assert EngineConfig("m", kv_fraction=0.5).kv_blocks(token, 64 * gib) == 32 * gib // (16 * token)
-    assert EngineConfig("m").kv_blocks(token, 80 * gib, 0.9, None) == int(72 * gib) // (16 * token)
+    assert EngineConfig("m").kv_blocks(token, 64 * gib, cap=gib) == gib // (16 * token)
+    assert EngineConfig("m", kv_fraction=0.5).kv_blocks(token, 64 * gib, cap=gib) == 32 * gib // (16 * token)
+    assert EngineConfig("m").kv_blocks(token, 80 * gib, 0.9) == int(72 * gib) // (16 * token)
     with pytest.raises(ConfigError, match="hold no block"):
         EngineConfig("m").kv_blocks(token, 1000)
+    assert [cpu_pool(longest) for longest in (0, gib // 4, 377 << 20, gib)] == [gib // 2, gib // 2, 754 << 20, gib]
 
 
 def test_the_scheduling_half_imports_no_torch() -> None:
