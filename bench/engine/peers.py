@@ -127,6 +127,7 @@ PEERS: Mapping[str, Peer] = {
     "nproxy's engine alone": Peer(alone, ours=True),
     f"llama.cpp {SIXTEEN}": Peer(partial(llama, kind=SIXTEEN)),
     "llama.cpp Q8_0": Peer(partial(llama, kind="Q8_0")),
+    "llama.cpp Q4_1": Peer(partial(llama, kind="Q4_1")),
     "OpenVINO GenAI": Peer(partial(inside, name="openvino", packages="openvino-genai", kind="F16")),
     "vLLM": Peer(vllm_cpu),
     "transformers generate": Peer(partial(inside, name="transformers", packages=None, kind=None)),

@@ -14,7 +14,7 @@ from nproxy import models
 from tests.real.processes import ROOT
 
 BUILT = ROOT / "build" / "bench"
-Kind = Literal["BF16", "F16", "Q8_0"]
+Kind = Literal["BF16", "F16", "Q8_0", "Q4_1"]
 _FILE_TYPES = {"BF16": "MOSTLY_BF16", "F16": "MOSTLY_F16", "Q8_0": "MOSTLY_Q8_0"}
 
 
@@ -24,8 +24,10 @@ def packed() -> Path:
 
 
 def as_gguf(kind: Kind) -> Path:
-    """The same as a GGUF whose matrices are of this kind; vectors are float32, as in all such files."""
+    """The same as a GGUF whose matrices are of this kind; vectors are float32, as in all such files. Q4_1 is its own."""
     source = packed()
+    if kind == "Q4_1":
+        return source
     file = BUILT / f"{source.name.partition('.')[0]}-{kind}.gguf"
     BUILT.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{file}.lock"):

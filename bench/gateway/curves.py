@@ -5,8 +5,9 @@
 One gateway on a core of its own, the load on another, as in `python -m bench.gateway`. Streams: so many of n=1, which
 together are paced at about 8,000 chunks a second, a stream at 500 at most, at one at least. n: 128 streams in all, as
 requests of so many choices, 6,400 chunks a second; then one request of so many choices after the other, on an idle
-gateway. Prints tables and, unless some were left out, writes them to bench/results/gateway-curves.json and
-docs/performance.md.
+gateway. Many streams are watched for as long as two of them take one after the other, or what it costs to ask for all
+at once would be all that is seen. Prints tables and, unless some were left out, writes them to
+bench/results/gateway-curves.json and docs/performance.md.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ def streams(count: int) -> Case:
     return Case("streams", count, chunks=CHUNKS, pace=min(MOST_PACE, max(1, TOGETHER // count)))
 
 
+def watched(case: Case, seconds: float) -> float:
+    """For how long new requests are made: so many seconds, or as many as two streams take."""
+    return max(seconds, 2 * case.chunks / case.pace)
+
+
 def side_by_side(n: int) -> Case:
     """As many streams whatever n is."""
     return Case("n", SIDE_BY_SIDE // n, n=n, chunks=CHUNKS, pace=EACH)
@@ -96,7 +102,10 @@ def run(counts: Sequence[int], widths: Sequence[int], seconds: float) -> dict[st
             running = stack.enter_context(peer.started(port, folder))
         together = [measure(n, side_by_side(n), running, [load], seconds) for n in widths]
         one = [measure(n, alone(n), running, [load], seconds) for n in widths]
-        open_at_once = [measure(count, streams(count), running, [load], seconds) for count in counts]
+        open_at_once = [
+            measure(count, case, running, [load], watched(case, seconds))
+            for count, case in zip(counts, map(streams, counts), strict=True)
+        ]
     curves = {"streams": open_at_once, "n": together, "alone": one}
     return {"conditions": told, **{name: [asdict(point) for point in points] for name, points in curves.items()}}
 
