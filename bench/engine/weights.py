@@ -24,7 +24,7 @@ def packed() -> Path:
 
 
 def as_gguf(kind: Kind) -> Path:
-    """The same as a GGUF whose matrices are of this kind; vectors are float32, as in all such files. Q4_1 is its own."""
+    """The same as a GGUF whose matrices are of this kind, and whose vectors are floats; for Q4_1 the file itself."""
     source = packed()
     if kind == "Q4_1":
         return source

@@ -42,6 +42,12 @@ class StoredMatrix:
         """The rows [N] in this order, be it some of them, or some more than once."""
         return StoredMatrix(self.values[order], self.scales[order], self.offsets[order], self.bits)
 
+    def spread(self, group: int) -> StoredMatrix:
+        """The same weights, so many inputs to a scale: a divisor of G."""
+        times = self.group // group
+        scales, offsets = (shared.repeat_interleave(times, 1) for shared in (self.scales, self.offsets))
+        return StoredMatrix(self.values, scales, offsets, self.bits)
+
     def floats(self) -> torch.Tensor:
         """The weights [O, I] float32."""
         outputs, inputs = self.shape
@@ -68,12 +74,14 @@ def ordered(weight: Weights, order: torch.Tensor) -> Weights:
 
 
 def stacked(parts: Sequence[Weights | None]) -> Weights | None:
-    """Matrices one above the other; None where one is missing, and where they are not kept alike."""
+    """Matrices one above the other; None where one is missing, and where tensors are of another type than the rest."""
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     if len(tensors) == len(parts):
         return torch.cat(tensors) if len({tensor.dtype for tensor in tensors}) == 1 else None
     kept = [part for part in parts if isinstance(part, StoredMatrix)]
-    if len(kept) < len(parts) or len({(part.bits, part.group) for part in kept}) > 1:
+    if len(kept) < len(parts):
         return None
-    values, scales, offsets = zip(*((part.values, part.scales, part.offsets) for part in kept), strict=True)
-    return StoredMatrix(torch.cat(values), torch.cat(scales), torch.cat(offsets), kept[0].bits)
+    bits, group = max(part.bits for part in kept), min(part.group for part in kept)
+    alike = [part.spread(group) for part in kept]
+    values, scales, offsets = zip(*((part.values, part.scales, part.offsets) for part in alike), strict=True)
+    return StoredMatrix(torch.cat(values), torch.cat(scales), torch.cat(offsets), bits)

@@ -9,7 +9,7 @@ import torch
 from gguf import GGMLQuantizationType
 
 from engine.models.gguf_blocks import stored_matrix
-from engine.models.stored import StoredMatrix, stacked
+from engine.models.stored import StoredMatrix, floats, stacked
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 
@@ -34,16 +34,26 @@ def test_blocks_are_read_as_the_gguf_package_reads_them(kind: str) -> None:
 
 
 def matrix(bits: int, group: int, rows: int = 3) -> StoredMatrix:
-    scales = torch.ones(rows, 64 // group)
-    return StoredMatrix(torch.ones(rows, 64, dtype=torch.int8), scales, scales, bits)
+    chance = torch.Generator().manual_seed(bits * group * rows)
+    scales, offsets = torch.randn(2, rows, 64 // group, generator=chance)
+    values = torch.randint(16, (rows, 64), generator=chance).to(torch.int8)
+    return StoredMatrix(values, scales, offsets, bits)
 
 
-def test_only_what_is_kept_alike_is_stacked() -> None:
-    plain = torch.ones(3, 64, dtype=torch.bfloat16)
-    whole = stacked([matrix(8, 32), matrix(8, 32, rows=5)])
+@pytest.mark.parametrize("kept", [[(8, 32), (8, 32)], [(4, 32), (4, 32)], [(4, 32), (8, 16), (8, 32)]], ids=str)
+def test_what_is_stacked_keeps_its_numbers(kept: list[tuple[int, int]]) -> None:
+    """Also where one part has more bits, another more scales: files give some matrices of a layer more."""
+    parts = [matrix(bits, group, rows) for rows, (bits, group) in enumerate(kept, 3)]
+    whole = stacked(parts)
     assert isinstance(whole, StoredMatrix)
-    assert whole.shape == (8, 64)
-    for other in (matrix(4, 32), matrix(8, 16), plain, None):
-        assert stacked([matrix(8, 32), other]) is None
-    assert torch.equal(stacked([plain, plain]), torch.ones(6, 64, dtype=torch.bfloat16))  # type: ignore[arg-type]
-    assert stacked([plain, plain.half()]) is None
+    assert (whole.bits, whole.group) == (max(bits for bits, _ in kept), min(group for _, group in kept))
+    assert torch.equal(whole.floats(), torch.cat([part.floats() for part in parts]))
+
+
+def test_what_cannot_be_stacked() -> None:
+    plain = torch.ones(3, 64, dtype=torch.bfloat16)
+    whole = stacked([plain, plain])
+    assert whole is not None
+    assert torch.equal(floats(whole), torch.ones(6, 64))
+    for parts in ([plain, plain.half()], [matrix(8, 32), plain], [matrix(8, 32), None], [plain, None]):
+        assert stacked(parts) is None
