@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
-from typing import Self
+from typing import NamedTuple, Self
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(NamedTuple):
     """The next time limit of a call, in the loop's time, and the `timeouts` key that it comes from."""
 
     at: float
@@ -17,8 +15,8 @@ class Deadline:
     @classmethod
     def soonest(cls, *limits: tuple[str, float, float | None]) -> Self:
         """The first to pass of some (key, start, seconds or None)."""
-        return min(
-            (cls(start + seconds, which) for which, start, seconds in limits if seconds is not None),
-            key=lambda deadline: deadline.at,
-            default=cls(inf, "total"),
-        )
+        at, first = inf, "total"
+        for which, start, seconds in limits:
+            if seconds is not None and start + seconds < at:
+                at, first = start + seconds, which
+        return cls(at, first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -29,12 +30,13 @@ class Connection(asyncio.Protocol):
     closed. served: it has carried a call before. since: when that ended, in the loop's time.
     """
 
-    __slots__ = ("_done", "_lost", "_reply", "_slices", "_transport", "_writable", "served", "since")
+    __slots__ = ("_done", "_lost", "_poll", "_reply", "_slices", "_transport", "_writable", "served", "since")
 
     def __init__(self, done: Callable[[Connection], None], lost: Callable[[Connection], None]) -> None:
         self._done = done
         self._lost = lost
         self._transport: asyncio.Transport | None = None
+        self._poll: select.poll | None = None
         self._reply: Reply | None = None
         self._slices: Iterator[bytes | memoryview] = _NOTHING
         self._writable: asyncio.Future[None] | None = None
@@ -50,6 +52,16 @@ class Connection(asyncio.Protocol):
     def transport(self) -> asyncio.Transport | None:
         """Its socket while it is open."""
         return self._transport
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing has come that the loop has not seen yet: the end, or what would pass for the next answer."""
+        if self._transport is None:
+            return False
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._transport.get_extra_info("socket"), select.POLLIN)
+        return not self._poll.poll(0)
 
     def send(self, method: str, head: bytes, body: Sequence[bytes] | Upload) -> Reply:
         """Send a request; the answer is to be closed however the call ends."""

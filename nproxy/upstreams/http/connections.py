@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import select
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
@@ -85,7 +84,7 @@ class Connections:
         oldest = asyncio.get_running_loop().time() - KEEPALIVE_SECONDS
         while idle:
             connection = idle.pop()
-            if connection.usable and connection.since > oldest and _quiet(connection):
+            if connection.usable and connection.since > oldest and connection.quiet:
                 return connection
             connection.abort()
         return None
@@ -119,16 +118,6 @@ class Connections:
 def _key(replica: Replica) -> object:
     """A replica whose name changes, with what its certificate must say, is another place."""
     return replica.socket, replica.base, replica.authority
-
-
-def _quiet(connection: Connection) -> bool:
-    """Whether nothing has come that the loop has not seen yet: the end, or what would be taken for the next answer."""
-    transport = connection.transport
-    if transport is None:
-        return False
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket"), select.POLLIN)
-    return not poll.poll(0)
 
 
 def _place(replica: Replica, url: URL) -> Place:
