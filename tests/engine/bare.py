@@ -21,7 +21,7 @@ from types import ModuleType
 ROOTS = ("torch", "triton", "transformers", "numpy")
 SERVER = ("__main__", "channel", "library", "options", "server", "text")  # of the engine, what serves: needs more
 COMMANDS = {"typer"}  # what only their command lines need, and all that it brings in turn
-FORMATS = ("engine.models.gguf_file",)  # imported with the first file of its kind
+FORMATS = ("engine.models.gguf_file", "engine.models.gguf_blocks")  # imported with the first file of its kind
 
 
 class _Hidden(PathFinder):
