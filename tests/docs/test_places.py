@@ -15,7 +15,6 @@ ELSEWHERE = {
     "docs/gguf.md": "in the repository of ggml",
     "docs/gen-ai/gen-ai-metrics.md": "in that of OpenTelemetry's conventions",
     "docs/swagger-ui/swagger-ui-bundle.js": "as a gateway serves it",
-    "bench/results/gateway-curves.json": "written by a whole run of the benchmark that names it",
     "nproxy/newcomer.py": "made by a test",
     "engine/newcomer.py": "made by a test",
 }
