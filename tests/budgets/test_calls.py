@@ -17,7 +17,7 @@ import pytest
 from tests.budgets.counting import Calls, calls_of
 from tests.budgets.player import Player
 
-REQUEST = 1060
+REQUEST = 1050
 """One request of n=1, without streaming, with its line in the log."""
 RELAYED = 78
 """One chunk of a stream of n=1, which comes alone."""
