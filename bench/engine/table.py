@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bench.engine.cells import Cell
+from bench.engine.goals import goals
 from bench.engine.record import Row, Rows, ratio
 
 NONE = "-"
 
 
 def tables(rows: Rows, cells: Sequence[Cell]) -> str:
-    """One table for each length, what n saves, why there are dashes, and how each was run."""
+    """One table for each length, what n saves, the bars, why there are dashes, and how each was run."""
     parts = [_grid(rows, prompt, cells) for prompt in dict.fromkeys(cell.prompt for cell in cells)]
     parts += [_apart(rows, cell) for cell in cells if cell.apart]
+    parts.append(_goals(rows))
     return "\n\n".join(part for part in [*parts, _reasons(rows), _how(rows)] if part) + "\n"
 
 
@@ -46,6 +48,12 @@ def _apart(rows: Rows, cell: Cell) -> str:
         by = NONE if together is None or apart is None else f"{apart / together:.1f}x"
         lines.append([name, _seconds(row, one), _seconds(row, cell), by])
     return _table(head, lines)
+
+
+def _goals(rows: Rows) -> str:
+    known = [goal for goal in goals(rows) if goal.found is not None]
+    lines = [[goal.says, *map(goal.shown, (goal.least, goal.aim, goal.found)), goal.verdict] for goal in known]
+    return _table(["measure", "at least", "aim", "found", "holds"], lines) if lines else ""
 
 
 def _reasons(rows: Rows) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bench.goals import Goal
 from bench.steal import SHARE
 
 BUSY = 0.95
@@ -97,28 +98,6 @@ def added_ms(table: Table, peer: str, case: str, figure: str = "first_ms") -> fl
     """How much later the first word comes than without a gateway (of one stream, whatever the case asks)."""
     with_it, without = value(table, peer, case, figure), value(table, "direct", "first", "first_ms")
     return with_it - without if with_it is not None and without is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A bar: the least that is asked, what is aimed at, and what was found; more: whether more is better."""
-
-    says: str
-    least: float
-    aim: float
-    found: float | None
-    unit: str
-    more: bool
-
-    @property
-    def verdict(self) -> str:
-        """How the figure stands to the bars."""
-        if self.found is None:
-            return "not measured"
-        for name, bar in (("aim", self.aim), ("at least", self.least)):
-            if self.found >= bar if self.more else self.found <= bar:
-                return name
-        return "**missed**"
 
 
 def per_cpu_second(table: Table, peers: tuple[str, str], case: str) -> float | None:

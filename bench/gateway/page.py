@@ -13,8 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench.gateway.figures import BARE, Goal, Table, added_ms, goals, ratio, value
+from bench.gateway.figures import BARE, Table, added_ms, goals, ratio, value
 from bench.gateway.programs import compiler
+from bench.goals import Goal
 from tests.real.processes import ROOT
 
 RESULT = ROOT / "bench" / "results" / "gateway.json"
@@ -151,15 +152,8 @@ def _ratios(table: Table) -> str:
 
 def _goals(ours: Sequence[Goal], bare: Sequence[Goal]) -> str:
     """The bars, and how the relay without features stands to the same."""
-
-    def shown(goal: Goal, figure: float | None) -> str:
-        if figure is None:
-            return "-"
-        text = f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
-        return f"{text} {goal.unit}".rstrip()
-
     rows = [
-        (goal.says, *(shown(goal, figure) for figure in (goal.least, goal.aim, goal.found, its.found)), goal.verdict)
+        (goal.says, *map(goal.shown, (goal.least, goal.aim, goal.found, its.found)), goal.verdict)
         for goal, its in zip(ours, bare, strict=True)
         if goal.found is not None
     ]

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.gateway.figures import Cell, Goal, Round, added_ms, cell, goals, per_cpu_second, ratio, told
+from bench.gateway.figures import Cell, Round, added_ms, cell, goals, per_cpu_second, ratio, told
+from bench.goals import Goal
 
 ROUND = Round(rate=10.0, cpu_us=5.0, first_ms=1.0, last_first_ms=2.0, gateway_busy=0.9, load_busy=0.3, done=20)
 

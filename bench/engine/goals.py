@@ -1,0 +1,50 @@
+"""The engine's bars on a CPU, and what was found."""
+
+from __future__ import annotations
+
+from bench.engine.cells import Cell
+from bench.engine.record import Row, Rows, ratio
+from bench.goals import Goal
+
+SHORT, LONG, WIDE = 509, 1999, 32
+SAME_STEP = 1.05, 1.02
+"""How much later the last choice may speak than the first: what it takes to read some answers of one step."""
+MIB = 1.5e9 / (1 << 20), 1e9 / (1 << 20)
+
+
+def goals(rows: Rows) -> list[Goal]:
+    """The bars in the order of the page: of the row that computes in bfloat16, of int8's, and of both in memory."""
+    sixteen = rows.get("nproxy bfloat16", rows.get("nproxy", Row(True)))
+    eight = rows.get("nproxy int8", Row(True))
+    together = sixteen.cells.get(Cell(SHORT, WIDE))
+
+    def to_best(row: Row, prompt: int, n: int) -> float | None:
+        return ratio(row, rows.values(), Cell(prompt, n))
+
+    later = together.last / together.first if together and together.first and together.last else None
+    return [
+        *(
+            Goal(f"{kind}, prompt of {prompt:,} tokens, n={n}: time by the best peer's", *bars, found, "x", False)
+            for kind, prompt, n, bars, found in (
+                ("bfloat16", SHORT, WIDE, (0.85, 0.6), to_best(sixteen, SHORT, WIDE)),
+                ("bfloat16", SHORT, 8, (0.95, 0.75), to_best(sixteen, SHORT, 8)),
+                ("bfloat16", SHORT, 1, (1.15, 1.0), to_best(sixteen, SHORT, 1)),
+                ("bfloat16", LONG, WIDE, (0.7, 0.45), to_best(sixteen, LONG, WIDE)),
+                ("int8", SHORT, WIDE, (0.7, 0.5), to_best(eight, SHORT, WIDE)),
+            )
+        ),
+        Goal(f"n={WIDE}: first token of the last choice by the first's", *SAME_STEP, later, "x", False),
+        Goal(f"{WIDE} requests by one with n={WIDE}", 3, 5, _saved(sixteen), "x", True),
+        *(
+            Goal(f"peak RSS, {kind}", *MIB, row.peak_mib or None, "MiB", False)
+            for kind, row in (("bfloat16", sixteen), ("int8", eight))
+        ),
+    ]
+
+
+def _saved(row: Row) -> float | None:
+    """How much longer as many requests of one choice take as one request with them all."""
+    together, apart = row.cells.get(Cell(SHORT, WIDE)), row.cells.get(Cell(SHORT, WIDE, apart=True))
+    if together is None or apart is None or not together.seconds or not apart.seconds:
+        return None
+    return apart.seconds / together.seconds
