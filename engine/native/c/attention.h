@@ -63,7 +63,10 @@ INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, con
         vec dots[SCORED_KEYS][SCORED] = {{{0}}};
         for (int64_t i = 0; i < dim; i++) {
             vec mine[SCORED];
-            for (int g = 0; g < vectors; g++) mine[g] = load_floats(q + i * stride + g * LANES);
+            for (int g = 0; g < vectors; g++) {
+                mine[g] = load_floats(q + i * stride + g * LANES);
+                KEEP(mine[g]);
+            }
             for (int j = 0; j < SCORED_KEYS; j++) {
                 vec number = all(first[j * dim + i]);
                 for (int g = 0; g < vectors; g++) dots[j][g] += mine[g] * number;
@@ -91,6 +94,7 @@ INLINE void weigh(const float *weights, int64_t stride, const void *const *v, co
         for (int c = 0; c < count; c++) {
             int64_t i = at + c * LANES;
             vec value = wide ? load_floats((const float *)v[key] + i) : load((const element *)v[key] + i);
+            KEEP(value);
             for (int m = 0; m < 4; m++) sums[m][c] += value * weights[key * stride + m];
         }
     for (int m = 0; m < 4; m++)

@@ -190,6 +190,8 @@ INLINE void multiply(const char *panel, const enum kind kind, const float *x, co
     for (int64_t i = 0; i < inputs; i++, panel += PANEL * size_of(kind)) {
         fetch(panel, PANEL * size_of(kind));
         vec first = load_of(kind, panel), second = load_of(kind, panel + LANES * size_of(kind));
+        KEEP(first);
+        KEEP(second);
         for (int row = 0; row < rows; row++) {
             sums[row][0] += first * x[row * inputs + i];
             sums[row][1] += second * x[row * inputs + i];
