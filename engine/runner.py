@@ -19,7 +19,7 @@ from engine.attention.compute import Attention
 from engine.attention.road import TorchRoad
 from engine.batch import SPAN, Batch, StepOutput
 from engine.config import EngineConfig, cpu_pool
-from engine.device.memory import ram
+from engine.device.memory import give_back, ram
 from engine.device.road import Machine, cpu_road, road
 from engine.errors import ConfigError
 from engine.flat import adapted, chunks_at, drawn_from
@@ -105,6 +105,7 @@ class Runner:
         model = load_model(
             Path(config.model), dtype, config.max_model_len, config.adapters, int8=int8, products=products
         )
+        give_back()
         token_bytes = kv_values_per_token(model.attention) * dtype.itemsize
         blocks = config.kv_blocks(token_bytes, ram(), cap=cpu_pool(model.context * token_bytes))
         cache = KvCache(model.attention, blocks, config.block_size, dtype)

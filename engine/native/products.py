@@ -57,12 +57,12 @@ class NativeProducts(Products):
 
     @property
     def keep(self) -> bool:
-        """As Products.keep."""
-        return self.kernels.narrow
+        """As Products.keep; not where torch multiplies bfloat16 in tiles, whose weights must be of it."""
+        return self.kernels.narrow and (self.kernels.dtype == torch.float32 or self.emulated)
 
     def stored(self, matrix: StoredMatrix, bias: torch.Tensor | None = None) -> Linear | None:
         """As Products.stored."""
-        if not self.kernels.narrow:
+        if not self.keep:
             return None
         kind, panel, group = (NIBBLES if matrix.bits == 4 else BYTES), self.kernels.panel, matrix.group
         together = 32 // matrix.bits  # in a word

@@ -194,6 +194,14 @@ def test_products_of_bfloat16_in_a_model_of_float32(rows: int, biased: bool) -> 
     assert torch.equal(product(x), products.linear(weight.float(), bias)(x))
 
 
+def test_where_torch_multiplies_bfloat16_nothing_stays_as_it_is_stored() -> None:
+    """Its products take weights of bfloat16; a model of float32 keeps them stored there, too."""
+    for dtype, kept in ((torch.bfloat16, False), (torch.float32, kernels(torch.float32).narrow)):
+        products = NativeProducts(kernels(dtype), emulated=False)
+        assert products.keep == kept
+        assert (products.stored(stored(8, 32, 32, 32)) is not None) == kept
+
+
 def test_stored_matrices_that_are_made_floats() -> None:
     """Of odd widths, and of groups that no file has."""
     products = NativeProducts(kernels(torch.float32), emulated=True)
