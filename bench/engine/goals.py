@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.engine.cells import Cell
-from bench.engine.record import Row, Rows, ratio
+from bench.engine.record import Row, Rows, ratio, saved
 from bench.goals import Goal
 
 SHORT, LONG, WIDE = 509, 1999, 32
@@ -34,17 +34,9 @@ def goals(rows: Rows) -> list[Goal]:
             )
         ),
         Goal(f"n={WIDE}: first token of the last choice by the first's", *SAME_STEP, later, "x", False),
-        Goal(f"{WIDE} requests by one with n={WIDE}", 3, 5, _saved(sixteen), "x", True),
+        Goal(f"{WIDE} requests by one with n={WIDE}", 3, 5, saved(sixteen, SHORT, WIDE), "x", True),
         *(
             Goal(f"peak RSS, {kind}", *MIB, row.peak_mib or None, "MiB", False)
             for kind, row in (("bfloat16", sixteen), ("int8", eight))
         ),
     ]
-
-
-def _saved(row: Row) -> float | None:
-    """How much longer as many requests of one choice take as one request with them all."""
-    together, apart = row.cells.get(Cell(SHORT, WIDE)), row.cells.get(Cell(SHORT, WIDE, apart=True))
-    if together is None or apart is None or not together.seconds or not apart.seconds:
-        return None
-    return apart.seconds / together.seconds

@@ -79,6 +79,14 @@ def best(rows: Iterable[Row], cell: Cell) -> float | None:
     return min((seconds for seconds in known if seconds is not None), default=None)
 
 
+def saved(row: Row, prompt: int, n: int) -> float | None:
+    """How many times as long n requests of one choice take as one request with n."""
+    together, apart = (row.cells.get(cell) for cell in (Cell(prompt, n), Cell(prompt, n, apart=True)))
+    if together is None or apart is None or not together.seconds or not apart.seconds:
+        return None
+    return apart.seconds / together.seconds
+
+
 def ratio(row: Row, rows: Iterable[Row], cell: Cell) -> float | None:
     """A row's seconds by those of the best peer: below 1 it is faster."""
     seen, least = row.cells.get(cell), best(rows, cell)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from bench.engine.cells import Cell
 from bench.engine.goals import goals
-from bench.engine.record import Row, Rows, ratio
+from bench.engine.record import Row, Rows, ratio, saved
 
 NONE = "-"
 
@@ -44,8 +44,7 @@ def _apart(rows: Rows, cell: Cell) -> str:
     head = [f"prompt of {cell.prompt:,} tokens", f"n={cell.n}", f"{cell.n} requests, {cell.n} prompts", "ratio"]
     lines = []
     for name, row in rows.items():
-        together, apart = (row.cells[at].seconds if at in row.cells else None for at in (one, cell))
-        by = NONE if together is None or apart is None else f"{apart / together:.1f}x"
+        by = _number(saved(row, cell.prompt, cell.n), "{:.1f}x")
         lines.append([name, _seconds(row, one), _seconds(row, cell), by])
     return _table(head, lines)
 

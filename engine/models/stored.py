@@ -63,11 +63,6 @@ Weights = torch.Tensor | StoredMatrix
 """A matrix [O, I]."""
 
 
-def floats(weight: Weights) -> torch.Tensor:
-    """The weights as float32."""
-    return weight.floats() if isinstance(weight, StoredMatrix) else weight.float()
-
-
 def ordered(weight: Weights, order: torch.Tensor) -> Weights:
     """The rows [N] in this order, be it some of them, or some more than once."""
     return weight.ordered(order) if isinstance(weight, StoredMatrix) else weight[order]

@@ -34,8 +34,9 @@ _SECONDS = 120  # that a compiler may take; it takes two or three
 LANES = 16
 MOST_DIM, MOST_QUERIES = 256, 48
 ELEMENTS, HALVES, INT8, NIBBLES, BYTES = range(5)
+NIBBLES_GROUP = 32
 """As in C: widths are multiples of the LANES of the widest processor; how wide heads are at most, how many queries
-read a key together, and what a matrix is of."""
+read a key together; what a matrix is of, and inputs that share a scale in every format of four bits."""
 
 
 class Layer(Structure):

@@ -19,9 +19,7 @@ from engine.models.linear import Linear
 from engine.models.products import Products
 from engine.models.quantized import Int8Matrix
 from engine.models.stored import StoredMatrix
-from engine.native.build import BYTES, ELEMENTS, HALVES, INT8, LANES, NIBBLES, Kernels, Matrix
-
-_NIBBLES = 32  # inputs that share a scale in every format of four bits
+from engine.native.build import BYTES, ELEMENTS, HALVES, INT8, LANES, NIBBLES, NIBBLES_GROUP, Kernels, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class NativeProducts(Products):
         """As Products.linear."""
         kernels = self.kernels
         halves = kernels.narrow and weight.dtype == torch.bfloat16 != kernels.dtype
-        knows = kernels.wide and (kernels.dtype == torch.float32 or self.emulated or kernels.paired)
+        knows = kernels.wide and (self._by_floats or kernels.paired)
         if not knows or not (halves or weight.dtype == kernels.dtype) or not self._fits(weight):
             return super(NativeProducts, self).linear(weight.to(kernels.dtype), bias)
         outputs, inputs = weight.shape
@@ -58,7 +56,7 @@ class NativeProducts(Products):
     @property
     def keep(self) -> bool:
         """As Products.keep; not where torch multiplies bfloat16 in tiles, whose weights must be of it."""
-        return self.kernels.narrow and (self.kernels.dtype == torch.float32 or self.emulated)
+        return self.kernels.narrow and self._by_floats
 
     def stored(self, matrix: StoredMatrix, bias: torch.Tensor | None = None) -> Linear | None:
         """As Products.stored."""
@@ -66,7 +64,7 @@ class NativeProducts(Products):
             return None
         kind, panel, group = (NIBBLES if matrix.bits == 4 else BYTES), self.kernels.panel, matrix.group
         together = 32 // matrix.bits  # in a word
-        if not self._fits(matrix.values) or group % together or (kind == NIBBLES and group != _NIBBLES):
+        if not self._fits(matrix.values) or group % together or (kind == NIBBLES and group != NIBBLES_GROUP):
             return None
         outputs, inputs = matrix.shape
         words = _words(matrix.values.view(-1, panel, inputs // group, group // together, together), matrix.bits)
@@ -74,6 +72,11 @@ class NativeProducts(Products):
         parts = [each.transpose(1, 2).contiguous().view(torch.int32) for each in shared]  # [., I / G, P]
         panels = torch.cat([*parts, words.permute(0, 2, 3, 1).flatten(2)], 2)
         return NativeProduct.of(self.kernels, panels, None, bias, (outputs, inputs), kind, group)
+
+    @property
+    def _by_floats(self) -> bool:
+        """Whether floats are multiplied, and torch has nothing better for these elements."""
+        return self.kernels.dtype == torch.float32 or self.emulated
 
     def _fits(self, weight: torch.Tensor) -> bool:
         outputs, inputs = weight.shape
