@@ -32,10 +32,14 @@ ANSWERS: Mapping[str, tuple[Mapping[str, Any], Behaviour, int]] = {
 
 @contextmanager
 def garbage() -> Iterator[Counter[str]]:
-    """What of nproxy's only the collector would free of what this block makes, by type; there once it is left."""
+    """What of nproxy's only the collector would free of what this block makes, by type; there once it is left.
+
+    What was there before is left out: a thread of an earlier gateway's may let go of it in the meantime.
+    """
     found: Counter[str] = Counter()
     gc.collect()
     gc.disable()
+    gc.freeze()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         yield found
@@ -45,6 +49,7 @@ def garbage() -> Iterator[Counter[str]]:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
+        gc.unfreeze()
         gc.enable()
 
 
