@@ -56,6 +56,8 @@ class Waiting:
         Thousands may wait, and this is called for each that comes and goes: so nothing is looked for where nothing is
         free, and only once for each model.
         """
+        if not self._legs:
+            return
         permits = self._permits
         passed_by: list[_Waiter] = []
         waited_for: set[str | None] = set()  # models of those who cannot be served, whom their like do not pass by
