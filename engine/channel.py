@@ -142,10 +142,10 @@ def child_environment() -> dict[str, str]:
     anyway, a source tree is named, since `-P` leaves the working folder out. Unless the operator says otherwise, its
     math threads spin only for a moment while they wait for each other, and large tensors lie in large pages.
 
-    A step is some 2,000 small operations, and its threads meet after each. How long a round of spinning takes
-    depends on the CPU (docs/performance.md has the figures of two). Few are too short for what lies between two
-    meetings, and then each is a wake-up by the kernel; with many, a second engine on the same cores waits for
-    threads that do nothing.
+    On torch's road a step is some 2,000 small operations, and its threads meet after each. How long a round of
+    spinning takes depends on the CPU (docs/performance.md has the figures of two). Few are too short for what lies
+    between two meetings, and then each is a wake-up by the kernel; with many, a second engine on the same cores waits
+    for threads that do nothing.
     """
     environment = dict(os.environ)
     root = str(Path(__file__).resolve().parent.parent)

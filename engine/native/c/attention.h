@@ -261,32 +261,49 @@ static void attend(const struct layer *layer, const struct work *work, const str
     }
 }
 
+struct attended {
+    const struct layer *layer;
+    const struct work *work;
+    const element *q;
+    int64_t q_stride;
+    element *out;
+};
+
+static void attend_some(const void *what, int64_t begin, int64_t end) {
+    const struct attended *of = what;
+    const int64_t kv_heads = of->layer->kv_heads;
+    for (int64_t task = begin; task < end; task++)
+        attend(of->layer, of->work, of->work->items + task / kv_heads, of->q, of->q_stride, task % kv_heads);
+}
+
+/* What the items have found for each token, as one. */
+static void join_some(const void *what, int64_t begin, int64_t end) {
+    const struct attended *of = what;
+    const struct work *work = of->work;
+    const int64_t dim = of->layer->dim, heads = of->layer->kv_heads * of->layer->group;
+    for (int64_t token = begin; token < end; token++)
+        for (int64_t head = 0; head < heads; head++) {
+            const int64_t *mine = work->places + work->first_place[token];
+            const int64_t several = work->first_place[token + 1] - work->first_place[token];
+            float top = NEVER, total = 0, shares[several];
+            for (int64_t p = 0; p < several; p++) top = fmaxf(top, work->tops[mine[p] * heads + head]);
+            for (int64_t p = 0; p < several; p++) {
+                shares[p] = exponential(all(work->tops[mine[p] * heads + head] - top))[0];
+                total += shares[p] * work->weights[mine[p] * heads + head];
+            }
+            for (int64_t i = 0; i < dim; i += LANES) {
+                vec joined = {0};
+                for (int64_t p = 0; p < several; p++)
+                    joined += shares[p] * load_floats(work->values + (mine[p] * heads + head) * dim + i);
+                store(of->out + (token * heads + head) * dim + i, joined / total);
+            }
+        }
+}
+
 /* Attention of all tokens over the paged cache: q and out [T, Q, D], q of a token's stride. */
 void attention(const struct layer *layer, const struct work *work, const element *q, int64_t q_stride, element *out,
                int64_t tokens) {
-    const int64_t dim = layer->dim, heads = layer->kv_heads * layer->group;
-#pragma omp parallel
-    {
-#pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < work->count * layer->kv_heads; task++)
-            attend(layer, work, work->items + task / layer->kv_heads, q, q_stride, task % layer->kv_heads);
-#pragma omp for schedule(static)
-        for (int64_t token = 0; token < tokens; token++)
-            for (int64_t head = 0; head < heads; head++) {
-                const int64_t *mine = work->places + work->first_place[token];
-                const int64_t several = work->first_place[token + 1] - work->first_place[token];
-                float top = NEVER, total = 0, shares[several];
-                for (int64_t p = 0; p < several; p++) top = fmaxf(top, work->tops[mine[p] * heads + head]);
-                for (int64_t p = 0; p < several; p++) {
-                    shares[p] = exponential(all(work->tops[mine[p] * heads + head] - top))[0];
-                    total += shares[p] * work->weights[mine[p] * heads + head];
-                }
-                for (int64_t i = 0; i < dim; i += LANES) {
-                    vec joined = {0};
-                    for (int64_t p = 0; p < several; p++)
-                        joined += shares[p] * load_floats(work->values + (mine[p] * heads + head) * dim + i);
-                    store(out + (token * heads + head) * dim + i, joined / total);
-                }
-            }
-    }
+    const struct attended of = {layer, work, q, q_stride, out};
+    share(attend_some, &of, work->count * layer->kv_heads, 1, 1); /* one may take much longer than another */
+    share_rows(join_some, &of, tokens, layer->kv_heads * layer->group * layer->dim, WORTH_THREADS / 8);
 }

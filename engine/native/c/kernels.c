@@ -16,6 +16,8 @@
 
 #include "vectors.h"
 
+#include "crew.h"
+
 #include "rows.h"
 
 #include "products.h"
@@ -51,28 +53,41 @@ static double lap(double *sum, double since) {
     return seconds;
 }
 
-/* x [T, H] float32 through some layers, in place, as one call: work[i] is the i-th layer's. turns, slots: as for
- * rotate_store. */
-void layers(const struct block *blocks, const struct work *const *work, int64_t count, float eps, float *x,
-            const float *turns, const int64_t *slots, const struct room *room, int64_t tokens, struct spent *spent) {
-    const int64_t hidden = blocks->output.outputs;
+struct passed {
+    const struct block *blocks;
+    const struct work *const *work;
+    int64_t count;
+    float eps, *x;
+    const float *turns;
+    const int64_t *slots;
+    const struct room *room;
+    int64_t tokens;
+    struct spent *spent;
+};
+
+static void pass(const void *what) {
+    const struct passed *of = what;
+    const struct room *room = of->room;
+    struct spent *spent = of->spent;
+    const int64_t hidden = of->blocks->output.outputs, tokens = of->tokens;
     const element *added = 0;
+    float *x = of->x;
     double ignored = 0, now = lap(&ignored, 0);
-    for (int64_t i = 0; i < count; i++) {
-        const struct block *block = blocks + i;
+    for (int64_t i = 0; i < of->count; i++) {
+        const struct block *block = of->blocks + i;
         const struct layer *layer = block->layer;
-        norm(x, added, block->attention_norm, eps, room->normed, tokens, hidden);
+        norm(x, added, block->attention_norm, of->eps, room->normed, tokens, hidden);
         now = lap(&spent->rest, now);
         product(room->normed, &block->qkv, room->wide, room->more, tokens);
         now = lap(&spent->products, now);
-        rotate_store(room->wide, block->q_norm, block->k_norm, eps, block->turned ? turns : 0, slots, layer->pool,
-                     layer->slots, tokens, layer->kv_heads * layer->group, layer->kv_heads, layer->dim);
+        rotate_store(room->wide, block->q_norm, block->k_norm, of->eps, block->turned ? of->turns : 0, of->slots,
+                     layer->pool, layer->slots, tokens, layer->kv_heads * layer->group, layer->kv_heads, layer->dim);
         now = lap(&spent->rest, now);
-        attention(layer, work[i], room->wide, block->qkv.outputs, room->narrow, tokens);
+        attention(layer, of->work[i], room->wide, block->qkv.outputs, room->narrow, tokens);
         now = lap(&spent->attention, now);
         product(room->narrow, &block->output, room->added, room->more, tokens);
         now = lap(&spent->products, now);
-        norm(x, room->added, block->mlp_norm, eps, room->normed, tokens, hidden);
+        norm(x, room->added, block->mlp_norm, of->eps, room->normed, tokens, hidden);
         now = lap(&spent->rest, now);
         product(room->normed, &block->gate_up, room->wide, room->more, tokens);
         now = lap(&spent->products, now);
@@ -84,6 +99,14 @@ void layers(const struct block *blocks, const struct work *const *work, int64_t 
     }
     for (int64_t i = 0; i < tokens * hidden; i += LANES) store_floats(x + i, load_floats(x + i) + load(added + i));
     lap(&spent->rest, now);
+}
+
+/* x [T, H] float32 through some layers, in place, as one call: work[i] is the i-th layer's. turns, slots: as for
+ * rotate_store. */
+void layers(const struct block *blocks, const struct work *const *work, int64_t count, float eps, float *x,
+            const float *turns, const int64_t *slots, const struct room *room, int64_t tokens, struct spent *spent) {
+    const struct passed of = {blocks, work, count, eps, x, turns, slots, room, tokens, spent};
+    together(pass, &of);
 }
 
 /* Philox 4x32-10 of one counter and key, both changed: the counter into four random words (kernels/philox.py). */
@@ -98,17 +121,30 @@ static inline void philox(uint32_t counter[4], uint32_t key[2]) {
     }
 }
 
-/* Standard exponential variates of a stream, [N, count]: one row for each seed and position [N]. */
-void exponentials(const int64_t *seeds, const int64_t *positions, double *out, int64_t rows, int64_t count,
-                  int64_t stream) {
-#pragma omp parallel for schedule(static) if (rows * count >= WORTH_THREADS / 16)
-    for (int64_t row = 0; row < rows; row++)
+struct drawn {
+    const int64_t *seeds, *positions;
+    double *out;
+    int64_t count, stream;
+};
+
+static void exponentials_some(const void *what, int64_t begin, int64_t end) {
+    const struct drawn *of = what;
+    const int64_t count = of->count;
+    for (int64_t row = begin; row < end; row++)
         for (int64_t lane = 0; lane * 4 < count; lane++) {
-            uint64_t seed = seeds[row], position = positions[row];
-            uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)lane, (uint32_t)stream};
+            uint64_t seed = of->seeds[row], position = of->positions[row];
+            uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)lane,
+                                   (uint32_t)of->stream};
             uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
             philox(counter, key);
             for (int64_t i = lane * 4; i < count && i < lane * 4 + 4; i++)
-                out[row * count + i] = -log((counter[i - lane * 4] + 0.5) * 0x1p-32);
+                of->out[row * count + i] = -log((counter[i - lane * 4] + 0.5) * 0x1p-32);
         }
+}
+
+/* Standard exponential variates of a stream, [N, count]: one row for each seed and position [N]. */
+void exponentials(const int64_t *seeds, const int64_t *positions, double *out, int64_t rows, int64_t count,
+                  int64_t stream) {
+    const struct drawn of = {seeds, positions, out, count, stream};
+    share_rows(exponentials_some, &of, rows, count, WORTH_THREADS / 16);
 }

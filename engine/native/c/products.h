@@ -39,6 +39,21 @@ struct matrix {
 #define SOME_ROWS(tile, rows, some) \
     for (; some < ROWS && row + some <= (rows); row += some) tile(some)
 
+/* x [rows, I] by a matrix: out [rows, O]. floats: x as such, where these are multiplied. */
+struct multiplied {
+    const element *x;
+    const struct matrix *matrix;
+    element *out;
+    int64_t rows;
+    const float *floats;
+    void *room;
+};
+
+static void share_panels(doing doit, const struct multiplied *of) {
+    const int64_t panels = of->matrix->outputs / PANEL;
+    share(doit, of, panels, 1, panels);
+}
+
 /* Before a loop over a tile's rows: its sums are registers only where the compiler writes the loop out. */
 #define EACH_ROW _Pragma("GCC unroll 12")
 
@@ -87,19 +102,24 @@ INLINE void multiply_pairs(const element *panel, const element *x, const element
         for (int half = 0; half < 2; half++) store(out + row * outputs + half * LANES, sums[row][half]);
 }
 
-/* x [T, I] by a matrix of pairs: out [T, O]. room: none is needed. */
-static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
-    (void)room;
-    const int64_t inputs = matrix->inputs, outputs = matrix->outputs;
-    const element *panels = matrix->panels, *bias = matrix->bias;
-#pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < outputs; at += PANEL) {
-#define TILE(count)                                                                                             \
-    multiply_pairs(panels + at * inputs, x + row * inputs, bias ? bias + at : 0, out + row * outputs + at, inputs, \
+static void multiply_pairs_some(const void *what, int64_t begin, int64_t end) {
+    const struct multiplied *of = what;
+    const int64_t rows = of->rows, inputs = of->matrix->inputs, outputs = of->matrix->outputs;
+    const element *panels = of->matrix->panels, *bias = of->matrix->bias, *x = of->x;
+    for (int64_t at = begin * PANEL; at < end * PANEL; at += PANEL) {
+#define TILE(count)                                                                                                 \
+    multiply_pairs(panels + at * inputs, x + row * inputs, bias ? bias + at : 0, of->out + row * outputs + at, inputs, \
                    outputs, count)
         BY_ROWS(TILE, rows);
 #undef TILE
     }
+}
+
+/* x [T, I] by a matrix of pairs: out [T, O]. room: none is needed. */
+static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
+    (void)room;
+    const struct multiplied of = {x, matrix, out, rows, 0, 0};
+    share_panels(multiply_pairs_some, &of);
 }
 #else
 const int elements_paired = 0, knows_narrow = 1;
@@ -204,66 +224,86 @@ INLINE void multiply(const char *panel, const enum kind kind, const float *x, co
 /* From so many rows on a panel is made floats once: of bfloat16, and of values, which are more work. */
 enum { MANY = 4 * ROWS, SOME = ROWS + 1 };
 
-/* x [T, I] by a matrix of anything but INT8: out [T, O]. room: for x as floats [T, I], where they are none. */
-static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
-    const int64_t inputs = matrix->inputs, outputs = matrix->outputs, group = matrix->group;
+/* Floats for a panel, of each thread: it keeps them, for the next is as large. */
+static float *floats_of_panel(int64_t inputs) {
+    static _Thread_local float *kept;
+    static _Thread_local int64_t room;
+    if (room < inputs) {
+        free(kept);
+        kept = aligned_alloc(LINE, inputs * PANEL * sizeof *kept);
+        room = kept ? inputs : 0;
+    }
+    return kept;
+}
+
+static void multiply_some(const void *what, int64_t begin, int64_t end) {
+    const struct multiplied *of = what;
+    const struct matrix *matrix = of->matrix;
+    const int64_t rows = of->rows, inputs = matrix->inputs, outputs = matrix->outputs, group = matrix->group;
     const enum kind kind = matrix->kind;
     const element *bias = matrix->bias;
     const int of_values = kind == NIBBLES || kind == BYTES;
     const int64_t bytes = of_values ? bytes_of(kind, inputs, group) : inputs * PANEL * size_of(kind);
     const int apart = of_values && UNEVEN(rows); /* a panel's vectors, and so no weight twice */
     const int narrow = of_values ? apart || rows < SOME : size_of(kind) == sizeof(float) || rows < MANY;
-#pragma omp parallel
-    {
-#ifdef BFLOAT16
-        float *floats = room;
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < rows * inputs; i += LANES) store_floats(floats + i, load(x + i));
-#else
-        (void)room;
-        const float *floats = x;
-#endif
-        float *copy = narrow ? 0 : aligned_alloc(LINE, inputs * PANEL * sizeof *copy);
-#pragma omp for schedule(static)
-        for (int64_t at = 0; at < outputs; at += PANEL) {
-            const char *panel = (const char *)matrix->panels + at / PANEL * bytes;
+    float *copy = narrow ? 0 : floats_of_panel(inputs);
+    for (int64_t at = begin * PANEL; at < end * PANEL; at += PANEL) {
+        const char *panel = (const char *)matrix->panels + at / PANEL * bytes;
 #define BESIDE(count) \
-    floats + row * inputs, bias ? bias + at : 0, out + row * outputs + at, inputs, outputs, count
+    of->floats + row * inputs, bias ? bias + at : 0, of->out + row * outputs + at, inputs, outputs, count
 #define OF_FLOATS(count) multiply((const char *)copy, FLOATS, BESIDE(count))
 #define OF_ELEMENTS(count) multiply(panel, ELEMENTS, BESIDE(count))
 #define OF_HALVES(count) multiply(panel, HALVES, BESIDE(count))
 #define OF_NIBBLES(count) multiply_values(panel, NIBBLES, NIBBLES_GROUP, 0, 2, BESIDE(count))
 #define OF_BYTES(count) multiply_values(panel, BYTES, group, 0, 2, BESIDE(count))
-            if (copy) {
-                if (kind == NIBBLES)
-                    make_floats(panel, NIBBLES, inputs, NIBBLES_GROUP, copy);
-                else if (kind == BYTES)
-                    make_floats(panel, BYTES, inputs, group, copy);
-                else
-                    for (int64_t i = 0; i < inputs * PANEL; i += LANES)
-                        store_floats(copy + i, load_halves((const uint16_t *)panel + i));
-                BY_ROWS(OF_FLOATS, rows);
-            } else if (apart) {
-                const int64_t row = 0;
-                if (kind == NIBBLES) {
-                    multiply_values(panel, NIBBLES, NIBBLES_GROUP, 0, 1, BESIDE(8));
-                    multiply_values(panel, NIBBLES, NIBBLES_GROUP, 1, 1, BESIDE(8));
-                } else {
-                    multiply_values(panel, BYTES, group, 0, 1, BESIDE(8));
-                    multiply_values(panel, BYTES, group, 1, 1, BESIDE(8));
-                }
-            } else if (kind == NIBBLES) {
-                BY_ROWS(OF_NIBBLES, rows);
-            } else if (kind == BYTES) {
-                BY_ROWS(OF_BYTES, rows);
-            } else if (kind == HALVES && sizeof(element) != sizeof(uint16_t)) {
-                BY_ROWS(OF_HALVES, rows);
+        if (copy) {
+            if (kind == NIBBLES)
+                make_floats(panel, NIBBLES, inputs, NIBBLES_GROUP, copy);
+            else if (kind == BYTES)
+                make_floats(panel, BYTES, inputs, group, copy);
+            else
+                for (int64_t i = 0; i < inputs * PANEL; i += LANES)
+                    store_floats(copy + i, load_halves((const uint16_t *)panel + i));
+            BY_ROWS(OF_FLOATS, rows);
+        } else if (apart) {
+            const int64_t row = 0;
+            if (kind == NIBBLES) {
+                multiply_values(panel, NIBBLES, NIBBLES_GROUP, 0, 1, BESIDE(8));
+                multiply_values(panel, NIBBLES, NIBBLES_GROUP, 1, 1, BESIDE(8));
             } else {
-                BY_ROWS(OF_ELEMENTS, rows);
+                multiply_values(panel, BYTES, group, 0, 1, BESIDE(8));
+                multiply_values(panel, BYTES, group, 1, 1, BESIDE(8));
             }
+        } else if (kind == NIBBLES) {
+            BY_ROWS(OF_NIBBLES, rows);
+        } else if (kind == BYTES) {
+            BY_ROWS(OF_BYTES, rows);
+        } else if (kind == HALVES && sizeof(element) != sizeof(uint16_t)) {
+            BY_ROWS(OF_HALVES, rows);
+        } else {
+            BY_ROWS(OF_ELEMENTS, rows);
         }
-        free(copy);
     }
+}
+
+#ifdef BFLOAT16
+static void make_floats_some(const void *what, int64_t begin, int64_t end) {
+    const struct multiplied *of = what;
+    const int64_t inputs = of->matrix->inputs;
+    float *floats = of->room;
+    for (int64_t i = begin * inputs; i < end * inputs; i += LANES) store_floats(floats + i, load(of->x + i));
+}
+#endif
+
+/* x [T, I] by a matrix of anything but INT8: out [T, O]. room: for x as floats [T, I], where they are none. */
+static void product_elements(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
+#ifdef BFLOAT16
+    const struct multiplied of = {x, matrix, out, rows, room, room};
+    share_rows(make_floats_some, &of, rows, matrix->inputs, WORTH_THREADS);
+#else
+    const struct multiplied of = {x, matrix, out, rows, x, room};
+#endif
+    share_panels(multiply_some, &of);
 }
 #endif
 
@@ -353,30 +393,44 @@ INLINE void multiply_int8(const int8_t *panel, const small *x, const int32_t *su
         }
 }
 
+/* Where x made small [T, I], each row's sum, and its step are in the room. */
+INLINE small *numbers_of(const struct multiplied *of) { return of->room; }
+INLINE int32_t *sums_in(const struct multiplied *of) {
+    return (int32_t *)(numbers_of(of) + of->rows * of->matrix->inputs);
+}
+INLINE float *steps_of(const struct multiplied *of) { return (float *)(sums_in(of) + of->rows); }
+
+static void round_some(const void *what, int64_t begin, int64_t end) {
+    const struct multiplied *of = what;
+    const int64_t inputs = of->matrix->inputs;
+    for (int64_t row = begin; row < end; row++)
+        steps_of(of)[row] = rounded(of->x + row * inputs, numbers_of(of) + row * inputs, sums_in(of) + row, inputs);
+}
+
+static void multiply_int8_some(const void *what, int64_t begin, int64_t end) {
+    const struct multiplied *of = what;
+    const struct matrix *matrix = of->matrix;
+    const int64_t rows = of->rows, inputs = matrix->inputs, outputs = matrix->outputs;
+    const int8_t *panels = matrix->panels;
+    const element *bias = matrix->bias;
+    const small *numbers = numbers_of(of);
+    const int32_t *sums_of = sums_in(of);
+    const float *steps = steps_of(of);
+    for (int64_t at = begin * PANEL; at < end * PANEL; at += PANEL) {
+#define TILE(count)                                                                                                  \
+    multiply_int8(panels + at * inputs, numbers + row * inputs, sums_of + row, matrix->scales + at, steps + row,       \
+                  bias ? bias + at : 0, of->out + row * outputs + at, inputs, outputs, count)
+        BY_ROWS(TILE, rows);
+#undef TILE
+    }
+}
+
 /* x [T, I] by a matrix of int8: out [T, O]. x is rounded to int8 row by row, the sums are exact. room: for x made
  * small [T, I], then each row's sum and step. */
 static void product_int8(const element *x, const struct matrix *matrix, element *out, void *room, int64_t rows) {
-    const int64_t inputs = matrix->inputs, outputs = matrix->outputs;
-    const int8_t *panels = matrix->panels;
-    const float *scales = matrix->scales;
-    const element *bias = matrix->bias;
-    small *numbers = room;
-    int32_t *sums_of = (int32_t *)(numbers + rows * inputs);
-    float *steps = (float *)(sums_of + rows);
-#pragma omp parallel
-    {
-#pragma omp for schedule(static)
-        for (int64_t row = 0; row < rows; row++)
-            steps[row] = rounded(x + row * inputs, numbers + row * inputs, sums_of + row, inputs);
-#pragma omp for schedule(static)
-        for (int64_t at = 0; at < outputs; at += PANEL) {
-#define TILE(count)                                                                                                \
-    multiply_int8(panels + at * inputs, numbers + row * inputs, sums_of + row, scales + at, steps + row,             \
-                  bias ? bias + at : 0, out + row * outputs + at, inputs, outputs, count)
-            BY_ROWS(TILE, rows);
-#undef TILE
-        }
-    }
+    const struct multiplied of = {x, matrix, out, rows, 0, room};
+    share_rows(round_some, &of, rows, matrix->inputs, WORTH_THREADS / 4);
+    share_panels(multiply_int8_some, &of);
 }
 
 #else
