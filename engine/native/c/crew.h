@@ -1,8 +1,8 @@
 /* Work shared among threads that may be kept from their processors, one for all of a step.
  *
  * One thread leads: it goes through all that is to be done and shares what several can do at once; the others take pieces
- * of that as they come, large ones first and smaller ones at the end, as many as are left. So a thread that is late, or
- * whose processor does other things meanwhile, takes fewer, and nobody waits for one that has taken none (guided
+ * of that as they come, large ones first and smaller ones at the end. So a thread that is late, or whose processor does
+ * other things meanwhile, takes fewer, and until the end of it all nobody waits for one that has taken none (guided
  * self-scheduling: Polychronopoulos and Kuck, 1987). What OpenMP has for this ends each loop by waiting for all. */
 
 #include <sched.h>
@@ -24,7 +24,7 @@ struct crew {
     doing doit;
     const void *what;
     int64_t threads;
-    _Atomic int64_t least, most; /* of a piece; read before it is taken, and so maybe those of what is shared next */
+    _Atomic int64_t least, most; /* of a piece; read before it is taken, and so maybe those of what was shared before */
 };
 
 enum { TAKEN_BITS = 32 };
@@ -32,7 +32,7 @@ enum { TAKEN_BITS = 32 };
 /* The crew that this thread leads. */
 static _Thread_local struct crew *led;
 
-/* So often a thread looks again before it offers its processor to others: some ten microseconds. */
+/* So often a thread looks again before it offers its processor to others: 10 to 20 us on x86-64. */
 enum { LOOKS = 1 << 9 };
 
 /* Wait a little, for the n-th time in a row. */
@@ -43,6 +43,28 @@ static inline void wait_a_little(int64_t n) {
 #elif defined __aarch64__
     __asm__ volatile("yield");
 #endif
+}
+
+/* Room of this thread's own, which it has until the crew parts. */
+static _Thread_local struct {
+    void *at;
+    int64_t bytes;
+} own;
+
+/* So much room of this thread's own, for a vector of any width; 0 where there is none. What was in it is lost. */
+static void *own_room(int64_t bytes) {
+    if (own.bytes < bytes) {
+        free(own.at);
+        own.at = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        own.bytes = own.at ? bytes : 0;
+    }
+    return own.at;
+}
+
+static void leave_room(void) {
+    free(own.at);
+    own.at = 0;
+    own.bytes = 0;
 }
 
 /* Take pieces of what is shared, and do them, until none is left; gives how many units they were. */
@@ -70,11 +92,12 @@ static int64_t take_part(struct crew *crew) {
 }
 
 /* Take part in all that is shared until the leader is through. */
-static void follow(struct crew *crew) {
+__attribute__((unused)) static void follow(struct crew *crew) {
     for (int64_t n = 0; !atomic_load_explicit(&crew->over, memory_order_acquire); n++) {
         if (take_part(crew)) n = 0;
         wait_a_little(n);
     }
+    leave_room();
 }
 
 /* Lead so many threads, this one counted, through `through`. */
@@ -83,6 +106,7 @@ static void lead(struct crew *crew, int64_t threads, void (*through)(const void 
     led = crew;
     through(what);
     led = 0;
+    leave_room();
     atomic_store_explicit(&crew->over, 1, memory_order_release);
 }
 
@@ -100,7 +124,7 @@ static void together(void (*through)(const void *), const void *what) {
 #endif
 }
 
-/* What is shared outside of `together`. */
+/* What is shared outside of a crew. */
 struct alone {
     doing doit;
     const void *what;
@@ -109,14 +133,15 @@ struct alone {
 
 static void go_alone(const void *what);
 
-/* Do units 0 .. count - 1, in pieces of at least and at most so many: all threads of the crew that this one leads, or of
- * one for this alone. */
+/* Do units 0 .. count - 1, fewer than 2^32, in pieces of at least and at most so many, but for the last: all threads of the
+ * crew that this one leads, or of one for this alone. `doit` shares nothing itself; least is 1 or more. */
 static void share(doing doit, const void *what, int64_t count, int64_t least, int64_t most) {
+    struct crew *crew = led;
     if (count <= least) {
         doit(what, 0, count);
+        if (!crew) leave_room();
         return;
     }
-    struct crew *crew = led;
     if (!crew) {
         together(go_alone, &(struct alone){doit, what, count, least, most});
         return;

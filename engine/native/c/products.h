@@ -224,18 +224,6 @@ INLINE void multiply(const char *panel, const enum kind kind, const float *x, co
 /* From so many rows on a panel is made floats once: of bfloat16, and of values, which are more work. */
 enum { MANY = 4 * ROWS, SOME = ROWS + 1 };
 
-/* Floats for a panel, of each thread: it keeps them, for the next is as large. */
-static float *floats_of_panel(int64_t inputs) {
-    static _Thread_local float *kept;
-    static _Thread_local int64_t room;
-    if (room < inputs) {
-        free(kept);
-        kept = aligned_alloc(LINE, inputs * PANEL * sizeof *kept);
-        room = kept ? inputs : 0;
-    }
-    return kept;
-}
-
 static void multiply_some(const void *what, int64_t begin, int64_t end) {
     const struct multiplied *of = what;
     const struct matrix *matrix = of->matrix;
@@ -246,7 +234,7 @@ static void multiply_some(const void *what, int64_t begin, int64_t end) {
     const int64_t bytes = of_values ? bytes_of(kind, inputs, group) : inputs * PANEL * size_of(kind);
     const int apart = of_values && UNEVEN(rows); /* a panel's vectors, and so no weight twice */
     const int narrow = of_values ? apart || rows < SOME : size_of(kind) == sizeof(float) || rows < MANY;
-    float *copy = narrow ? 0 : floats_of_panel(inputs);
+    float *copy = narrow ? 0 : own_room(inputs * PANEL * sizeof *copy);
     for (int64_t at = begin * PANEL; at < end * PANEL; at += PANEL) {
         const char *panel = (const char *)matrix->panels + at / PANEL * bytes;
 #define BESIDE(count) \

@@ -9,7 +9,7 @@
 
 #include "crew.h"
 
-enum { THREADS = 4, ROUNDS = 20000, MOST = 300 };
+enum { THREADS = 4, ROUNDS = 20000, MOST = 300, ALIKE = 3 };
 
 struct round {
     int number;
@@ -18,20 +18,25 @@ struct round {
 
 static void once_more(const void *what, int64_t begin, int64_t end) {
     const struct round *round = what;
-    for (int64_t i = begin; i < end; i++) round->done[i]++;
+    int *mine = own_room(end * sizeof *mine);
+    for (int64_t i = begin; i < end; i++) mine[i] = 1;
     if (round->number % 500 == begin % 7) nanosleep(&(struct timespec){0, 100000}, 0);
+    for (int64_t i = begin; i < end; i++) round->done[i] += mine[i];
 }
 
 static void rounds(const void *what) {
-    int done[MOST];
+    int done[ALIKE][MOST];
+    struct round rounds[ALIKE]; /* those that follow each other have as many units, and others */
     (void)what;
     for (int number = 0; number < ROUNDS; number++) {
-        int64_t count = number % MOST, least = 1 + number % 5, most = number % 3 ? count : least;
-        for (int64_t i = 0; i < MOST; i++) done[i] = 0;
-        share(once_more, &(struct round){number, done}, count, least, most < least ? least : most);
+        struct round *round = rounds + number % ALIKE;
+        *round = (struct round){number, done[number % ALIKE]};
+        int64_t count = number / ALIKE % MOST, least = 1 + number % 5, most = number % 2 ? count : least;
+        for (int64_t i = 0; i < MOST; i++) round->done[i] = 0;
+        share(once_more, round, count, least, most < least ? least : most);
         for (int64_t i = 0; i < MOST; i++)
-            if (done[i] != (i < count)) {
-                printf("round %d: unit %d of %d was done %d times\n", number, (int)i, (int)count, done[i]);
+            if (round->done[i] != (i < count)) {
+                printf("round %d: unit %d of %d was done %d times\n", number, (int)i, (int)count, round->done[i]);
                 exit(1);
             }
     }

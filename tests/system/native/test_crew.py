@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from psutil import Process
 
 from engine.models.quantized import Int8Matrix
 from engine.native import build
@@ -58,3 +60,18 @@ def test_more_threads_than_processors_give_the_same_steps(tmp_path: Path, number
     alone = run(Runner.load(settings), settings, TRAFFIC)
     torch.set_num_threads(MANY)
     assert all(run(Runner.load(settings), settings, TRAFFIC) == alone for _ in range(3))
+
+
+def test_threads_that_end_leave_nothing_behind() -> None:
+    """What each needs to make floats of a panel, half a MiB: the third hundred of them takes no more memory."""
+    products = NativeProducts(build.kernels(torch.float32), emulated=True)
+    product, x = products.linear(torch.randn(64, 8192).bfloat16()), torch.randn(32, 8192)
+    grown = []
+    for _ in range(3):
+        before = Process().memory_info().rss
+        for _ in range(100):
+            caller = threading.Thread(target=product, args=(x,))
+            caller.start()
+            caller.join()
+        grown.append(Process().memory_info().rss - before)
+    assert grown[-1] < 10 << 20, grown
