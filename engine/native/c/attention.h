@@ -207,26 +207,24 @@ static void attend(const struct layer *layer, const struct work *work, const str
         int64_t last = (count * stride + LANES - 1) / LANES; /* vectors of scores */
         for (int64_t i = count * stride; i < last * LANES; i++) scores[i] = NEVER;
 
-        vec now[MOST_VECTORS], sums[MOST_VECTORS];
         for (int64_t g = 0; g < vectors; g++) {
-            now[g] = top[g];
-            sums[g] = all(0);
-            for (int64_t i = g; i < last; i += vectors) now[g] = larger(now[g], load_floats(scores + i * LANES));
+            vec now = top[g], sums = all(0);
+            for (int64_t i = g; i < last; i += vectors) now = larger(now, load_floats(scores + i * LANES));
             if (stride == 4) /* several keys' scores lie in a vector */
                 for (int lane = 0; lane < 4; lane++) {
                     float most = NEVER;
-                    for (int i = lane; i < LANES; i += 4) most = now[g][i] > most ? now[g][i] : most;
-                    for (int i = lane; i < LANES; i += 4) now[g][i] = most;
+                    for (int i = lane; i < LANES; i += 4) most = now[i] > most ? now[i] : most;
+                    for (int i = lane; i < LANES; i += 4) now[i] = most;
                 }
             for (int64_t i = g; i < last; i += vectors) {
                 vec score = load_floats(scores + i * LANES);
                 ints there = ~(score <= NEVER);
-                vec weight = (vec)((ints)exponential(score - now[g]) & there);
-                sums[g] += weight;
+                vec weight = (vec)((ints)exponential(score - now) & there);
+                sums += weight;
                 store_floats(scores + i * LANES, weight);
             }
-            vec less = exponential(top[g] - now[g]);
-            total[g] = total[g] * less + sums[g];
+            vec less = exponential(top[g] - now);
+            total[g] = total[g] * less + sums;
             if (begin)
                 for (int lane = 0; lane < (stride == 4 ? 4 : LANES); lane++)
                     if (less[lane] != 1.0f)
@@ -234,7 +232,7 @@ static void attend(const struct layer *layer, const struct work *work, const str
                             float *at = out + (g * LANES + lane) * dim + i;
                             store_floats(at, load_floats(at) * less[lane]);
                         }
-            top[g] = now[g];
+            top[g] = now;
         }
         for (int64_t m = 0; m < queries; m += 4) {
             int64_t i = 0;

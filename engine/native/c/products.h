@@ -296,8 +296,6 @@ static void product_elements(const element *x, const struct matrix *matrix, elem
 #endif
 
 #ifdef __AVX2__
-#include <immintrin.h>
-
 /* So many inputs are multiplied by their weights and added up in one instruction; they are `small`. */
 #ifdef __AVX512VNNI__
 enum { TOGETHER = 4, ADDED = 128 }; /* to weights, for the instruction takes one side unsigned */

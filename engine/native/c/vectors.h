@@ -1,5 +1,9 @@
 /* Vectors as wide as the processor's registers, and what is done with one at a time. */
 
+#if defined __SSE__
+#include <immintrin.h>
+#endif
+
 /* Numbers in a register, and how many of those there are. The first of AVX-512 (Knights Landing) has no instructions for
  * bytes and halves in so wide ones. */
 #if defined __AVX512BW__
@@ -58,10 +62,24 @@ static inline vec all(float x) { return x - (vec){0}; }
 #define KEEP(vector) (void)(vector)
 #endif
 
+/* Of each two numbers the larger, or the smaller; b's where they are equal, or one is none. That is what x86's instructions
+ * do, and GCC 12 makes of the comparison three others, each of which waits for the one before. */
+#if defined __AVX512BW__
+static inline vec larger(vec a, vec b) { return _mm512_max_ps(a, b); }
+static inline vec smaller(vec a, vec b) { return _mm512_min_ps(a, b); }
+#elif defined __AVX__
+static inline vec larger(vec a, vec b) { return _mm256_max_ps(a, b); }
+static inline vec smaller(vec a, vec b) { return _mm256_min_ps(a, b); }
+#elif defined __SSE__
+static inline vec larger(vec a, vec b) { return _mm_max_ps(a, b); }
+static inline vec smaller(vec a, vec b) { return _mm_min_ps(a, b); }
+#else
 static inline vec larger(vec a, vec b) {
     ints first = a > b;
     return (vec)(((ints)a & first) | ((ints)b & ~first));
 }
+static inline vec smaller(vec a, vec b) { return -larger(-a, -b); }
+#endif
 
 static inline vec magnitude(vec x) { return (vec)((ints)x & 0x7fffffff); }
 
@@ -96,7 +114,7 @@ static const float ROUNDING = 12582912.0f;
 static inline vec exponential(vec x) {
     ints none = (x != x) & 0x7fc00000;
     x = larger(x, all(-87.0f));
-    x = -larger(-x, all(-88.0f));
+    x = smaller(x, all(88.0f));
     vec shifted = x * 1.44269504f + ROUNDING, n = shifted - ROUNDING;
     vec r = x - n * 0.693359375f; /* ln 2 in two parts, the first of few bits, so that n times it is exact */
     r = r + n * 2.12194440e-4f;
