@@ -52,7 +52,7 @@ static _Thread_local struct {
 } own;
 
 /* So much room of this thread's own, for a vector of any width; 0 where there is none. What was in it is lost. */
-static void *own_room(int64_t bytes) {
+__attribute__((unused)) static void *own_room(int64_t bytes) {
     if (own.bytes < bytes) {
         free(own.at);
         own.at = aligned_alloc(64, (bytes + 63) / 64 * 64);
