@@ -58,10 +58,14 @@ def test_more_threads_than_processors_give_the_same_products(dtype: torch.dtype,
 @pytest.mark.parametrize("numbers", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"quantization": "int8"}], ids=str)
 def test_more_threads_than_processors_give_the_same_steps(tmp_path: Path, numbers: dict[str, str]) -> None:
     settings = config(write(tmp_path, hidden_size=64), **numbers)
-    torch.set_num_threads(1)
-    alone = run(Runner.load(settings), settings, TRAFFIC)
-    torch.set_num_threads(MANY)
-    assert all(run(Runner.load(settings), settings, TRAFFIC) == alone for _ in range(3))
+
+    def told(threads: int) -> object:
+        runner = Runner.load(settings)
+        torch.set_num_threads(threads)  # loading sets it as well
+        return run(runner, settings, TRAFFIC)
+
+    alone = told(1)
+    assert all(told(MANY) == alone for _ in range(3))
 
 
 def test_threads_that_end_leave_nothing_behind() -> None:
