@@ -19,7 +19,7 @@ from engine.attention.cache import KvCache
 from engine.attention.plan import by_layer, kinds, slots_of, within_window
 from engine.batch import Batch, Chunk, Item, Row, cut_items
 from engine.models.spec import AttentionSpec
-from engine.native.build import LANES, MOST_DIM, MOST_QUERIES, Kernels, Layer, Work
+from engine.native.build import LANES, MOST_DIM, MOST_GROUP, Kernels, Layer, Work
 
 _SPAN = 256  # keys of decoding rows' items: short enough that few rows' items are enough work for several threads
 
@@ -30,7 +30,7 @@ def fits(layers: Sequence[AttentionSpec]) -> bool:
         layer.softcap is None
         and layer.head_dim % LANES == 0
         and layer.head_dim <= MOST_DIM
-        and layer.heads // layer.kv_heads <= MOST_QUERIES
+        and layer.heads // layer.kv_heads <= MOST_GROUP
         for layer in layers
     )
 
@@ -82,6 +82,7 @@ class NativeAttention:
     def __init__(self, layers: Sequence[AttentionSpec], cache: KvCache, kernels: Kernels, span: int = _SPAN) -> None:
         self._cache = cache
         self._attention = kernels.attention
+        self._queries = kernels.queries
         self._span = span
         self._kinds = kinds(layers)
         self.layers = [
@@ -108,7 +109,7 @@ class NativeAttention:
         return NativePlan(torch.tensor(slots), lists)
 
     def _listed(self, batch: Batch, items: Sequence[Item], kind: AttentionSpec, tokens: int) -> Listed:
-        most = max(MOST_QUERIES // (kind.heads // kind.kv_heads), 1)  # tokens of an item
+        most = self._queries // (kind.heads // kind.kv_heads)  # tokens of an item
         made = _List(tokens)
         self._add_chunks(made, batch.chunks, most, kind.window)
         self._add_rows(made, batch.rows, items, most, kind.window, tokens - len(batch.rows))

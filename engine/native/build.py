@@ -32,11 +32,11 @@ _TELLING = ("model name", "flags", "Features", "CPU part")  # lines of /proc/cpu
 _SECONDS = 120  # that a compiler may take; it takes two or three
 
 LANES = 16
-MOST_DIM, MOST_QUERIES = 256, 48
+MOST_DIM, MOST_GROUP = 256, 48
 ELEMENTS, HALVES, INT8, NIBBLES, BYTES = range(5)
 NIBBLES_GROUP = 32
-"""As in C: widths are multiples of the LANES of the widest processor; how wide heads are at most, how many queries
-read a key together; what a matrix is of, and inputs that share a scale in every format of four bits."""
+"""As in C: widths are multiples of the LANES of the widest processor; how wide heads are at most, and how many of a
+token's queries share a key; what a matrix is of, and inputs that share a scale in every format of four bits."""
 
 
 class Layer(Structure):
@@ -140,7 +140,7 @@ class Kernels:
     wide: whether `product` is worth its while for matrices of elements. paired: whether it is by the processor's own
     products of bfloat16, of two inputs that lie together. panel: so many outputs lie together in all.
     together: so many inputs in those of int8, to whose weights `added` is added; 0 where it knows none. narrow: whether
-    it knows matrices that lie in fewer bits than elements have.
+    it knows matrices that lie in fewer bits than elements have. queries: so many read a key together, MOST_GROUP or more.
     spent: what calls of `layers` took so far.
     """
 
@@ -163,6 +163,7 @@ class Kernels:
         self.together = _constant(library, "inputs_together")
         self.added = _constant(library, "weights_added")
         self.narrow = self.wide and bool(_constant(library, "knows_narrow"))
+        self.queries = _constant(library, "most_queries")
         self.spent = Spent()
 
 

@@ -1,6 +1,8 @@
 /* Attention over the paged cache, by a work list. */
 
-enum { MOST_QUERIES = 48, MOST_VECTORS = MOST_QUERIES / LANES, KEYS = 64 };
+/* So many queries read their keys together, KEYS at a time. */
+enum { MOST_QUERIES = LANES == 16 ? 48 : 96, MOST_VECTORS = MOST_QUERIES / LANES, KEYS = 64 };
+const int most_queries = MOST_QUERIES;
 
 /* A layer's part of the cache and of the model: its pool is [2K, slots, D], keys' heads first. */
 struct layer {
@@ -47,58 +49,116 @@ INLINE void score_few(const float *q, const element *const *k, int64_t keys, con
     }
 }
 
-/* So many keys, and vectors of queries, have their scores in registers at once; so many vectors of values by four
- * queries. */
-enum { SCORED_KEYS = REGISTERS / 4, SCORED = 3, WEIGHED = REGISTERS / 8 };
+/* Tiles of sums that registers hold: keys by up to SCORED vectors of queries, and queries by vectors of values. */
+enum {
+    SCORED = REGISTERS == 32 ? 3 : 2,
+    SCORED_KEYS = 8,
+    WEIGHED_ROWS = REGISTERS == 32 ? 4 : 6,
+    WEIGHED = REGISTERS == 32 ? 4 : 2
+};
 
-/* The same against up to SCORED vectors of queries at once, given as [D, stride]: scores [keys, stride]. */
-INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, const int64_t dim, const int vectors,
-                        const int64_t stride, float *scores) {
-    int64_t key = 0;
-    for (; key + SCORED_KEYS <= keys; key += SCORED_KEYS) {
-        const float *first = k[key];
-        int together = 1; /* one behind the other, in a block or in some that happen to follow */
-        for (int j = 1; j < SCORED_KEYS; j++) together &= k[key + j] == first + j * dim;
-        if (!together) break;
-        vec dots[SCORED_KEYS][SCORED] = {{{0}}};
-        for (int64_t i = 0; i < dim; i++) {
-            vec mine[SCORED];
-            for (int g = 0; g < vectors; g++) {
-                mine[g] = load_floats(q + i * stride + g * LANES);
-                KEEP(mine[g]);
-            }
-            for (int j = 0; j < SCORED_KEYS; j++) {
-                vec number = all(first[j * dim + i]);
-                for (int g = 0; g < vectors; g++) dots[j][g] += mine[g] * number;
-            }
-        }
-        for (int j = 0; j < SCORED_KEYS; j++)
-            for (int g = 0; g < vectors; g++) store_floats(scores + (key + j) * stride + g * LANES, dots[j][g]);
-    }
-    for (; key < keys; key++)
-        for (int g = 0; g < vectors; g++) {
-            vec dot = {0};
-            for (int64_t i = 0; i < dim; i++) dot += load_floats(q + i * stride + g * LANES) * k[key][i];
-            store_floats(scores + key * stride + g * LANES, dot);
-        }
+/* So many keys have their scores against so many vectors at once. */
+INLINE int scored_together(const int vectors) {
+    return REGISTERS == 32 || vectors == 1 ? SCORED_KEYS : 6;
 }
 
-/* out [4, D] gets weights [keys, stride] times values, floats where they are `wide`, of D from `at` on: four queries,
+/* How many of the vectors that are left are scored at once. */
+INLINE int64_t scored_next(int64_t left) { return left < SCORED ? left : SCORED; }
+
+/* Scores of `count` keys that lie one behind the other against `vectors` vectors of queries, given as [D, stride]. */
+INLINE void score_tile(const float *q, const float *k, const int count, const int64_t dim, const int vectors,
+                       const int64_t stride, float *scores) {
+    vec dots[SCORED_KEYS][3];
+    EACH_ROW
+    for (int j = 0; j < count; j++)
+        for (int g = 0; g < vectors; g++) dots[j][g] = all(0);
+    for (int64_t i = 0; i < dim; i++) {
+        const float *at = q + i * stride;
+        vec first = load_floats(at), second = first, third = first;
+        if (vectors > 1) second = load_floats(at + LANES);
+        if (vectors > 2) third = load_floats(at + 2 * LANES);
+        KEEP(first);
+        if (vectors > 1) KEEP(second);
+        if (vectors > 2) KEEP(third);
+        EACH_ROW
+        for (int j = 0; j < count; j++) {
+            vec number = all(k[j * dim + i]);
+            dots[j][0] += first * number;
+            if (vectors > 1) dots[j][1] += second * number;
+            if (vectors > 2) dots[j][2] += third * number;
+        }
+    }
+    EACH_ROW
+    for (int j = 0; j < count; j++)
+        for (int g = 0; g < vectors; g++) store_floats(scores + j * stride + g * LANES, dots[j][g]);
+}
+
+/* The same of any number of keys. */
+INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, const int64_t dim, const int vectors,
+                        const int64_t stride, float *scores) {
+    const int most = scored_together(vectors);
+    for (int64_t key = 0; key < keys;) {
+        int count = 1; /* one behind the other, in a block or in some that happen to follow */
+        while (count < most && key + count < keys && k[key + count] == k[key] + count * dim) count++;
+        if (count == most) {
+            score_tile(q, k[key], most, dim, vectors, stride, scores + key * stride);
+        } else if (count >= 4) {
+            score_tile(q, k[key], 4, dim, vectors, stride, scores + key * stride);
+            count = 4;
+        } else {
+            score_tile(q, k[key], 1, dim, vectors, stride, scores + key * stride);
+            count = 1;
+        }
+        key += count;
+    }
+}
+
+INLINE vec value_at(const void *values, const int wide, int64_t i) {
+    return wide ? load_floats((const float *)values + i) : load((const element *)values + i);
+}
+
+/* out [rows, D] gets weights [keys, stride] times values, floats where they are `wide`, of D from `at` on: `rows` queries,
  * and `count` vectors, stay in registers. */
 INLINE void weigh(const float *weights, int64_t stride, const void *const *v, const int wide, int64_t at,
-                  int64_t keys, int64_t dim, float *out, const int count) {
-    vec sums[4][WEIGHED];
-    for (int m = 0; m < 4; m++)
+                  int64_t keys, int64_t dim, float *out, const int rows, const int count) {
+    vec sums[WEIGHED_ROWS][WEIGHED];
+    EACH_ROW
+    for (int m = 0; m < rows; m++)
         for (int c = 0; c < count; c++) sums[m][c] = load_floats(out + m * dim + at + c * LANES);
-    for (int64_t key = 0; key < keys; key++)
-        for (int c = 0; c < count; c++) {
-            int64_t i = at + c * LANES;
-            vec value = wide ? load_floats((const float *)v[key] + i) : load((const element *)v[key] + i);
-            KEEP(value);
-            for (int m = 0; m < 4; m++) sums[m][c] += value * weights[key * stride + m];
+    for (int64_t key = 0; key < keys; key++) {
+        for (int c = 0; c < count; c += 2) {
+            vec first = value_at(v[key], wide, at + c * LANES), second = first;
+            if (count > 1) second = value_at(v[key], wide, at + (c + 1) * LANES);
+            KEEP(first);
+            KEEP(second);
+            EACH_ROW
+            for (int m = 0; m < rows; m++) {
+                sums[m][c] += first * weights[key * stride + m];
+                if (count > 1) sums[m][c + 1] += second * weights[key * stride + m];
+            }
         }
-    for (int m = 0; m < 4; m++)
+    }
+    EACH_ROW
+    for (int m = 0; m < rows; m++)
         for (int c = 0; c < count; c++) store_floats(out + m * dim + at + c * LANES, sums[m][c]);
+}
+
+/* `count` vectors of scores, of this stride, become weights; gives their sum. */
+INLINE vec weights_in_place(float *scores, int64_t stride, vec top, const int masked, const int count) {
+    vec x[4], sums = {0};
+    EACH_ROW
+    for (int i = 0; i < count; i++) x[i] = load_floats(scores + i * stride) - top;
+    exponentials_of(x, count);
+    EACH_ROW
+    for (int i = 0; i < count; i++) {
+        if (masked) {
+            ints there = ~(load_floats(scores + i * stride) <= NEVER);
+            x[i] = (vec)((ints)x[i] & there);
+        }
+        store_floats(scores + i * stride, x[i]);
+        sums += x[i];
+    }
+    return sums;
 }
 
 /* One item and key head: q [T, ...] of a token's stride, which begins with its queries' heads.
@@ -118,22 +178,24 @@ static void attend(const struct layer *layer, const struct work *work, const str
     const element *keys = layer->pool + head * layer->slots * dim;
     const element *values = layer->pool + (layer->kv_heads + head) * layer->slots * dim;
 
-    memset(q_mine, 0, stride * dim * sizeof *q_mine);
-    memset(out, 0, stride * dim * sizeof *out);
+    float *rows = stride == 4 ? q_mine : out; /* [stride, D] */
+    memset(rows + queries * dim, 0, (stride - queries) * dim * sizeof *rows);
     int64_t first = 0, end = item->keys; /* the keys between which all tokens see all */
     for (int64_t m = 0; m < queries; m++) {
         int64_t member = item->first_member + m / group;
         const element *from = q + members[member] * q_stride + (head * group + m % group) * dim;
         if (seen[member].first > first) first = seen[member].first;
         if (seen[member].end < end) end = seen[member].end;
-        for (int64_t i = 0; i < dim; i += LANES) {
-            vec scaled = load(from + i) * layer->scale;
-            if (stride == 4)
-                store_floats(q_mine + m * dim + i, scaled);
-            else
-                for (int lane = 0; lane < LANES; lane++) q_mine[(i + lane) * stride + m] = scaled[lane];
-        }
+        for (int64_t i = 0; i < dim; i += LANES) store_floats(rows + m * dim + i, load(from + i) * layer->scale);
     }
+    if (stride != 4)
+        for (int64_t m = 0; m < stride; m += LANES)
+            for (int64_t i = 0; i < dim; i++) {
+                vec column;
+                for (int lane = 0; lane < LANES; lane++) column[lane] = rows[(m + lane) * dim + i];
+                store_floats(q_mine + i * stride + m, column);
+            }
+    memset(out, 0, stride * dim * sizeof *out);
     for (int64_t g = 0; g < vectors; g++) {
         top[g] = all(NEVER);
         total[g] = all(0);
@@ -188,17 +250,19 @@ static void attend(const struct layer *layer, const struct work *work, const str
         SCORE(128, some);                                                                   \
     else                                                                                    \
         SCORE(dim, some)
-            for (int64_t g = 0; g < vectors; g += SCORED) {
-                if (vectors - g == 1) {
+            for (int64_t g = 0, now; g < vectors; g += now) {
+                now = scored_next(vectors - g);
+                if (now == 1) {
                     SCORE(dim, 1);
-                } else if (vectors - g == 2) {
+                } else if (now == 2) {
                     SCORE_USUAL(2);
                 } else {
                     SCORE_USUAL(3);
                 }
             }
         }
-        if (begin < first || begin + count > end)
+        const int some = begin < first || begin + count > end;
+        if (some)
             for (int64_t m = 0; m < queries; m++) {
                 struct seen mine = seen[item->first_member + m / group];
                 for (int64_t key = 0; key < count; key++)
@@ -206,6 +270,7 @@ static void attend(const struct layer *layer, const struct work *work, const str
             }
         int64_t last = (count * stride + LANES - 1) / LANES; /* vectors of scores */
         for (int64_t i = count * stride; i < last * LANES; i++) scores[i] = NEVER;
+        const int masked = some || last * LANES > count * stride;
 
         for (int64_t g = 0; g < vectors; g++) {
             vec now = top[g], sums = all(0);
@@ -216,13 +281,12 @@ static void attend(const struct layer *layer, const struct work *work, const str
                     for (int i = lane; i < LANES; i += 4) most = now[i] > most ? now[i] : most;
                     for (int i = lane; i < LANES; i += 4) now[i] = most;
                 }
-            for (int64_t i = g; i < last; i += vectors) {
-                vec score = load_floats(scores + i * LANES);
-                ints there = ~(score <= NEVER);
-                vec weight = (vec)((ints)exponential(score - now) & there);
-                sums += weight;
-                store_floats(scores + i * LANES, weight);
-            }
+            int64_t i = g;
+            if (masked)
+                for (; i < last; i += vectors) sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 1, 1);
+            for (; i + 3 * vectors < last; i += 4 * vectors)
+                sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 0, 4);
+            for (; i < last; i += vectors) sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 0, 1);
             vec less = exponential(top[g] - now);
             total[g] = total[g] * less + sums;
             if (begin)
@@ -234,19 +298,23 @@ static void attend(const struct layer *layer, const struct work *work, const str
                         }
             top[g] = now;
         }
-        for (int64_t m = 0; m < queries; m += 4) {
-            int64_t i = 0;
-#define WEIGH(v, wide, vectors) \
-    weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, vectors)
-            if (stride == 4) {
-                for (; i + WEIGHED * LANES <= dim; i += WEIGHED * LANES) WEIGH(v, 0, WEIGHED);
-                for (; i < dim; i += LANES) WEIGH(v, 0, 1);
-            } else {
-                for (; i + WEIGHED * LANES <= dim; i += WEIGHED * LANES) WEIGH(vf, 1, WEIGHED);
-                for (; i < dim; i += LANES) WEIGH(vf, 1, 1);
-            }
-#undef WEIGH
+#define WEIGH(v, wide, rows)                                                                                            \
+    do {                                                                                                                \
+        int64_t i = 0;                                                                                                  \
+        for (; i + WEIGHED * LANES <= dim; i += WEIGHED * LANES)                                                        \
+            weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, rows, WEIGHED);       \
+        for (; i < dim; i += LANES)                                                                                     \
+            weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, rows, 1);             \
+    } while (0)
+        int64_t m = 0;
+        if (stride == 4)
+            WEIGH(v, 0, 4);
+        else {
+            for (; m + WEIGHED_ROWS <= queries; m += WEIGHED_ROWS) WEIGH(vf, 1, WEIGHED_ROWS);
+            for (; m + 4 <= queries; m += 4) WEIGH(vf, 1, 4);
+            for (; m < queries; m += 2) WEIGH(vf, 1, 2);
         }
+#undef WEIGH
     }
     for (int64_t m = 0; m < queries; m++) {
         int64_t place = ((item->place + m / group) * layer->kv_heads + head) * group + m % group;

@@ -23,21 +23,31 @@ struct matrix {
     int64_t inputs, outputs, kind, group;
 };
 
-/* What is left is two tiles of four rather than one of six and one of two, which would wait for its own sums. */
-#define UNEVEN(left) (ROWS == 6 && (left) == 8)
-
-/* For `tile`, which is inlined for each number of rows that it is called with. */
-#define BY_ROWS(tile, rows)                                                            \
-    do {                                                                               \
-        int64_t row = 0;                                                               \
-        for (; row + ROWS <= (rows) && !UNEVEN((rows) - row); row += ROWS) tile(ROWS); \
-        SOME_ROWS(tile, rows, 8);                                                      \
-        SOME_ROWS(tile, rows, 4);                                                      \
-        SOME_ROWS(tile, rows, 2);                                                      \
-        SOME_ROWS(tile, rows, 1);                                                      \
+/* For `tile`, which is inlined for each number of rows that it is called with. Of up to six rows each, they are as few and
+ * as alike as they can be: one of two or three would wait for its own sums. Of up to twelve the largest come first. */
+#define BY_ROWS(tile, rows)                                                      \
+    do {                                                                         \
+        int64_t row = 0;                                                         \
+        for (int64_t tiles = ((rows) + 5) / 6; ROWS == 6 && tiles; tiles--) {    \
+            const int64_t some = ((rows) - row + tiles - 1) / tiles;             \
+            ROWS_OF(tile, some, 6);                                              \
+            ROWS_OF(tile, some, 5);                                              \
+            ROWS_OF(tile, some, 4);                                              \
+            ROWS_OF(tile, some, 3);                                              \
+            ROWS_OF(tile, some, 2);                                              \
+            ROWS_OF(tile, some, 1);                                              \
+            row += some;                                                         \
+        }                                                                        \
+        SOME_ROWS(tile, rows, 12);                                               \
+        SOME_ROWS(tile, rows, 8);                                                \
+        SOME_ROWS(tile, rows, 4);                                                \
+        SOME_ROWS(tile, rows, 2);                                                \
+        SOME_ROWS(tile, rows, 1);                                                \
     } while (0)
+#define ROWS_OF(tile, some, count) \
+    if (some == count) tile(count)
 #define SOME_ROWS(tile, rows, some) \
-    for (; some < ROWS && row + some <= (rows); row += some) tile(some)
+    for (; ROWS == 12 && row + some <= (rows); row += some) tile(some)
 
 /* x [rows, I] by a matrix: out [rows, O]. floats: x as such, where these are multiplied. */
 struct multiplied {
@@ -232,7 +242,7 @@ static void multiply_some(const void *what, int64_t begin, int64_t end) {
     const element *bias = matrix->bias;
     const int of_values = kind == NIBBLES || kind == BYTES;
     const int64_t bytes = of_values ? bytes_of(kind, inputs, group) : inputs * PANEL * size_of(kind);
-    const int apart = of_values && UNEVEN(rows); /* a panel's vectors, and so no weight twice */
+    const int apart = of_values && ROWS == 6 && rows == 8; /* a panel's vectors, and so no weight twice */
     const int narrow = of_values ? apart || rows < SOME : size_of(kind) == sizeof(float) || rows < MANY;
     float *copy = narrow ? 0 : own_room(inputs * PANEL * sizeof *copy);
     for (int64_t at = begin * PANEL; at < end * PANEL; at += PANEL) {
