@@ -22,8 +22,8 @@ struct seen {
 };
 
 /* The list, and what its items give for their tokens: sums of values by their weights [places, Q, D], the weights'
- * sums and the largest scores, which were taken off before the exponential, [places, Q] each. A token's own are those
- * at places[first_place[t]] .. places[first_place[t + 1] - 1]. */
+ * sums and the scores that were taken off before the exponential, [places, Q] each. A token's own are those at
+ * places[first_place[t]] .. places[first_place[t + 1] - 1]. */
 struct work {
     int64_t count;
     const struct item *items;
@@ -33,6 +33,7 @@ struct work {
     float *values, *weights, *tops;
 };
 
+static const float MUCH = 8; /* e^8: so much larger than 1 weights may become before all is made less */
 static const float NEVER = -1e30f; /* the score of a key that a row does not see */
 
 /* Some keys' scores against up to four queries [4, D], one after the other: scores [keys, 4]. */
@@ -164,7 +165,8 @@ INLINE vec weights_in_place(float *scores, int64_t stride, vec top, const int ma
 /* One item and key head: q [T, ...] of a token's stride, which begins with its queries' heads.
  *
  * Keys come KEYS at a time; the largest score so far is taken off all, and what was summed up under a smaller one is
- * made less (the online softmax of Milakov and Gimelshein, 2018, as in FlashAttention). Scores lie [keys, stride],
+ * made less (the online softmax of Milakov and Gimelshein, 2018, as in FlashAttention), but only where it has grown much
+ * (as in FlashAttention-4). Scores lie [keys, stride],
  * where a stride of 4 is for up to four queries, and others are whole vectors of queries. */
 static void attend(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
                    int64_t q_stride, int64_t head) {
@@ -275,7 +277,9 @@ static void attend(const struct layer *layer, const struct work *work, const str
         for (int64_t g = 0; g < vectors; g++) {
             vec now = top[g], sums = all(0);
             for (int64_t i = g; i < last; i += vectors) now = larger(now, load_floats(scores + i * LANES));
-            if (stride == 4) /* several keys' scores lie in a vector */
+            const int grown = !(largest(now - top[g]) <= MUCH); /* or is none */
+            if (!grown) now = top[g];
+            if (grown && stride == 4) /* several keys' scores lie in a vector */
                 for (int lane = 0; lane < 4; lane++) {
                     float most = NEVER;
                     for (int i = lane; i < LANES; i += 4) most = now[i] > most ? now[i] : most;
@@ -287,6 +291,10 @@ static void attend(const struct layer *layer, const struct work *work, const str
             for (; i + 3 * vectors < last; i += 4 * vectors)
                 sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 0, 4);
             for (; i < last; i += vectors) sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 0, 1);
+            if (!grown) {
+                total[g] += sums;
+                continue;
+            }
             vec less = exponential(top[g] - now);
             total[g] = total[g] * less + sums;
             if (begin)

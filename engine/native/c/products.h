@@ -218,7 +218,7 @@ INLINE void multiply(const char *panel, const enum kind kind, const float *x, co
     for (int row = 0; row < rows; row++)
         for (int half = 0; half < 2; half++) sums[row][half] = bias ? load(bias + half * LANES) : all(0);
     for (int64_t i = 0; i < inputs; i++, panel += PANEL * size_of(kind)) {
-        fetch(panel, PANEL * size_of(kind));
+        if (kind != FLOATS) fetch(panel, PANEL * size_of(kind)); /* those were made just now */
         vec first = load_of(kind, panel), second = load_of(kind, panel + LANES * size_of(kind));
         KEEP(first);
         KEEP(second);

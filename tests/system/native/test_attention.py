@@ -117,6 +117,31 @@ def test_what_is_no_number_stays_none(heads: int, number: float, where: str) -> 
     assert not out.isfinite().any()
 
 
+@pytest.mark.parametrize("heads", [2, 8, 20])
+@pytest.mark.parametrize("first", range(4))
+def test_rows_beside_one_that_is_no_number_are_as_they_were(first: int, heads: int) -> None:
+    """They read the same keys together."""
+    rows = tuple(Row(i, 1, 99, tuple(range(25)), DRAW) for i in range(4))
+    case = Case(spec_of(heads, 1), 25, len(rows), torch.float32)
+    case.qkv[first, :heads] = torch.nan
+    out = case.run(Batch(rows=rows, stretches=plan_stretches(rows, BLOCK)))
+    others = [i for i in range(4) if i != first]
+    assert not out[first].isfinite().any()
+    torch.testing.assert_close(out[others].double(), case.whole(rows)[others], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("step", [0.01, 0.1, 0.13, 0.3, -0.1, -0.3])
+@pytest.mark.parametrize("heads", [2, 8, 20])
+def test_scores_that_grow(heads: int, step: float) -> None:
+    """From key to key, so that what is taken off falls behind by little, by just as much as it may, and by more."""
+    row = Row(0, 1, 399, tuple(range(100)), DRAW)
+    case = Case(spec_of(heads, 1), 100, 1, torch.float32)
+    case.qkv[0, :heads, 0] = 1 / case.spec.scale
+    case.cache.pools[0][1, 0, :, 0] = step * torch.arange(400)
+    out = case.run(Batch(rows=(row,), stretches=plan_stretches([row], BLOCK)))
+    torch.testing.assert_close(out.double(), case.whole((row,)), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("window", [1, 3, 8, 17, 64])
 @pytest.mark.parametrize("group", [1, 3, 8])
 def test_windows(window: int, group: int) -> None:
