@@ -31,7 +31,7 @@ from engine.models.products import TORCH
 from engine.models.rope import rotations
 from engine.models.spec import kv_values_per_token
 from engine.native.build import Kernels
-from engine.native.noise import exponentials
+from engine.native.draws import exponentials, from_whole
 from engine.native.products import NativeProducts
 from engine.native.road import NativeRoad, compiled, takes
 from engine.passes import Pass, fixed_rows, passes
@@ -125,7 +125,7 @@ class Runner:
         if config.deterministic:
             # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
             rows = 1 if model.frequencies is None else fixed_rows(config.max_sequences, _ROWS)
-        sampler = Sampler() if native is None else Sampler(exponentials(native))
+        sampler = Sampler() if native is None else Sampler(exponentials(native), from_whole(native))
         return cls(ready, model, cache, _cpu_road(config, native, model, cache, emulated=emulated), sampler, rows)
 
     def submit(self, batch: Batch) -> StepOutput:

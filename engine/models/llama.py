@@ -68,6 +68,7 @@ class Decoder:
         self.dtype = dtype
         self.vocab, self.eos, self.attention = self.spec.vocab, self.spec.eos, self.spec.attention
         self.context = max_positions
+        self._products = products
         reader = _Reader(checkpoint, dtype, device, products, int8=int8)
         spec = self.spec
         tied = spec.tied or "lm_head.weight" not in checkpoint.names
@@ -111,7 +112,7 @@ class Decoder:
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of the vocabulary after some tokens: x [N, H] of `run` -> [N, V] in the model's dtype."""
-        return self._head(self.hidden(x).to(self.dtype))
+        return self._head(self._products.normed(x, self._norm, self.spec.eps, self.dtype))
 
 
 def _with(

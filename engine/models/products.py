@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 from engine.models.linear import Linear, linear
 from engine.models.quantized import Int8Matrix, check_int8
@@ -32,6 +33,10 @@ class Products:
         none that are exact on this CPU."""
         check_int8()
         return partial(matrix.product, bias=bias)
+
+    def normed(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+        """What the last product takes: x [N, H] float32 by its root mean square, times weight [H], in this dtype."""
+        return F.rms_norm(x, weight.shape, weight, eps).to(dtype)
 
 
 TORCH = Products()

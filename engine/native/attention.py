@@ -8,10 +8,11 @@ Shapes: T tokens, Q query heads, K key (and value) heads, G = Q / K, D head_dim.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from ctypes import byref
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import torch
 
@@ -116,7 +117,7 @@ class NativeAttention:
         order = [[place for _, place in sorted(mine)] for mine in made.places]
         first = [0, *accumulate(map(len, order))]
         parts = [made.items, made.members, made.seen, made.blocks, first, [place for mine in order for place in mine]]
-        table = torch.tensor([number for part in parts for number in part])
+        table = torch.frombuffer(array("q", chain(*parts)), dtype=torch.int64)
         begins = [0, *accumulate(map(len, parts))]
         values = torch.empty(len(made.members), kind.heads, kind.head_dim)
         sums = torch.empty(2, len(made.members), kind.heads)

@@ -126,6 +126,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "rotate_store": [_at, _at, _at, _number, _at, _at, _at, _count, _count, _count, _count, _count],
     "attention": [POINTER(Layer), POINTER(Work), _at, _count, _at, _count],
     "exponentials": [_at, _at, _at, _count, _count, _count],
+    "draws": [_at, _at, _at, _at, _at, _at, _count, _count],
     "product": [_at, POINTER(Matrix), _at, _at, _count],
     "layers": [
         *(POINTER(Block), POINTER(c_void_p), _count, _number),
@@ -140,8 +141,8 @@ class Kernels:
     wide: whether `product` is worth its while for matrices of elements. paired: whether it is by the processor's own
     products of bfloat16, of two inputs that lie together. panel: so many outputs lie together in all.
     together: so many inputs in those of int8, to whose weights `added` is added; 0 where it knows none. narrow: whether
-    it knows matrices that lie in fewer bits than elements have. queries: so many read a key together, MOST_GROUP or more.
-    spent: what calls of `layers` took so far.
+    it knows matrices that lie in fewer bits than elements have. queries: so many read a key together, MOST_GROUP or
+    more. spent: what calls of `layers` took so far.
     """
 
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
@@ -155,6 +156,7 @@ class Kernels:
         self.rotate_store = library.rotate_store
         self.attention = library.attention
         self.exponentials = library.exponentials
+        self.draws = library.draws
         self.product = library.product
         self.layers = library.layers
         self.wide = bool(_constant(library, "knows_wide"))

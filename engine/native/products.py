@@ -73,6 +73,14 @@ class NativeProducts(Products):
         panels = torch.cat([*parts, words.permute(0, 2, 3, 1).flatten(2)], 2)
         return NativeProduct.of(self.kernels, panels, None, bias, (outputs, inputs), kind, group)
 
+    def normed(self, x: torch.Tensor, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> torch.Tensor:
+        """As Products.normed."""
+        if dtype != self.kernels.dtype or x.shape[1] % LANES:
+            return super(NativeProducts, self).normed(x, weight, eps, dtype)
+        x, out = x.contiguous(), torch.empty(x.shape, dtype=dtype)
+        self.kernels.norm(x.data_ptr(), None, weight.data_ptr(), eps, out.data_ptr(), *x.shape)
+        return out
+
     @property
     def _by_floats(self) -> bool:
         """Whether floats are multiplied, and torch has nothing better for these elements."""

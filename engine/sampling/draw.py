@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from engine.batch import Draw
+from engine.batch import Draw, Stuck
 from engine.kernels.philox import exponentials
 from engine.messages import Sampling
 from engine.sampling.highest import highest
@@ -52,6 +52,9 @@ class Kind(NamedTuple):
 
 Exponentials = Callable[[torch.Tensor, torch.Tensor, Sequence[int]], list[torch.Tensor]]
 """Standard exponential variates of seeds and positions, int64 [M]: for each of some counts float64 [M, count]."""
+
+FromWhole = Callable[[torch.Tensor, Sequence[int], Sequence[Draw]], list[int | Stuck]]
+"""Draws as `draw` does, from scores whose distributions are whole; for each a token, or why there is none."""
 
 
 def draw(
@@ -80,6 +83,11 @@ def draw(
 def greedy(sampling: Sampling) -> bool:
     """Whether the highest score is drawn, whatever the random numbers are."""
     return sampling.temperature < _COLDEST or sampling.top_k == 1
+
+
+def whole(sampling: Sampling) -> bool:
+    """Whether any token may be drawn, as likely as its score says at the temperature."""
+    return not greedy(sampling) and not _kind(0, sampling).cuts
 
 
 def _likeliest(logits: torch.Tensor, rows: Sequence[int]) -> dict[int, int]:

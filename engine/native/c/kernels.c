@@ -24,6 +24,8 @@
 
 #include "attention.h"
 
+#include "draws.h"
+
 /* All that one layer of a decoder computes with. q_norm, k_norm: both or none; turned: whether heads are rotated. */
 struct block {
     const float *attention_norm, *mlp_norm, *q_norm, *k_norm;
@@ -107,44 +109,4 @@ void layers(const struct block *blocks, const struct work *const *work, int64_t 
             const float *turns, const int64_t *slots, const struct room *room, int64_t tokens, struct spent *spent) {
     const struct passed of = {blocks, work, count, eps, x, turns, slots, room, tokens, spent};
     together(pass, &of);
-}
-
-/* Philox 4x32-10 of one counter and key, both changed: the counter into four random words (kernels/philox.py). */
-static inline void philox(uint32_t counter[4], uint32_t key[2]) {
-    for (int round = 0; round < 10; round++) {
-        uint64_t first = (uint64_t)counter[0] * 0xD2511F53u, second = (uint64_t)counter[2] * 0xCD9E8D57u;
-        uint32_t words[4] = {(uint32_t)(second >> 32) ^ counter[1] ^ key[0], (uint32_t)second,
-                             (uint32_t)(first >> 32) ^ counter[3] ^ key[1], (uint32_t)first};
-        memcpy(counter, words, sizeof words);
-        key[0] += 0x9E3779B9u;
-        key[1] += 0xBB67AE85u;
-    }
-}
-
-struct drawn {
-    const int64_t *seeds, *positions;
-    double *out;
-    int64_t count, stream;
-};
-
-static void exponentials_some(const void *what, int64_t begin, int64_t end) {
-    const struct drawn *of = what;
-    const int64_t count = of->count;
-    for (int64_t row = begin; row < end; row++)
-        for (int64_t lane = 0; lane * 4 < count; lane++) {
-            uint64_t seed = of->seeds[row], position = of->positions[row];
-            uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)lane,
-                                   (uint32_t)of->stream};
-            uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-            philox(counter, key);
-            for (int64_t i = lane * 4; i < count && i < lane * 4 + 4; i++)
-                of->out[row * count + i] = -log((counter[i - lane * 4] + 0.5) * 0x1p-32);
-        }
-}
-
-/* Standard exponential variates of a stream, [N, count]: one row for each seed and position [N]. */
-void exponentials(const int64_t *seeds, const int64_t *positions, double *out, int64_t rows, int64_t count,
-                  int64_t stream) {
-    const struct drawn of = {seeds, positions, out, count, stream};
-    share_rows(exponentials_some, &of, rows, count, WORTH_THREADS / 16);
 }

@@ -14,7 +14,7 @@ from engine.models.quantized import Int8Matrix
 from engine.models.rope import rotate_, rotations
 from engine.models.stored import StoredMatrix
 from engine.native.build import HALVES, Kernels, kernels
-from engine.native.noise import exponentials
+from engine.native.draws import exponentials
 from engine.native.products import NativeProduct, NativeProducts
 from tests.real.processes import ROOT
 

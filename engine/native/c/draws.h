@@ -1,0 +1,132 @@
+/* Draws: from scores to tokens by races of exponential variates (engine/sampling/draw.py), and these. */
+
+/* Philox 4x32-10 of one counter and key, both changed: the counter into four random words (kernels/philox.py). */
+static inline void philox(uint32_t counter[4], uint32_t key[2]) {
+    for (int round = 0; round < 10; round++) {
+        uint64_t first = (uint64_t)counter[0] * 0xD2511F53u, second = (uint64_t)counter[2] * 0xCD9E8D57u;
+        uint32_t words[4] = {(uint32_t)(second >> 32) ^ counter[1] ^ key[0], (uint32_t)second,
+                             (uint32_t)(first >> 32) ^ counter[3] ^ key[1], (uint32_t)first};
+        memcpy(counter, words, sizeof words);
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+}
+
+/* Standard exponential variates of a stream, as many as are asked for, of one seed and position. */
+static void variates(uint64_t seed, uint64_t position, int64_t stream, int64_t count, double *out) {
+    for (int64_t lane = 0; lane * 4 < count; lane++) {
+        uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)lane, (uint32_t)stream};
+        uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+        philox(counter, key);
+        for (int64_t i = lane * 4; i < count && i < lane * 4 + 4; i++)
+            out[i] = -log((counter[i - lane * 4] + 0.5) * 0x1p-32);
+    }
+}
+
+struct varied {
+    const int64_t *seeds, *positions;
+    double *out;
+    int64_t count, stream;
+};
+
+static void exponentials_some(const void *what, int64_t begin, int64_t end) {
+    const struct varied *of = what;
+    for (int64_t row = begin; row < end; row++)
+        variates(of->seeds[row], of->positions[row], of->stream, of->count, of->out + row * of->count);
+}
+
+/* Standard exponential variates of a stream, [N, count]: one row for each seed and position [N]. */
+void exponentials(const int64_t *seeds, const int64_t *positions, double *out, int64_t rows, int64_t count,
+                  int64_t stream) {
+    const struct varied of = {seeds, positions, out, count, stream};
+    share_rows(exponentials_some, &of, rows, count, WORTH_THREADS / 16);
+}
+
+/* So many tokens' weights are summed as one. In place of a token: some score is none or endless; all are excluded; there
+ * is no memory. */
+enum { SUMMED = 256, NO_NUMBERS = -1, NONE_LEFT = -2, NO_ROOM = -3 };
+
+struct drawn {
+    const element *scores;
+    const int64_t *rows, *seeds, *positions;
+    const float *temperatures;
+    int64_t vocab, *out;
+};
+
+/* Some scores, of which there may be fewer than a vector holds: the others are excluded. */
+INLINE vec some_scores(const element *scores, int64_t there) {
+    if (there >= LANES) return load(scores);
+    element some[LANES];
+    store(some, all(-INFINITY));
+    if (there > 0) memcpy(some, scores, there * sizeof *some);
+    return load(some);
+}
+
+/* The first of `count` whose weight by its variate is the largest. */
+static int64_t raced(const float *weights, const double *variates, int64_t count) {
+    int64_t first = 0;
+    double most = -1;
+    for (int64_t i = 0; i < count; i++) {
+        double mine = weights[i] / variates[i];
+        if (mine > most) {
+            most = mine;
+            first = i;
+        }
+    }
+    return first;
+}
+
+static void draw_some(const void *what, int64_t begin, int64_t end) {
+    const struct drawn *of = what;
+    const int64_t vocab = of->vocab, blocks = (vocab + SUMMED - 1) / SUMMED;
+    double *numbers = own_room((blocks + SUMMED) * sizeof *numbers + blocks * (SUMMED + 1) * sizeof(float));
+    float *sums = (float *)(numbers + blocks + SUMMED), *weights = sums + blocks;
+    for (int64_t draw = begin; draw < end; draw++) {
+        const element *scores = of->scores + of->rows[draw] * vocab;
+        const float warmth = 1 / of->temperatures[draw];
+        vec most = all(-INFINITY);
+        ints none = {0};
+        for (int64_t i = 0; i < vocab; i += LANES) {
+            vec score = some_scores(scores + i, vocab - i);
+            none |= score != score;
+            most = larger(score, most);
+        }
+        const float top = largest(most);
+        int numbers_all = top < INFINITY;
+        for (int lane = 0; lane < LANES; lane++) numbers_all &= !none[lane];
+        if (!numbers || !numbers_all || top == -INFINITY) {
+            of->out[draw] = !numbers ? NO_ROOM : !numbers_all ? NO_NUMBERS : NONE_LEFT;
+            continue;
+        }
+        for (int64_t block = 0; block < blocks; block++) {
+            vec sum_of = all(0);
+            for (int64_t i = block * SUMMED; i < (block + 1) * SUMMED; i += 4 * LANES) {
+                vec x[4], weight[4];
+                EACH_ROW
+                for (int j = 0; j < 4; j++)
+                    x[j] = weight[j] = (some_scores(scores + i + j * LANES, vocab - i - j * LANES) - top) * warmth;
+                exponentials_of(weight, 4);
+                EACH_ROW
+                for (int j = 0; j < 4; j++) { /* 0 where the exponential is cut */
+                    weight[j] = (vec)((ints)weight[j] & (x[j] >= -87.0f));
+                    store_floats(weights + i + j * LANES, weight[j]);
+                    sum_of += weight[j];
+                }
+            }
+            sums[block] = sum(sum_of);
+        }
+        const uint64_t seed = of->seeds[draw], position = of->positions[draw];
+        variates(seed, position, 0, blocks, numbers);
+        const int64_t block = raced(sums, numbers, blocks);
+        variates(seed, position, 1, SUMMED, numbers);
+        of->out[draw] = block * SUMMED + raced(weights + block * SUMMED, numbers, SUMMED);
+    }
+}
+
+/* One token for each draw [M], from the whole distribution of scores[rows[m]] at its temperature: out [M], or why there is
+ * none. scores [N, V]. */
+void draws(const element *scores, const int64_t *rows, const int64_t *seeds, const int64_t *positions,
+           const float *temperatures, int64_t *out, int64_t count, int64_t vocab) {
+    const struct drawn of = {scores, rows, seeds, positions, temperatures, vocab, out};
+    share_rows(draw_some, &of, count, vocab, WORTH_THREADS);
+}

@@ -1,0 +1,54 @@
+"""Draws in C: the random numbers of kernels/philox.py, which take over a hundred operations there, and draws from whole
+distributions, as sampling/draw.py makes them by a dozen, whose code has left the caches while the layers ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.batch import Draw, Stuck
+from engine.native.build import Kernels
+from engine.sampling.draw import Exponentials, FromWhole
+
+_WHY: dict[int, Stuck] = {-1: "scores", -2: "rules"}
+"""As in C: what is there in place of a token."""
+
+
+def exponentials(kernels: Kernels) -> Exponentials:
+    """As kernels/philox.py has them, up to the last bit of the logarithm."""
+
+    def drawn(seeds: torch.Tensor, positions: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
+        told = [torch.empty(len(seeds), count, dtype=torch.float64) for count in counts]
+        for stream, out in enumerate(told):
+            kernels.exponentials(seeds.data_ptr(), positions.data_ptr(), out.data_ptr(), *out.shape, stream)
+        return told
+
+    return drawn
+
+
+def from_whole(kernels: Kernels) -> FromWhole:
+    """Draws from scores [N, V] of the kernels' dtype."""
+
+    def drawn(scores: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int | Stuck]:
+        whole = torch.tensor([rows, [draw.seed for draw in draws], [draw.position for draw in draws]])
+        which, seeds, positions = (whole.data_ptr() + 8 * len(rows) * i for i in range(3))
+        temperatures = torch.tensor([draw.sampling.temperature for draw in draws], dtype=torch.float32)
+        out = torch.empty(len(rows), dtype=torch.int64)
+        scores = scores.contiguous()
+        kernels.draws(
+            scores.data_ptr(),
+            which,
+            seeds,
+            positions,
+            temperatures.data_ptr(),
+            out.data_ptr(),
+            len(rows),
+            scores.shape[1],
+        )
+        told: list[int] = out.tolist()
+        if min(told) < min(_WHY):
+            raise MemoryError("there is no memory for the weights of a vocabulary")
+        return [token if token >= 0 else _WHY[token] for token in told]
+
+    return drawn

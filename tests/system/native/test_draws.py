@@ -1,0 +1,100 @@
+"""Draws in C against those of torch and the plain reference, which have the same random numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.batch import Draw
+from engine.kernels import reference
+from engine.kernels.philox import exponentials
+from engine.messages import Sampling
+from engine.native.build import kernels
+from engine.native.draws import from_whole
+from engine.sampling.draw import whole
+from engine.sampling.sampler import Sampler
+
+pytestmark = pytest.mark.usefixtures("_processor")
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
+def scores_of(rows: int, vocab: int, dtype: torch.dtype, spread: float = 3.0) -> torch.Tensor:
+    return (torch.randn(rows, vocab, generator=torch.Generator().manual_seed(vocab)) * spread).to(dtype)
+
+
+def draws_of(count: int, temperature: float) -> list[Draw]:
+    return [Draw(i, 31 * i - 7, 5 * i, Sampling(temperature=temperature)) for i in range(count)]
+
+
+@DTYPES
+@pytest.mark.parametrize("temperature", [2e-5, 0.1, 0.7, 1.0, 1.9, 100.0])
+@pytest.mark.parametrize("vocab", [1, 15, 256, 257, 1000, 5003, 49_152])
+def test_tokens_are_those_of_the_same_races(vocab: int, temperature: float, dtype: torch.dtype) -> None:
+    """Of two runners that finish as good as together rounding may take either; there is none among these."""
+    scores, draws = scores_of(7, vocab, dtype), draws_of(40, temperature)
+    rows = [i % 5 + 1 for i in range(40)]
+    tokens = from_whole(kernels(dtype))(scores, rows, draws)
+    for row, draw, token in zip(rows, draws, tokens, strict=True):
+        weights = torch.softmax(scores[row].double() / temperature, -1)
+        place = torch.tensor([draw.seed]), torch.tensor([draw.position])
+        among_blocks, inside = (numbers[0] for numbers in exponentials(*place, (-(-vocab // 256), 256)))
+        assert token == reference.race(weights, 256, among_blocks, inside)
+
+
+@DTYPES
+def test_a_draw_does_not_depend_on_those_beside_it(dtype: torch.dtype) -> None:
+    scores, draws = scores_of(33, 2000, dtype), draws_of(33, 1.0)
+    drawn = from_whole(kernels(dtype))
+    together = drawn(scores, range(33), draws)
+    assert together == [drawn(scores[i : i + 1], [0], [draws[i]])[0] for i in range(33)]
+    assert len(set(together)) > 20
+
+
+@DTYPES
+def test_what_is_excluded_is_never_drawn(dtype: torch.dtype) -> None:
+    """However long the odds of the others are: 90 of 91 tokens have none, and one has e^-80 of another's."""
+    scores = torch.full((1, 91), -torch.inf, dtype=dtype)
+    scores[0, 40], scores[0, 90] = 0, -80
+    tokens = from_whole(kernels(dtype))(scores, [0] * 5000, draws_of(5000, 1.0))
+    assert set(tokens) == {40}
+    scores[0, 90] = 0
+    assert set(from_whole(kernels(dtype))(scores, [0] * 500, draws_of(500, 1.0))) == {40, 90}
+
+
+@DTYPES
+@pytest.mark.parametrize("vocab", [20, 300])
+def test_where_nothing_can_be_drawn_it_says_why(vocab: int, dtype: torch.dtype) -> None:
+    scores = scores_of(6, vocab, dtype)
+    scores[1, 3], scores[2, vocab - 1], scores[3, 0] = torch.nan, torch.inf, -torch.inf
+    scores[4] = -torch.inf
+    scores[5, vocab - 1] = torch.nan
+    told = from_whole(kernels(dtype))(scores, range(6), draws_of(6, 1.0))
+    assert told[1] == told[2] == told[5] == "scores"
+    assert told[4] == "rules"
+    assert isinstance(told[0], int)
+    assert isinstance(told[3], int)
+
+
+@DTYPES
+def test_a_step_draws_what_torch_draws(dtype: torch.dtype) -> None:
+    """Whole distributions, cut ones, greedy ones and edited ones side by side; some rows hold nothing to be drawn."""
+    kinds = [
+        Sampling(),
+        Sampling(temperature=0.5),
+        Sampling(temperature=0),
+        Sampling(top_k=1),
+        Sampling(top_k=30),
+        Sampling(top_p=0.8),
+        Sampling(min_p=0.1),
+        Sampling(logit_bias=((3, 8.0),)),
+        Sampling(allowed_tokens=(1, 2, 900)),
+    ]
+    assert [whole(kind) for kind in kinds[:7]] == [True, True, False, False, False, False, False]
+    scores = scores_of(45, 1000, dtype)
+    scores[7, 7], scores[9] = torch.nan, -torch.inf
+    draws = [Draw(i, i, 9, kinds[i % len(kinds)], logprobs=2 if i % 4 == 0 else None) for i in range(45)]
+    ours = Sampler(from_whole=from_whole(kernels(dtype))).sample(scores, range(45), draws, {})
+    theirs = Sampler().sample(scores, range(45), draws, {})
+    assert ours == theirs
+    assert theirs.stuck == {7: "scores", 9: "rules"}
