@@ -28,9 +28,11 @@ def exponentials(kernels: Kernels) -> Exponentials:
 
 
 def from_whole(kernels: Kernels) -> FromWhole:
-    """Draws from scores [N, V] of the kernels' dtype."""
+    """Draws from scores [N, V] of the kernels' dtype; a transformers class may give float32 in a model of bfloat16."""
 
-    def drawn(scores: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int | Stuck]:
+    def drawn(scores: torch.Tensor, rows: Sequence[int], draws: Sequence[Draw]) -> list[int | Stuck] | None:
+        if scores.dtype != kernels.dtype:
+            return None
         whole = torch.tensor([rows, [draw.seed for draw in draws], [draw.position for draw in draws]])
         which, seeds, positions = (whole.data_ptr() + 8 * len(rows) * i for i in range(3))
         temperatures = torch.tensor([draw.sampling.temperature for draw in draws], dtype=torch.float32)

@@ -53,8 +53,9 @@ class Kind(NamedTuple):
 Exponentials = Callable[[torch.Tensor, torch.Tensor, Sequence[int]], list[torch.Tensor]]
 """Standard exponential variates of seeds and positions, int64 [M]: for each of some counts float64 [M, count]."""
 
-FromWhole = Callable[[torch.Tensor, Sequence[int], Sequence[Draw]], list[int | Stuck]]
-"""Draws as `draw` does, from scores whose distributions are whole; for each a token, or why there is none."""
+FromWhole = Callable[[torch.Tensor, Sequence[int], Sequence[Draw]], list[int | Stuck] | None]
+"""Draws as `draw` does, from scores whose distributions are whole; for each a token, or why there is none. None where
+it does not know scores of this dtype."""
 
 
 def draw(

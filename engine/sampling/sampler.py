@@ -49,14 +49,16 @@ class Sampler:
                 drawn = draw(scores, [places[i] for i in able], [draws[i] for i in able], self._noise)
                 tokens.update(zip(able, drawn, strict=True))
 
-        if self._from_whole is not None and (quick := [i for i in plain if whole(draws[i].sampling)]):
+        quick = [i for i in plain if whole(draws[i].sampling)] if self._from_whole else []
+        if self._from_whole and quick:
             drawn = self._from_whole(logits, [rows[i] for i in quick], [draws[i] for i in quick])
-            for i, token in zip(quick, drawn, strict=True):
-                if isinstance(token, int):
-                    tokens[i] = token
-                else:
-                    stuck[i] = token
-            plain = sorted(set(plain).difference(quick))
+            if drawn is not None:
+                for i, token in zip(quick, drawn, strict=True):
+                    if isinstance(token, int):
+                        tokens[i] = token
+                    else:
+                        stuck[i] = token
+                plain = sorted(set(plain).difference(quick))
         if plain:
             take(logits, {i: rows[i] for i in plain})
         if changed:

@@ -81,8 +81,12 @@ def test_where_nothing_can_be_drawn_it_says_why(vocab: int, dtype: torch.dtype) 
 
 
 @DTYPES
-def test_a_step_draws_what_torch_draws(dtype: torch.dtype) -> None:
-    """Whole distributions, cut ones, greedy ones and edited ones side by side; some rows hold nothing to be drawn."""
+@pytest.mark.parametrize("other", [torch.float32, torch.bfloat16], ids=["of float32", "of bfloat16"])
+def test_a_step_draws_what_torch_draws(dtype: torch.dtype, other: torch.dtype) -> None:
+    """From scores of the kernels' dtype, and of one that they do not know.
+
+    Whole distributions, cut ones, greedy ones and edited ones side by side; some rows hold nothing to be drawn.
+    """
     kinds = [
         Sampling(),
         Sampling(temperature=0.5),
@@ -95,7 +99,7 @@ def test_a_step_draws_what_torch_draws(dtype: torch.dtype) -> None:
         Sampling(allowed_tokens=(1, 2, 900)),
     ]
     assert [whole(kind) for kind in kinds[:7]] == [True, True, False, False, False, False, False]
-    scores = scores_of(45, 1000, dtype)
+    scores = scores_of(45, 1000, other)
     scores[7, 7], scores[9] = torch.nan, -torch.inf
     draws = [Draw(i, i, 9, kinds[i % len(kinds)], logprobs=2 if i % 4 == 0 else None) for i in range(45)]
     ours = Sampler(from_whole=from_whole(kernels(dtype))).sample(scores, range(45), draws, {})
