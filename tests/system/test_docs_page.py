@@ -44,6 +44,7 @@ def page(browser: Any) -> Iterator[Any]:
 
 def tried(page: Any, operation: str) -> tuple[int, Any]:
     """Try an operation that is open, and read what the page shows of the answer."""
+    page.wait_for_selector(f"{operation} button.execute:enabled")
     page.focus(f"{operation} button.execute")
     page.keyboard.press("Enter")
     live = f"{operation} .live-responses-table"
@@ -86,6 +87,31 @@ def test_a_link_to_what_is_folded_opens_it(page: Any, engine_road: Server) -> No
     page.goto(f"{engine_road.url}/docs#/Passed%20through/createEmbedding")
     page.wait_for_selector("#operations-tag-Passed_through[data-is-open=true]")
     page.wait_for_selector("[id='operations-Passed through-createEmbedding'].is-open, .opblock.is-open")
+
+
+PRESS_AS_SHOWN = """operation => new Promise(done => {
+  const look = () => {
+    const execute = document.querySelector(`${operation} button.execute`);
+    if (!execute) return;
+    watched.disconnect();
+    execute.click();
+    done(`shown and ${execute.disabled ? "not to be" : "to be"} pressed`);
+  };
+  const watched = new MutationObserver(look);
+  watched.observe(document.body, { subtree: true, childList: true });
+  document.querySelector(`${operation} .opblock-summary-control`).click();
+})"""
+
+
+def test_an_operation_is_asked_once_it_is_read(page: Any, engine_road: Server) -> None:
+    """Pressed in the moment it is shown, "Execute" does nothing; it did something that never ended."""
+    page.goto(f"{engine_road.url}/docs")
+    operation = "#operations-Models-listModels"
+    page.wait_for_selector(f"{operation} .opblock-summary-control")
+    pressed = page.evaluate(PRESS_AS_SHOWN, operation)
+    assert pressed == "shown and not to be pressed"
+    status, models = tried(page, operation)
+    assert (status, models["object"]) == (200, "list")
 
 
 def test_a_key_can_be_shown(page: Any, engine_road: Server, logs: Path) -> None:

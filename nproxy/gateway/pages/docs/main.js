@@ -1,6 +1,7 @@
 // The reference: Swagger UI (below swagger-ui/, as it was published) over this gateway's own document.
 
 import { foldedErrors } from "./fold.js";
+import { executedOnceResolved } from "./resolved.js";
 
 const PASSED = "Passed through"; // the tag of paths of which little is told, and there are many
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -22,7 +23,7 @@ const reference = globalThis.SwaggerUIBundle({
   defaultModelExpandDepth: 2,
   displayRequestDuration: true,
   tryItOutEnabled: true,
-  plugins: [foldedErrors],
+  plugins: [foldedErrors, executedOnceResolved],
   onComplete: () => linked || reference.layoutActions.show(["operations-tag", PASSED], false),
   validatorUrl: null, // nothing is sent to anybody else
 });
