@@ -36,304 +36,84 @@ struct work {
 static const float MUCH = 8; /* e^8: so much larger than 1 weights may become before all is made less */
 static const float NEVER = -1e30f; /* the score of a key that a row does not see */
 
-/* Some keys' scores against up to four queries [4, D], one after the other: scores [keys, 4]. */
-INLINE void score_few(const float *q, const element *const *k, int64_t keys, const int64_t dim, float *scores) {
-    for (int64_t key = 0; key < keys; key++) {
-        vec dots[4] = {{0}, {0}, {0}, {0}};
-        for (int64_t i = 0; i < dim; i += LANES) {
-            vec at = load(k[key] + i);
-            for (int m = 0; m < 4; m++) dots[m] += at * load_floats(q + m * dim + i);
+/* An item's m-th query, of a key head [D]: q [T, ...] of a token's stride, which begins with its queries' heads. */
+INLINE const element *query_of(const struct layer *layer, const struct work *work, const struct item *item,
+                               const element *q, int64_t q_stride, int64_t head, int64_t m) {
+    const int64_t group = layer->group, token = work->members[item->first_member + m / group];
+    return q + token * q_stride + (head * group + m % group) * layer->dim;
+}
+
+/* The keys that all of an item's tokens see. */
+static struct seen seen_by_all(const struct work *work, const struct item *item) {
+    struct seen common = {0, item->keys};
+    for (int64_t member = item->first_member; member < item->first_member + item->width; member++) {
+        if (work->seen[member].first > common.first) common.first = work->seen[member].first;
+        if (work->seen[member].end < common.end) common.end = work->seen[member].end;
+    }
+    return common;
+}
+
+/* Where `count` of an item's keys and values of a head lie, from its key `begin` on. They are on their way while scores
+ * are computed; those of short items come from memory, and one by one. */
+static void find(const struct layer *layer, const struct work *work, const struct item *item, int64_t head, int64_t begin,
+                 int64_t count, const element **k, const element **v) {
+    const int64_t dim = layer->dim, size = layer->block_size;
+    const element *keys = layer->pool + head * layer->slots * dim;
+    const element *values = layer->pool + (layer->kv_heads + head) * layer->slots * dim;
+    int64_t block = item->first_block + begin / size, inside = begin % size;
+    for (int64_t key = 0; key < count; key++) {
+        int64_t slot = work->blocks[block] * size + inside;
+        k[key] = keys + slot * dim;
+        v[key] = values + slot * dim;
+        for (int64_t i = 0; i < dim; i += 64 / (int64_t)sizeof *values) {
+            __builtin_prefetch(k[key] + i);
+            __builtin_prefetch(v[key] + i);
         }
-        four sums[4];
-        for (int m = 0; m < 4; m++) sums[m] = folded(dots[m]);
-        for (int m = 0; m < 4; m++) scores[key * 4 + m] = (sums[m][0] + sums[m][1]) + (sums[m][2] + sums[m][3]);
+        if (++inside == size) {
+            inside = 0;
+            block++;
+        }
+    }
+}
+
+/* Of scores [count, stride] those of keys that a token does not see are NEVER. */
+static void hide(const struct work *work, const struct item *item, int64_t group, int64_t begin, int64_t count,
+                 int64_t stride, float *scores) {
+    for (int64_t m = 0; m < item->width * group; m++) {
+        struct seen mine = work->seen[item->first_member + m / group];
+        for (int64_t key = 0; key < count; key++)
+            if (begin + key < mine.first || begin + key >= mine.end) scores[key * stride + m] = NEVER;
     }
 }
 
-/* Tiles of sums that registers hold: keys by up to SCORED vectors of queries, and queries by vectors of values. */
-enum {
-    SCORED = REGISTERS == 32 ? 3 : 2,
-    SCORED_KEYS = 8,
-    WEIGHED_ROWS = REGISTERS == 32 ? 4 : 6,
-    WEIGHED = REGISTERS == 32 ? 4 : 2
-};
-
-/* So many keys have their scores against so many vectors at once. */
-INLINE int scored_together(const int vectors) {
-    return REGISTERS == 32 || vectors == 1 ? SCORED_KEYS : 6;
+/* What was summed up of `queries` values [queries, D] becomes less. */
+INLINE void lessen(float *out, vec less, int queries, int64_t dim) {
+    for (int m = 0; m < queries; m++)
+        if (less[m] != 1.0f)
+            for (int64_t i = 0; i < dim; i += LANES)
+                store_floats(out + m * dim + i, load_floats(out + m * dim + i) * less[m]);
 }
 
-/* How many of the vectors that are left are scored at once. */
-INLINE int64_t scored_next(int64_t left) { return left < SCORED ? left : SCORED; }
-
-/* Scores of `count` keys that lie one behind the other against `vectors` vectors of queries, given as [D, stride]. */
-INLINE void score_tile(const float *q, const float *k, const int count, const int64_t dim, const int vectors,
-                       const int64_t stride, float *scores) {
-    vec dots[SCORED_KEYS][3];
-    EACH_ROW
-    for (int j = 0; j < count; j++)
-        for (int g = 0; g < vectors; g++) dots[j][g] = all(0);
-    for (int64_t i = 0; i < dim; i++) {
-        const float *at = q + i * stride;
-        vec first = load_floats(at), second = first, third = first;
-        if (vectors > 1) second = load_floats(at + LANES);
-        if (vectors > 2) third = load_floats(at + 2 * LANES);
-        KEEP(first);
-        if (vectors > 1) KEEP(second);
-        if (vectors > 2) KEEP(third);
-        EACH_ROW
-        for (int j = 0; j < count; j++) {
-            vec number = all(k[j * dim + i]);
-            dots[j][0] += first * number;
-            if (vectors > 1) dots[j][1] += second * number;
-            if (vectors > 2) dots[j][2] += third * number;
-        }
-    }
-    EACH_ROW
-    for (int j = 0; j < count; j++)
-        for (int g = 0; g < vectors; g++) store_floats(scores + j * stride + g * LANES, dots[j][g]);
+/* What an item gives for its m-th query. */
+static void give(const struct layer *layer, const struct work *work, const struct item *item, int64_t head, int64_t m,
+                 const float *values, float weight, float top) {
+    const int64_t group = layer->group, dim = layer->dim;
+    const int64_t place = ((item->place + m / group) * layer->kv_heads + head) * group + m % group;
+    memcpy(work->values + place * dim, values, dim * sizeof *values);
+    work->weights[place] = weight;
+    work->tops[place] = top;
 }
 
-/* The same of any number of keys. */
-INLINE void score_lanes(const float *q, const float *const *k, int64_t keys, const int64_t dim, const int vectors,
-                        const int64_t stride, float *scores) {
-    const int most = scored_together(vectors);
-    for (int64_t key = 0; key < keys;) {
-        int count = 1; /* one behind the other, in a block or in some that happen to follow */
-        while (count < most && key + count < keys && k[key + count] == k[key] + count * dim) count++;
-        if (count == most) {
-            score_tile(q, k[key], most, dim, vectors, stride, scores + key * stride);
-        } else if (count >= 4) {
-            score_tile(q, k[key], 4, dim, vectors, stride, scores + key * stride);
-            count = 4;
-        } else {
-            score_tile(q, k[key], 1, dim, vectors, stride, scores + key * stride);
-            count = 1;
-        }
-        key += count;
-    }
-}
-
-INLINE vec value_at(const void *values, const int wide, int64_t i) {
-    return wide ? load_floats((const float *)values + i) : load((const element *)values + i);
-}
-
-/* out [rows, D] gets weights [keys, stride] times values, floats where they are `wide`, of D from `at` on: `rows` queries,
- * and `count` vectors, stay in registers. */
-INLINE void weigh(const float *weights, int64_t stride, const void *const *v, const int wide, int64_t at,
-                  int64_t keys, int64_t dim, float *out, const int rows, const int count) {
-    vec sums[WEIGHED_ROWS][WEIGHED];
-    EACH_ROW
-    for (int m = 0; m < rows; m++)
-        for (int c = 0; c < count; c++) sums[m][c] = load_floats(out + m * dim + at + c * LANES);
-    for (int64_t key = 0; key < keys; key++) {
-        for (int c = 0; c < count; c += 2) {
-            vec first = value_at(v[key], wide, at + c * LANES), second = first;
-            if (count > 1) second = value_at(v[key], wide, at + (c + 1) * LANES);
-            KEEP(first);
-            KEEP(second);
-            EACH_ROW
-            for (int m = 0; m < rows; m++) {
-                sums[m][c] += first * weights[key * stride + m];
-                if (count > 1) sums[m][c + 1] += second * weights[key * stride + m];
-            }
-        }
-    }
-    EACH_ROW
-    for (int m = 0; m < rows; m++)
-        for (int c = 0; c < count; c++) store_floats(out + m * dim + at + c * LANES, sums[m][c]);
-}
-
-/* `count` vectors of scores, of this stride, become weights; gives their sum. */
-INLINE vec weights_in_place(float *scores, int64_t stride, vec top, const int masked, const int count) {
-    vec x[4], sums = {0};
-    EACH_ROW
-    for (int i = 0; i < count; i++) x[i] = load_floats(scores + i * stride) - top;
-    exponentials_of(x, count);
-    EACH_ROW
-    for (int i = 0; i < count; i++) {
-        if (masked) {
-            ints there = ~(load_floats(scores + i * stride) <= NEVER);
-            x[i] = (vec)((ints)x[i] & there);
-        }
-        store_floats(scores + i * stride, x[i]);
-        sums += x[i];
-    }
-    return sums;
-}
-
-/* One item and key head: q [T, ...] of a token's stride, which begins with its queries' heads.
+/* attend(layer, work, item, q, q_stride, head): one item and key head.
  *
  * Keys come KEYS at a time; the largest score so far is taken off all, and what was summed up under a smaller one is
  * made less (the online softmax of Milakov and Gimelshein, 2018, as in FlashAttention), but only where it has grown much
- * (as in FlashAttention-4). Scores lie [keys, stride],
- * where a stride of 4 is for up to four queries, and others are whole vectors of queries. */
-static void attend(const struct layer *layer, const struct work *work, const struct item *item, const element *q,
-                   int64_t q_stride, int64_t head) {
-    const int64_t dim = layer->dim, group = layer->group, queries = item->width * group, size = layer->block_size;
-    const int64_t stride = queries <= 4 ? 4 : (queries + LANES - 1) / LANES * LANES;
-    const int64_t vectors = stride < LANES ? 1 : stride / LANES;
-    const int64_t *members = work->members;
-    const struct seen *seen = work->seen;
-    float q_mine[MOST_QUERIES * MOST_DIM], out[MOST_QUERIES * MOST_DIM], scores[KEYS * MOST_QUERIES];
-    vec top[MOST_VECTORS], total[MOST_VECTORS];
-    const element *keys = layer->pool + head * layer->slots * dim;
-    const element *values = layer->pool + (layer->kv_heads + head) * layer->slots * dim;
-
-    float *rows = stride == 4 ? q_mine : out; /* [stride, D] */
-    memset(rows + queries * dim, 0, (stride - queries) * dim * sizeof *rows);
-    int64_t first = 0, end = item->keys; /* the keys between which all tokens see all */
-    for (int64_t m = 0; m < queries; m++) {
-        int64_t member = item->first_member + m / group;
-        const element *from = q + members[member] * q_stride + (head * group + m % group) * dim;
-        if (seen[member].first > first) first = seen[member].first;
-        if (seen[member].end < end) end = seen[member].end;
-        for (int64_t i = 0; i < dim; i += LANES) store_floats(rows + m * dim + i, load(from + i) * layer->scale);
-    }
-    if (stride != 4)
-        for (int64_t m = 0; m < stride; m += LANES)
-            for (int64_t i = 0; i < dim; i++) {
-                vec column;
-                for (int lane = 0; lane < LANES; lane++) column[lane] = rows[(m + lane) * dim + i];
-                store_floats(q_mine + i * stride + m, column);
-            }
-    memset(out, 0, stride * dim * sizeof *out);
-    for (int64_t g = 0; g < vectors; g++) {
-        top[g] = all(NEVER);
-        total[g] = all(0);
-    }
-    for (int64_t begin = 0; begin < item->keys; begin += KEYS) {
-        const int64_t count = item->keys - begin < KEYS ? item->keys - begin : KEYS;
-        const element *k[KEYS], *v[KEYS];
-        const float *kf[KEYS], *vf[KEYS]; /* the same as floats, for many queries */
-        int64_t block = item->first_block + begin / size, inside = begin % size;
-        for (int64_t key = 0; key < count; key++) {
-            int64_t slot = work->blocks[block] * size + inside;
-            k[key] = keys + slot * dim;
-            v[key] = values + slot * dim;
-            /* On their way while scores are computed; those of short items come from memory, and one by one. */
-            for (int64_t i = 0; i < dim; i += 64 / (int64_t)sizeof *values) {
-                __builtin_prefetch(k[key] + i);
-                __builtin_prefetch(v[key] + i);
-            }
-            if (++inside == size) {
-                inside = 0;
-                block++;
-            }
-        }
-        if (stride == 4) {
-            if (dim == 64) /* the usual width of small heads: the compiler keeps the queries in registers */
-                score_few(q_mine, k, count, 64, scores);
-            else
-                score_few(q_mine, k, count, dim, scores);
-        } else {
-#ifdef BFLOAT16
-            static _Thread_local float floats[2 * KEYS * MOST_DIM];
-            for (int64_t key = 0; key < count; key++) {
-                float *k_mine = floats + key * dim, *v_mine = floats + (KEYS + key) * dim;
-                for (int64_t i = 0; i < dim; i += LANES) {
-                    store_floats(k_mine + i, load(k[key] + i));
-                    store_floats(v_mine + i, load(v[key] + i));
-                }
-                kf[key] = k_mine;
-                vf[key] = v_mine;
-            }
+ * (as in FlashAttention-4). */
+#ifdef PAIRS
+#include "attend_pairs.h"
 #else
-            memcpy(kf, k, sizeof k);
-            memcpy(vf, v, sizeof v);
+#include "attend_floats.h"
 #endif
-#define SCORE(dim, some) /* strides that the compiler knows, where all vectors are scored at once */ \
-    score_lanes(q_mine + g * LANES, kf, count, dim, some, LANES == 16 ? some * LANES : stride, \
-                scores + g * LANES)
-#define SCORE_USUAL(some) /* widths of heads, for which the compiler knows all addresses */ \
-    if (dim == 64)                                                                          \
-        SCORE(64, some);                                                                    \
-    else if (dim == 128)                                                                    \
-        SCORE(128, some);                                                                   \
-    else                                                                                    \
-        SCORE(dim, some)
-            for (int64_t g = 0, now; g < vectors; g += now) {
-                now = scored_next(vectors - g);
-                if (now == 1) {
-                    SCORE(dim, 1);
-                } else if (now == 2) {
-                    SCORE_USUAL(2);
-                } else {
-                    SCORE_USUAL(3);
-                }
-            }
-        }
-        const int some = begin < first || begin + count > end;
-        if (some)
-            for (int64_t m = 0; m < queries; m++) {
-                struct seen mine = seen[item->first_member + m / group];
-                for (int64_t key = 0; key < count; key++)
-                    if (begin + key < mine.first || begin + key >= mine.end) scores[key * stride + m] = NEVER;
-            }
-        int64_t last = (count * stride + LANES - 1) / LANES; /* vectors of scores */
-        for (int64_t i = count * stride; i < last * LANES; i++) scores[i] = NEVER;
-        const int masked = some || last * LANES > count * stride;
-
-        for (int64_t g = 0; g < vectors; g++) {
-            vec now = top[g], sums = all(0);
-            for (int64_t i = g; i < last; i += vectors) now = larger(now, load_floats(scores + i * LANES));
-            const int grown = !(largest(now - top[g]) <= MUCH); /* or is none */
-            if (!grown) now = top[g];
-            if (grown && stride == 4) /* several keys' scores lie in a vector */
-                for (int lane = 0; lane < 4; lane++) {
-                    float most = NEVER;
-                    for (int i = lane; i < LANES; i += 4) most = now[i] > most ? now[i] : most;
-                    for (int i = lane; i < LANES; i += 4) now[i] = most;
-                }
-            int64_t i = g;
-            if (masked)
-                for (; i < last; i += vectors) sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 1, 1);
-            for (; i + 3 * vectors < last; i += 4 * vectors)
-                sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 0, 4);
-            for (; i < last; i += vectors) sums += weights_in_place(scores + i * LANES, vectors * LANES, now, 0, 1);
-            if (!grown) {
-                total[g] += sums;
-                continue;
-            }
-            vec less = exponential(top[g] - now);
-            total[g] = total[g] * less + sums;
-            if (begin)
-                for (int lane = 0; lane < (stride == 4 ? 4 : LANES); lane++)
-                    if (less[lane] != 1.0f)
-                        for (int64_t i = 0; i < dim; i += LANES) {
-                            float *at = out + (g * LANES + lane) * dim + i;
-                            store_floats(at, load_floats(at) * less[lane]);
-                        }
-            top[g] = now;
-        }
-#define WEIGH(v, wide, rows)                                                                                            \
-    do {                                                                                                                \
-        int64_t i = 0;                                                                                                  \
-        for (; i + WEIGHED * LANES <= dim; i += WEIGHED * LANES)                                                        \
-            weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, rows, WEIGHED);       \
-        for (; i < dim; i += LANES)                                                                                     \
-            weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, rows, 1);             \
-    } while (0)
-        int64_t m = 0;
-        if (stride == 4)
-            WEIGH(v, 0, 4);
-        else {
-            for (; m + WEIGHED_ROWS <= queries; m += WEIGHED_ROWS) WEIGH(vf, 1, WEIGHED_ROWS);
-            for (; m + 4 <= queries; m += 4) WEIGH(vf, 1, 4);
-            for (; m < queries; m += 2) WEIGH(vf, 1, 2);
-        }
-#undef WEIGH
-    }
-    for (int64_t m = 0; m < queries; m++) {
-        int64_t place = ((item->place + m / group) * layer->kv_heads + head) * group + m % group;
-        memcpy(work->values + place * dim, out + m * dim, dim * sizeof *out);
-        work->tops[place] = top[m / LANES][m % LANES];
-        float weight = total[m / LANES][m % LANES];
-        if (stride == 4)
-            for (int lane = m + 4; lane < LANES; lane += 4) weight += total[0][lane];
-        work->weights[place] = weight;
-    }
-}
 
 struct attended {
     const struct layer *layer;

@@ -76,14 +76,8 @@ INLINE void fetch(const void *at, int bytes) {
 
 /* Whether bfloat16 is multiplied by the processor itself, which adds up two products in one instruction. Where it has tiles
  * of them (AMX), torch's products, which take those, stay. */
-#if defined BFLOAT16 && defined __AVX512BF16__ && !defined __AMX_BF16__
+#if defined PAIRS && !defined __AMX_BF16__
 const int elements_paired = 1, knows_narrow = 0;
-
-/* By its name, as that of add_products below. */
-INLINE vec add_pairs(vec sums, ints weights, ints numbers) {
-    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(numbers));
-    return sums;
-}
 
 /* out [rows, O] of one panel [I / 2, PANEL, 2] and x [rows, I]. */
 INLINE void multiply_pairs(const element *panel, const element *x, const element *bias, element *out, int64_t inputs,
@@ -100,9 +94,7 @@ INLINE void multiply_pairs(const element *panel, const element *x, const element
         memcpy(&second, at + 2 * LANES, sizeof second);
         EACH_ROW
         for (int row = 0; row < rows; row++) {
-            int32_t pair;
-            memcpy(&pair, x + row * inputs + i, sizeof pair);
-            ints numbers = pair - (ints){0};
+            ints numbers = pair_at(x + row * inputs + i);
             sums[row][0] = add_pairs(sums[row][0], first, numbers);
             sums[row][1] = add_pairs(sums[row][1], second, numbers);
         }
