@@ -61,17 +61,18 @@ class _List:
         self.members: list[int] = []
         self.seen: list[int] = []
         self.blocks: list[int] = []
-        self.places: list[list[tuple[int, int]]] = [[] for _ in range(tokens)]  # by token: (lo, place)
+        self.places: list[list[int]] = [[] for _ in range(tokens)]  # by token
 
-    def add(self, lo: int, first_block: int, members: Sequence[tuple[int, int, int]]) -> None:
-        """An item whose first block, at `first_block`, begins with key `lo`. members: (token, first key that it sees,
-        the one behind its last)."""
+    def add(self, first_block: int, tokens: Sequence[int], seen: Sequence[int]) -> None:
+        """An item. seen: of each token the first key that it sees and the one behind its last, one token after the
+        other, counted from the first of the block at `first_block`. A token's items come in the order of their keys.
+        """
         at = len(self.members)
-        self.items += (at, len(members), first_block, max([end for *_, end in members]) - lo, at)
-        for place, (token, first, end) in enumerate(members, at):
-            self.places[token].append((lo, place))
-            self.members.append(token)
-            self.seen += (first - lo, end - lo)
+        self.items += (at, len(tokens), first_block, max(seen[1::2]), at)
+        self.members += tokens
+        self.seen += seen
+        for place, token in enumerate(tokens, at):
+            self.places[token].append(place)
 
 
 class NativeAttention:
@@ -114,9 +115,8 @@ class NativeAttention:
         made = _List(tokens)
         self._add_chunks(made, batch.chunks, most, kind.window)
         self._add_rows(made, batch.rows, items, most, kind.window, tokens - len(batch.rows))
-        order = [[place for _, place in sorted(mine)] for mine in made.places]
-        first = [0, *accumulate(map(len, order))]
-        parts = [made.items, made.members, made.seen, made.blocks, first, [place for mine in order for place in mine]]
+        first = [0, *accumulate(map(len, made.places))]
+        parts = [made.items, made.members, made.seen, made.blocks, first, [*chain(*made.places)]]
         table = torch.frombuffer(array("q", chain(*parts)), dtype=torch.int64)
         begins = [0, *accumulate(map(len, parts))]
         values = torch.empty(len(made.members), kind.heads, kind.head_dim)
@@ -135,11 +135,13 @@ class NativeAttention:
             table = len(made.blocks)
             made.blocks += chunk.blocks
             for at in reversed(range(0, len(chunk.tokens), most)):
-                positions = range(chunk.start + at, chunk.start + min(at + most, len(chunk.tokens)))
-                seen = [(0 if window is None else max(p - window + 1, 0), p + 1) for p in positions]
-                skipped = seen[0][0] // size
-                members = [(begin + at + i, *mine) for i, mine in enumerate(seen)]
-                made.add(skipped * size, table + skipped, members)
+                tokens = range(at, min(at + most, len(chunk.tokens)))
+                skipped = 0 if window is None else max(chunk.start + at - window + 1, 0) // size
+                origin = skipped * size
+                seen: list[int] = []
+                for position in range(chunk.start + tokens.start, chunk.start + tokens.stop):
+                    seen += (0 if window is None else max(position - window + 1, 0) - origin, position + 1 - origin)
+                made.add(table + skipped, range(begin + tokens.start, begin + tokens.stop), seen)
             begin += len(chunk.tokens)
 
     def _add_rows(
@@ -153,11 +155,12 @@ class NativeAttention:
             made.blocks += item.blocks
             for at in range(0, len(item.rows), most):
                 together = item.rows[at : at + most]
-                firsts = [
-                    item.lo if window is None else max(rows[row].position - window + 1, item.lo) for row in together
-                ]
-                members = [(before + row, first, item.hi) for row, first in zip(together, firsts, strict=True)]
-                made.add(item.lo, table, members)
+                if window is None:
+                    seen = [0, item.hi - item.lo] * len(together)
+                else:
+                    firsts = [max(rows[row].position - window + 1 - item.lo, 0) for row in together]
+                    seen = [*chain(*((first, item.hi - item.lo) for first in firsts))]
+                made.add(table, [before + row for row in together], seen)
 
     def run(self, plan: NativePlan, number: int, qkv: torch.Tensor) -> torch.Tensor:
         """One layer, whose keys and values are stored: qkv [T, Q + 2K, D], dense -> [T, Q * D]."""
