@@ -1,4 +1,8 @@
-/* Attention of an item where all is multiplied as floats. */
+/* Attention of an item where all is multiplied as floats.
+ *
+ * attend(layer, work, item, q, q_stride, head): one item and key head. Keys come KEYS at a time; the largest score so far is
+ * taken off all, and what was summed up under a smaller one is made less (the online softmax of Milakov and Gimelshein,
+ * 2018, as in FlashAttention), but only where it has grown much (as in FlashAttention-4). */
 
 /* Some keys' scores against up to four queries [4, D], one after the other: scores [keys, 4]. */
 INLINE void score_few(const float *q, const element *const *k, int64_t keys, const int64_t dim, float *scores) {

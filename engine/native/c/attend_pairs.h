@@ -2,7 +2,7 @@
  * multiplied by; values in pairs of two keys', as are the weights that they are multiplied by, rounded to bfloat16 as
  * values are (as in FlashAttention). A query's weights are added up as they are rounded, so that what it gets is between
  * the values that it sees. What is taken off its scores, which are of base 2, is a whole number: so a weight's exponent alone
- * depends on it, and what is rounded off is the same in any company. */
+ * depends on it, and what is rounded off is the same in any company. The rest is as in attend_floats.h. */
 
 /* Tiles of sums that registers hold: keys by vectors of queries, and queries by vectors of values. */
 enum { SCORED_KEYS = 8, SCORED = 3, WEIGHED_ROWS = 6, WEIGHED = 4 };
@@ -128,7 +128,7 @@ INLINE void attend_by(const struct layer *layer, const struct work *work, const 
     const int64_t stride = (queries + LANES - 1) / LANES * LANES, vectors = stride / LANES;
     const struct seen common = seen_by_all(work, item);
     const float scale = layer->scale * (float)M_LOG2E;
-    float out[MOST_QUERIES * MOST_DIM], scores[(KEYS + 1) * MOST_QUERIES];
+    float out[MOST_QUERIES * MOST_DIM], scores[KEYS * MOST_QUERIES];
     int32_t q_mine[MOST_QUERIES * MOST_DIM / 2], pairs_of_values[KEYS / 2 * MOST_DIM];
     vec top[MOST_VECTORS], total[MOST_VECTORS];
 

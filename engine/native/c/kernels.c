@@ -22,6 +22,14 @@
 
 #include "products.h"
 
+#include "items.h"
+
+#ifdef PAIRS
+#include "attend_pairs.h"
+#else
+#include "attend_floats.h"
+#endif
+
 #include "attention.h"
 
 #include "draws.h"

@@ -1,0 +1,105 @@
+/* The work list of attention over the paged cache, and what every way through its items does. */
+
+/* So many queries read their keys together, KEYS at a time. */
+enum { MOST_QUERIES = LANES == 16 ? 48 : 96, MOST_VECTORS = MOST_QUERIES / LANES, KEYS = 64 };
+const int most_queries = MOST_QUERIES;
+
+/* A layer's part of the cache and of the model: its pool is [2K, slots, D], keys' heads first. */
+struct layer {
+    element *pool;
+    int64_t slots, block_size, kv_heads, group, dim;
+    float scale;
+};
+
+/* The work list: item i lets tokens members[m] see keys seen[m].first .. seen[m].end - 1 of its blocks, for m from
+ * first_member on; `keys` is the largest end. Its results go to places from `place` on, one for each token. */
+struct item {
+    int64_t first_member, width, first_block, keys, place;
+};
+
+struct seen {
+    int64_t first, end;
+};
+
+/* The list, and what its items give for their tokens: sums of values by their weights [places, Q, D], the weights'
+ * sums and the scores that were taken off before the exponential, [places, Q] each. A token's own are those at
+ * places[first_place[t]] .. places[first_place[t + 1] - 1]. */
+struct work {
+    int64_t count;
+    const struct item *items;
+    const int64_t *members;
+    const struct seen *seen;
+    const int64_t *blocks, *first_place, *places;
+    float *values, *weights, *tops;
+};
+
+static const float MUCH = 8; /* e^8: so much larger than 1 weights may become before all is made less */
+static const float NEVER = -1e30f; /* the score of a key that a row does not see */
+
+/* An item's m-th query, of a key head [D]: q [T, ...] of a token's stride, which begins with its queries' heads. */
+INLINE const element *query_of(const struct layer *layer, const struct work *work, const struct item *item,
+                               const element *q, int64_t q_stride, int64_t head, int64_t m) {
+    const int64_t group = layer->group, token = work->members[item->first_member + m / group];
+    return q + token * q_stride + (head * group + m % group) * layer->dim;
+}
+
+/* The keys that all of an item's tokens see. */
+static struct seen seen_by_all(const struct work *work, const struct item *item) {
+    struct seen common = {0, item->keys};
+    for (int64_t member = item->first_member; member < item->first_member + item->width; member++) {
+        if (work->seen[member].first > common.first) common.first = work->seen[member].first;
+        if (work->seen[member].end < common.end) common.end = work->seen[member].end;
+    }
+    return common;
+}
+
+/* Where `count` of an item's keys and values of a head lie, from its key `begin` on. They are on their way while scores
+ * are computed; those of short items come from memory, and one by one. */
+static void find(const struct layer *layer, const struct work *work, const struct item *item, int64_t head, int64_t begin,
+                 int64_t count, const element **k, const element **v) {
+    const int64_t dim = layer->dim, size = layer->block_size;
+    const element *keys = layer->pool + head * layer->slots * dim;
+    const element *values = layer->pool + (layer->kv_heads + head) * layer->slots * dim;
+    int64_t block = item->first_block + begin / size, inside = begin % size;
+    for (int64_t key = 0; key < count; key++) {
+        int64_t slot = work->blocks[block] * size + inside;
+        k[key] = keys + slot * dim;
+        v[key] = values + slot * dim;
+        for (int64_t i = 0; i < dim; i += 64 / (int64_t)sizeof *values) {
+            __builtin_prefetch(k[key] + i);
+            __builtin_prefetch(v[key] + i);
+        }
+        if (++inside == size) {
+            inside = 0;
+            block++;
+        }
+    }
+}
+
+/* Of scores [count, stride] those of keys that a token does not see are NEVER. */
+static void hide(const struct work *work, const struct item *item, int64_t group, int64_t begin, int64_t count,
+                 int64_t stride, float *scores) {
+    for (int64_t m = 0; m < item->width * group; m++) {
+        struct seen mine = work->seen[item->first_member + m / group];
+        for (int64_t key = 0; key < count; key++)
+            if (begin + key < mine.first || begin + key >= mine.end) scores[key * stride + m] = NEVER;
+    }
+}
+
+/* What was summed up of `queries` values [queries, D] becomes less. */
+INLINE void lessen(float *out, vec less, int queries, int64_t dim) {
+    for (int m = 0; m < queries; m++)
+        if (less[m] != 1.0f)
+            for (int64_t i = 0; i < dim; i += LANES)
+                store_floats(out + m * dim + i, load_floats(out + m * dim + i) * less[m]);
+}
+
+/* What an item gives for its m-th query. */
+static void give(const struct layer *layer, const struct work *work, const struct item *item, int64_t head, int64_t m,
+                 const float *values, float weight, float top) {
+    const int64_t group = layer->group, dim = layer->dim;
+    const int64_t place = ((item->place + m / group) * layer->kv_heads + head) * group + m % group;
+    memcpy(work->values + place * dim, values, dim * sizeof *values);
+    work->weights[place] = weight;
+    work->tops[place] = top;
+}
