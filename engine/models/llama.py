@@ -108,7 +108,7 @@ class Decoder:
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """The residual stream behind the last norm: x [N, H] of `run` -> [N, H] float32."""
-        return F.rms_norm(x, (self.spec.hidden,), self._norm, self.spec.eps)
+        return TORCH.normed(x, self._norm, self.spec.eps, torch.float32)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of the vocabulary after some tokens: x [N, H] of `run` -> [N, V] in the model's dtype."""

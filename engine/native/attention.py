@@ -134,14 +134,15 @@ class NativeAttention:
         for chunk in chunks:
             table = len(made.blocks)
             made.blocks += chunk.blocks
-            for at in reversed(range(0, len(chunk.tokens), most)):
-                tokens = range(at, min(at + most, len(chunk.tokens)))
-                skipped = 0 if window is None else max(chunk.start + at - window + 1, 0) // size
-                origin = skipped * size
-                seen: list[int] = []
-                for position in range(chunk.start + tokens.start, chunk.start + tokens.stop):
-                    seen += (0 if window is None else max(position - window + 1, 0) - origin, position + 1 - origin)
-                made.add(table + skipped, range(begin + tokens.start, begin + tokens.stop), seen)
+            end = chunk.start + len(chunk.tokens)
+            reach = end if window is None else window  # how many keys a token sees
+            for start in reversed(range(chunk.start, end, most)):
+                positions = range(start, min(start + most, end))
+                skipped = max(start - reach + 1, 0) // size
+                bounds = ((max(position - reach + 1, 0), position + 1) for position in positions)
+                first = begin + start - chunk.start
+                seen = [bound - skipped * size for bound in chain(*bounds)]
+                made.add(table + skipped, range(first, first + len(positions)), seen)
             begin += len(chunk.tokens)
 
     def _add_rows(
@@ -155,11 +156,12 @@ class NativeAttention:
             made.blocks += item.blocks
             for at in range(0, len(item.rows), most):
                 together = item.rows[at : at + most]
+                keys = item.hi - item.lo
                 if window is None:
-                    seen = [0, item.hi - item.lo] * len(together)
+                    seen = [0, keys] * len(together)
                 else:
                     firsts = [max(rows[row].position - window + 1 - item.lo, 0) for row in together]
-                    seen = [*chain(*((first, item.hi - item.lo) for first in firsts))]
+                    seen = [bound for first in firsts for bound in (first, keys)]
                 made.add(table, [before + row for row in together], seen)
 
     def run(self, plan: NativePlan, number: int, qkv: torch.Tensor) -> torch.Tensor:

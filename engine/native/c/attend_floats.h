@@ -112,6 +112,15 @@ INLINE void weigh(const float *weights, int64_t stride, const void *const *v, co
         for (int c = 0; c < count; c++) store_floats(out + m * dim + at + c * LANES, sums[m][c]);
 }
 
+/* The same of all of D. */
+INLINE void weigh_all(const float *weights, int64_t stride, const void *const *v, const int wide, int64_t keys,
+                      int64_t dim, float *out, const int rows) {
+    int64_t at = 0;
+    for (; at + WEIGHED * LANES <= dim; at += WEIGHED * LANES)
+        weigh(weights, stride, v, wide, at, keys, dim, out, rows, WEIGHED);
+    for (; at < dim; at += LANES) weigh(weights, stride, v, wide, at, keys, dim, out, rows, 1);
+}
+
 /* `count` vectors of scores, of this stride, become weights; gives their sum. */
 INLINE vec weights_in_place(float *scores, int64_t stride, vec top, const int masked, const int count) {
     vec x[4], sums = {0};
@@ -237,18 +246,12 @@ static void attend(const struct layer *layer, const struct work *work, const str
             if (begin) lessen(out + g * LANES * dim, less, stride == 4 ? 4 : LANES, dim);
             top[g] = now;
         }
-#define WEIGH(v, wide, rows)                                                                                            \
-    do {                                                                                                                \
-        int64_t i = 0;                                                                                                  \
-        for (; i + WEIGHED * LANES <= dim; i += WEIGHED * LANES)                                                        \
-            weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, rows, WEIGHED);       \
-        for (; i < dim; i += LANES)                                                                                     \
-            weigh(scores + m, stride, (const void *const *)v, wide, i, count, dim, out + m * dim, rows, 1);             \
-    } while (0)
+#define WEIGH(v, wide, rows) \
+    weigh_all(scores + m, stride, (const void *const *)v, wide, count, dim, out + m * dim, rows)
         int64_t m = 0;
-        if (stride == 4)
+        if (stride == 4) {
             WEIGH(v, 0, 4);
-        else {
+        } else {
             for (; m + WEIGHED_ROWS <= queries; m += WEIGHED_ROWS) WEIGH(vf, 1, WEIGHED_ROWS);
             for (; m + 4 <= queries; m += 4) WEIGH(vf, 1, 4);
             for (; m < queries; m += 2) WEIGH(vf, 1, 2);

@@ -52,7 +52,7 @@ INLINE void score(const int32_t *q, const element *const *k, int64_t keys, const
 /* A vector of scores becomes weights. */
 INLINE vec weights_of_scores(vec scores, vec top, const int masked) {
     vec weights = power_of_two(scores - top);
-    if (masked) weights = (vec)((ints)weights & ~(scores <= NEVER)); /* where all are, top is too */
+    if (masked) weights = (vec)((ints)weights & ~(scores <= NEVER)); /* for top is NEVER too while none was seen */
     return weights;
 }
 

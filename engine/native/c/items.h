@@ -33,7 +33,7 @@ struct work {
     float *values, *weights, *tops;
 };
 
-static const float MUCH = 8; /* e^8: so much larger than 1 weights may become before all is made less */
+static const float MUCH = 8; /* e^8, or 2^8 by pairs: so much larger than 1 weights may become before all is made less */
 static const float NEVER = -1e30f; /* the score of a key that a row does not see */
 
 /* An item's m-th query, of a key head [D]: q [T, ...] of a token's stride, which begins with its queries' heads. */

@@ -1,9 +1,9 @@
 /* What lies between a model's products, and these too, on a CPU: one function for each thing that a step does there,
  * where torch takes a handful of operations, each with a start of its own. Compiled for the machine at hand by its own
  * compiler (build.py), once for each type of element: float, or bfloat16 where BFLOAT16 is defined. All is computed in
- * float32 and rounded once. A number depends on its own row only, whatever runs beside it and however many threads
- * there are; but for attention, where company decides what is read together and in which pieces. What is no number
- * stays none.
+ * float32 and rounded once, but for attention's weights where the processor multiplies bfloat16, which are rounded before
+ * (attend_pairs.h). A number depends on its own row only, whatever runs beside it and however many threads there are;
+ * but for attention, where company decides what is read together and in which pieces. What is no number stays none.
  *
  * Tensors are dense unless a stride is given. Widths are multiples of 16, which build.py's caller sees to.
  * Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, G = Q / K, D head_dim, I inputs, O outputs. */
