@@ -6,9 +6,9 @@ It decides nothing. One TaskGroup holds the request's legs; whatever way the req
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from math import isfinite
-from typing import assert_never
+from typing import Any
 
 from nproxy.choices.commands import (
     Anomaly,
@@ -136,42 +136,16 @@ class Drive:
         begin: Begin | None = None
         respond: Respond | None = None
         for command in commands:
-            match command:
-                case Emit(data=data):
-                    output.append(data)
-                case OpenLeg():
-                    self._open(command, legs)
-                case CancelLeg(leg=leg):
-                    if (task := self._legs.pop(leg, None)) is not None:
-                        task.cancel()
-                case SetTimer():
-                    self._set_timer(command)
-                case Begin():
-                    begin = command
-                case Respond():
-                    respond = command
-                case FallBack():
-                    self.fell_back = command
-                case Learn(lesson=lesson):
-                    self._learn(lesson)
-                case Anomaly(kind=kind):
-                    self._observer.anomaly(kind)
-                case Resumed(leg=leg, how=how, outcome=outcome):
-                    self._observer.resumed(leg, how, outcome)
-                case Retried(leg=leg, reason=reason):
-                    self._observer.retried(leg, reason)
-                case CallEnded(leg=leg, failure=failure):
-                    self._observer.call_ended(leg, failure)
-                    self._judge(leg, failure)
-                case ChoiceFinished():
-                    self._observer.choice_finished(command)
-                case Spent():
-                    self._observer.spent(command)
-                case Finish(outcome=outcome):
-                    self._finished = True
-                    self._exchange.outcome = outcome
-                case _:
-                    assert_never(command)
+            if isinstance(command, Emit):
+                output.append(command.data)
+            elif isinstance(command, OpenLeg):
+                self._open(command, legs)
+            elif isinstance(command, Begin):
+                begin = command
+            elif isinstance(command, Respond):
+                respond = command
+            else:
+                AT_ONCE[type(command)](self, command)
         await self._write(begin, _joined(output), respond)
 
     async def _write(self, begin: Begin | None, output: bytes, respond: Respond | None) -> None:
@@ -204,11 +178,33 @@ class Drive:
         else:
             await self._exchange.finish(error_event(error))
 
+    # ---- commands that are carried out at once
+
+    def _cancel_leg(self, command: CancelLeg) -> None:
+        if (task := self._legs.pop(command.leg, None)) is not None:
+            task.cancel()
+
     def _set_timer(self, command: SetTimer) -> None:
         if isfinite(command.seconds):
             loop = asyncio.get_running_loop()
             fired = (TimerFired(command.name),)
             self._timers[command.name] = loop.call_later(command.seconds, self._inbox.put_now, fired)
+
+    def _fall_back(self, command: FallBack) -> None:
+        self.fell_back = command
+
+    def _teach(self, command: Learn) -> None:
+        self._learn(command.lesson)
+
+    def _call_ended(self, command: CallEnded) -> None:
+        self._observer.call_ended(command.leg, command.failure)
+        self._judge(command.leg, command.failure)
+
+    def _finish(self, command: Finish) -> None:
+        self._finished = True
+        self._exchange.outcome = command.outcome
+
+    # ---- calls
 
     def _open(self, command: OpenLeg, legs: asyncio.TaskGroup) -> None:
         self._exchange.attempts += 1
@@ -229,6 +225,22 @@ class Drive:
             await self._open_call(command, take)
         finally:
             self._observer.leg_closed()
+
+
+AT_ONCE: Mapping[type[Command], Callable[[Drive, Any], None]] = {
+    CancelLeg: Drive._cancel_leg,
+    SetTimer: Drive._set_timer,
+    FallBack: Drive._fall_back,
+    Learn: Drive._teach,
+    CallEnded: Drive._call_ended,
+    Finish: Drive._finish,
+    Anomaly: lambda drive, command: drive._observer.anomaly(command.kind),
+    Resumed: lambda drive, command: drive._observer.resumed(command.leg, command.how, command.outcome),
+    Retried: lambda drive, command: drive._observer.retried(command.leg, command.reason),
+    ChoiceFinished: lambda drive, command: drive._observer.choice_finished(command),
+    Spent: lambda drive, command: drive._observer.spent(command),
+}
+"""What carries out which command; the others, of what is written and of calls, `_carry_out` looks after itself."""
 
 
 def _joined(output: list[bytes]) -> bytes:

@@ -297,8 +297,9 @@ _LIMITS = [
     (
         "M3",
         GATEWAY + "driver.py",
-        "output.append(data)",
-        "output.append(data)\n                    self.__dict__.setdefault('kept', []).append(bytes(data))",
+        "output.append(command.data)\n            elif",
+        "output.append(command.data)\n"
+        "                self.__dict__.setdefault('kept', []).append(bytes(command.data))\n            elif",
     ),
     (
         "L3",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
-from nproxy.choices.commands import CancelLeg, Command, Emit, Finish, OpenLeg
+from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, Finish, OpenLeg, Respond
 from nproxy.choices.events import Event, LegChunk, LegEnded
 from nproxy.choices.leg import Leg
-from nproxy.gateway.driver import Drive, OpenCall
+from nproxy.gateway.driver import AT_ONCE, Drive, OpenCall
 from nproxy.openai.errors import ApiError, not_ready
 from nproxy.upstreams.event_stream import Take
 
@@ -164,3 +164,7 @@ async def test_a_call_is_not_heard_behind_its_cancellation() -> None:
 
 def _ignore(*_: object) -> None:
     """What nobody looks at here."""
+
+
+def test_every_command_is_carried_out() -> None:
+    assert {*AT_ONCE, Emit, OpenLeg, Begin, Respond} == {*get_args(Command)}
