@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from aiohttp import hdrs
 from yarl import URL
@@ -15,7 +16,7 @@ from yarl import URL
 from nproxy.choices.events import Event, Failure, FailureKind, LegBegan, LegBody, LegEnded, LegFailed
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
-from nproxy.upstreams.deadline import Deadline
+from nproxy.upstreams.deadline import TimeLimits
 from nproxy.upstreams.event_stream import EventStream, Take
 from nproxy.upstreams.failures import FOREIGN, after_the_head, before_the_head, malformed, oversize, timed_out
 from nproxy.upstreams.http.connection import Reply
@@ -25,7 +26,6 @@ from nproxy.upstreams.http.message import Head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_after import retry_after
-from nproxy.upstreams.watchdog import Watchdog
 
 MAX_BODY = 128 << 20
 """Bytes of a JSON answer of one choice: 60,000 tokens, each with the 20 likeliest and their log probabilities."""
@@ -57,7 +57,8 @@ class Client:
     def __init__(self, connections: Connections, timeouts: Timeouts, name: str) -> None:
         self._connections = connections
         self._name = name
-        self._timeouts = timeouts
+        self._connect_seconds = timeouts.connect
+        self._limits = TimeLimits.of(timeouts)
 
     async def call(self, replica: Replica, call: Call, take: Take) -> None:
         """Send one leg and hand over what comes back. The last event is LegEnded or LegFailed; nothing is raised."""
@@ -73,7 +74,7 @@ class Client:
             elif not 200 <= head.status < 300:
                 take([LegFailed(call.leg, await self._status_failure(reply, call))])
             elif head.content_type == "text/event-stream":
-                await EventStream(reply, call.leg, started, self._timeouts, take).run()
+                await EventStream(reply, call.leg, started, self._limits, take).run()
             else:
                 take(await self._body(reply, call, started))
         finally:
@@ -92,15 +93,14 @@ class Client:
 
         body: its parts, none for no body.
         """
-        connect_seconds = self._timeouts.connect
-        reply: Reply | None = None
+        seconds, reply = self._connect_seconds, None
         try:
-            reply = await self._connections.send(replica, method, url, headers, body, connect_seconds, deadline)
-            with Watchdog(reply.close) as watchdog:
-                watchdog.watch(deadline)
-                await reply.begun()
-            if watchdog.expired:  # in the very turn in which the head came
+            reply = await self._connections.send(replica, method, url, headers, body, seconds, deadline)
+            reply.watchdog.watch(deadline)
+            await reply.begun()
+            if reply.watchdog.expired:  # in the very turn in which the head came
                 return TimeoutError()
+            reply.watchdog.watch(inf)
         except asyncio.CancelledError:
             if reply is not None:
                 reply.close()
@@ -109,7 +109,7 @@ class Client:
             return TimeoutError()
         except FOREIGN as error:
             if reply is not None:
-                if watchdog.expired:
+                if reply.watchdog.expired:
                     return TimeoutError()
                 reply.close()
             stale = reply is not None and reply.stale
@@ -123,13 +123,10 @@ class Client:
         return reply
 
     async def _begun(self, replica: Replica, call: Call, started: float) -> Reply | Failure:
-        times = self._timeouts
-        limit = ("first_event", started, times.first_event) if call.streamed else ("response", started, times.response)
-        deadline = Deadline.soonest(limit, ("total", started, times.total))
-        body = call.body
-        parts = (body.head, body.tail)
-        reply = await self.send(replica, hdrs.METH_POST, replica.url(call.path), call.headers, parts, deadline.at)
-        return timed_out(deadline.which) if isinstance(reply, TimeoutError) else reply
+        limit = self._limits.first if call.streamed else self._limits.whole
+        parts, deadline = (call.body.head, call.body.tail), started + limit.seconds
+        reply = await self.send(replica, hdrs.METH_POST, replica.url(call.path), call.headers, parts, deadline)
+        return timed_out(limit.which) if isinstance(reply, TimeoutError) else reply
 
     async def _status_failure(self, reply: Reply, call: Call) -> Failure:
         """Read an error answer as far as it is sensible; what cannot be read is left out."""
@@ -152,24 +149,21 @@ class Client:
 
     async def _body(self, reply: Reply, call: Call, started: float) -> list[Event]:
         """Read an answer in JSON form whole."""
-        times, leg = self._timeouts, call.leg
-        limit = MAX_BODY * min(call.choices, MOST_CHOICES)
-        deadline = Deadline.soonest(("response", started, times.response), ("total", started, times.total))
+        leg, limit = call.leg, self._limits.whole
+        most = MAX_BODY * min(call.choices, MOST_CHOICES)
         began = LegBegan(leg, sse=False)
         parts: list[bytes] = []
         size = 0
-        watchdog = Watchdog(reply.close)
+        reply.watchdog.watch(started + limit.seconds)
         try:
-            with watchdog:
-                watchdog.watch(deadline.at)
-                while data := await reply.read():
-                    parts.append(data)
-                    size += len(data)
-                    if size > limit:
-                        why = f"The upstream's answer is larger than {limit} bytes; a stream has no such limit."
-                        return [began, LegFailed(leg, oversize(why))]
+            while data := await reply.read():
+                parts.append(data)
+                size += len(data)
+                if size > most:
+                    why = f"The upstream's answer is larger than {most} bytes; a stream has no such limit."
+                    return [began, LegFailed(leg, oversize(why))]
         except FOREIGN as error:
-            failure = timed_out(deadline.which) if watchdog.expired else after_the_head(error)
+            failure = timed_out(limit.which) if reply.watchdog.expired else after_the_head(error)
             return [began, LegFailed(leg, failure)]
         return [began, LegBody(leg, b"".join(parts)), LegEnded(leg)]
 

@@ -12,12 +12,10 @@ from typing import TypeAlias
 
 from nproxy.choices.events import Event, LegBegan, LegEnded, LegFailed
 from nproxy.choices.segments import DONE, Chunks, one_by_one, read_segment
-from nproxy.config import Timeouts
 from nproxy.openai.sse import SSEDecoder, SSEError
-from nproxy.upstreams.deadline import Deadline
+from nproxy.upstreams.deadline import TimeLimits
 from nproxy.upstreams.failures import FOREIGN, after_the_head, oversize, timed_out
 from nproxy.upstreams.http.connection import Reply
-from nproxy.upstreams.watchdog import Watchdog
 
 Take: TypeAlias = Callable[[list[Event]], asyncio.Future[None] | None]
 """Takes a batch of events, never empty; gives what to wait for before the next one, None for nothing."""
@@ -46,34 +44,32 @@ class EventStream:
         "_which",
     )
 
-    def __init__(self, reply: Reply, leg: int, started: float, times: Timeouts, take: Take) -> None:
+    def __init__(self, reply: Reply, leg: int, started: float, limits: TimeLimits, take: Take) -> None:
         self._reply = reply
         self._leg = leg
         self._take = take
         self._clock = asyncio.get_running_loop().time
         self._decoder = SSEDecoder()
         self._batch: list[Event] = [LegBegan(leg, sse=True)]
-        self._idle = inf if times.idle is None else times.idle
-        self._total = inf if times.total is None else started + times.total
+        self._idle = limits.idle
+        self._total = started + limits.total
         self._done = False
-        self._watchdog = Watchdog(reply.close)
-        first = Deadline.soonest(("first_event", started, times.first_event), ("total", started, times.total))
-        self._which = first.which
-        self._watchdog.watch(first.at)
+        self._watchdog = reply.watchdog
+        self._which = limits.first.which
+        self._watchdog.watch(started + limits.first.seconds)
 
     async def run(self) -> None:
         """Hand over all that comes; the last batch ends with LegEnded or LegFailed."""
         last: Event = LegEnded(self._leg)
-        with self._watchdog:
-            try:
-                await self._reply.pour(self._segment)
-                self._note(one_by_one(self._leg, self._decoder.close()))
-            except SSEError:
-                last = LegFailed(self._leg, oversize("An event of the upstream is larger than is allowed."))
-            except FOREIGN as error:
-                if not self._done:
-                    failure = timed_out(self._which) if self._watchdog.expired else after_the_head(error)
-                    last = LegFailed(self._leg, failure)
+        try:
+            await self._reply.pour(self._segment)
+            self._note(one_by_one(self._leg, self._decoder.close()))
+        except SSEError:
+            last = LegFailed(self._leg, oversize("An event of the upstream is larger than is allowed."))
+        except FOREIGN as error:
+            if not self._done:
+                failure = timed_out(self._which) if self._watchdog.expired else after_the_head(error)
+                last = LegFailed(self._leg, failure)
         self._take([*self._batch, last])
 
     def _segment(self, data: bytes) -> asyncio.Future[None] | None:

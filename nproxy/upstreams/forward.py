@@ -20,7 +20,6 @@ from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.tasks import beside
-from nproxy.upstreams.watchdog import Watchdog
 
 
 class ForwardError(Exception):
@@ -84,17 +83,17 @@ def _come(reply: Reply | TimeoutError | Failure) -> Reply:
 async def _chunks(reply: Reply, timeouts: Timeouts) -> AsyncGenerator[bytes]:
     idle = inf if timeouts.idle is None else timeouts.idle
     clock = asyncio.get_running_loop().time
-    with Watchdog(reply.close) as watchdog:
-        while True:
-            watchdog.watch(clock() + idle)
-            try:
-                data = await reply.read()
-            except FOREIGN as error:
-                raise ForwardError(timed_out("idle") if watchdog.expired else after_the_head(error)) from error
-            if not data:
-                return
-            watchdog.watch(inf)
-            yield data
+    watchdog = reply.watchdog
+    while True:
+        watchdog.watch(clock() + idle)
+        try:
+            data = await reply.read()
+        except FOREIGN as error:
+            raise ForwardError(timed_out("idle") if watchdog.expired else after_the_head(error)) from error
+        if not data:
+            return
+        watchdog.watch(inf)
+        yield data
 
 
 async def fetch(

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from nproxy.upstreams.http.errors import HTTPError, LostError, MalformedError
 from nproxy.upstreams.http.message import Head, Message
 from nproxy.upstreams.http.sending import SLICE_BYTES, Upload, slices
+from nproxy.upstreams.watchdog import Watchdog
 
 HIGH_WATER = 128 << 10
 """Bytes of an answer that nobody has taken, from which on its socket is not read."""
@@ -159,7 +160,7 @@ class Connection(asyncio.Protocol):
 class Reply:
     """The answer to one call as it comes: `begun`, then `read` until nothing is left, or `pour`, then `close`.
 
-    reused: the connection had served before.
+    reused: the connection had served before. watchdog: closes it when the deadline passes that it is given.
     """
 
     __slots__ = (
@@ -174,6 +175,7 @@ class Reply:
         "_sent",
         "_waiter",
         "reused",
+        "watchdog",
     )
 
     def __init__(self, connection: Connection, method: str, *, reused: bool, sending: bool) -> None:
@@ -188,6 +190,7 @@ class Reply:
         self._sending = sending
         self._sent = asyncio.get_running_loop().time()
         self.reused = reused
+        self.watchdog = Watchdog(self.close)
 
     @property
     def head(self) -> Head:
@@ -249,6 +252,7 @@ class Reply:
 
     def close(self) -> None:
         """Be done with it: where it was not read whole, its socket is closed at once."""
+        self.watchdog.stop()
         self._pour = None
         if self._message.waiting:
             self._error = LostError()  # of what is whole, but was not taken whole
