@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
+from nproxy.openai.frozen import frozen
 
-# Not frozen, as what is frozen takes several times as long to make. Nothing may change them.
 
-
-@dataclass(slots=True)
+@frozen
 class OpenLeg:
     """Start an upstream call. `attempt` counts from 0 and is 1 for the first retry (same seed).
 
@@ -23,14 +20,14 @@ class OpenLeg:
     alone: bool = False
 
 
-@dataclass(slots=True)
+@frozen
 class CancelLeg:
     """End the call of this leg at once; nothing more is heard of it."""
 
     leg: int
 
 
-@dataclass(slots=True)
+@frozen
 class SetTimer:
     """Send TimerFired(name) once after so many seconds, unless the request ends first.
 
@@ -41,21 +38,21 @@ class SetTimer:
     seconds: float
 
 
-@dataclass(slots=True)
+@frozen
 class Begin:
     """Send the head of a streaming answer (status 200). Comes at most once, before the first Emit."""
 
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(slots=True)
+@frozen
 class Emit:
     """Write these bytes to the client. All Emits of one receive() leave in one write."""
 
     data: bytes
 
 
-@dataclass(slots=True)
+@frozen
 class Respond:
     """Send a whole JSON answer: the merged choices, or an error where no stream has begun.
 
@@ -67,7 +64,7 @@ class Respond:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(slots=True)
+@frozen
 class FallBack:
     """Have the request planned anew at another upstream; the client has been sent nothing of this one.
 
@@ -79,21 +76,21 @@ class FallBack:
     instead: Respond
 
 
-@dataclass(slots=True)
+@frozen
 class Learn:
     """An answer taught something about the upstream; the driver stores it for later plans."""
 
     lesson: Lesson
 
 
-@dataclass(slots=True)
+@frozen
 class Anomaly:
     """The upstream did something odd that was mended; counted in `anomalies_total{kind}`."""
 
     kind: str
 
 
-@dataclass(slots=True)
+@frozen
 class Resumed:
     """What became of a leg that was cut when the client had read of it; counted in `resumes_total{how,outcome}`.
 
@@ -106,7 +103,7 @@ class Resumed:
     outcome: str
 
 
-@dataclass(slots=True)
+@frozen
 class Retried:
     """A leg is being tried again; counted in `retries_total{reason}`."""
 
@@ -114,7 +111,7 @@ class Retried:
     reason: str
 
 
-@dataclass(slots=True)
+@frozen
 class CallEnded:
     """What became of a leg's call, which the choice of replicas goes by. failure: None where it brought what it should.
 
@@ -125,7 +122,7 @@ class CallEnded:
     failure: Failure | None = None
 
 
-@dataclass(slots=True)
+@frozen
 class ChoiceFinished:
     """One choice has its finish reason; counted in `choices_total{finish_reason}`."""
 
@@ -133,7 +130,7 @@ class ChoiceFinished:
     finish_reason: str
 
 
-@dataclass(slots=True)
+@frozen
 class Spent:
     """Tokens, for the metrics: what the client is told, and what the upstream really computed.
 
@@ -148,7 +145,7 @@ class Spent:
     prompt_saved: int = 0
 
 
-@dataclass(slots=True)
+@frozen
 class Finish:
     """The request is over; the last command. `outcome`: ok, partial, fallback, or the failure kind that decided it."""
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nproxy.openai.frozen import frozen
+
 
 class FailureKind(StrEnum):
     """Why a leg failed; the value is the `outcome` label of `legs_total`."""
@@ -55,10 +57,7 @@ class Failure:
     ours: bool = False
 
 
-# The events are not frozen, as what is frozen takes three times as long to make. Nothing may change them.
-
-
-@dataclass(slots=True)
+@frozen
 class LegBegan:
     """The head of a 2xx answer has come. `sse` says whether events follow or one JSON body."""
 
@@ -66,7 +65,7 @@ class LegBegan:
     sse: bool
 
 
-@dataclass(slots=True)
+@frozen
 class LegChunk:
     """One server-sent event: its joined data, and its `event` field if it had one.
 
@@ -79,7 +78,7 @@ class LegChunk:
     name: str = ""
 
 
-@dataclass(slots=True)
+@frozen
 class LegChunks:
     """Several events without names that came together, and no `[DONE]`: the same as a LegChunk for each.
 
@@ -91,7 +90,7 @@ class LegChunks:
     count: int
 
 
-@dataclass(slots=True)
+@frozen
 class LegBody:
     """The whole body of an answer that is not a stream of events."""
 
@@ -99,7 +98,7 @@ class LegBody:
     body: bytes
 
 
-@dataclass(slots=True)
+@frozen
 class LegEnded:
     """The upstream closed its answer without an error at the transport level.
 
@@ -110,7 +109,7 @@ class LegEnded:
     beside: bool = False
 
 
-@dataclass(slots=True)
+@frozen
 class LegFailed:
     """The leg is over and did not succeed at the transport or status level."""
 
@@ -118,7 +117,7 @@ class LegFailed:
     failure: Failure
 
 
-@dataclass(slots=True)
+@frozen
 class TimerFired:
     """A timer that a SetTimer command asked for has run out."""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nproxy.choices.continuation import ChatContinues
 from nproxy.choices.resume import Resume
+from nproxy.openai.frozen import frozen
 
 
-@dataclass(slots=True)  # one for each request: what is frozen takes longer to make
+@frozen
 class ConductSettings:
-    """What one request is conducted by. Nothing may change it.
+    """What one request is conducted by.
 
     id, created (unix seconds), shown_model (as the client asked): what the client reads in every chunk.
     retries_per_leg: attempts after the first, resumes included. ping_seconds: no longer silence than

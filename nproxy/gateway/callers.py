@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from nproxy.openai.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rates:
     """Most requests, choices and tokens a minute; None for any number."""
 
@@ -17,7 +17,7 @@ class Rates:
 UNLIMITED = Rates()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Caller:
     """One who is known by a key.
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.refusals import Unanswered
 from nproxy.gateway.app import App
 from nproxy.openai.errors import ApiError
+from nproxy.openai.frozen import frozen
 from nproxy.upstreams.routes import Route
 from nproxy.upstreams.upstream import Upstream
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attempt:
     """A request as it goes to one upstream. choices: the permits that it needs there."""
 

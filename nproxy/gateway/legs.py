@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 
 from multidict import CIMultiDict
 
@@ -16,6 +15,7 @@ from nproxy.gateway.fallback import Attempt
 from nproxy.gateway.request_id import leg_id
 from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.frozen import frozen
 from nproxy.upstreams.affinity import prompt_hash
 from nproxy.upstreams.client import Call
 from nproxy.upstreams.event_stream import Take
@@ -33,7 +33,7 @@ _WRITTEN_ANEW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Planned(Attempt):
     """A request as it is planned for one upstream."""
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import EXACT, JSON, PATIENT, dumps, nested_deeper
 
 LONG = 256 << 10
@@ -27,11 +28,11 @@ _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2
 _LONE_SURROGATE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
 
-@dataclass(slots=True)  # one for each call: what is frozen takes longer to make
+@frozen
 class Spliced:
     """The body of an upstream call in two pieces, to be written one after the other.
 
-    head: bytes shared by all legs that touch the same keys. tail: this leg's own few fields. Nothing may change it.
+    head: bytes shared by all legs that touch the same keys. tail: this leg's own few fields.
     """
 
     head: bytes

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.usage import Usage, parse_usage
 
@@ -21,11 +22,7 @@ class MalformedChunk(ValueError):
     """What came is not a chunk or an answer of this dialect; the message quotes nothing of it."""
 
 
-# Not frozen, as they are made for every chunk that is parsed, and what is frozen takes three times as long to make.
-# Nothing may change them, or the values in them.
-
-
-@dataclass(slots=True)
+@frozen
 class UpstreamChoice:
     """One choice of a chunk, or of a whole answer.
 
@@ -55,7 +52,7 @@ class UpstreamChoice:
 _EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
 
 
-@dataclass(slots=True)
+@frozen
 class UpstreamChunk:
     """A chunk or a whole answer. error: the in-band error; then nothing else counts. None also where it is empty.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +11,7 @@ from nproxy.openai.body import Body
 from nproxy.openai.choice_params import ChoiceParams, read_choice_params
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError, invalid_request
+from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import above, below, empty_array, missing, wrong_type
 from nproxy.openai.typed import Int64, typed
@@ -26,7 +26,7 @@ Prompt = str | list[int]
 """One prompt of a legacy completion: a text, or token ids."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """How wide a request may be: choices per prompt, and choices in all."""
 
@@ -34,7 +34,7 @@ class Limits:
     max_choices: int = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GenerationRequest:
     """The fields that chat and legacy completions share.
 
@@ -82,14 +82,14 @@ class GenerationRequest:
         return self.greedy and not self.beam_search and self.choice_params is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ChatRequest(GenerationRequest):
     """A request to /v1/chat/completions."""
 
     dialect: ClassVar[Dialect] = Dialect.CHAT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class CompletionRequest(GenerationRequest):
     """A request to /v1/completions.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import NamedTuple
 
+from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import JSON
 
 _OWN = frozenset(
@@ -20,7 +21,7 @@ MOST = 1 << 53
 """A count beyond is none: it would be no float, as which counts are added up in metrics and rates."""
 
 
-@dataclass(slots=True)  # one for each answer: what is frozen takes three times as long to make
+@frozen
 class Usage:
     """Tokens of a prompt and of what was generated; the total is always their sum.
 

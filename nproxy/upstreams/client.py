@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 from aiohttp import hdrs
@@ -16,6 +15,7 @@ from yarl import URL
 from nproxy.choices.events import Event, Failure, FailureKind, LegBegan, LegBody, LegEnded, LegFailed
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
+from nproxy.openai.frozen import frozen
 from nproxy.upstreams.deadline import TimeLimits
 from nproxy.upstreams.event_stream import EventStream, Take
 from nproxy.upstreams.failures import FOREIGN, after_the_head, before_the_head, malformed, oversize, timed_out
@@ -35,7 +35,7 @@ MAX_ERROR_BODY = 1 << 20
 ERROR_BODY_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Call:
     """What one leg sends. path: below the replica's base. streamed: the body asks for a stream of events.
 

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import loads
 
 log = logging.getLogger("nproxy.upstreams")
@@ -26,7 +26,7 @@ Fetch = Callable[[], Awaitable[tuple[int, bytes] | None]]
 """Reads the upstream's list: status and body, or None when it does not answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelName:
     """How a model is called: by clients, and by the upstream (None where it is the same).
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from nproxy.openai.frozen import frozen
 from nproxy.upstreams.balancing import Draw, choose, standing
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.replicas import Replica
@@ -21,7 +21,7 @@ class NobodyError(Exception):
         self.seconds = seconds
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen
 class Wish:
     """What a leg needs: a permit for so many choices, where its kin is, alone on the replica or not."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from nproxy.openai.frozen import frozen
 from nproxy.upstreams.models import ModelName
 from nproxy.upstreams.upstream import Upstream
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """An upstream that a request may go to, and how the model is called there."""
 

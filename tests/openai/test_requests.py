@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -316,8 +315,6 @@ def test_unknown_fields_stay_opaque(parse: Any) -> None:
 def test_dialects() -> None:
     assert chat().dialect is Dialect.CHAT
     assert completion().dialect is Dialect.COMPLETIONS
-    with pytest.raises(FrozenInstanceError):
-        chat().n = 2  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", names("vllm"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
 from nproxy.gateway.callers import Rates
+from nproxy.openai.frozen import frozen
 
 Kind = Literal["requests", "choices", "tokens"]
 """What is counted per minute."""
@@ -16,7 +17,7 @@ Reason = Literal["too_wide", "requests", "choices", "tokens", "queue_full", "tim
 """Why a request is refused. too_wide: it would never fit. requests, choices, tokens: its key's rate."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ask:
     """May this request go ahead?
 
@@ -37,7 +38,7 @@ class Ask:
     kind: Literal["ask"] = "ask"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Move:
     """The request goes on at another upstream; its permits go with it."""
 
@@ -46,7 +47,7 @@ class Move:
     kind: Literal["move"] = "move"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Leave:
     """The request is over, wherever it stood. tokens: what it spent, None where nobody told: then the guess stands."""
 
@@ -55,7 +56,7 @@ class Leave:
     kind: Literal["leave"] = "leave"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """How far a key is with one of its rates: `behind` seconds from now nothing that it has spent counts any more."""
 
@@ -64,7 +65,7 @@ class Level:
     behind: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Admitted:
     """The permits are taken, or have moved. levels: of the key's rates, this request counted."""
 
@@ -73,7 +74,7 @@ class Admitted:
     kind: Literal["admitted"] = "admitted"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refused:
     """No permits. A request that wanted to move keeps what it has of them and has none at any upstream.
 
@@ -90,7 +91,7 @@ class Refused:
     kind: Literal["refused"] = "refused"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Room:
     """Something has become free since somebody was told `full`; for all desks."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from aiohttp import hdrs
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from nproxy.openai.frozen import frozen
 from nproxy.upstreams.http.errors import CutError, DisconnectedError, MalformedError
 
 MOST_FIELDS = 128
@@ -22,7 +21,7 @@ _CODINGS = frozenset({"chunked", "identity"})
 """Of a transfer, those that are taken: others must be asked for (RFC 9112, section 7.4)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Head:
     """An answer's status and headers. Bytes of a header that are no UTF-8 are surrogates."""
 
