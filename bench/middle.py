@@ -27,7 +27,7 @@ from nproxy.choices.conduct import Conduct
 from nproxy.choices.events import Event, LegBegan, LegBody, LegEnded
 from nproxy.choices.plan import Request, make_plan
 from nproxy.choices.segments import read_segment
-from nproxy.choices.settings import ConductSettings
+from nproxy.choices.settings import ConductSettings, Names
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, parse_chat
 from nproxy.openai.sse import SSEDecoder
@@ -91,9 +91,9 @@ def planned(raw: bytes, capability: Capability) -> tuple[Request, Conduct]:
     """A request's way from its bytes to its conduct, as the gateway goes it."""
     request = parse_chat(Body.parse(raw), Limits())
     plan = make_plan(request, capability, lambda: 7)
-    settings = ConductSettings("chatcmpl-own", 1795146502, request.model)
+    settings, names = ConductSettings(), Names("chatcmpl-own", 1795146502, request.model)
     return request, Conduct(
-        request, plan, capability, settings, budget=lambda: True, jitter=lambda: 0.5, draw=lambda: 7
+        request, plan, capability, settings, names, budget=lambda: True, jitter=lambda: 0.5, draw=lambda: 7
     )
 
 

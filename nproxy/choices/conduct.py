@@ -6,8 +6,8 @@ events in the order in which it happened, and stops at Finish, which is always t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import assert_never
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import (
@@ -43,7 +43,7 @@ from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.segments import apart
-from nproxy.choices.settings import ConductSettings
+from nproxy.choices.settings import ConductSettings, Names
 from nproxy.choices.states import LegState, Signal
 from nproxy.choices.warming import WARM_SECONDS, Warming
 from nproxy.openai.sse import BETWEEN
@@ -67,6 +67,7 @@ class Conduct:
         plan: Plan,
         capability: Capability,
         settings: ConductSettings,
+        names: Names,
         *,
         budget: Callable[[], bool],
         jitter: Callable[[], float],
@@ -76,7 +77,7 @@ class Conduct:
         self._plan = plan
         self._capability = capability
         self._settings = settings
-        self._merge = merge_for(request, plan, capability, settings)
+        self._merge = merge_for(request, plan, capability, settings, names)
         self._warming = Warming(plan.legs)
         self._roster = Roster(
             plan.legs,
@@ -121,24 +122,7 @@ class Conduct:
         for event in events:
             if self._over:
                 break
-            if isinstance(event, LegChunk):  # a match takes twice as long
-                self._chunk(event)
-            elif isinstance(event, LegChunks):
-                self._chunks(event)
-            elif isinstance(event, LegBegan):
-                pass  # an answer's head promises nothing
-            elif isinstance(event, LegBody):
-                self._body(event)
-            elif isinstance(event, LegEnded):
-                if run := self._roster.called.get(event.leg):
-                    self._ended(run, beside=event.beside)
-            elif isinstance(event, LegFailed):
-                if run := self._roster.called.get(event.leg):
-                    self._failed(run, event.failure)
-            elif isinstance(event, TimerFired):
-                self._timer(event.name)
-            else:
-                assert_never(event)
+            TAKES[type(event)](self, event)
         if self._said_all:
             self._drain()
         return self._decided()
@@ -200,6 +184,14 @@ class Conduct:
             return
         self._spoke(run)
         self._outlet.writes.append(written)
+
+    def _leg_ended(self, event: LegEnded) -> None:
+        if run := self._roster.called.get(event.leg):
+            self._ended(run, beside=event.beside)
+
+    def _leg_failed(self, event: LegFailed) -> None:
+        if run := self._roster.called.get(event.leg):
+            self._failed(run, event.failure)
 
     def _spoke(self, run: Run) -> None:
         self._roster.move(run, Signal.SPEAK)
@@ -266,8 +258,8 @@ class Conduct:
 
     # ---- time
 
-    def _timer(self, name: str) -> None:
-        kind, _, number = name.partition(":")
+    def _timer(self, event: TimerFired) -> None:
+        kind, _, number = event.name.partition(":")
         if kind == "retry":
             run = self._roster.find(int(number))
             if run.state is LegState.PAUSED:
@@ -400,3 +392,15 @@ class Conduct:
         for run in self._roster.callers():
             self._roster.move(run, Signal.CANCEL)
             self._commands.append(CancelLeg(run.leg.number))
+
+
+TAKES: Mapping[type[Event], Callable[[Conduct, Any], None]] = {
+    LegBegan: lambda conduct, event: None,  # an answer's head promises nothing
+    LegChunk: Conduct._chunk,
+    LegChunks: Conduct._chunks,
+    LegBody: Conduct._body,
+    LegEnded: Conduct._leg_ended,
+    LegFailed: Conduct._leg_failed,
+    TimerFired: Conduct._timer,
+}
+"""What takes which event."""

@@ -9,12 +9,11 @@ from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Plan, Request
 from nproxy.choices.relay import Relay
 from nproxy.choices.resume import recorder
-from nproxy.choices.settings import ConductSettings
+from nproxy.choices.settings import ConductSettings, Names
 
 
-def merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings) -> Merge:
+def merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings, names: Names) -> Merge:
     """The merge by what the plan brings: more choices than the client asked for, fewer, or those; as bytes or not."""
-    names = settings.id, settings.created, settings.shown_model
     if plan.n > request.n:
         return BestOf(request, *names)
     record = recorder(request, settings.resume)
@@ -22,5 +21,5 @@ def merge_for(request: Request, plan: Plan, capability: Capability, settings: Co
         return Copies(request, *names, record=record)
     if plan.mode != "relay":
         return Merge(request, *names, record=record)
-    aliased = capability.model is not None and capability.model != settings.shown_model
-    return Relay(request, *names, shown=settings.shown_model if aliased else None, record=record)
+    aliased = capability.model is not None and capability.model != names.model
+    return Relay(request, *names, shown=names.model if aliased else None, record=record)

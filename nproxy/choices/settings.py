@@ -1,17 +1,26 @@
-"""What one request is conducted by, as configured."""
+"""What a request is conducted by: what is configured, and what its answer is called."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from nproxy.choices.continuation import ChatContinues
 from nproxy.choices.resume import Resume
 from nproxy.openai.frozen import frozen
 
 
+class Names(NamedTuple):
+    """What the client reads in every chunk. created: unix seconds. model: as the client asked for it."""
+
+    id: str
+    created: int
+    model: str
+
+
 @frozen
 class ConductSettings:
-    """What one request is conducted by.
+    """What is configured of it, the same for many requests.
 
-    id, created (unix seconds), shown_model (as the client asked): what the client reads in every chunk.
     retries_per_leg: attempts after the first, resumes included. ping_seconds: no longer silence than
     this in a stream that has begun. headers_after_seconds: a stream without any event by then begins all the same.
     gather_seconds: failures so shortly after the first are weighed together. partial: where some choices are finished
@@ -20,9 +29,6 @@ class ConductSettings:
     leg that is cut when the client has read of it. chat_continues: how the upstream goes on with a message.
     """
 
-    id: str
-    created: int
-    shown_model: str
     retries_per_leg: int = 1
     ping_seconds: float = 15.0
     headers_after_seconds: float = 30.0

@@ -19,6 +19,7 @@ from nproxy.gateway.access import end_span, tell
 from nproxy.gateway.admission.desk import Desk
 from nproxy.gateway.answering import WriteGuard, answer, give_up
 from nproxy.gateway.aside import Aside
+from nproxy.gateway.conducting import Conducting
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge
 from nproxy.gateway.engine_metrics import EngineMetrics
@@ -117,6 +118,8 @@ class App:
         if config.telemetry.log_content:
             log.warning("telemetry.log_content: prompts and answers are written to the log, and to spans")
         self.edge = edge
+        self.conducting = Conducting(config)
+        self._trace_ratio, self._recorded = config.telemetry.trace_ratio, config.telemetry.log_content
         self._guard = WriteGuard(config.limits.write_seconds)
         self.limits = Limits(max_n=config.n_policy.max_n, max_choices=min(MOST_CHOICES, config.limits.inflight_choices))
         self.body_limit = int(config.limits.body_mib * 1024 * 1024)
@@ -159,9 +162,8 @@ class App:
         introspection: bool = False,
     ) -> StreamResponse:
         """Answer one request by `serve`, which writes the answer itself; gauges and the log are dealt with."""
-        telemetry = self.config.telemetry
-        tracing = UNTRACED if introspection else begin(request, self.tracer, telemetry.trace_ratio)
-        exchange = (RecordedExchange if telemetry.log_content else Exchange)(
+        tracing = UNTRACED if introspection else begin(request, self.tracer, self._trace_ratio)
+        exchange = (RecordedExchange if self._recorded else Exchange)(
             request,
             request_id(request.headers.get("x-request-id")),
             asyncio.get_running_loop().time(),

@@ -47,7 +47,9 @@ async def _decoded(request: BaseRequest, limit: int, hold: Hold | None) -> bytes
     length = request.content_length
     if hold is not None:
         hold.expect(min(length or 0, limit))
-    await _begin(request, length, limit)
+    _refuse_long(length, limit)
+    if hdrs.EXPECT in request.headers:
+        await continue_if_asked(request)
     while not content.at_eof() and (data := await _some(request)):
         read += len(data)
         if read > limit:
@@ -75,7 +77,8 @@ async def parsed(raw: bytes, aside: Aside, check: Callable[[], None]) -> Body:
 
 async def chunks(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS) -> AsyncGenerator[bytes]:
     """Give the body as it comes, undecoded. Raises ApiError: 413 above `limit`, 408 after so many silent seconds."""
-    await _begin(request, request.content_length, limit)
+    _refuse_long(request.content_length, limit)
+    await continue_if_asked(request)
     size = 0
     while True:
         try:
@@ -91,10 +94,9 @@ async def chunks(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS
         yield data
 
 
-async def _begin(request: BaseRequest, length: int | None, limit: int) -> None:
+def _refuse_long(length: int | None, limit: int) -> None:
     if length is not None and length > limit:
         raise body_too_large(limit)
-    await continue_if_asked(request)
 
 
 async def _some(request: BaseRequest) -> bytes:

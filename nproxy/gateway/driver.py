@@ -136,7 +136,9 @@ class Drive:
         begin: Begin | None = None
         respond: Respond | None = None
         for command in commands:
-            if isinstance(command, Emit):
+            if (act := AT_ONCE.get(type(command))) is not None:
+                act(self, command)
+            elif isinstance(command, Emit):
                 output.append(command.data)
             elif isinstance(command, OpenLeg):
                 self._open(command, legs)
@@ -144,16 +146,15 @@ class Drive:
                 begin = command
             elif isinstance(command, Respond):
                 respond = command
-            else:
-                AT_ONCE[type(command)](self, command)
-        await self._write(begin, _joined(output), respond)
-
-    async def _write(self, begin: Begin | None, output: bytes, respond: Respond | None) -> None:
-        exchange = self._exchange
         if respond is not None:
             self._tell(respond.headers)
-            await exchange.respond(respond.status, respond.body)
-            return
+            await self._exchange.respond(respond.status, respond.body)
+        elif begin is not None or output or self._finished:
+            await self._write(begin, _joined(output))
+
+    async def _write(self, begin: Begin | None, output: bytes) -> None:
+        """Write more of a stream, and its head first where it begins, and its end where it is over."""
+        exchange = self._exchange
         if begin is not None:
             self._tell(begin.headers)
             await exchange.begin(200, STREAM_HEADERS)

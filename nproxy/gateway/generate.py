@@ -7,12 +7,11 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from math import inf
 
 from nproxy.choices.commands import FallBack
 from nproxy.choices.conduct import Conduct
 from nproxy.choices.plan import Request, make_plan
-from nproxy.choices.settings import ConductSettings
+from nproxy.choices.settings import Names
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.guess import guess, guess_prompt
 from nproxy.gateway.admission.memory import Hold
@@ -27,7 +26,6 @@ from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.upstreams.routes import Route
-from nproxy.upstreams.upstream import Upstream
 
 Parse = Callable[[Body, Limits, str | None], Request]
 
@@ -72,7 +70,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
         exchange.headers.update(desk.headers(caller))
         if counted:
             grant.came(guess_prompt(request))
-        chain = bool(first.upstream.settings.fallback)
+        chain = bool(first.upstream.fallback)
         try:
             while (fell_back := await _drive(app, exchange, request, attempt, grant, chain=chain)) is not None:
                 if (following := await fallbacks.after(grant)) is None:
@@ -95,8 +93,7 @@ async def _tell(exchange: Exchange, fell_back: FallBack) -> None:
 def _planned(app: App, request: Request, route: Route) -> Planned:
     """Plan the request for one upstream. Raises ApiError where that one cannot do what it asks for."""
     capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
-    greedy, replayed = app.config.n_policy.greedy, route.upstream.settings.resume == "replay"
-    plan = make_plan(request, capability, _draw, greedy, replayed=replayed)
+    plan = make_plan(request, capability, _draw, app.conducting.greedy, replayed=route.upstream.replays)
     return Planned(route, request.prompts * plan.n, capability, plan)
 
 
@@ -117,7 +114,8 @@ async def _drive(
         request,
         plan,
         attempt.capability,
-        _settings(app, upstream, request, chain=chain),
+        app.conducting.at(upstream, chain=chain),
+        Names(_ID_PREFIXES[request.dialect] + os.urandom(16).hex(), int(time.time()), request.model),
         budget=upstream.budget.take,
         jitter=random.random,
         draw=_draw,
@@ -141,22 +139,6 @@ async def _drive(
         app.drives.discard(drive)
         observer.ended(request.choices, well=exchange.outcome == "ok")
     return drive.fell_back
-
-
-def _settings(app: App, upstream: Upstream, request: Request, *, chain: bool) -> ConductSettings:
-    stream = app.config.stream
-    return ConductSettings(
-        id=_ID_PREFIXES[request.dialect] + os.urandom(16).hex(),
-        created=int(time.time()),
-        shown_model=request.model,
-        retries_per_leg=upstream.settings.retries.per_leg,
-        resume=upstream.settings.resume,
-        chat_continues=upstream.settings.chat_continues,
-        ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
-        partial=app.config.n_policy.on_leg_failure == "partial",
-        headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
-        fallback=chain,
-    )
 
 
 def _draw() -> int:

@@ -54,11 +54,11 @@ class Legs:
         self._request = request
         self._n = attempt.plan.n
         self._capability = capability
-        prompt = prompt_hash(request) if upstream.settings.balance == "prefix_affinity" else None
+        prompt = prompt_hash(request) if upstream.by_prompt else None
         together, placed = capability.prefix_cache, exchange.placed
         self.kin = Kin(attempt.route.called, together=together, prompt=prompt, placed=placed)
         caller = upstream.caller_shown(exchange.caller.name)
-        self._shared = upward(headers, upstream.settings.api_key, drop=_WRITTEN_ANEW, caller=caller)
+        self._shared = upward(headers, upstream.api_key, drop=_WRITTEN_ANEW, caller=caller)
         self._shared["Content-Type"] = "application/json"
         self._shared["Accept-Encoding"] = "identity"
 

@@ -51,7 +51,7 @@ class Routes:
             if route is None:
                 continue
             if self._model is not None:
-                self._names += [name for name in route.upstream.settings.fallback if name not in self._names]
+                self._names += [name for name in route.upstream.fallback if name not in self._names]
             if route.usable:
                 self._found = True
                 return route

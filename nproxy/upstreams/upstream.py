@@ -47,12 +47,17 @@ log = logging.getLogger("nproxy.upstreams")
 
 
 class Upstream:
-    """One configured upstream. Its parts are public: the driver plans by `capabilities` and retries by `budget`."""
+    """One configured upstream. Its parts are public: the driver plans by `capabilities` and retries by `budget`.
+
+    own_key: calls carry nproxy's own key, so that a 401 is not the client's fault. fallback: the upstreams to go to
+    instead. replays: a stream that is cut is asked for again. by_prompt: what begins with the same prompt belongs
+    together.
+    """
 
     def __init__(self, settings: Settings, connections: Connections) -> None:
-        self.settings = settings
         self.name = settings.name
         self._connections = connections
+        self._follow(settings)
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._registered = NOBODY
         self.client = Client(connections, settings.timeouts, settings.name)
@@ -67,7 +72,7 @@ class Upstream:
         What was learned is forgotten where it may have changed.
         """
         changed = {key for key in Settings.model_fields if getattr(settings, key) != getattr(self.settings, key)}
-        self.settings = settings
+        self._follow(settings)
         self.client = Client(self._connections, settings.timeouts, settings.name)
         self.budget.share = settings.retries.budget
         if changed & _TEACHING:
@@ -76,6 +81,16 @@ class Upstream:
             self.models = self._models()
         self.gate.follow(_policy(settings))
         self._place()
+
+    def _follow(self, settings: Settings) -> None:
+        """Everything that each request reads of the settings is set here."""
+        self.settings = settings
+        self.api_key = settings.api_key
+        self.own_key = isinstance(settings.api_key, SecretStr)
+        self.fallback = tuple(settings.fallback)
+        self.replays = settings.resume == "replay"
+        self.by_prompt = settings.balance == "prefix_affinity"
+        self._told_callers = settings.wire == "exact"
 
     def take(self, addresses: Mapping[str, Sequence[str]], registered: Registered) -> None:
         """Learn what host names resolve to now, and which servers came by themselves; replicas come and go with it."""
@@ -114,12 +129,7 @@ class Upstream:
 
     def caller_shown(self, name: str) -> str:
         """What it is told of who calls: nproxy's own engine the caller's name, any other server nothing."""
-        return name if self.settings.wire == "exact" else ""
-
-    @property
-    def own_key(self) -> bool:
-        """Whether calls carry nproxy's own key, so that a 401 is not the client's fault."""
-        return isinstance(self.settings.api_key, SecretStr)
+        return name if self._told_callers else ""
 
     async def call(self, call: Call, kin: Kin, take: Take, *, alone: bool = False) -> None:
         """Wait at the gate, then send one leg, where its kin is, and hand over what comes back; see Client.call.

@@ -1,9 +1,13 @@
-"""The table of a leg's states."""
+"""The tables: of a leg's states, and of what takes which event."""
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from nproxy.choices.conduct import TAKES
+from nproxy.choices.events import Event
 from nproxy.choices.states import FINAL, HOLDS_A_CALL, TRANSITIONS, LegState, Signal
 
 
@@ -33,3 +37,7 @@ def test_after_its_first_event_a_leg_is_called_again_only_where_it_broke_off() -
 def test_a_call_is_held_only_while_called_or_speaking() -> None:
     opened = {TRANSITIONS[key] for key in TRANSITIONS if key[1] is Signal.OPEN}
     assert opened <= HOLDS_A_CALL and not HOLDS_A_CALL & FINAL
+
+
+def test_every_event_is_taken() -> None:
+    assert {*TAKES} == {*get_args(Event)}

@@ -39,7 +39,7 @@ from nproxy.choices.events import (
 )
 from nproxy.choices.plan import Greedy, Plan, Request, make_plan
 from nproxy.choices.resume import Resume
-from nproxy.choices.settings import ConductSettings
+from nproxy.choices.settings import ConductSettings, Names
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
@@ -103,9 +103,6 @@ class Play:
         draw = drawing()
         self.plan = self.plan or make_plan(self.request, self.capability, draw, self.greedy)
         settings = ConductSettings(
-            ID,
-            CREATED,
-            MODEL,
             retries_per_leg=self.retries,
             partial=self.partial,
             fallback=self.fallback,
@@ -113,7 +110,14 @@ class Play:
             chat_continues=self.chat_continues,
         )
         self.conduct = Conduct(
-            self.request, self.plan, self.capability, settings, budget=self.budget, jitter=lambda: 0.5, draw=draw
+            self.request,
+            self.plan,
+            self.capability,
+            settings,
+            Names(ID, CREATED, MODEL),
+            budget=self.budget,
+            jitter=lambda: 0.5,
+            draw=draw,
         )
         self._check(self.conduct.start())
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from random import Random
 
 from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, Finish, OpenLeg, Respond, SetTimer
-from nproxy.choices.conduct import Conduct, ConductSettings
+from nproxy.choices.conduct import Conduct
 from nproxy.choices.events import (
     Event,
     LegEnded,
@@ -19,6 +19,7 @@ from nproxy.choices.events import (
     TimerFired,
 )
 from nproxy.choices.plan import make_plan
+from nproxy.choices.settings import ConductSettings, Names
 from tests.conformance.drawing import SEED, Drawn, answer_of, draw_request
 from tests.conformance.reading import Misread, Reading, Whole, read_stream
 from tests.fakes.answers import PROMPT_TOKENS, usage
@@ -63,16 +64,14 @@ class Client:
 def play(rng: Random) -> None:
     """Play one request; raises Misread."""
     drawn = draw_request(rng)
+    names = Names("own", 1_700_000_000, "m")
     settings = ConductSettings(
-        "own",
-        1_700_000_000,
-        "m",
         retries_per_leg=rng.randint(0, 3),
         resume="replay" if rng.random() < 0.4 else "off",
     )
     plan = make_plan(drawn.request, drawn.capability, lambda: 7)
     conduct = Conduct(
-        drawn.request, plan, drawn.capability, settings, budget=lambda: True, jitter=lambda: 0.5, draw=lambda: 7
+        drawn.request, plan, drawn.capability, settings, names, budget=lambda: True, jitter=lambda: 0.5, draw=lambda: 7
     )
     client = Client()
     client.take(conduct.start())

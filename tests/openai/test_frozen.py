@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+import subprocess
+import sys
+from pathlib import Path
 
 from nproxy.openai.frozen import frozen
 
@@ -24,10 +26,20 @@ def test_it_is_a_value() -> None:
     assert Named(name="x").name == "x"
 
 
-def test_the_type_checker_refuses_what_would_change_it() -> None:
-    point = Point(1)
-    point.x = 2  # type: ignore[misc]  # which mypy reports where there is nothing to ignore
-    with pytest.raises(AttributeError):
-        point.z = 2  # type: ignore[attr-defined]
-    with pytest.raises(TypeError):
-        Named("x")  # type: ignore[misc]
+CHANGES = """
+from tests.openai.test_frozen import Named, Point
+
+point = Point(1)
+point.x = 2
+Point("one")
+Named("x")
+"""
+
+
+def test_the_type_checker_refuses_what_would_change_it(tmp_path: Path) -> None:
+    (tmp_path / "changes.py").write_text(CHANGES)
+    words = ["--strict", "--cache-dir", str(tmp_path), "--follow-imports", "silent", str(tmp_path / "changes.py")]
+    said = subprocess.run([sys.executable, "-m", "mypy", *words], check=False, capture_output=True, text=True).stdout
+    lines = [line for line in said.splitlines() if ": error: " in line]
+    assert [int(line.split(":")[1]) for line in lines] == [5, 6, 7], said
+    assert "read-only" in lines[0]

@@ -257,7 +257,8 @@ class Reply:
         if self._message.waiting:
             self._error = LostError()  # of what is whole, but was not taken whole
         self._message.abandon()
-        self.fail(LostError())
+        if self._connection is not None:
+            self.fail(LostError())
 
     def _flow(self) -> None:
         """Hand over what waits, while there is room."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from aiohttp import hdrs
 from yarl import URL
 
-_UNFIT = re.compile(r"[\r\n\0]")
 _WITHOUT_BODIES = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS, hdrs.METH_TRACE})
 """Methods that say nothing of a body where they have none (RFC 9110, section 8.6)."""
 
@@ -30,6 +28,8 @@ def request_head(method: str, url: URL, headers: Mapping[str, str], size: int | 
             lines.append("Transfer-Encoding: chunked")
         elif size or method not in _WITHOUT_BODIES:
             lines.append(f"Content-Length: {size}")
-    if _UNFIT.search("".join(lines)):
+    lines.append("\r\n")
+    head = "\r\n".join(lines)
+    if not head.count("\r") == head.count("\n") == len(lines) or "\0" in head:
         raise ValueError("a header holds what would end its line")
-    return "\r\n".join([*lines, "\r\n"]).encode("utf-8", "surrogateescape")
+    return head.encode("utf-8", "surrogateescape")

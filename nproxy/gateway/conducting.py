@@ -1,0 +1,37 @@
+"""What requests are conducted by, as it follows from the configuration."""
+
+from __future__ import annotations
+
+from math import inf
+
+from nproxy.choices.settings import ConductSettings
+from nproxy.config import Config
+from nproxy.upstreams.upstream import Upstream
+
+
+class Conducting:
+    """One for each configuration; what it gives is made once."""
+
+    def __init__(self, config: Config) -> None:
+        self.greedy = config.n_policy.greedy
+        self._config = config
+        self._made: dict[tuple[str, bool], ConductSettings] = {}
+
+    def at(self, upstream: Upstream, *, chain: bool) -> ConductSettings:
+        """What a request is conducted by at one upstream. chain: another one may be asked."""
+        key = upstream.name, chain
+        if (made := self._made.get(key)) is None:
+            made = self._made[key] = self._settings(upstream, chain=chain)
+        return made
+
+    def _settings(self, upstream: Upstream, *, chain: bool) -> ConductSettings:
+        stream, settings = self._config.stream, upstream.settings
+        return ConductSettings(
+            retries_per_leg=settings.retries.per_leg,
+            resume=settings.resume,
+            chat_continues=settings.chat_continues,
+            ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
+            partial=self._config.n_policy.on_leg_failure == "partial",
+            headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
+            fallback=chain,
+        )
