@@ -67,12 +67,12 @@ async def parsed(raw: bytes, aside: Aside, check: Callable[[], None]) -> Body:
 
     check: raises what keeps it from that, when its turn has come: long ones wait for each other. Raises ApiError 400.
     """
+    return await aside.by_size(len(raw), _parse, raw, check)
 
-    def parse() -> Body:
-        check()
-        return Body.parse(raw)
 
-    return await aside.by_size(len(raw), parse)
+def _parse(raw: bytes, check: Callable[[], None]) -> Body:
+    check()
+    return Body.parse(raw)
 
 
 async def chunks(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS) -> AsyncGenerator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Generic, TypeVar
 
 from nproxy.gateway.admission.grant import Grant
@@ -11,7 +12,7 @@ from nproxy.gateway.admission.refusals import Unanswered
 from nproxy.gateway.app import App
 from nproxy.openai.errors import ApiError
 from nproxy.openai.frozen import frozen
-from nproxy.upstreams.routes import Route
+from nproxy.upstreams.routes import Route, Routes
 from nproxy.upstreams.upstream import Upstream
 
 
@@ -38,7 +39,8 @@ class Fallbacks(Generic[A]):
     """
 
     def __init__(self, app: App, first: Route, model: str | None, plan: Callable[[Route], A]) -> None:
-        self._routes = app.upstreams.routes(first, model)
+        self._further = partial(app.upstreams.routes, first, model)
+        self._routes: Routes | None = None  # the usual request looks for none but the first
         self._first = first
         self._plan = plan
         self._metrics = app.metrics
@@ -49,6 +51,9 @@ class Fallbacks(Generic[A]):
 
         Raises ApiError where the request is wrong; the client is never told so by an upstream that it did not ask.
         """
+        if self._first.usable:
+            return self._plan(self._first)
+        self._routes = self._further()
         while (route := await self._routes.next()) is not None and route.upstream is not self._first.upstream:
             with suppress(ApiError):
                 attempt = self._plan(route)
@@ -58,6 +63,8 @@ class Fallbacks(Generic[A]):
 
     async def after(self, grant: Grant) -> A | None:
         """The next upstream that can do what is asked for and has room; the permits are there now. None: no other."""
+        if self._routes is None:
+            self._routes = self._further(taken=True)
         while (route := await self._routes.next()) is not None:
             try:
                 attempt = self._plan(route)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from multidict import CIMultiDict
-
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import OpenLeg
 from nproxy.choices.compose import asked_as_stream, compose
@@ -20,6 +18,7 @@ from nproxy.upstreams.affinity import prompt_hash
 from nproxy.upstreams.client import Call
 from nproxy.upstreams.event_stream import Take
 from nproxy.upstreams.headers import upward
+from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.kin import Kin
 
 _PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
@@ -58,24 +57,25 @@ class Legs:
         together, placed = capability.prefix_cache, exchange.placed
         self.kin = Kin(attempt.route.called, together=together, prompt=prompt, placed=placed)
         caller = upstream.caller_shown(exchange.caller.name)
-        self._shared = upward(headers, upstream.api_key, drop=_WRITTEN_ANEW, caller=caller)
-        self._shared["Content-Type"] = "application/json"
-        self._shared["Accept-Encoding"] = "identity"
+        shared = upward(headers, upstream.api_key, drop=_WRITTEN_ANEW, caller=caller)
+        shared["Content-Type"] = "application/json"
+        shared["Accept-Encoding"] = "identity"
+        self._fields = Fields(shared)
 
     def open(self, command: OpenLeg, take: Take) -> Awaitable[None]:
         """Make the call of one leg; a retry has another request id and the same idempotency key."""
         leg = command.leg
         offset = leg.client_index(0, self._n)
-        headers = CIMultiDict(self._shared)
-        headers.update(self._tracing.headers(leg.number))
+        own = [*self._tracing.headers(leg.number).items()]
         if self._capability.request_id and "request_id" not in leg.omit:
-            headers["X-Request-Id"] = leg_id(self._id, offset, command.attempt)
+            own.append(("X-Request-Id", leg_id(self._id, offset, command.attempt)))
         if self._idempotency_key is not None:
-            headers["Idempotency-Key"] = f"{self._idempotency_key}-{offset}"
+            own.append(("Idempotency-Key", f"{self._idempotency_key}-{offset}"))
         call = Call(
             leg=leg.number,
             path=_PATHS[self._request.dialect],
-            headers=headers,
+            fields=self._fields,
+            own=own,
             body=compose(self._request, self._capability, leg),
             streamed=asked_as_stream(self._request, self._capability, leg),
             own_key=self._upstream.own_key,

@@ -6,7 +6,7 @@ Cancelling the task that makes a call closes its socket at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 
 from aiohttp import hdrs
@@ -22,6 +22,7 @@ from nproxy.upstreams.failures import FOREIGN, after_the_head, before_the_head, 
 from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import ConnectTimeoutError, LateError
+from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.http.message import Head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
@@ -39,14 +40,16 @@ ERROR_BODY_SECONDS = 10.0
 class Call:
     """What one leg sends. path: below the replica's base. streamed: the body asks for a stream of events.
 
+    fields: those of the request, which its other calls have too. own: those of this call.
     own_key: the headers carry nproxy's own credentials. choices: how many it asks for.
     """
 
     leg: int
     path: str
-    headers: Mapping[str, str]
+    fields: Fields
     body: Spliced
     streamed: bool
+    own: Sequence[tuple[str, str]] = ()
     own_key: bool = False
     choices: int = 1
 
@@ -85,17 +88,18 @@ class Client:
         replica: Replica,
         method: str,
         url: URL,
-        headers: Mapping[str, str],
+        fields: Fields,
         body: Sequence[bytes] | Upload,
         deadline: float,
+        own: Sequence[tuple[str, str]] = (),
     ) -> Reply | TimeoutError | Failure:
         """Send a request and wait for the answer's head until `deadline`, in the loop's time; the caller closes it.
 
-        body: its parts, none for no body.
+        body: its parts, none for no body. own: further fields.
         """
         seconds, reply = self._connect_seconds, None
         try:
-            reply = await self._connections.send(replica, method, url, headers, body, seconds, deadline)
+            reply = await self._connections.send(replica, method, url, fields, body, seconds, deadline, own)
             reply.watchdog.watch(deadline)
             await reply.begun()
             if reply.watchdog.expired:  # in the very turn in which the head came
@@ -125,7 +129,8 @@ class Client:
     async def _begun(self, replica: Replica, call: Call, started: float) -> Reply | Failure:
         limit = self._limits.first if call.streamed else self._limits.whole
         parts, deadline = (call.body.head, call.body.tail), started + limit.seconds
-        reply = await self.send(replica, hdrs.METH_POST, replica.url(call.path), call.headers, parts, deadline)
+        url = replica.url(call.path)
+        reply = await self.send(replica, hdrs.METH_POST, url, call.fields, parts, deadline, call.own)
         return timed_out(limit.which) if isinstance(reply, TimeoutError) else reply
 
     async def _status_failure(self, reply: Reply, call: Call) -> Failure:

@@ -17,6 +17,7 @@ from nproxy.config import Timeouts
 from nproxy.upstreams.client import Client
 from nproxy.upstreams.failures import FOREIGN, after_the_head, timed_out
 from nproxy.upstreams.http.connection import Reply
+from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.tasks import beside
@@ -63,7 +64,7 @@ async def forward(
             await going_up.enter_async_context(beside(body.run()))
         elif data is not None:
             body = (data,)
-        reply = _come(await client.send(replica, method, url, headers, body, deadline))
+        reply = _come(await client.send(replica, method, url, Fields(headers), body, deadline))
         head, chunks = reply.head, _chunks(reply, timeouts)
         try:
             yield Answer(head.status, head.headers, chunks)
@@ -104,7 +105,7 @@ async def fetch(
     Raises ForwardError when no whole answer comes.
     """
     deadline = asyncio.get_running_loop().time() + seconds
-    reply = _come(await client.send(replica, "GET", replica.root_url(path), headers, (), deadline))
+    reply = _come(await client.send(replica, "GET", replica.root_url(path), Fields(headers), (), deadline))
     body = bytearray()
     try:
         async with asyncio.timeout_at(deadline):

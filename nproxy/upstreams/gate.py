@@ -106,7 +106,10 @@ class Gate:
     def usable(self, model: str | None = None) -> bool:
         """Whether some replica is in order and may be asked now, be it that it has no room at the moment."""
         now = self._clock()
-        return any(replica.serves(model) and replica.admits(self, now) for replica in self.replicas)
+        for replica in self._permits.replicas:  # noqa: SIM110 - most have one, and a generator costs more than it
+            if replica.serves(model) and replica.admits(self, now):
+                return True
+        return False
 
     def other(self, replica: Replica, kin: Kin | None = None) -> bool:
         """Whether another replica is in order, serves the model and has nothing that speaks against it."""
@@ -208,7 +211,7 @@ class Permit:
         self._wish = wish
 
     async def __aenter__(self) -> Replica:
-        self._replica = await self._waiting.acquire(self._wish)
+        self._replica = self._waiting.at_once(self._wish) or await self._waiting.acquire(self._wish)
         return self._replica
 
     async def __aexit__(self, *_: object) -> None:

@@ -55,6 +55,9 @@ class ModelList:
         upstream: str = "",
     ) -> None:
         self._configured = configured
+        self._names = {
+            shown: ModelName(shown, None if name == shown else name) for shown, name in (configured or {}).items()
+        }
         self._fetch = fetch
         self._announced = announced
         self._clock = clock
@@ -76,9 +79,9 @@ class ModelList:
     async def find(self, model: str) -> ModelName | None:
         """The model that clients call so, from the configuration or the list; None where it is in neither."""
         if self._configured is not None:
-            name = self._configured.get(model)
-            return None if name is None else ModelName(model, None if name == model else name)
-        await self._refresh(FRESH_SECONDS)
+            return self._names.get(model)
+        if self._stale(FRESH_SECONDS):
+            await self._refresh(FRESH_SECONDS)
         if self._entries is not None and model not in self._entries:
             await self._refresh(RECENT_SECONDS)  # it may have been loaded since
         return ModelName(model, listed=True) if self._entries is not None and model in self._entries else None

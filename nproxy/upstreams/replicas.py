@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Literal
 
-from multidict import CIMultiDict
 from yarl import URL
 
 from nproxy import config
@@ -90,14 +88,6 @@ class Replica:
     def server_name(self) -> str | None:
         """The name that its certificate must be for, where it is not the host of the URL."""
         return None if self.authority is None else self.authority.partition(":")[0]
-
-    def addressed(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The headers of a call, which goes to an address and names the host."""
-        if self.authority is None:
-            return headers
-        named = CIMultiDict(headers)
-        named["Host"] = self.authority
-        return named
 
     def follow(self, given: Replica) -> None:
         """Take from another object for the same place what may change while it is in use."""

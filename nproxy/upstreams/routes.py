@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nproxy.openai.frozen import frozen
 from nproxy.upstreams.models import ModelName
@@ -32,16 +32,19 @@ class Routes:
 
     The first, then its upstream's fallbacks, then those of these; each upstream once. Those without a replica in order
     are passed over, unless there are no others. model: None where the request names none; then there is only the first.
+    taken: the first was found to be in order, and gone.
     """
 
-    def __init__(self, upstreams: Mapping[str, Upstream], first: Route, model: str | None) -> None:
+    def __init__(
+        self, upstreams: Mapping[str, Upstream], first: Route, model: str | None, *, taken: bool = False
+    ) -> None:
         self._upstreams = upstreams
         self._model = model
         self._first = first
-        self._names = [first.upstream.name]
-        self._place = 0
+        self._names = [first.upstream.name, *self._behind(first)] if taken else [first.upstream.name]
+        self._place = int(taken)
         self._passed_over: list[Route] = []
-        self._found = False
+        self._found = taken
 
     async def next(self) -> Route | None:
         """The next route; None where there are no more. There is a first one."""
@@ -50,13 +53,15 @@ class Routes:
             self._place += 1
             if route is None:
                 continue
-            if self._model is not None:
-                self._names += [name for name in route.upstream.fallback if name not in self._names]
+            self._names += [name for name in self._behind(route) if name not in self._names]
             if route.usable:
                 self._found = True
                 return route
             self._passed_over.append(route)
         return self._passed_over.pop(0) if self._passed_over and not self._found else None
+
+    def _behind(self, route: Route) -> Sequence[str]:
+        return () if self._model is None else route.upstream.fallback
 
     async def _to(self, name: str) -> Route | None:
         """The upstream of this name, if it has the model, or its list cannot be read."""

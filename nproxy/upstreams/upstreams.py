@@ -116,9 +116,9 @@ class Upstreams:
                 return Route(upstream, ModelName(model))
         raise model_not_found(model)
 
-    def routes(self, first: Route, model: str | None) -> Routes:
+    def routes(self, first: Route, model: str | None, *, taken: bool = False) -> Routes:
         """Where a request may go, `first` and what is behind it; see Routes."""
-        return Routes(self.by_name, first, model)
+        return Routes(self.by_name, first, model, taken=taken)
 
     async def unnamed(self) -> str | None:
         """The model of a request that names none: the only one that the only upstream lists."""

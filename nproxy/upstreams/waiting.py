@@ -26,10 +26,12 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._legs)
 
+    def at_once(self, wish: Wish) -> Replica | None:
+        """A replica, to be given back; None where the leg has to wait. Raises NobodyError where none may be asked."""
+        return None if self._legs else self._permits.take(wish)
+
     async def acquire(self, wish: Wish) -> Replica:
         """Wait for a replica, which is to be given back. Raises NobodyError where none may be asked."""
-        if not self._legs and (replica := self._permits.take(wish)) is not None:
-            return replica
         future: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
         entry = (future, wish)
         self._legs.append(entry)

@@ -357,7 +357,7 @@ _HEADERS = [
     ("O4", UPSTREAMS + "headers.py", '{"host", "content-length", "expect", "cookie"}', '{"content-length", "cookie"}'),
     ("O5", OPENAI + "encoding.py", "self._inflate = zlib.decompressobj(window)", "return"),
     ("O8", GATEWAY + "legs.py", 'f"{self._idempotency_key}-{offset}"', "self._idempotency_key"),
-    ("O9", GATEWAY + "legs.py", "headers.update(self._tracing.headers(leg.number))", "pass"),
+    ("O9", GATEWAY + "legs.py", "[*self._tracing.headers(leg.number).items()]", "[]"),
     ("O9", GATEWAY + "spans.py", "return self._calls[number].span.context", "return self.request.context"),
 ]
 

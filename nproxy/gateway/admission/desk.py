@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
 from typing import NoReturn
 
 from nproxy.config import Config
@@ -141,21 +140,27 @@ class Desk:
             raise self._refused(caller, answer, choices)
         self._metrics.key_requests(caller.name or OTHER).inc()
         self.taken += choices
-        move, count = partial(self._move, caller), partial(self._count_tokens, caller)
-        return Grant(ask, move=move, count=count, leave=self._leave)
+        return Grant(ask, caller, self)
 
-    def _leave(self, ask: Ask, grant: Grant) -> None:
+    # ---- what grants call
+
+    def leave(self, ask: Ask, grant: Grant) -> None:
+        """The permits are free again."""
         self.taken -= ask.choices
         self._transport.send(Leave(ask.ticket, grant.owed))
 
-    async def _move(self, caller: Caller, ask: Ask, upstream: str) -> None:
+    async def move(self, caller: Caller, ask: Ask, upstream: str) -> None:
+        """Take permits to another upstream; see Grant.move."""
         answer = await self._answer(ask, Move(ask.ticket, upstream))
         if isinstance(answer, Refused):
             raise self._refused(caller, answer, ask.choices)
 
-    def _count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
+    def count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
+        """So many tokens were spent."""
         for kind, tokens in (("prompt", prompt), ("completion", completion)):
             self._metrics.key_tokens(caller.name or OTHER, kind).inc(tokens)
+
+    # ---- asking the ledger
 
     def _ask(self, caller: Caller, upstream: str, choices: int, tokens: int) -> Ask:
         self._number += 1

@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Self
+from typing import Protocol, Self
 
 from nproxy.gateway.admission.messages import Ask
+from nproxy.gateway.callers import Caller
+
+
+class Issuer(Protocol):
+    """Who gives permits, and takes them back."""
+
+    async def move(self, caller: Caller, ask: Ask, upstream: str) -> None:
+        """Take permits to another upstream. Raises ApiError where it has none."""
+
+    def count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
+        """So many tokens were spent."""
+
+    def leave(self, ask: Ask, grant: Grant) -> None:
+        """The permits are free again."""
 
 
 class Grant:
     """A request's permits, held while the block runs.
 
-    tokens: that it has spent; None while nobody has told. least: what it has for sure. leave: gives the permits back.
+    tokens: that it has spent; None while nobody has told. least: what it has for sure.
     """
 
-    def __init__(
-        self,
-        ask: Ask,
-        *,
-        move: Callable[[Ask, str], Awaitable[None]],
-        count: Callable[[int, int], None],
-        leave: Callable[[Ask, Grant], None],
-    ) -> None:
+    __slots__ = ("_ask", "_caller", "_issuer", "least", "tokens")
+
+    def __init__(self, ask: Ask, caller: Caller, issuer: Issuer) -> None:
         self.tokens: int | None = None
         self.least = 0
         self._ask = ask
-        self._move = move
-        self._count = count
-        self._leave = leave
+        self._caller = caller
+        self._issuer = issuer
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leave(self._ask, self)
+        self._issuer.leave(self._ask, self)
 
     def spend(self, prompt: int, completion: int) -> None:
         """Tokens were spent, beyond those of an earlier call; what was guessed of them counts no more."""
         self.tokens = (self.tokens or 0) + prompt + completion
-        self._count(prompt, completion)
+        self._issuer.count_tokens(self._caller, prompt, completion)
 
     def came(self, tokens: int) -> None:
         """At least so many more were spent: who leaves a stream before its usage pays for what was guessed or this."""
@@ -59,4 +66,4 @@ class Grant:
 
         Raises ApiError where it has none; the request then has none at any upstream, and may move on or end.
         """
-        await self._move(self._ask, upstream)
+        await self._issuer.move(self._caller, self._ask, upstream)

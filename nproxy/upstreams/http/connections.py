@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 
@@ -11,7 +11,7 @@ from yarl import URL
 
 from nproxy.upstreams.http.connecting import Connector, Place
 from nproxy.upstreams.http.connection import Connection, Reply
-from nproxy.upstreams.http.head import request_head
+from nproxy.upstreams.http.head import Fields, request_head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
@@ -27,7 +27,7 @@ class Connections:
     """
 
     def __init__(self, pseudonym: Pseudonym) -> None:
-        self.pseudonym = pseudonym
+        self._via = pseudonym.entry
         self.open: set[Connection] = set()
         self._idle: dict[object, list[Connection]] = {}
         self._connector = Connector()
@@ -39,18 +39,20 @@ class Connections:
         replica: Replica,
         method: str,
         url: URL,
-        headers: Mapping[str, str],
+        fields: Fields,
         body: Sequence[bytes] | Upload,
         connect_seconds: float | None,
         deadline: float = inf,
+        own: Sequence[tuple[str, str]] = (),
     ) -> Reply:
         """Send a request, on a connection that is there or on a new one; the answer is to be waited for, and closed.
 
-        body: its parts, none where there is none. deadline: when there must be a connection, in the loop's time.
+        body: its parts, none where there is none. deadline: when there must be a connection, in the loop's time. own:
+        further fields.
         Raises HTTPError where there is none, ValueError for a header that cannot be sent.
         """
         size = body.size if isinstance(body, Upload) else sum(map(len, body))
-        head = request_head(method, url, replica.addressed(headers), size, via=self.pseudonym.entry)
+        head = request_head(method, url, fields, size, via=self._via, host=replica.authority, own=own)
         key = _key(replica)
         connection = self._take(key)
         if connection is None:

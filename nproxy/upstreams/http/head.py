@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from aiohttp import hdrs
 from yarl import URL
@@ -10,26 +10,51 @@ from yarl import URL
 _WITHOUT_BODIES = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS, hdrs.METH_TRACE})
 """Methods that say nothing of a body where they have none (RFC 9110, section 8.6)."""
 
+_NONE: Sequence[tuple[str, str]] = ()
 
-def request_head(method: str, url: URL, headers: Mapping[str, str], size: int | None, *, via: str) -> bytes:
+
+class Fields:
+    """Header fields as they are sent, ready for many requests: a multidict's items, repeated names included.
+
+    text: their lines, `count` of them. sized: they say how long the body is.
+    """
+
+    __slots__ = ("count", "sized", "text")
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.text = _lines(headers.items())
+        self.count = len(headers)
+        self.sized = hdrs.CONTENT_LENGTH in headers
+
+
+def request_head(
+    method: str,
+    url: URL,
+    fields: Fields,
+    size: int | None,
+    *,
+    via: str,
+    host: str | None = None,
+    own: Sequence[tuple[str, str]] = _NONE,
+) -> bytes:
     """The request line and all header fields, with the empty line behind them.
 
-    headers: a multidict's items, repeated names included; a `Host` among them goes before the URL's. size: bytes of
-    the body; None for one in chunks, unless the headers say how long it is. via: added to what has sent it on so far.
+    size: bytes of the body; None for one in chunks, unless the fields say how long it is. via: added to what has sent
+    it on so far. host: in the place of the URL's. own: fields of this request, behind those that others share.
     What is no UTF-8 leaves as the bytes that it came as. Raises ValueError for what would end a line.
     """
-    lines = [f"{method} {url.raw_path_qs} HTTP/1.1"]
-    if "Host" not in headers:
-        lines.append(f"Host: {url.host_port_subcomponent}")
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    lines.append(f"Via: {via}")
-    if hdrs.CONTENT_LENGTH not in headers:
+    begin = f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {host or url.host_port_subcomponent}\r\n"
+    head = f"{begin}{fields.text}{_lines(own)}Via: {via}\r\n"
+    lines = 3 + fields.count + len(own)
+    if not fields.sized:
         if size is None:
-            lines.append("Transfer-Encoding: chunked")
+            head, lines = f"{head}Transfer-Encoding: chunked\r\n", lines + 1
         elif size or method not in _WITHOUT_BODIES:
-            lines.append(f"Content-Length: {size}")
-    lines.append("\r\n")
-    head = "\r\n".join(lines)
-    if not head.count("\r") == head.count("\n") == len(lines) or "\0" in head:
+            head, lines = f"{head}Content-Length: {size}\r\n", lines + 1
+    if not head.count("\r") == head.count("\n") == lines or "\0" in head:
         raise ValueError("a header holds what would end its line")
-    return head.encode("utf-8", "surrogateescape")
+    return f"{head}\r\n".encode("utf-8", "surrogateescape")
+
+
+def _lines(items: Iterable[tuple[str, str]]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in items])

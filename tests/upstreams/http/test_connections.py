@@ -20,6 +20,7 @@ from nproxy.upstreams.http import connecting, connections
 from nproxy.upstreams.http.connection import HIGH_WATER, Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import ConnectError, ConnectTimeoutError, CutError, DisconnectedError, LostError
+from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.http.message import Message
 from nproxy.upstreams.http.sending import SLICE_BYTES, Upload
 from nproxy.upstreams.replicas import Replica
@@ -47,7 +48,7 @@ class Http:
         seconds: float | None = 5.0,
     ) -> Reply:
         to = replica_at(replica) if isinstance(replica, str) else replica
-        return await self.connections.send(to, method, to.url("/x"), headers or CIMultiDict(), body, seconds)
+        return await self.connections.send(to, method, to.url("/x"), Fields(headers or CIMultiDict()), body, seconds)
 
     async def ask(self, replica: Replica | str, body: Sequence[bytes] | Upload = (), method: str = "POST") -> bytes:
         reply = await self.send(replica, body, method)

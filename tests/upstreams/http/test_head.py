@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from multidict import CIMultiDict
 from yarl import URL
 
-from nproxy.upstreams.http.head import request_head
+from nproxy.upstreams.http.head import Fields, request_head
 
 VIA = "1.1 nproxy-1"
 
@@ -16,8 +18,9 @@ def lines(
     url: str = "http://host:8000/v1/chat/completions",
     headers: CIMultiDict[str] | None = None,
     size: int | None = 7,
+    **more: Any,
 ) -> list[str]:
-    head = request_head(method, URL(url, encoded=True), headers or CIMultiDict(), size, via=VIA)
+    head = request_head(method, URL(url, encoded=True), Fields(headers or CIMultiDict()), size, via=VIA, **more)
     assert head.endswith(b"\r\n\r\n")
     return head[:-4].decode().split("\r\n")
 
@@ -50,9 +53,12 @@ def test_where_it_goes(url: str, target: str, host: str) -> None:
 
 
 def test_a_host_that_is_named() -> None:
-    assert [line for line in lines(headers=CIMultiDict(host="fleet:1")) if line.lower().startswith("host")] == [
-        "host: fleet:1"
-    ]
+    assert [line for line in lines(host="fleet:1") if line.lower().startswith("host")] == ["Host: fleet:1"]
+
+
+def test_fields_of_one_request_stand_behind_those_that_it_shares() -> None:
+    shared, own = CIMultiDict({"X": "1"}), [("Y", "2"), ("Y", "3")]
+    assert lines(headers=shared, own=own)[2:] == ["X: 1", "Y: 2", "Y: 3", f"Via: {VIA}", "Content-Length: 7"]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +83,16 @@ def test_a_length_that_is_said_is_kept() -> None:
 
 @pytest.mark.parametrize("value", ["a\rb", "a\nb", "a\0b", "a\r\nX: b"])
 def test_a_line_cannot_be_ended(value: str) -> None:
-    for headers in (CIMultiDict({"X": value}), CIMultiDict({value: "x"})):
+    for field in (("X", value), (value, "x")):
         with pytest.raises(ValueError, match="end its line"):
-            lines(headers=headers)
+            lines(headers=CIMultiDict([field]))
+        with pytest.raises(ValueError, match="end its line"):
+            lines(own=[field])
     with pytest.raises(ValueError, match="end its line"):
         lines(method=value)
 
 
 def test_bytes_that_are_no_utf8_go_on_as_they_came() -> None:
     value = b"\xff\xc3\xa9".decode("utf-8", "surrogateescape")
-    head = request_head("GET", URL("http://h/"), CIMultiDict({"X": value}), 0, via=VIA)
+    head = request_head("GET", URL("http://h/"), Fields(CIMultiDict({"X": value})), 0, via=VIA)
     assert b"\r\nX: \xff\xc3\xa9\r\n" in head

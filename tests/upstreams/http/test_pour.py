@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 from nproxy.upstreams.http.connection import HIGH_WATER, Pour, Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import CutError, LostError, MalformedError
+from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.via import Pseudonym
 from tests.fakes.upstream import raw_server
 from tests.upstreams.conftest import replica_at
@@ -36,7 +37,7 @@ async def answered(script: Callable[[Write], Awaitable[None]]) -> AsyncIterator[
     connections = Connections(Pseudonym("nproxy-1"))
     async with raw_server(handle) as url:
         to = replica_at(url)
-        reply = await connections.send(to, "POST", to.url("/x"), CIMultiDict(), (), 5.0)
+        reply = await connections.send(to, "POST", to.url("/x"), Fields(CIMultiDict()), (), 5.0)
         await reply.begun()
         yield reply, connections
         reply.close()

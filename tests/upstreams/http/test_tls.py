@@ -17,6 +17,7 @@ from nproxy.upstreams.http import connecting
 from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.http.errors import ConnectError, LostError
+from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
 
@@ -60,7 +61,7 @@ async def serving(authority: trustme.CA, answer: Callable[[ssl.SSLSocket], objec
 
 async def send(connections: Connections, port: int, host: str = "localhost", *, authority: str | None = None) -> Reply:
     replica = Replica(base=f"https://{host}:{port}/v1", socket=None, label="r", authority=authority)
-    reply = await connections.send(replica, "POST", replica.url("/x"), CIMultiDict(), (), 5.0)
+    reply = await connections.send(replica, "POST", replica.url("/x"), Fields(CIMultiDict()), (), 5.0)
     await reply.begun()
     return reply
 
