@@ -310,11 +310,11 @@ class Conduct:
 
     def _decide(self) -> None:
         """Open what may be opened, end what is at its end."""
-        if self._doomed:
+        if doomed := self._doomed:
             self._roster.drop_idle(keep=self._goes_on)
         if self._roster.queue:
             self._open_waiting()
-        if self._doomed:
+        if doomed:
             self._wind_up()
         elif self._roster.unsettled == 0:
             self._succeed()

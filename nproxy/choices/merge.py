@@ -301,26 +301,28 @@ class Merge:
         if said.bare and all(value is None for value in chunk.extra.values()):
             return b""  # a role, which the prelude has said, or nothing
         usage = self._running() if chunk.usage is not None else None
-        wire, top, indices = self._wire, chunk.extra, self._shown_as(choice)
-
-        def render(said: UpstreamChoice) -> bytes:
-            frames = [
-                wire.chunk(
-                    index,
-                    said.delta,
-                    finish_reason=said.finish_reason,
-                    logprobs=said.logprobs,
-                    extra=said.extra,
-                    usage=usage,
-                    top=top,
-                )
-                for index in indices
-            ]
-            return b"".join(frames)
-
+        indices, top = self._shown_as(choice), chunk.extra
         if data and self._teaches:
-            strand.taught(self._request.dialect).learn(data, chunk, lambda said, _: render(said))
-        return render(said)
+            rewriter = strand.taught(self._request.dialect)
+            rewriter.learn(data, chunk, lambda said, _: self._rendered(said, indices, usage, top))
+        return self._rendered(said, indices, usage, top)
+
+    def _rendered(
+        self, said: UpstreamChoice, indices: Sequence[int], usage: Usage | None, top: Mapping[str, JSON]
+    ) -> bytes:
+        """The frames for what a choice said, one for each of the client's indices."""
+        frames = b""
+        for index in indices:
+            frames += self._wire.chunk(
+                index,
+                said.delta,
+                finish_reason=said.finish_reason,
+                logprobs=said.logprobs,
+                extra=said.extra,
+                usage=usage,
+                top=top,
+            )
+        return frames
 
     def _lost(self, choice: Choice, error: ApiError) -> bytes:
         """The finish of a choice that is lost."""

@@ -66,7 +66,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     desk, caller = app.desk, exchange.caller
     counted = desk.counts_tokens(caller)
     tokens = guess(request, choices) if counted else 0
-    with await exchange.admitted(desk.admit(caller, attempt.upstream.name, choices, tokens)) as grant:
+    with await exchange.admitted(desk.admit(caller, attempt.route.upstream.name, choices, tokens)) as grant:
         exchange.headers.update(desk.headers(caller))
         if counted:
             grant.came(guess_prompt(request))
@@ -104,7 +104,7 @@ async def _drive(
 
     chain: there may be another one.
     """
-    upstream, name, plan = attempt.upstream, attempt.route.name, attempt.plan
+    upstream, name, plan = attempt.route.upstream, attempt.route.name, attempt.plan
     exchange.upstream, exchange.mode = upstream.name, plan.mode
     exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
     exchange.headers["x-nproxy-mode"] = plan.mode

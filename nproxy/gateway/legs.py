@@ -45,7 +45,7 @@ class Legs:
 
     def __init__(self, exchange: Exchange, request: Request, attempt: Planned) -> None:
         headers = exchange.request.headers
-        upstream, capability = attempt.upstream, attempt.capability
+        upstream, capability = attempt.route.upstream, attempt.capability
         self._id = exchange.id
         self._tracing = exchange.tracing
         self._idempotency_key = headers.get("idempotency-key")

@@ -148,6 +148,8 @@ class Rewriter:
     def forget(self, index: int | None = None) -> None:
         """Drop what was learned for this upstream index, or everything: what render would write has changed."""
         self._latest = None
+        if not self._seen:
+            return
         for place in [place for place in self._seen if index in (None, place[0])]:
             del self._seen[place]
             self._hopeless.discard(place)
