@@ -71,14 +71,8 @@ class Legs:
             own.append(("X-Request-Id", leg_id(self._id, offset, command.attempt)))
         if self._idempotency_key is not None:
             own.append(("Idempotency-Key", f"{self._idempotency_key}-{offset}"))
-        call = Call(
-            leg=leg.number,
-            path=_PATHS[self._request.dialect],
-            fields=self._fields,
-            own=own,
-            body=compose(self._request, self._capability, leg),
-            streamed=asked_as_stream(self._request, self._capability, leg),
-            own_key=self._upstream.own_key,
-            choices=leg.choices(self._request.prompts),
-        )
-        return self._upstream.call(call, self.kin, take, alone=command.alone)
+        request, capability, upstream = self._request, self._capability, self._upstream
+        body, streamed = compose(request, capability, leg), asked_as_stream(request, capability, leg)
+        path, choices = _PATHS[request.dialect], leg.choices(request.prompts)
+        call = Call(leg.number, path, self._fields, body, streamed, own, upstream.own_key, choices)
+        return upstream.call(call, self.kin, take, alone=command.alone)

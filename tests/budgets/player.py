@@ -7,6 +7,7 @@ counted in its own thread, and nothing of this one is.
 from __future__ import annotations
 
 import json
+import select
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -40,10 +41,7 @@ class Player:
     def whole(self) -> None:
         """Ask a question, answer it as a whole, and read the answer."""
         self._ask(n=1, stream=False)
-        if not self._server:
-            self._accept()
-        (server,) = self._server
-        _body(server)
+        (server,) = self._called(1)
         said = self._word()
         choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
         answer = json.dumps({**_WHOLE, "choices": [choice], "usage": _USAGE}).encode()
@@ -54,9 +52,7 @@ class Player:
     def stream(self, n: int) -> Iterator[Sequence[socket.socket]]:
         """Ask for n streamed choices, each of which is a call; gives the calls' connections, and ends them behind."""
         self._ask(n=n, stream=True)
-        for _ in range(n):
-            _body(self._accept())
-        legs = tuple(self._server)
+        legs = self._called(n)
         for leg in legs:
             leg.sendall(_HEAD % (b"text/event-stream", b"Transfer-Encoding: chunked"))
             self.say(leg)
@@ -79,6 +75,17 @@ class Player:
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key\r\n"
         form = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         self._client.sendall(head + form + body)
+
+    def _called(self, n: int) -> Sequence[socket.socket]:
+        """Take so many calls, on connections that are there or new ones; gives them in the order of the calls."""
+        called: list[socket.socket] = []
+        while len(called) < n:
+            silent = [server for server in self._server if server not in called]
+            for ready in select.select([self._listener, *silent], (), (), SECONDS)[0]:
+                connection = self._accept() if ready is self._listener else ready
+                _body(connection)
+                called.append(connection)
+        return called
 
     def _accept(self) -> socket.socket:
         connection, _ = self._listener.accept()

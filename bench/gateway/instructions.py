@@ -1,0 +1,102 @@
+"""What the CPU carries out for a request, in a whole gateway, from its sockets and back to them; counted by valgrind.
+
+    python -m bench.gateway.instructions
+
+Thousands of instructions, which neither depend on what else the machine does nor on its processor: two checkouts are
+compared by running it in each. Time follows more slowly, for caches and the kernel have their part in it, which is not
+counted. Without a log, as in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import uvloop
+
+from nproxy.config import Config
+from nproxy.gateway.serve import running
+from nproxy.telemetry import logs
+from tests.budgets.player import Player
+
+WIDE = 8
+FEW, MANY = 40, 160
+"""Requests played: what these take less than those is what so many more take, without all that is done once."""
+
+
+def whole(player: Player) -> None:
+    player.whole()
+
+
+def narrow(player: Player) -> None:
+    with player.stream(1):
+        pass  # its first word and its end
+
+
+def wide(player: Player) -> None:
+    with player.stream(WIDE):
+        pass
+
+
+PLAYS: dict[str, Callable[[Player], None]] = {"whole": whole, "narrow": narrow, "wide": wide}
+
+
+async def play(name: str, times: int) -> None:
+    """Run a gateway as `nproxy serve` does, and play so many requests with it, one after the other."""
+    player = Player()
+    upstream = {"name": "up", "replicas": [player.url], "models": ["m"], "n": "fanout"}
+    config = Config.model_validate({"listen": {"port": 0}, "engine": None, "upstreams": [upstream]})
+    logs.configure("warning", "json")
+
+    def all_of_them() -> None:
+        for _ in range(times):
+            PLAYS[name](player)
+
+    async with running(config) as gateway:
+        player.connect(int(gateway.url.rpartition(":")[2]))
+        await asyncio.to_thread(all_of_them)
+        player.close()
+
+
+def counted(name: str) -> float:
+    """Thousands of instructions of the gateway's thread for one request; the player's are another's."""
+    few, many = (_counted(name, times) for times in (FEW, MANY))
+    return (many - few) / (MANY - FEW) / 1000
+
+
+def _counted(name: str, times: int) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        told = Path(folder) / "told"
+        command = ["valgrind", "--tool=callgrind", "--separate-threads=yes", f"--callgrind-out-file={told}"]
+        command += [sys.executable, "-m", "bench.gateway.instructions", "--play", name, "--times", str(times)]
+        subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, check=True)
+        found = re.search(r"^totals: (\d+)", told.with_name("told-01").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--play", choices=PLAYS, help="play this, and tell nothing")
+    parser.add_argument("--times", type=int, default=FEW)
+    options = parser.parse_args()
+    if options.play:
+        uvloop.run(play(options.play, options.times))
+        return
+    print(f"Python {platform.python_version()}; thousand instructions")
+    found = {name: counted(name) for name in PLAYS}
+    print(f"a whole answer                 {found['whole']:8.0f}")
+    print(f"a stream of two chunks         {found['narrow']:8.0f}")
+    print(f"each further leg of one, n={WIDE}   {(found['wide'] - found['narrow']) / (WIDE - 1):8.0f}")
+
+
+if __name__ == "__main__":
+    main()
