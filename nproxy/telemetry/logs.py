@@ -23,6 +23,7 @@ _BLANK = {
     for level in (logging.DEBUG, logging.INFO)
 }
 """What all records of requests have in common: no line shows a place in the code, a thread or a process."""
+_DELETE = "\x7f"  # of ASCII the one character that JSON does not escape and no terminal prints
 _PLAIN = re.compile(r"[^\s\"=]+")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -34,13 +35,9 @@ def access_record(level: int, message: str, fields: dict[str, object]) -> loggin
     """
     record = logging.LogRecord.__new__(logging.LogRecord)
     now = time.time()
-    record.__dict__.update(
-        _BLANK[level],
-        msg=message,
-        created=now,
-        msecs=int(now % 1 * 1000),
-        fields=fields,
-    )
+    record.__dict__ = _BLANK[level].copy()
+    record.msg, record.created, record.msecs = message, now, int(now % 1 * 1000)
+    record.fields = fields
     return record
 
 
@@ -127,7 +124,7 @@ def _dumps(value: object) -> str:
         text = orjson.dumps(value, default=str).decode()
     except TypeError:  # bytes of a path that are no UTF-8, half a character, a number of twenty digits
         text = ""
-    if text and text.isprintable():
+    if text and (text.isprintable() if _DELETE in text or not text.isascii() else True):
         return text
     return json.dumps(value, default=str, separators=(",", ":"))
 
