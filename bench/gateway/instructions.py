@@ -22,9 +22,8 @@ from pathlib import Path
 
 import uvloop
 
-from nproxy.config import Config
-from nproxy.gateway.serve import running
 from nproxy.telemetry import logs
+from tests.budgets.counting import playing
 from tests.budgets.player import Player
 
 WIDE = 8
@@ -50,20 +49,15 @@ PLAYS: dict[str, Callable[[Player], None]] = {"whole": whole, "narrow": narrow, 
 
 
 async def play(name: str, times: int) -> None:
-    """Run a gateway as `nproxy serve` does, and play so many requests with it, one after the other."""
-    player = Player()
-    upstream = {"name": "up", "replicas": [player.url], "models": ["m"], "n": "fanout"}
-    config = Config.model_validate({"listen": {"port": 0}, "engine": None, "upstreams": [upstream]})
-    logs.configure("warning", "json")
+    """Play so many requests with a gateway, one after the other."""
 
-    def all_of_them() -> None:
+    def all_of_them(player: Player) -> None:
         for _ in range(times):
             PLAYS[name](player)
 
-    async with running(config) as gateway:
-        player.connect(int(gateway.url.rpartition(":")[2]))
-        await asyncio.to_thread(all_of_them)
-        player.close()
+    logs.configure("warning", "json")
+    async with playing() as player:
+        await asyncio.to_thread(all_of_them, player)
 
 
 def counted(name: str) -> float:

@@ -102,10 +102,12 @@ def fields(exchange: Exchange) -> dict[str, object]:
     found: Iterable[tuple[str, Any]] = zip(_NAMES, _values(exchange), strict=True)
     told = {name: value for name, value in found if value or (value == 0 and name in _ZERO)}
     for name, shown in _SHOWN:
-        if name in told:
-            told[name] = shown(told[name])
-    if exchange.content is not None:
-        return {name: value for name, value in told.items() if value or name in _ZERO}  # nothing was asked, or answered
+        if name not in told:
+            continue
+        if (value := shown(told[name])) or name in _ZERO:
+            told[name] = value
+        else:
+            del told[name]
     return told
 
 

@@ -124,7 +124,7 @@ def _dumps(value: object) -> str:
         text = orjson.dumps(value, default=str).decode()
     except TypeError:  # bytes of a path that are no UTF-8, half a character, a number of twenty digits
         text = ""
-    if text and (text.isprintable() if _DELETE in text or not text.isascii() else True):
+    if text and ((text.isascii() and _DELETE not in text) or text.isprintable()):
         return text
     return json.dumps(value, default=str, separators=(",", ":"))
 

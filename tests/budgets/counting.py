@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import FrameType
 
 import uvloop
@@ -36,20 +37,30 @@ def calls_of(play: Callable[[Player, Calls], float]) -> float:
     return uvloop.run(_calls_of(play))
 
 
-async def _calls_of(play: Callable[[Player, Calls], float]) -> float:
-    player, calls = Player(), Calls()
+@asynccontextmanager
+async def playing() -> AsyncIterator[Player]:
+    """Run a gateway as `nproxy serve` does, with a player at both ends of it, which is used in another thread."""
+    player = Player()
     upstream = {"name": "up", "replicas": [player.url], "models": ["m"], "n": "fanout"}
     config = Config.model_validate({"listen": {"port": 0}, "engine": None, "upstreams": [upstream]})
+    async with running(config) as gateway:
+        player.connect(int(gateway.url.rpartition(":")[2]))
+        try:
+            yield player
+        finally:
+            player.close()
+
+
+async def _calls_of(play: Callable[[Player, Calls], float]) -> float:
+    calls = Calls()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     logs.configure("info", "json", nowhere)
     try:
-        async with running(config) as gateway:
-            player.connect(int(gateway.url.rpartition(":")[2]))
+        async with playing() as player:
             sys.setprofile(calls.count)
             try:
                 return await asyncio.to_thread(play, player, calls)
             finally:
                 sys.setprofile(None)
-                player.close()
     finally:
         os.close(nowhere)
