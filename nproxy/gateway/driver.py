@@ -71,9 +71,12 @@ class Drive:
         self._learn = learn
         self._judge = judge
         self._inbox = Inbox()
-        self._decided: Sequence[Command] = ()  # by what was dealt with, and not carried out yet
+        self._calls = asyncio.TaskGroup()
         self._legs: dict[int, asyncio.Task[None]] = {}
+        self._unopened: dict[int, OpenLeg] = {}  # by leg: what is opened in the loop's next turns, one in each
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by name, which is set again once it has fired
+        self._output: list[bytes] = []  # to be written
+        self._respond: Respond | None = None  # to be sent
         self.fell_back: FallBack | None = None
         self._finished = False
         self._ended_by: ApiError | None = None
@@ -86,12 +89,13 @@ class Drive:
     async def run(self) -> None:
         """Drive the request to its end. Raises ClientLeft, and CancelledError when the client's connection is lost."""
         left: ClientLeft | None = None
-        async with asyncio.TaskGroup() as legs:
+        async with self._calls:
             try:
-                await self._drive(legs)
+                await self._drive()
             except ClientLeft as gone:  # kept out of the group, which would wrap it
                 left = gone
             finally:
+                self._unopened.clear()
                 for timer in self._timers.values():
                     timer.cancel()
                 for task in self._legs.values():
@@ -104,68 +108,65 @@ class Drive:
         self._ended_by = error
         self._inbox.put_now(())
 
-    async def _drive(self, legs: asyncio.TaskGroup) -> None:
-        await self._carry_out(self._conduct.start(), legs)
+    async def _drive(self) -> None:
+        self._carry_out(self._conduct.start())
         while not self._finished:
             events = await self._inbox.take(self._deal)
             if self._ended_by is not None:
                 await self._break_off(self._ended_by)
                 return
-            decided, self._decided = self._decided, ()
-            since = self._conduct.receive(events) if events else ()
-            await self._carry_out([*decided, *since], legs)
+            if not self._finished and events:
+                self._carry_out(self._conduct.receive(events))
+            await self._deliver()
 
     def _deal(self, events: Sequence[Event]) -> bool:
-        """Pass on what is nothing but more of the answer, while the client takes it; the rest is for `_drive`."""
-        if self._ended_by is not None:
-            return False
-        self._decided = commands = self._conduct.receive(events)
-        output: list[bytes] = []
-        for command in commands:
-            if not isinstance(command, Emit):
-                return False
-            output.append(command.data)
-        if output and not self._exchange.write_now(_joined(output)):
-            return False
-        self._decided = ()
-        return True
+        """Do what follows from these where they come; False where it is for `_drive` to go on: with the end, say."""
+        return self._ended_by is None and self._carry_out(self._conduct.receive(events))
 
-    async def _carry_out(self, commands: Sequence[Command], legs: asyncio.TaskGroup) -> None:
-        """Do what the conduct says: what takes no time first, then one write for all that is to be written."""
-        output: list[bytes] = []
+    def _carry_out(self, commands: Sequence[Command]) -> bool:
+        """Do what the conduct says, one write for all that is to be written; False where some of that may have to wait.
+
+        Raises ClientLeft.
+        """
+        calls: list[OpenLeg] = []
         begin: Begin | None = None
-        respond: Respond | None = None
         for command in commands:
             if (act := AT_ONCE.get(type(command))) is not None:
                 act(self, command)
             elif isinstance(command, Emit):
-                output.append(command.data)
+                self._output.append(command.data)
             elif isinstance(command, OpenLeg):
-                self._open(command, legs)
+                calls.append(command)
             elif isinstance(command, Begin):
                 begin = command
-            elif isinstance(command, Respond):
-                respond = command
-        if respond is not None:
-            self._tell(respond.headers)
-            await self._exchange.respond(respond.status, respond.body)
-        elif begin is not None or output or self._finished:
-            await self._write(begin, _joined(output))
-
-    async def _write(self, begin: Begin | None, output: bytes) -> None:
-        """Write more of a stream, and its head first where it begins, and its end where it is over."""
-        exchange = self._exchange
+        if calls:
+            self._open(calls)
         if begin is not None:
             self._tell(begin.headers)
-            await exchange.begin(200, STREAM_HEADERS)
-        if self.fell_back is not None:
+            self._exchange.begin(200, STREAM_HEADERS)
+        if self._finished or self._respond is not None:
+            return False
+        if self._output:
+            if not self._exchange.write_now(_joined(self._output)):
+                return False
+            self._output = []
+        elif begin is not None:
+            self._exchange.flush_head()
+        return True
+
+    async def _deliver(self) -> None:
+        """Send what may have to wait for the client to take it, and the end."""
+        exchange = self._exchange
+        output, self._output = _joined(self._output), []
+        if self._respond is not None:
+            self._tell(self._respond.headers)
+            await exchange.respond(self._respond.status, self._respond.body)
+        elif self.fell_back is not None:
             return
-        if self._finished:
+        elif self._finished:
             await exchange.finish(output)
         elif output:
             await exchange.write(output)
-        elif begin is not None:
-            exchange.flush_head()
 
     def _tell(self, headers: Iterable[tuple[str, str]]) -> None:
         """Take these over those of the plan: it may have gone otherwise. Log and metrics say what the client reads."""
@@ -182,6 +183,7 @@ class Drive:
     # ---- commands that are carried out at once
 
     def _cancel_leg(self, command: CancelLeg) -> None:
+        self._unopened.pop(command.leg, None)
         if (task := self._legs.pop(command.leg, None)) is not None:
             task.cancel()
 
@@ -190,6 +192,9 @@ class Drive:
             loop = asyncio.get_running_loop()
             fired = (TimerFired(command.name),)
             self._timers[command.name] = loop.call_later(command.seconds, self._inbox.put_now, fired)
+
+    def _send_answer(self, command: Respond) -> None:
+        self._respond = command
 
     def _fall_back(self, command: FallBack) -> None:
         self.fell_back = command
@@ -207,9 +212,24 @@ class Drive:
 
     # ---- calls
 
-    def _open(self, command: OpenLeg, legs: asyncio.TaskGroup) -> None:
+    def _open(self, commands: Sequence[OpenLeg]) -> None:
+        """Open the first of these legs now, each other one in a turn of the loop of its own.
+
+        So what the first ones bring, and what other requests want, need not wait until the last of many is sent.
+        """
+        idle = not self._unopened
+        self._unopened.update((command.leg.number, command) for command in commands)
+        if idle:
+            self._open_next()
+
+    def _open_next(self) -> None:
+        if not self._unopened:
+            return  # cancelled since, or the request is over
+        number = next(iter(self._unopened))
         self._exchange.attempts += 1
-        self._legs[command.leg.number] = legs.create_task(self._run_leg(command))
+        self._legs[number] = self._calls.create_task(self._run_leg(self._unopened.pop(number)))
+        if self._unopened:
+            asyncio.get_running_loop().call_soon(self._open_next)
 
     async def _run_leg(self, command: OpenLeg) -> None:
         number = command.leg.number
@@ -231,6 +251,7 @@ class Drive:
 AT_ONCE: Mapping[type[Command], Callable[[Drive, Any], None]] = {
     CancelLeg: Drive._cancel_leg,
     SetTimer: Drive._set_timer,
+    Respond: Drive._send_answer,
     FallBack: Drive._fall_back,
     Learn: Drive._teach,
     CallEnded: Drive._call_ended,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import ClientConnectionResetError, hdrs
 from aiohttp.http_writer import StreamWriter
@@ -160,7 +160,7 @@ class Exchange:
         """Send a whole answer. Raises ClientLeft."""
         told = self._headers({hdrs.CONTENT_TYPE: content_type, **headers})
         response = Response(status=status, body=body, headers=told)
-        await self._prepare(response, status)
+        self._prepare(response, status)
         await self._finish(response, b"")
 
     async def respond_error(self, error: ApiError) -> None:
@@ -173,11 +173,14 @@ class Exchange:
             self.closing = True
         await self.respond(error.status, error.envelope(), error.headers)
 
-    async def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:
-        """Prepare the head of an answer that is written piece by piece; it leaves with the first bytes."""
+    def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:
+        """Prepare the head of an answer that is written piece by piece; it leaves with the first bytes.
+
+        Raises ClientLeft.
+        """
         response = StreamResponse(status=status, headers=self._headers(headers))
         response.content_length = length
-        await self._prepare(response, status)
+        self._prepare(response, status)
 
     async def write(self, data: bytes) -> None:
         """Write bytes of a begun answer, waiting while the client is slow. Raises ClientLeft."""
@@ -192,12 +195,10 @@ class Exchange:
             return False
         writer: StreamWriter = self.request.writer  # type: ignore[assignment]  # aiohttp's only one
         try:
-            writer.write(data, drain=False).send(None)  # it would wait behind a write that has filled the buffer
-        except StopIteration:
-            return True
+            _at_once(writer.write(data, drain=False))  # it would wait behind a write that has filled the buffer
         except (ClientConnectionResetError, ConnectionError):
             return False
-        raise RuntimeError("aiohttp has waited with a write")
+        return True
 
     def flush_head(self) -> None:
         """Send the head of a begun answer now, before any of its bytes. Raises ClientLeft."""
@@ -243,13 +244,13 @@ class Exchange:
                 told["Access-Control-Expose-Headers"] = names
         return told
 
-    async def _prepare(self, response: StreamResponse, status: int) -> None:
+    def _prepare(self, response: StreamResponse, status: int) -> None:
         self.response = response
         self.code = status
         if self.closing:
             response.force_close()
         try:
-            await response.prepare(self.request)
+            _at_once(response.prepare(self.request))
         except (ClientConnectionResetError, ConnectionError):
             raise ClientLeft from None
 
@@ -259,3 +260,12 @@ class Exchange:
         except (ClientConnectionResetError, ConnectionError):
             raise ClientLeft from None
         self.whole = True
+
+
+def _at_once(doing: Coroutine[Any, Any, object]) -> None:
+    """Carry out what aiohttp has made a coroutine for the hooks of applications, of which there is none here."""
+    try:
+        doing.send(None)
+    except StopIteration:
+        return
+    raise RuntimeError("aiohttp has waited where there was nothing to wait for")

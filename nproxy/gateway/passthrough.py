@@ -146,7 +146,7 @@ class _Retries:
 async def _send_back(exchange: Exchange, answer: Answer) -> None:
     headers = downward(answer.headers)
     length = answer.headers.get(hdrs.CONTENT_LENGTH)
-    await exchange.begin(answer.status, headers, length=int(length) if length is not None else None)
+    exchange.begin(answer.status, headers, length=int(length) if length is not None else None)
     if exchange.request.method != "HEAD":
         async for data in answer.chunks:
             await exchange.write(data)

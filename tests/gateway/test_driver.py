@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, Finish, OpenLeg, Respond
+from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, Finish, OpenLeg
 from nproxy.choices.events import Event, LegChunk, LegEnded
 from nproxy.choices.leg import Leg
 from nproxy.gateway.driver import AT_ONCE, Drive, OpenCall
@@ -167,4 +167,4 @@ def _ignore(*_: object) -> None:
 
 
 def test_every_command_is_carried_out() -> None:
-    assert {*AT_ONCE, Emit, OpenLeg, Begin, Respond} == {*get_args(Command)}
+    assert {*AT_ONCE, Emit, OpenLeg, Begin} == {*get_args(Command)}

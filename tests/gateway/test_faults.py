@@ -32,7 +32,7 @@ async def _breaks(_: object, exchange: Exchange, *__: str) -> None:
 
 
 async def _breaks_off(_: object, exchange: Exchange, *__: str) -> None:
-    await exchange.begin(200, {}, length=2)
+    exchange.begin(200, {}, length=2)
     await exchange.write(b"x")
     raise RuntimeError("inner secret")
 
