@@ -17,6 +17,8 @@ from nproxy.openai.encoding import Decoder
 from nproxy.openai.errors import ApiError, body_too_large, invalid_request
 
 BODY_SECONDS = 30.0
+_BROKEN = RequestPayloadError, ClientPayloadError, ValueError
+"""How a body fails to come whole."""
 
 
 async def read_body(
@@ -29,13 +31,27 @@ async def read_body(
     Raises Full where it has no room, and ApiError: 413 above `limit` bytes (as sent or decoded), 408 when it is not
     here after `seconds`, 415 for another content-encoding, 400 for a body that breaks off or cannot be decoded.
     """
-    if request.content.is_eof():  # most bodies come with their head, and nothing is waited for
-        return await _decoded(request, limit, hold)
+    here = request.content.is_eof()  # most bodies come with their head, and nothing is waited for
+    if here and hdrs.CONTENT_ENCODING not in request.headers:
+        return _as_it_is(request, limit, hold)
     try:
-        async with asyncio.timeout(seconds):
+        async with nullcontext() if here else asyncio.timeout(seconds):
             return await _decoded(request, limit, hold)
     except TimeoutError:
         raise _too_slow() from None
+
+
+def _as_it_is(request: BaseRequest, limit: int, hold: Hold | None) -> bytes:
+    """`read_body` where all of it has come, and nothing is to be decoded."""
+    try:
+        data = request.content.read_nowait()
+    except _BROKEN:
+        raise _broken_off() from None
+    if len(data) > limit:
+        raise body_too_large(limit)
+    if hold is not None:
+        hold.reach(len(data))
+    return data
 
 
 async def _decoded(request: BaseRequest, limit: int, hold: Hold | None) -> bytes:
@@ -103,8 +119,8 @@ async def _some(request: BaseRequest) -> bytes:
     """What has come of the body, nothing at its end. Raises ApiError 400 where it will not come whole."""
     try:
         return await request.content.readany()
-    except (RequestPayloadError, ClientPayloadError, ValueError):
-        raise invalid_request("The request body is broken off or malformed.") from None
+    except _BROKEN:
+        raise _broken_off() from None
 
 
 async def continue_if_asked(request: BaseRequest) -> None:
@@ -113,6 +129,10 @@ async def continue_if_asked(request: BaseRequest) -> None:
         writer = request.writer
         await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         writer.output_size = 0  # the answer itself has not begun
+
+
+def _broken_off() -> ApiError:
+    return invalid_request("The request body is broken off or malformed.")
 
 
 def _too_slow() -> ApiError:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from aiohttp import ClientConnectionResetError, hdrs
-from aiohttp.http_writer import StreamWriter
+from aiohttp import hdrs
 from aiohttp.web_request import BaseRequest
-from aiohttp.web_response import Response, StreamResponse
 from multidict import CIMultiDict
 
 from nproxy.choices.plan import Request
@@ -19,6 +17,7 @@ from nproxy.gateway.callers import ANYBODY, Caller
 from nproxy.gateway.content import Content
 from nproxy.gateway.cors import ALLOWED, exposed
 from nproxy.gateway.tracing import UNTRACED, Tracing
+from nproxy.gateway.written import Written
 from nproxy.openai.errors import ApiError, invalid_request, model_not_found
 from nproxy.telemetry.exemplars import Trace
 from nproxy.upstreams.replicas import Replica
@@ -84,7 +83,7 @@ class Exchange:
     seconds: float = 0.0
     trace: Trace | None = None
     headers: dict[str, str] = field(default_factory=dict)
-    response: StreamResponse | None = None
+    response: Written | None = None
     whole: bool = False
 
     @property
@@ -158,10 +157,8 @@ class Exchange:
         self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
     ) -> None:
         """Send a whole answer. Raises ClientLeft."""
-        told = self._headers({hdrs.CONTENT_TYPE: content_type, **headers})
-        response = Response(status=status, body=body, headers=told)
-        self._prepare(response, status)
-        await self._finish(response, b"")
+        response = self._written(status, {hdrs.CONTENT_TYPE: content_type, **headers}, len(body))
+        await self._finish(response, body)
 
     async def respond_error(self, error: ApiError) -> None:
         """Send an error in the envelope. Raises ClientLeft.
@@ -176,35 +173,26 @@ class Exchange:
     def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:
         """Prepare the head of an answer that is written piece by piece; it leaves with the first bytes.
 
-        Raises ClientLeft.
+        length: of the body, None where it is not known.
         """
-        response = StreamResponse(status=status, headers=self._headers(headers))
-        response.content_length = length
-        self._prepare(response, status)
+        self._written(status, headers, length)
 
     async def write(self, data: bytes) -> None:
         """Write bytes of a begun answer, waiting while the client is slow. Raises ClientLeft."""
         try:
             await self._begun().write(data)
-        except (ClientConnectionResetError, ConnectionError):
+        except ConnectionError:
             raise ClientLeft from None
 
     def write_now(self, data: bytes) -> bool:
         """Write bytes of a begun answer without waiting; False, and none written, where the client is slow or gone."""
-        if self.response is None or self.request.protocol.writing_paused:
-            return False
-        writer: StreamWriter = self.request.writer  # type: ignore[assignment]  # aiohttp's only one
-        try:
-            _at_once(writer.write(data, drain=False))  # it would wait behind a write that has filled the buffer
-        except (ClientConnectionResetError, ConnectionError):
-            return False
-        return True
+        return self._begun().write_now(data)
 
     def flush_head(self) -> None:
         """Send the head of a begun answer now, before any of its bytes. Raises ClientLeft."""
         try:
-            self.request.writer.send_headers()
-        except (ClientConnectionResetError, ConnectionError):
+            self._begun().flush_head()
+        except ConnectionError:
             raise ClientLeft from None
 
     async def finish(self, data: bytes = b"") -> None:
@@ -227,7 +215,7 @@ class Exchange:
         if self.request.transport is not None:
             self.request.transport.abort()
 
-    def _begun(self) -> StreamResponse:
+    def _begun(self) -> Written:
         if self.response is None:
             raise RuntimeError("an answer is written before it has begun")
         return self.response
@@ -244,28 +232,14 @@ class Exchange:
                 told["Access-Control-Expose-Headers"] = names
         return told
 
-    def _prepare(self, response: StreamResponse, status: int) -> None:
-        self.response = response
+    def _written(self, status: int, headers: Mapping[str, str], length: int | None) -> Written:
+        self.response = Written(self.request, status, self._headers(headers), length=length, closes=self.closing)
         self.code = status
-        if self.closing:
-            response.force_close()
-        try:
-            _at_once(response.prepare(self.request))
-        except (ClientConnectionResetError, ConnectionError):
-            raise ClientLeft from None
+        return self.response
 
-    async def _finish(self, response: StreamResponse, data: bytes) -> None:
+    async def _finish(self, response: Written, data: bytes) -> None:
         try:
-            await response.write_eof(data)
-        except (ClientConnectionResetError, ConnectionError):
+            await response.finish(data)
+        except ConnectionError:
             raise ClientLeft from None
         self.whole = True
-
-
-def _at_once(doing: Coroutine[Any, Any, object]) -> None:
-    """Carry out what aiohttp has made a coroutine for the hooks of applications, of which there is none here."""
-    try:
-        doing.send(None)
-    except StopIteration:
-        return
-    raise RuntimeError("aiohttp has waited where there was nothing to wait for")

@@ -29,9 +29,18 @@ MOST_HEADERS = 128
 _TOO_MANY = "Too many headers"  # what the parser says of them: it has no exception of its own for it
 LONGEST_HEADER = 8190
 
-PRIVATE = ("_request_count", "_waiter", "_messages", "_current_request", "_lingering_time")
+PRIVATE = (
+    "_request_count",
+    "_waiter",
+    "_messages",
+    "_current_request",
+    "_lingering_time",
+    "_reading_paused",
+    "_buffer_paused",
+)
 """Attributes of aiohttp's RequestHandler that Connection uses: requests parsed so far; the wait for the next one; those
-that wait, with their bodies; the one that is answered; how long the rest of a body is read that nobody wants."""
+that wait, with their bodies; the one that is answered; how long the rest of a body is read that nobody wants; whether
+reading is held up, for a body that is not taken or for too much of the rest."""
 
 _MOST_APART = 64
 _HEAD_END = b"\r\n\r\n"
@@ -65,6 +74,11 @@ class Connection(RequestHandler):
             self._cancel_timer()
         elif self._header_timer is None and self._waiter is not None and not self._waiter.done():
             self._await_head()  # the first bytes of another request on this connection
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Read on, where reading was held up: aiohttp asks after every piece of a body that was taken."""
+        if self._reading_paused or self._buffer_paused:
+            super().resume_reading(resume_parser)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._cancel_timer()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.frozen import frozen
-from nproxy.openai.jsonvalue import EXACT, JSON, PATIENT, dumps, nested_deeper
+from nproxy.openai.jsonvalue import EXACT, JSON, dumps, nested_deeper, patient_value_at, value_at
 
 LONG = 256 << 10
 """Bytes from which on a body is read in a thread: what takes no time in a small one adds up."""
@@ -22,7 +22,8 @@ times its size for empty arrays; a prompt of a million token ids and a chat of 1
 
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _BLANKS = frozenset(" \t\n\r")
-_USUAL_KEY = re.compile(r'[ \t\n\r]*+"([^"\\\x00-\x1f]{0,64}+)"[ \t\n\r]*+:[ \t\n\r]*+')  # short, without escapes
+_KEY = r'[ \t\n\r]*+"([^"\\\x00-\x1f]{0,64}+)"[ \t\n\r]*+:[ \t\n\r]*+'  # the usual: short, without escapes
+_FIRST_KEY, _NEXT_KEY = re.compile(r"[ \t\n\r]*+\{" + _KEY), re.compile("[ \t\n\r]*+," + _KEY)
 _BACKSLASH = ord("\\")  # a number is found faster than a piece of one byte
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
@@ -138,35 +139,47 @@ def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]
 
     Raises json.JSONDecodeError where the text is not one JSON object, ValueError for its numbers.
     """
-    decoder = EXACT if len(text) < LONG else PATIENT
+    decode = value_at if len(text) < LONG else patient_value_at
     fields: dict[str, JSON] = {}
     members: dict[str, tuple[int, int]] = {}
     repeated = False
-    at = _skip(text, 0)
-    if text[at : at + 1] != "{":
-        raise json.JSONDecodeError("an object must begin here", text, at)
-    at = _skip(text, at + 1)
-    more = text[at : at + 1] != "}"
+    usual = _FIRST_KEY.match(text)
+    at, more = (0, True) if usual is not None else _open(text)
     while more:
-        usual = _USUAL_KEY.match(text, at)
         start, key, at = _key(text, at) if usual is None else (usual.start(1) - 1, usual[1], usual.end())
-        value, at = decoder.raw_decode(text, at)
+        try:
+            value, at = decode(text, at)
+        except StopIteration as stopped:  # how the decoder's scanner says so
+            raise json.JSONDecodeError("a value must stand here", text, stopped.value) from None
         if key in members:
             repeated = True
             del members[key]  # its last value stands where the last one stood
         fields[key] = value
         members[key] = start, at
-        at = _skip(text, at)
-        mark = text[at : at + 1]
-        more = mark == ","
-        if more:
-            at += 1
-        elif mark != "}":
-            raise json.JSONDecodeError("a comma or the object's end must stand here", text, at)
-    at = _skip(text, at + 1)
+        if (usual := _NEXT_KEY.match(text, at)) is None:
+            at, more = _more(text, at)
+    at = _skip(text, at)
     if at != len(text):
         raise json.JSONDecodeError("nothing may follow the object", text, at)
     return fields, members, repeated
+
+
+def _open(text: str) -> tuple[int, bool]:
+    """Go into an object: where its first key is looked for, and False where it has none."""
+    at = _skip(text, 0)
+    if text[at : at + 1] != "{":
+        raise json.JSONDecodeError("an object must begin here", text, at)
+    end = _skip(text, at + 1)
+    return (end + 1, False) if text[end : end + 1] == "}" else (at + 1, True)
+
+
+def _more(text: str, at: int) -> tuple[int, bool]:
+    """Go on behind a member: where the next key is looked for, and False where the object ends, and there."""
+    at = _skip(text, at)
+    mark = text[at : at + 1]
+    if mark not in (",", "}"):
+        raise json.JSONDecodeError("a comma or the object's end must stand here", text, at)
+    return at + 1, mark == ","
 
 
 def _key(text: str, at: int) -> tuple[int, str, int]:

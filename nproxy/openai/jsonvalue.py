@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
 import orjson
@@ -42,6 +43,13 @@ EXACT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 PATIENT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=lambda digits: int(digits))
 """The same for long documents in a thread: it asks Python for every number, so that other threads get their turn. A
 million integers would hold them up for 60 ms else."""
+
+ValueAt = Callable[[str, int], tuple[Any, int]]
+"""Reads the value that begins at a place in a text; gives it and where it ends. Raises StopIteration with the place
+where there is none: what a decoder's `raw_decode` calls, and a third of its time for a short one."""
+
+value_at: ValueAt = EXACT.scan_once  # type: ignore[attr-defined]  # as old as `json`, and in no stub
+patient_value_at: ValueAt = PATIENT.scan_once  # type: ignore[attr-defined]
 
 _CONSTANTS = {
     "NaN": None,

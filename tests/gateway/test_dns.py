@@ -77,6 +77,8 @@ def shown(gateway: Gateway) -> set[str]:
 
 async def test_all_addresses_serve_and_are_called_by_the_name(fleet: list[FakeUpstream], resolver: Resolver) -> None:
     port = fleet[0].port
+    for server in fleet:
+        server.behaviour = Behaviour(pause=0.01)  # who is done counts no more
     async with gateway_for(settings(port)) as gateway:
         answer = await gateway.ask(n=6)
         assert answer.status_code == 200

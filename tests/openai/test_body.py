@@ -272,7 +272,8 @@ def test_more_parts_than_are_worth_parsing(monkeypatch: pytest.MonkeyPatch, most
 def test_a_long_body_is_read_by_a_decoder_that_gives_other_threads_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PATIENT.parse_int is not int, "which holds them up for all of a list"
     monkeypatch.setattr(bodies, "LONG", 8)
-    monkeypatch.setattr(bodies, "PATIENT", json.JSONDecoder(parse_int=lambda digits: -int(digits)))
+    negating: Any = json.JSONDecoder(parse_int=lambda digits: -int(digits))
+    monkeypatch.setattr(bodies, "patient_value_at", negating.scan_once)
     assert Body.parse(b'{"a":1}').fields == {"a": 1}
     assert Body.parse(b'{"a":12}').fields == {"a": -12}
 

@@ -1,0 +1,147 @@
+"""An answer as it is written: head, framing, and the bytes between them, on a connection of aiohttp's server.
+
+That server reads requests and keeps their connections. Its own responses are for applications, with hooks, cookies and
+compression: they take four times as long, for each answer and for each piece of one.
+"""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+
+from aiohttp import HttpVersion11, hdrs
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import StreamResponse
+from multidict import CIMultiDict
+
+from nproxy.upstreams.http.head import lines
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+_WITHOUT_BODIES = frozenset({*range(100, 200), 204, 304})
+"""Statuses whose answers have none, whatever their headers say (RFC 9110, sections 15.2, 15.3.5 and 15.4.5)."""
+
+
+class Written(StreamResponse):
+    """One answer. Its head leaves with its first bytes, or by `flush_head`; `finish` writes its last.
+
+    To aiohttp it is prepared from the beginning, and over once it is finished.
+    """
+
+    def __init__(
+        self, request: BaseRequest, status: int, headers: CIMultiDict[str], *, length: int | None, closes: bool
+    ) -> None:
+        """headers: they are completed. length: of the body, None where it is not known. closes: so does the connection.
+
+        Raises ValueError for a header that would end its line.
+        """
+        self._transport = request.transport
+        self._protocol = request.protocol
+        self._writer = request.writer
+        self._code = status
+        self._finished = False
+        self._empty = status in _WITHOUT_BODIES or request.method == hdrs.METH_HEAD
+        self._chunked = False
+        self._kept = request.keep_alive and not closes
+        self._complete(headers, length, modern=request.version >= HttpVersion11)
+        self._head = _head_of(request.version, status, headers)
+
+    def _complete(self, headers: CIMultiDict[str], length: int | None, *, modern: bool) -> None:
+        """Add what says how the body is framed, and what becomes of the connection (RFC 9112, sections 6 and 9.3)."""
+        if self._code in _WITHOUT_BODIES:
+            headers.popall(hdrs.CONTENT_LENGTH, None)
+        elif length is not None:
+            headers[hdrs.CONTENT_LENGTH] = str(length)
+        elif not self._empty and modern:
+            headers[hdrs.TRANSFER_ENCODING] = "chunked"
+            self._chunked = True
+        elif not self._empty:
+            self._kept = False  # its end is the body's
+        if not self._empty and length != 0:
+            headers.setdefault(hdrs.CONTENT_TYPE, "application/octet-stream")
+        headers.setdefault(hdrs.DATE, _date(int(time.time())))
+        if self._kept != modern:
+            headers[hdrs.CONNECTION] = "keep-alive" if self._kept else "close"
+
+    @property
+    def status(self) -> int:
+        """The status that was, or is to be, sent."""
+        return self._code
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether another request may come on the connection."""
+        return self._kept
+
+    async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
+        """For aiohttp, whose handlers may return an answer that is still to be written: this one is."""
+        return self._writer
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """For aiohttp, when its handler is done. Raises ConnectionError for an answer that was broken off."""
+        if not self._finished:
+            raise ConnectionResetError("the answer is not whole")
+
+    def write_now(self, data: bytes) -> bool:
+        """Write without waiting; False, and nothing written, where the client is slow or gone."""
+        if self._protocol.writing_paused or self._transport is None or self._transport.is_closing():
+            return False
+        self._send(self._framed(data))
+        return True
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write, and wait while the client is slow. Raises ConnectionError where it is gone."""
+        self._send(self._framed(bytes(data)))
+        await self._taken()
+
+    def flush_head(self) -> None:
+        """Send the head before any of the body. Raises ConnectionError where the client is gone."""
+        self._send(self._framed(b""))
+
+    async def finish(self, data: bytes) -> None:
+        """Write the last bytes, and wait while the client is slow. Raises ConnectionError where it is gone."""
+        framed = self._framed(data)
+        self._send(framed + b"0\r\n\r\n" if self._chunked else framed)
+        await self._taken()
+        self._finished = True
+
+    def _framed(self, data: bytes) -> bytes:
+        """The bytes for a piece of the body, behind the head where that has not left."""
+        head, self._head = self._head, b""
+        if not data or self._empty:
+            return head
+        return b"%b%x\r\n%b\r\n" % (head, len(data), data) if self._chunked else b"%b%b" % (head, data)
+
+    def _send(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionResetError("the client is gone")
+        if data:
+            self._writer.output_size += len(data)
+            self._transport.write(data)
+
+    async def _taken(self) -> None:
+        if self._protocol.writing_paused:
+            await self._writer.drain()
+
+
+def _head_of(version: tuple[int, int], status: int, headers: CIMultiDict[str]) -> bytes:
+    """The status line and all header fields, with the empty line behind them. Raises ValueError for a broken field.
+
+    What is no UTF-8 leaves as the bytes that it came as.
+    """
+    head = f"{_status_line(*version, status)}{lines(headers.items())}\r\n"
+    if not head.count("\r") == head.count("\n") == len(headers) + 2 or "\0" in head:
+        raise ValueError("a header holds what would end its line")
+    return head.encode("utf-8", "surrogateescape")
+
+
+@lru_cache
+def _status_line(major: int, minor: int, status: int) -> str:
+    return f"HTTP/{major}.{minor} {status} {_REASONS.get(status, '')}\r\n"
+
+
+@lru_cache(1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
