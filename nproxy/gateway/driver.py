@@ -217,19 +217,23 @@ class Drive:
 
         So what the first ones bring, and what other requests want, need not wait until the last of many is sent.
         """
-        idle = not self._unopened
-        self._unopened.update((command.leg.number, command) for command in commands)
-        if idle:
-            self._open_next()
+        first, *others = commands
+        self._call(first)
+        if others:
+            if not self._unopened:
+                asyncio.get_running_loop().call_soon(self._open_next)
+            self._unopened.update({command.leg.number: command for command in others})
 
     def _open_next(self) -> None:
         if not self._unopened:
             return  # cancelled since, or the request is over
-        number = next(iter(self._unopened))
-        self._exchange.attempts += 1
-        self._legs[number] = self._calls.create_task(self._run_leg(self._unopened.pop(number)))
+        self._call(self._unopened.pop(next(iter(self._unopened))))
         if self._unopened:
             asyncio.get_running_loop().call_soon(self._open_next)
+
+    def _call(self, command: OpenLeg) -> None:
+        self._exchange.attempts += 1
+        self._legs[command.leg.number] = self._calls.create_task(self._run_leg(command))
 
     async def _run_leg(self, command: OpenLeg) -> None:
         number = command.leg.number

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -115,7 +114,7 @@ async def _drive(
         plan,
         attempt.capability,
         app.conducting.at(upstream, chain=chain),
-        Names(_ID_PREFIXES[request.dialect] + os.urandom(16).hex(), int(time.time()), request.model),
+        Names(f"{_ID_PREFIXES[request.dialect]}{random.getrandbits(128):032x}", int(time.time()), request.model),
         budget=upstream.budget.take,
         jitter=random.random,
         draw=_draw,

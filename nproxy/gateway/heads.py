@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from aiohttp import HttpVersion10, HttpVersion11, hdrs
 from aiohttp.web_request import BaseRequest
@@ -20,14 +21,12 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(:[0-9]*)?
 
 def refusal(request: BaseRequest) -> ApiError | None:
     """What is wrong with a head, or None. Nothing that comes behind it on its connection can be trusted."""
-    if request.version not in (HttpVersion10, HttpVersion11):
-        answer_as_http11(request)
-        return invalid_request("This version of HTTP is not spoken here.")
-    if request.version < HttpVersion11 and hdrs.TRANSFER_ENCODING in request.headers:
-        return invalid_request("Transfer-Encoding has no meaning in HTTP/1.0.")
-    if not _HOST.fullmatch(request.headers.get(hdrs.HOST, "")):
+    if request.version != HttpVersion11 and (wrong := _wrong_version(request)) is not None:
+        return wrong
+    host = request.headers.get(hdrs.HOST, "")
+    if not _names_a_host(host):
         return invalid_request("The Host header names no host.")
-    if (named := authority(request.raw_path)) is not None and named != request.headers.get(hdrs.HOST, "").lower():
+    if (named := authority(request.raw_path)) is not None and named != host.lower():
         return unknown_url("The request is for another host.")
     if request.method in ("CONNECT", "TRACE"):
         message = f"{request.method} is not served: this is no proxy, and headers hold secrets."
@@ -35,6 +34,20 @@ def refusal(request: BaseRequest) -> ApiError | None:
     if len(request.raw_headers) > _FEW_HEADERS and _size(request) > MOST_HEAD_BYTES:
         return invalid_request(f"The headers are longer than {MOST_HEAD_BYTES} bytes.", status=431)
     return None
+
+
+def _wrong_version(request: BaseRequest) -> ApiError | None:
+    if request.version != HttpVersion10:
+        answer_as_http11(request)
+        return invalid_request("This version of HTTP is not spoken here.")
+    if hdrs.TRANSFER_ENCODING in request.headers:
+        return invalid_request("Transfer-Encoding has no meaning in HTTP/1.0.")
+    return None
+
+
+@lru_cache(64)  # a gateway has few names
+def _names_a_host(host: str) -> bool:
+    return _HOST.fullmatch(host) is not None
 
 
 def origin_form(target: str) -> str:

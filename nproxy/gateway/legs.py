@@ -17,7 +17,7 @@ from nproxy.openai.frozen import frozen
 from nproxy.upstreams.affinity import prompt_hash
 from nproxy.upstreams.client import Call
 from nproxy.upstreams.event_stream import Take
-from nproxy.upstreams.headers import upward
+from nproxy.upstreams.headers import upward_fields
 from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.kin import Kin
 
@@ -30,6 +30,7 @@ _WRITTEN_ANEW = (
     "idempotency-key",
     *TRACE_HEADERS,
 )
+_ALL_TELL = (("Content-Type", "application/json"), ("Accept-Encoding", "identity"))
 
 
 @frozen
@@ -57,10 +58,8 @@ class Legs:
         together, placed = capability.prefix_cache, exchange.placed
         self.kin = Kin(attempt.route.called, together=together, prompt=prompt, placed=placed)
         caller = upstream.caller_shown(exchange.caller.name)
-        shared = upward(headers, upstream.api_key, drop=_WRITTEN_ANEW, caller=caller)
-        shared["Content-Type"] = "application/json"
-        shared["Accept-Encoding"] = "identity"
-        self._fields = Fields(shared)
+        shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)
+        self._fields = Fields([*shared, *_ALL_TELL])
 
     def open(self, command: OpenLeg, take: Take) -> Awaitable[None]:
         """Make the call of one leg; a retry has another request id and the same idempotency key."""

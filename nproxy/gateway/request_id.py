@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from random import getrandbits
 
 from nproxy.openai.request_id import usable
+
+_FREE = ~(0xF << 76 | 0x3 << 62)
+_FIXED = 0x4 << 76 | 0x2 << 62
+"""The bits that say that it is random."""
 
 
 def request_id(given: str | None) -> str:
@@ -13,10 +17,9 @@ def request_id(given: str | None) -> str:
 
 
 def _random() -> str:
-    """A random UUID (RFC 9562, version 4), without an object of its class."""
-    digits = os.urandom(16).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    """A random UUID (RFC 9562, version 4), without an object of its class: it is to be unlike others, and no secret."""
+    digits = f"{getrandbits(128) & _FREE | _FIXED:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def leg_id(id: str, offset: int, attempt: int) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict  # pydantic asks for it before Python 3.12
 
 from nproxy.openai.body import Body
 from nproxy.openai.choice_params import ChoiceParams, read_choice_params
@@ -14,7 +15,7 @@ from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import above, below, empty_array, missing, wrong_type
-from nproxy.openai.typed import Int64, typed
+from nproxy.openai.typed import Int64, checked
 
 MAX_BEST_OF = 20
 """OpenAI's limit."""
@@ -106,53 +107,53 @@ class CompletionRequest(GenerationRequest):
 
 def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> ChatRequest:
     """Validate a chat request; raises ApiError 400 naming the field at fault. default_model: of one that names none."""
-    sent = typed(SentChat, body.fields)
+    sent = checked(_CHAT, body.fields)
     _check_messages(body)
-    if sent.top_logprobs and not sent.logprobs:
+    if sent.get("top_logprobs") and not sent.get("logprobs"):
         raise invalid_request("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
     n, drawn = _widths(sent, body, prompts=1, limits=limits)
-    options = sent.stream_options or _NO_OPTIONS
+    options = sent.get("stream_options") or _NO_OPTIONS
     return ChatRequest(
         body=body,
-        model=sent.named(default_model),
+        model=_model(sent, default_model),
         n=n,
-        n_given=sent.width is not None,
+        n_given=sent.get("n") is not None or sent.get("n_cmpl") is not None,
         drawn=drawn,
-        seed=sent.seed,
-        stream=bool(sent.stream),
+        seed=sent.get("seed"),
+        stream=bool(sent.get("stream")),
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
-        temperature=sent.temperature,
-        logprobs_asked=bool(sent.logprobs),
-        beam_search=bool(sent.use_beam_search),
+        temperature=sent.get("temperature"),
+        logprobs_asked=bool(sent.get("logprobs")),
+        beam_search=bool(sent.get("use_beam_search")),
         choice_params=read_choice_params(body.fields, n, drawn),
     )
 
 
 def parse_completion(body: Body, limits: Limits, default_model: str | None = None) -> CompletionRequest:
     """Validate a legacy completion request, as `parse_chat` does a chat request."""
-    sent = typed(SentCompletion, body.fields)
+    sent = checked(_COMPLETION, body.fields)
     prompt, listed = read_prompts(body.fields, "prompt")
     n, drawn = _widths(sent, body, prompts=len(prompt), limits=limits)
-    options = sent.stream_options or _NO_OPTIONS
+    options = sent.get("stream_options") or _NO_OPTIONS
     return CompletionRequest(
         body=body,
-        model=sent.named(default_model),
+        model=_model(sent, default_model),
         n=n,
-        n_given=sent.width is not None,
+        n_given=sent.get("n") is not None or sent.get("n_cmpl") is not None,
         drawn=drawn,
-        seed=sent.seed,
-        stream=bool(sent.stream),
+        seed=sent.get("seed"),
+        stream=bool(sent.get("stream")),
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
-        temperature=sent.temperature,
-        logprobs_asked=sent.logprobs is not None,
-        beam_search=bool(sent.use_beam_search),
+        temperature=sent.get("temperature"),
+        logprobs_asked=sent.get("logprobs") is not None,
+        beam_search=bool(sent.get("use_beam_search")),
         choice_params=read_choice_params(body.fields, n, drawn),
         prompts=len(prompt),
         prompt=prompt,
         listed=listed,
-        echo=bool(sent.echo),
+        echo=bool(sent.get("echo")),
     )
 
 
@@ -171,53 +172,52 @@ class StreamOptions(BaseModel):
 _NO_OPTIONS = StreamOptions()
 
 
-class _Sent(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    model: Annotated[str, Field(min_length=1)] | None = None
-    n: int | None = None
-    n_cmpl: int | None = None
-    best_of: int | None = None
-    seed: Int64 | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    temperature: float | None = None
-    use_beam_search: bool | None = None
-
-    @property
-    def width(self) -> int | None:
-        """n, by either of its names."""
-        return self.n_cmpl if self.n is None else self.n
-
-    def named(self, default_model: str | None) -> str:
-        """The model that is asked for."""
-        model = self.model or default_model
-        if model is None:
-            raise missing("model")
-        return model
+@with_config(ConfigDict(strict=True))
+class _Sent(TypedDict, total=False):
+    model: Annotated[str, Field(min_length=1)] | None
+    n: int | None
+    n_cmpl: int | None
+    best_of: int | None
+    seed: Int64 | None
+    stream: bool | None
+    stream_options: StreamOptions | None
+    temperature: float | None
+    use_beam_search: bool | None
 
 
-class SentChat(_Sent):
+class SentChat(_Sent, total=False):
     """Of a chat."""
 
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
+    logprobs: bool | None
+    top_logprobs: int | None
 
 
-class SentCompletion(_Sent):
+class SentCompletion(_Sent, total=False):
     """Of a legacy completion."""
 
-    logprobs: int | None = None
-    echo: bool | None = None
+    logprobs: int | None
+    echo: bool | None
+
+
+_CHAT, _COMPLETION = TypeAdapter(SentChat), TypeAdapter(SentCompletion)
+
+
+def _model(sent: _Sent, default_model: str | None) -> str:
+    """The model that is asked for."""
+    model = sent.get("model") or default_model
+    if model is None:
+        raise missing("model")
+    return model
 
 
 def _widths(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> tuple[int, int]:
     """Check n, best_of and what cannot go with several choices; gives n, and the choices to draw for each prompt."""
-    if sent.n is not None and sent.n_cmpl is not None and sent.n != sent.n_cmpl:
+    n, n_cmpl, best_of = sent.get("n"), sent.get("n_cmpl"), sent.get("best_of")
+    if n is not None and n_cmpl is not None and n != n_cmpl:
         raise invalid_request("'n' and 'n_cmpl' are two names of one value, and they differ.", param="n")
-    param = "n_cmpl" if sent.n is None and sent.n_cmpl is not None else "n"
-    width, best_of = sent.width, sent.best_of
-    n = 1 if width is None else width
+    param = "n"
+    if n is None:
+        n, param = (1, "n") if n_cmpl is None else (n_cmpl, "n_cmpl")
     if n < 1:
         raise below(param, n, 1)
     if n > limits.max_n:
@@ -225,8 +225,8 @@ def _widths(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> tuple[i
     if prompts * n > limits.max_choices:
         raise _too_many_choices(param, n, prompts, limits)
     if best_of is not None:
-        _check_best_of(best_of, n, prompts, bool(sent.stream), limits)
-    if sent.stream_options is not None and not sent.stream:
+        _check_best_of(best_of, n, prompts, bool(sent.get("stream")), limits)
+    if sent.get("stream_options") is not None and not sent.get("stream"):
         raise invalid_request("'stream_options' needs 'stream' to be true.", param="stream_options")
     drawn = n if best_of is None else best_of
     if drawn > 1:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from nproxy.openai.errors import ApiError, invalid_request, shorten
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import above, below, missing, wrong_type
 
 Model = TypeVar("Model", bound=BaseModel)
+Fields = TypeVar("Fields")
+Read = TypeVar("Read")
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
 def typed(shape: type[Model], value: Mapping[str, JSON], where: str = "") -> Model:
     """Read an object whose fields the client knows as `where` and the field's name; raises ApiError 400 naming one."""
+    return _read(shape.model_validate, value, where)
+
+
+def checked(fields: TypeAdapter[Fields], value: Mapping[str, JSON], where: str = "") -> Fields:
+    """`typed` for a TypedDict: only what was sent, at half the price of a model, which is filled, and slow to ask."""
+    return _read(fields.validate_python, value, where)
+
+
+def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: str) -> Read:
     try:
-        return shape.model_validate(value)
+        return validate(value)
     except ValidationError as invalid:
         problem = invalid.errors(include_url=False, include_context=True)[0]
     param = where + ".".join(map(str, _steps(value, problem["loc"])))

@@ -64,7 +64,7 @@ async def forward(
             await going_up.enter_async_context(beside(body.run()))
         elif data is not None:
             body = (data,)
-        reply = _come(await client.send(replica, method, url, Fields(headers), body, deadline))
+        reply = _come(await client.send(replica, method, url, Fields.of(headers), body, deadline))
         head, chunks = reply.head, _chunks(reply, timeouts)
         try:
             yield Answer(head.status, head.headers, chunks)
@@ -105,7 +105,7 @@ async def fetch(
     Raises ForwardError when no whole answer comes.
     """
     deadline = asyncio.get_running_loop().time() + seconds
-    reply = _come(await client.send(replica, "GET", replica.root_url(path), Fields(headers), (), deadline))
+    reply = _come(await client.send(replica, "GET", replica.root_url(path), Fields.of(headers), (), deadline))
     body = bytearray()
     try:
         async with asyncio.timeout_at(deadline):

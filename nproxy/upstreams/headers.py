@@ -36,17 +36,25 @@ ApiKey = str | SecretStr
 def upward(
     headers: Mapping[str, str], api_key: ApiKey, drop: tuple[str, ...] = (), caller: str = ""
 ) -> CIMultiDict[str]:
+    """What `upward_fields` gives, to look things up in and to change."""
+    return CIMultiDict(upward_fields(headers, api_key, drop, caller))
+
+
+def upward_fields(
+    headers: Mapping[str, str], api_key: ApiKey, drop: tuple[str, ...] = (), caller: str = ""
+) -> list[tuple[str, str]]:
     """The client's headers as an upstream may see them, with the credentials that `api_key` says.
 
     headers: a multidict's items, repeated names included. drop: further lower-case names to leave out. caller: whose
     request it is, for nproxy's own engine, which tells clients apart by their keys and is not shown those of `auth`.
     """
     never = _and_named(_never_up(drop, credentials=api_key == "passthrough"), headers)
-    kept = CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in never)
+    kept = [(name, value) for name, value in headers.items() if name.lower() not in never]
     if isinstance(api_key, SecretStr):
-        kept["Authorization"] = f"Bearer {api_key.get_secret_value()}"
+        kept.append(("Authorization", f"Bearer {api_key.get_secret_value()}"))
     if caller:
-        kept["X-Api-Key"] = caller
+        kept = [(name, value) for name, value in kept if name.lower() != "x-api-key"]
+        kept.append(("X-Api-Key", caller))
     return kept
 
 

@@ -1,17 +1,17 @@
-"""Schemas of requests: the types are those of the pydantic models that read them, the words are hand-kept."""
+"""Schemas of requests: the types are those that pydantic reads them by, the words are hand-kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from nproxy.gateway.openapi.fragments import Fragment
 from nproxy.openai.choice_params import Params
 from nproxy.openai.requests import SentChat, SentCompletion, StreamOptions
 
-MODELS: Mapping[str, type[BaseModel]] = {
+MODELS: Mapping[str, type] = {
     "chat": SentChat,
     "choice_params": Params,
     "completion": SentCompletion,
@@ -22,12 +22,12 @@ MODELS: Mapping[str, type[BaseModel]] = {
 _REFERENCE = "#/components/schemas/{model}"
 
 
-def completed(schemas: Fragment, models: Mapping[str, type[BaseModel]]) -> Fragment:
+def completed(schemas: Fragment, models: Mapping[str, type]) -> Fragment:
     """The schemas, with the types of the models that they name."""
     return {name: _completed(schema, models) if "x-model" in schema else schema for name, schema in schemas.items()}
 
 
-def _completed(schema: Fragment, models: Mapping[str, type[BaseModel]]) -> Fragment:
+def _completed(schema: Fragment, models: Mapping[str, type]) -> Fragment:
     """What is required comes first. A type that is hand-kept stands: the model makes another of what is sent."""
     told = properties_of(models[schema["x-model"]])
     said: Fragment = schema["properties"]
@@ -37,13 +37,13 @@ def _completed(schema: Fragment, models: Mapping[str, type[BaseModel]]) -> Fragm
     return {key: part for key, part in schema.items() if key != "x-model"} | {"properties": {**first, **fields}}
 
 
-def properties_of(model: type[BaseModel]) -> Fragment:
+def properties_of(model: type) -> Fragment:
     """The fields of a model as properties of a schema."""
     return {name: _plain(told) for name, told in _schema(model).items()}
 
 
-def _schema(model: type[BaseModel]) -> Fragment:
-    properties: Fragment = model.model_json_schema(ref_template=_REFERENCE)["properties"]
+def _schema(model: type) -> Fragment:
+    properties: Fragment = TypeAdapter(model).json_schema(ref_template=_REFERENCE)["properties"]
     return properties
 
 

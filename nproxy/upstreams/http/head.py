@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Self
 
 from aiohttp import hdrs
 from yarl import URL
@@ -14,17 +15,22 @@ _NONE: Sequence[tuple[str, str]] = ()
 
 
 class Fields:
-    """Header fields as they are sent, ready for many requests: a multidict's items, repeated names included.
+    """Header fields as they are sent, ready for many requests.
 
     text: their lines, `count` of them. sized: they say how long the body is.
     """
 
     __slots__ = ("count", "sized", "text")
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self.text = lines(headers.items())
-        self.count = len(headers)
-        self.sized = hdrs.CONTENT_LENGTH in headers
+    def __init__(self, items: Collection[tuple[str, str]], *, sized: bool = False) -> None:
+        self.text = lines(items)
+        self.count = len(items)
+        self.sized = sized
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> Self:
+        """A multidict's, repeated names included."""
+        return cls(headers.items(), sized=hdrs.CONTENT_LENGTH in headers)
 
 
 def request_head(

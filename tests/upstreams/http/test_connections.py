@@ -48,7 +48,7 @@ class Http:
         seconds: float | None = 5.0,
     ) -> Reply:
         to = replica_at(replica) if isinstance(replica, str) else replica
-        return await self.connections.send(to, method, to.url("/x"), Fields(headers or CIMultiDict()), body, seconds)
+        return await self.connections.send(to, method, to.url("/x"), Fields.of(headers or CIMultiDict()), body, seconds)
 
     async def ask(self, replica: Replica | str, body: Sequence[bytes] | Upload = (), method: str = "POST") -> bytes:
         reply = await self.send(replica, body, method)

@@ -20,7 +20,7 @@ def lines(
     size: int | None = 7,
     **more: Any,
 ) -> list[str]:
-    head = request_head(method, URL(url, encoded=True), Fields(headers or CIMultiDict()), size, via=VIA, **more)
+    head = request_head(method, URL(url, encoded=True), Fields.of(headers or CIMultiDict()), size, via=VIA, **more)
     assert head.endswith(b"\r\n\r\n")
     return head[:-4].decode().split("\r\n")
 
@@ -94,5 +94,5 @@ def test_a_line_cannot_be_ended(value: str) -> None:
 
 def test_bytes_that_are_no_utf8_go_on_as_they_came() -> None:
     value = b"\xff\xc3\xa9".decode("utf-8", "surrogateescape")
-    head = request_head("GET", URL("http://h/"), Fields(CIMultiDict({"X": value})), 0, via=VIA)
+    head = request_head("GET", URL("http://h/"), Fields.of(CIMultiDict({"X": value})), 0, via=VIA)
     assert b"\r\nX: \xff\xc3\xa9\r\n" in head

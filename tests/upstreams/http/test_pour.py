@@ -37,7 +37,7 @@ async def answered(script: Callable[[Write], Awaitable[None]]) -> AsyncIterator[
     connections = Connections(Pseudonym("nproxy-1"))
     async with raw_server(handle) as url:
         to = replica_at(url)
-        reply = await connections.send(to, "POST", to.url("/x"), Fields(CIMultiDict()), (), 5.0)
+        reply = await connections.send(to, "POST", to.url("/x"), Fields.of(CIMultiDict()), (), 5.0)
         await reply.begun()
         yield reply, connections
         reply.close()

@@ -61,7 +61,7 @@ async def serving(authority: trustme.CA, answer: Callable[[ssl.SSLSocket], objec
 
 async def send(connections: Connections, port: int, host: str = "localhost", *, authority: str | None = None) -> Reply:
     replica = Replica(base=f"https://{host}:{port}/v1", socket=None, label="r", authority=authority)
-    reply = await connections.send(replica, "POST", replica.url("/x"), Fields(CIMultiDict()), (), 5.0)
+    reply = await connections.send(replica, "POST", replica.url("/x"), Fields.of(CIMultiDict()), (), 5.0)
     await reply.begun()
     return reply
 
