@@ -6,7 +6,9 @@ It decides nothing. One TaskGroup holds the request's legs; whatever way the req
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from typing import Any
 
@@ -41,6 +43,11 @@ from nproxy.upstreams.event_stream import Take
 OpenCall = Callable[[OpenLeg, Take], Awaitable[None]]
 """Makes the upstream call of a leg, and hands over what comes of it."""
 
+LONG_TURN = 0.0005
+"""Seconds that a turn of the loop takes where it has much to do."""
+MOST_AT_ONCE = 8
+"""Calls that such a turn opens for one request, which is as long again; a shorter one opens one."""
+
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -73,7 +80,7 @@ class Drive:
         self._inbox = Inbox()
         self._calls = asyncio.TaskGroup()
         self._legs: dict[int, asyncio.Task[None]] = {}
-        self._unopened: dict[int, OpenLeg] = {}  # by leg: what is opened in the loop's next turns, one in each
+        self._unopened: dict[int, OpenLeg] = {}  # by leg: what is opened in the loop's next turns
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by name, which is set again once it has fired
         self._output: list[bytes] = []  # to be written
         self._respond: Respond | None = None  # to be sent
@@ -213,23 +220,26 @@ class Drive:
     # ---- calls
 
     def _open(self, commands: Sequence[OpenLeg]) -> None:
-        """Open the first of these legs now, each other one in a turn of the loop of its own.
+        """Open the first of these legs now, the others in the loop's next turns.
 
-        So what the first ones bring, and what other requests want, need not wait until the last of many is sent.
+        So what the first ones bring, and what other requests want, need not wait until the last of many is sent. In a
+        loop that has much to do, where turns are far apart, more are opened in each: legs that begin together bring
+        their pieces together, and what comes together leaves in one write.
         """
         first, *others = commands
         self._call(first)
         if others:
             if not self._unopened:
-                asyncio.get_running_loop().call_soon(self._open_next)
+                asyncio.get_running_loop().call_soon(self._open_more, time.monotonic())
             self._unopened.update({command.leg.number: command for command in others})
 
-    def _open_next(self) -> None:
-        if not self._unopened:
-            return  # cancelled since, or the request is over
-        self._call(self._unopened.pop(next(iter(self._unopened))))
-        if self._unopened:
-            asyncio.get_running_loop().call_soon(self._open_next)
+    def _open_more(self, since: float) -> None:
+        now = time.monotonic()
+        most = 1 if now - since < LONG_TURN else MOST_AT_ONCE
+        for number in [*islice(self._unopened, most)]:
+            self._call(self._unopened.pop(number))
+        if self._unopened:  # none where they were cancelled, or the request is over
+            asyncio.get_running_loop().call_soon(self._open_more, now)
 
     def _call(self, command: OpenLeg) -> None:
         self._exchange.attempts += 1

@@ -18,6 +18,8 @@ DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 
 _EMPTY: Mapping[str, JSON] = MappingProxyType({})
+_ROLE = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
+"""A choice as `Wire.chunk` writes it."""
 _OWN = frozenset({"id", "object", "created", "model", "system_fingerprint", "choices", "usage"})
 
 
@@ -54,8 +56,8 @@ class Wire:
         """Write the role chunks of these choices, one each, in the given order; nothing for legacy completions."""
         if self.dialect is Dialect.COMPLETIONS:
             return b""
-        role: dict[str, JSON] = {"role": "assistant", "content": ""}
-        return b"".join(self.chunk(index, role) for index in indices)
+        head, tail = self._head, self._plain_tail
+        return b"".join([b"%b%b%b" % (head, _ROLE % index, tail) for index in indices])
 
     def text(self, index: int, text: str, *, finish_reason: str | None = None, logprobs: JSON = None) -> bytes:
         """Write a chunk of plain text: `delta.content`, or `text` in legacy completions. The engine's usual frame.

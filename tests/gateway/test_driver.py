@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast, get_args
 
@@ -12,6 +13,7 @@ import pytest
 from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, Finish, OpenLeg
 from nproxy.choices.events import Event, LegChunk, LegEnded
 from nproxy.choices.leg import Leg
+from nproxy.gateway import driver
 from nproxy.gateway.driver import AT_ONCE, Drive, OpenCall
 from nproxy.openai.errors import ApiError, not_ready
 from nproxy.upstreams.event_stream import Take
@@ -160,6 +162,64 @@ async def test_a_call_is_not_heard_behind_its_cancellation() -> None:
         await driven(client, script, open_call).run()
     assert script.heard == [OLD, NEW, LegEnded(0)] and client.attempts == 2
     assert client.last == [b"x"]
+
+
+class Fan:
+    """In the place of the conduct: so many calls, and the end when the last of them ends. cancel: one before it."""
+
+    def __init__(self, width: int, *, cancel: int | None = None) -> None:
+        self.width, self.cancel = width, cancel
+        self.ended = 0
+
+    def start(self) -> list[Command]:
+        calls: list[Command] = [OpenLeg(Leg(number, number, 1), 0, False) for number in range(self.width)]
+        return calls
+
+    def receive(self, events: Sequence[Event]) -> list[Command]:
+        self.ended += sum(isinstance(event, LegEnded) for event in events)
+        commands: list[Command] = []
+        if self.cancel is not None:
+            commands.append(CancelLeg(self.cancel))
+            self.cancel, self.ended = None, self.ended + 1
+        if self.ended == self.width:
+            commands.append(Finish("ok"))
+        return commands
+
+
+@pytest.mark.parametrize(("long_turn", "opened"), [(inf, [1] * 20), (0.0, [1, 8, 8, 3])])
+async def test_many_calls_are_opened_in_several_turns(
+    monkeypatch: pytest.MonkeyPatch, long_turn: float, opened: list[int]
+) -> None:
+    """One in each, and where turns are long several: what comes meanwhile is dealt with between them."""
+    monkeypatch.setattr(driver, "LONG_TURN", long_turn)
+    turn, seen = 0, list[int]()
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        seen.append(turn)
+        while len(seen) < 20:
+            await asyncio.sleep(0)
+        take([LegEnded(command.leg.number)])
+
+    running = asyncio.create_task(driven(Client(), Fan(20), open_call).run())
+    while not running.done():
+        await asyncio.sleep(0)
+        turn += 1
+    await running
+    assert [seen.count(number) for number in dict.fromkeys(seen)] == opened
+
+
+async def test_a_call_that_is_cancelled_before_its_turn_is_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "LONG_TURN", inf)
+    made: list[int] = []
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        made.append(command.leg.number)
+        take([LegEnded(command.leg.number)])
+
+    client = Client()
+    async with asyncio.timeout(5):
+        await driven(client, Fan(9, cancel=7), open_call).run()
+    assert made == [0, 1, 2, 3, 4, 5, 6, 8] and client.attempts == 8
 
 
 def _ignore(*_: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from nproxy.openai.errors import invalid_request
+from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.sse import SSEDecoder
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE, PING, Dialect, Wire, error_event, event
@@ -50,6 +52,12 @@ def test_D1_the_prelude_has_one_role_chunk_per_choice() -> None:
         for index in range(3)
     ]
     assert frames(CHAT.prelude([])) == []
+
+
+def test_D1_the_prelude_is_written_as_any_other_chunk() -> None:
+    for wire in (CHAT, CHAT.with_fingerprint("fp"), replace(CHAT, include_usage=True)):
+        role: dict[str, JSON] = {"role": "assistant", "content": ""}
+        assert wire.prelude([0, 127]) == wire.chunk(0, role) + wire.chunk(127, role)
 
 
 def test_D1_legacy_completions_have_no_prelude() -> None:
