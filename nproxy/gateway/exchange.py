@@ -8,9 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from aiohttp import hdrs
 from aiohttp.web_request import BaseRequest
-from multidict import CIMultiDict
 
 from nproxy.choices.plan import Request
 from nproxy.gateway.callers import ANYBODY, Caller
@@ -44,7 +42,8 @@ class Exchange:
 
     started: loop time. target: path and query. client: its address, as far as it is known. caller: whose key it shows.
     cors: what a browser is told in the answer. endpoint, upstream, model, mode: labels, "" while unknown. code: the
-    status that was sent, 499 for a client that left. headers: what the answer carries besides its own. whole: all of
+    status that was sent, 499 for a client that left. headers: what the answer carries besides its own, their
+    names in small letters. whole: all of
     it was sent, and who leaves then, while calls still end, has left nothing. introspection: it asks about the gateway
     itself, and is neither work in flight nor worth a line in the log. trace: which one it belongs to, for metrics,
     where that is recorded.
@@ -157,7 +156,7 @@ class Exchange:
         self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS, content_type: str = "application/json"
     ) -> None:
         """Send a whole answer. Raises ClientLeft."""
-        response = self._written(status, {hdrs.CONTENT_TYPE: content_type, **headers}, len(body))
+        response = self._written(status, {"Content-Type": content_type, **headers}, len(body))
         await self._finish(response, body)
 
     async def respond_error(self, error: ApiError) -> None:
@@ -220,16 +219,15 @@ class Exchange:
             raise RuntimeError("an answer is written before it has begun")
         return self.response
 
-    def _headers(self, headers: Mapping[str, str]) -> CIMultiDict[str]:
+    def _headers(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
         """All that an answer with these headers carries; what is the gateway's own stands over what is not."""
-        told = CIMultiDict(headers)
-        told[hdrs.SERVER] = SERVER
-        told["x-request-id"] = self.id
-        told.update(self.headers)
+        own = {"server": SERVER, "x-request-id": self.id, **self.headers}
+        told = [(name, value) for name, value in headers.items() if name.lower() not in own]
+        told += own.items()
         if self.cors:
-            told.extend(self.cors)  # beside the Vary of an upstream's answer
-            if ALLOWED in self.cors and (names := exposed(told)):
-                told["Access-Control-Expose-Headers"] = names
+            told += self.cors.items()  # beside the Vary of an upstream's answer
+            if ALLOWED in self.cors and (names := exposed(name for name, _ in told)):
+                told.append(("Access-Control-Expose-Headers", names))
         return told
 
     def _written(self, status: int, headers: Mapping[str, str], length: int | None) -> Written:

@@ -6,10 +6,6 @@ from random import getrandbits
 
 from nproxy.openai.request_id import usable
 
-_FREE = ~(0xF << 76 | 0x3 << 62)
-_FIXED = 0x4 << 76 | 0x2 << 62
-"""The bits that say that it is random."""
-
 
 def request_id(given: str | None) -> str:
     """The client's `x-request-id` where it is one that can stand in a header and a log line, else a new one."""
@@ -18,8 +14,8 @@ def request_id(given: str | None) -> str:
 
 def _random() -> str:
     """A random UUID (RFC 9562, version 4), without an object of its class: it is to be unlike others, and no secret."""
-    digits = f"{getrandbits(128) & _FREE | _FIXED:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    low, mid, high = getrandbits(32), getrandbits(28), getrandbits(62)
+    return f"{low:08x}-{mid >> 12:04x}-4{mid & 0xFFF:03x}-{high >> 48 | 0x8000:04x}-{high & 0xFFFFFFFFFFFF:012x}"
 
 
 def leg_id(id: str, offset: int, attempt: int) -> str:

@@ -7,6 +7,7 @@ compression: they take four times as long, for each answer and for each piece of
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -15,7 +16,6 @@ from aiohttp import HttpVersion11, hdrs
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
-from multidict import CIMultiDict
 
 from nproxy.upstreams.http.head import lines
 
@@ -31,10 +31,11 @@ class Written(StreamResponse):
     """
 
     def __init__(
-        self, request: BaseRequest, status: int, headers: CIMultiDict[str], *, length: int | None, closes: bool
+        self, request: BaseRequest, status: int, headers: Iterable[tuple[str, str]], *, length: int | None, closes: bool
     ) -> None:
-        """headers: they are completed. length: of the body, None where it is not known. closes: so does the connection.
+        """headers: without what says how the body is framed, and what becomes of the connection; and without a date.
 
+        length: of the body, None where it is not known. closes: so does the connection.
         Raises ValueError for a header that would end its line.
         """
         self._transport = request.transport
@@ -45,25 +46,27 @@ class Written(StreamResponse):
         self._empty = status in _WITHOUT_BODIES or request.method == hdrs.METH_HEAD
         self._chunked = False
         self._kept = request.keep_alive and not closes
-        self._complete(headers, length, modern=request.version >= HttpVersion11)
-        self._head = _head_of(request.version, status, headers)
+        version = request.version
+        self._head = _head_of(version, status, self._completed(headers, length, modern=version >= HttpVersion11))
 
-    def _complete(self, headers: CIMultiDict[str], length: int | None, *, modern: bool) -> None:
-        """Add what says how the body is framed, and what becomes of the connection (RFC 9112, sections 6 and 9.3)."""
-        if self._code in _WITHOUT_BODIES:
-            headers.popall(hdrs.CONTENT_LENGTH, None)
-        elif length is not None:
-            headers[hdrs.CONTENT_LENGTH] = str(length)
+    def _completed(
+        self, headers: Iterable[tuple[str, str]], length: int | None, *, modern: bool
+    ) -> list[tuple[str, str]]:
+        """The headers with what they leave out (RFC 9112, sections 6 and 9.3; RFC 9110, section 6.6.1)."""
+        told = [*headers]
+        if length is not None and self._code not in _WITHOUT_BODIES:
+            told.append(("Content-Length", str(length)))
         elif not self._empty and modern:
-            headers[hdrs.TRANSFER_ENCODING] = "chunked"
+            told.append(("Transfer-Encoding", "chunked"))
             self._chunked = True
         elif not self._empty:
             self._kept = False  # its end is the body's
-        if not self._empty and length != 0:
-            headers.setdefault(hdrs.CONTENT_TYPE, "application/octet-stream")
-        headers.setdefault(hdrs.DATE, _date(int(time.time())))
+        if not self._empty and length != 0 and not _typed(told):
+            told.append(("Content-Type", "application/octet-stream"))
+        told.append(("Date", _date(int(time.time()))))
         if self._kept != modern:
-            headers[hdrs.CONNECTION] = "keep-alive" if self._kept else "close"
+            told.append(("Connection", "keep-alive" if self._kept else "close"))
+        return told
 
     @property
     def status(self) -> int:
@@ -126,12 +129,19 @@ class Written(StreamResponse):
             await self._writer.drain()
 
 
-def _head_of(version: tuple[int, int], status: int, headers: CIMultiDict[str]) -> bytes:
+def _typed(headers: Iterable[tuple[str, str]]) -> bool:
+    for name, _ in headers:  # noqa: SIM110 - it is the first of nearly all
+        if name.lower() == "content-type":
+            return True
+    return False
+
+
+def _head_of(version: tuple[int, int], status: int, headers: Sequence[tuple[str, str]]) -> bytes:
     """The status line and all header fields, with the empty line behind them. Raises ValueError for a broken field.
 
     What is no UTF-8 leaves as the bytes that it came as.
     """
-    head = f"{_status_line(*version, status)}{lines(headers.items())}\r\n"
+    head = f"{_status_line(*version, status)}{lines(headers)}\r\n"
     if not head.count("\r") == head.count("\n") == len(headers) + 2 or "\0" in head:
         raise ValueError("a header holds what would end its line")
     return head.encode("utf-8", "surrogateescape")
