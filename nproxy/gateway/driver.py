@@ -80,7 +80,8 @@ class Drive:
         self._inbox = Inbox()
         self._calls = asyncio.TaskGroup()
         self._legs: dict[int, asyncio.Task[None]] = {}
-        self._unopened: dict[int, OpenLeg] = {}  # by leg: what is opened in the loop's next turns
+        self._unopened: dict[int, OpenLeg] = {}  # by leg, in the order in which they are opened
+        self._opening = False  # more of them in the loop's next turn
         self._timers: dict[str, asyncio.TimerHandle] = {}  # by name, which is set again once it has fired
         self._output: list[bytes] = []  # to be written
         self._respond: Respond | None = None  # to be sent
@@ -116,7 +117,8 @@ class Drive:
         self._inbox.put_now(())
 
     async def _drive(self) -> None:
-        self._carry_out(self._conduct.start())
+        if not self._carry_out(self._conduct.start()):
+            await self._deliver()
         while not self._finished:
             events = await self._inbox.take(self._deal)
             if self._ended_by is not None:
@@ -135,19 +137,16 @@ class Drive:
 
         Raises ClientLeft.
         """
-        calls: list[OpenLeg] = []
         begin: Begin | None = None
         for command in commands:
             if (act := AT_ONCE.get(type(command))) is not None:
                 act(self, command)
             elif isinstance(command, Emit):
                 self._output.append(command.data)
-            elif isinstance(command, OpenLeg):
-                calls.append(command)
             elif isinstance(command, Begin):
                 begin = command
-        if calls:
-            self._open(calls)
+        if self._unopened and not self._opening:
+            self._open(time.monotonic())
         if begin is not None:
             self._tell(begin.headers)
             self._exchange.begin(200, STREAM_HEADERS)
@@ -189,6 +188,9 @@ class Drive:
 
     # ---- commands that are carried out at once
 
+    def _open_leg(self, command: OpenLeg) -> None:
+        self._unopened[command.leg.number] = command
+
     def _cancel_leg(self, command: CancelLeg) -> None:
         self._unopened.pop(command.leg, None)
         if (task := self._legs.pop(command.leg, None)) is not None:
@@ -219,31 +221,20 @@ class Drive:
 
     # ---- calls
 
-    def _open(self, commands: Sequence[OpenLeg]) -> None:
-        """Open the first of these legs now, the others in the loop's next turns.
+    def _open(self, since: float) -> None:
+        """Open the next of the legs that are to be opened, and the others in the loop's next turns.
 
         So what the first ones bring, and what other requests want, need not wait until the last of many is sent. In a
         loop that has much to do, where turns are far apart, more are opened in each: legs that begin together bring
-        their pieces together, and what comes together leaves in one write.
+        their pieces together, and what comes together leaves in one write. since: when this turn began, or the last.
         """
-        first, *others = commands
-        self._call(first)
-        if others:
-            if not self._unopened:
-                asyncio.get_running_loop().call_soon(self._open_more, time.monotonic())
-            self._unopened.update({command.leg.number: command for command in others})
-
-    def _open_more(self, since: float) -> None:
         now = time.monotonic()
-        most = 1 if now - since < LONG_TURN else MOST_AT_ONCE
-        for number in [*islice(self._unopened, most)]:
-            self._call(self._unopened.pop(number))
-        if self._unopened:  # none where they were cancelled, or the request is over
-            asyncio.get_running_loop().call_soon(self._open_more, now)
-
-    def _call(self, command: OpenLeg) -> None:
-        self._exchange.attempts += 1
-        self._legs[command.leg.number] = self._calls.create_task(self._run_leg(command))
+        for number in [*islice(self._unopened, 1 if now - since < LONG_TURN else MOST_AT_ONCE)]:
+            self._exchange.attempts += 1
+            self._legs[number] = self._calls.create_task(self._run_leg(self._unopened.pop(number)))
+        self._opening = bool(self._unopened)  # not where they were cancelled since, or the request is over
+        if self._opening:
+            asyncio.get_running_loop().call_soon(self._open, now)
 
     async def _run_leg(self, command: OpenLeg) -> None:
         number = command.leg.number
@@ -258,11 +249,15 @@ class Drive:
 
         try:
             await self._open_call(command, take)
+        except Exception:
+            self._unopened.clear()  # it ends the group, which takes no more
+            raise
         finally:
             self._observer.leg_closed()
 
 
 AT_ONCE: Mapping[type[Command], Callable[[Drive, Any], None]] = {
+    OpenLeg: Drive._open_leg,
     CancelLeg: Drive._cancel_leg,
     SetTimer: Drive._set_timer,
     Respond: Drive._send_answer,
@@ -276,7 +271,7 @@ AT_ONCE: Mapping[type[Command], Callable[[Drive, Any], None]] = {
     ChoiceFinished: lambda drive, command: drive._observer.choice_finished(command),
     Spent: lambda drive, command: drive._observer.spent(command),
 }
-"""What carries out which command; the others, of what is written and of calls, `_carry_out` looks after itself."""
+"""What carries out which command; the two of what is written in a stream `_carry_out` looks after itself."""
 
 
 def _joined(output: list[bytes]) -> bytes:

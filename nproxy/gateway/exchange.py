@@ -42,11 +42,10 @@ class Exchange:
 
     started: loop time. target: path and query. client: its address, as far as it is known. caller: whose key it shows.
     cors: what a browser is told in the answer. endpoint, upstream, model, mode: labels, "" while unknown. code: the
-    status that was sent, 499 for a client that left. headers: what the answer carries besides its own, their
-    names in small letters. whole: all of
-    it was sent, and who leaves then, while calls still end, has left nothing. introspection: it asks about the gateway
-    itself, and is neither work in flight nor worth a line in the log. trace: which one it belongs to, for metrics,
-    where that is recorded.
+    status that was sent, 499 for a client that left. headers: what the answer carries besides its own, their names in
+    small letters. whole: all of it was sent, and who leaves then, while calls still end, has left nothing.
+    introspection: it asks about the gateway itself, and is neither work in flight nor worth a line in the log. trace:
+    which one it belongs to, for metrics, where that is recorded.
 
     For the log and for spans, None and 0 while unknown: n, choices (of all prompts), attempts (upstream calls, all of
     them), replicas (their labels, in the order of the first calls), finish_reasons (by index), tokens as the client is

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, Finish, OpenLeg
+from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, Finish, OpenLeg, Respond
 from nproxy.choices.events import Event, LegChunk, LegEnded
 from nproxy.choices.leg import Leg
 from nproxy.gateway import driver
@@ -47,6 +47,11 @@ class Client:
         self.now: list[bytes] = []  # written by write_now,
         self.waited: list[bytes] = []  # by write,
         self.last: list[bytes] = []  # and by finish
+        self.responses: list[tuple[int, bytes]] = []
+        self.headers = {"x-nproxy-mode": "relay"}
+
+    async def respond(self, status: int, body: bytes) -> None:
+        self.responses.append((status, body))
 
     def write_now(self, data: bytes) -> bool:
         if self.takes:
@@ -186,7 +191,7 @@ class Fan:
         return commands
 
 
-@pytest.mark.parametrize(("long_turn", "opened"), [(inf, [1] * 20), (0.0, [1, 8, 8, 3])])
+@pytest.mark.parametrize(("long_turn", "opened"), [(inf, [1] * 20), (0.0, [8, 8, 4])])
 async def test_many_calls_are_opened_in_several_turns(
     monkeypatch: pytest.MonkeyPatch, long_turn: float, opened: list[int]
 ) -> None:
@@ -208,6 +213,35 @@ async def test_many_calls_are_opened_in_several_turns(
     assert [seen.count(number) for number in dict.fromkeys(seen)] == opened
 
 
+async def test_what_follows_from_no_event_at_all_is_delivered() -> None:
+    """Nothing needs to be called where the answer is known."""
+
+    class Known(Script):
+        def start(self) -> list[Command]:
+            return [Respond(200, b"{}"), Finish("ok")]
+
+    client = Client()
+    async with asyncio.timeout(5):
+        await driven(client, Known(), cast(Any, _ignore)).run()
+    assert client.responses == [(200, b"{}")]
+
+
+async def test_a_call_that_breaks_the_request_leaves_none_to_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "LONG_TURN", inf)
+    made: list[int] = []
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        made.append(command.leg.number)
+        if len(made) == 3:
+            raise ValueError("a fault of ours")
+        await asyncio.sleep(3600)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(5):
+            await driven(Client(), Fan(9), open_call).run()
+    assert caught.group_contains(ValueError, match="a fault of ours") and made == [0, 1, 2]
+
+
 async def test_a_call_that_is_cancelled_before_its_turn_is_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "LONG_TURN", inf)
     made: list[int] = []
@@ -227,4 +261,4 @@ def _ignore(*_: object) -> None:
 
 
 def test_every_command_is_carried_out() -> None:
-    assert {*AT_ONCE, Emit, OpenLeg, Begin} == {*get_args(Command)}
+    assert {*AT_ONCE, Emit, Begin} == {*get_args(Command)}
