@@ -212,11 +212,11 @@ def _model(sent: _Sent, default_model: str | None) -> str:
 
 def _widths(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> tuple[int, int]:
     """Check n, best_of and what cannot go with several choices; gives n, and the choices to draw for each prompt."""
-    given, n_cmpl, best_of = sent.get("n"), sent.get("n_cmpl"), sent.get("best_of")
-    if given is not None and n_cmpl is not None and given != n_cmpl:
+    width, n_cmpl, best_of = sent.get("n"), sent.get("n_cmpl"), sent.get("best_of")
+    if width is not None and n_cmpl is not None and width != n_cmpl:
         raise invalid_request("'n' and 'n_cmpl' are two names of one value, and they differ.", param="n")
-    param = "n_cmpl" if given is None and n_cmpl is not None else "n"
-    width = n_cmpl if given is None else given
+    param = "n_cmpl" if width is None and n_cmpl is not None else "n"
+    width = n_cmpl if width is None else width
     n = 1 if width is None else width
     if n < 1:
         raise below(param, n, 1)

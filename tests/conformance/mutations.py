@@ -40,7 +40,7 @@ _VALIDATION = [
     ("A14", CHOICES + "plan.py", 'if greedy == "reject":', "if False:"),
     ("A14", CHOICES + "plan.py", 'if greedy == "dedupe":', "if False:"),
     ("A16", OPENAI + "requests.py", "if best_of < n:", "if False:"),
-    ("A17", OPENAI + "requests.py", "width = n_cmpl if given is None else given", "width = given"),
+    ("A17", OPENAI + "requests.py", "width = n_cmpl if width is None else width", "pass"),
     ("A18", CHOICES + "plan.py", "if several_legs and n > 1 and request.beam_search:", "if False:"),
 ]
 
