@@ -14,8 +14,8 @@ def request_id(given: str | None) -> str:
 
 def _random() -> str:
     """A random UUID (RFC 9562, version 4), without an object of its class: it is to be unlike others, and no secret."""
-    low, mid, high = getrandbits(32), getrandbits(28), getrandbits(62)
-    return f"{low:08x}-{mid >> 12:04x}-4{mid & 0xFFF:03x}-{high >> 48 | 0x8000:04x}-{high & 0xFFFFFFFFFFFF:012x}"
+    digits, variant = f"{getrandbits(128):032x}", "89ab"[getrandbits(2)]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def leg_id(id: str, offset: int, attempt: int) -> str:
