@@ -111,9 +111,15 @@ class Drive:
         if left is not None:
             raise left
 
+    @property
+    def _answered(self) -> bool:
+        """Whether it is decided what the client is told at the end."""
+        return self._finished and self.fell_back is None
+
     def end(self, error: ApiError) -> None:
         """Stop the request with an error: the drain limit is reached."""
         self._ended_by = error
+        self._unopened.clear()
         self._inbox.put_now(())
 
     async def _drive(self) -> None:
@@ -121,7 +127,8 @@ class Drive:
             await self._deliver()
         while not self._finished:
             events = await self._inbox.take(self._deal)
-            if self._ended_by is not None:
+            if self._ended_by is not None and not self._answered:
+                self.fell_back = None  # no other upstream is asked any more
                 await self._break_off(self._ended_by)
                 return
             if not self._finished and events:
@@ -189,6 +196,7 @@ class Drive:
     # ---- commands that are carried out at once
 
     def _open_leg(self, command: OpenLeg) -> None:
+        self._legs.pop(command.leg.number, None)  # its call before, of which nothing more is heard
         self._unopened[command.leg.number] = command
 
     def _cancel_leg(self, command: CancelLeg) -> None:

@@ -225,7 +225,7 @@ class Exchange:
         told += own.items()
         if self.cors:
             told += self.cors.items()  # beside the Vary of an upstream's answer
-            if ALLOWED in self.cors and (names := exposed(name for name, _ in told)):
+            if ALLOWED in self.cors and (names := exposed({name.lower(): name for name, _ in told}.values())):
                 told.append(("Access-Control-Expose-Headers", names))
         return told
 

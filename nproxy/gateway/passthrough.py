@@ -147,6 +147,7 @@ async def _send_back(exchange: Exchange, answer: Answer) -> None:
     headers = downward(answer.headers)
     length = answer.headers.get(hdrs.CONTENT_LENGTH)
     exchange.begin(answer.status, headers, length=int(length) if length is not None else None)
+    exchange.flush_head()  # the body may take its time
     if exchange.request.method != "HEAD":
         async for data in answer.chunks:
             await exchange.write(data)

@@ -10,8 +10,8 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, Finish, OpenLeg, Respond
-from nproxy.choices.events import Event, LegChunk, LegEnded
+from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, FallBack, Finish, OpenLeg, Respond
+from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded
 from nproxy.choices.leg import Leg
 from nproxy.gateway import driver
 from nproxy.gateway.driver import AT_ONCE, Drive, OpenCall
@@ -149,6 +149,61 @@ async def test_an_end_from_outside_stands_over_what_came_with_it() -> None:
     async with asyncio.timeout(5):
         await drive.run()
     assert ended == [503] and client.now == client.waited == client.last == []
+
+
+class Once(Script):
+    """In the place of the conduct: one call, and these commands with the first that it brings."""
+
+    def __init__(self, *commands: Command) -> None:
+        super().__init__()
+        self.commands = [*commands]
+
+    def receive(self, events: Sequence[Event]) -> list[Command]:
+        return self.commands
+
+
+@pytest.mark.parametrize("falls_back", [True, False])
+async def test_an_end_from_outside_in_the_turn_of_the_end(falls_back: bool) -> None:
+    """What was decided is told; but no other upstream is asked, which nobody would end."""
+    client = Client()
+    ended: list[int] = []
+
+    async def respond_error(error: ApiError) -> None:
+        ended.append(error.status)
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        await turns()
+        take(chunks(b"a"))
+        asyncio.get_running_loop().call_soon(drive.end, not_ready("enough"))
+
+    fall_back: list[Command] = [FallBack((FailureKind.CUT,), Respond(502, b"{}"))] if falls_back else []
+    drive = driven(client, Once(*fall_back, Finish("ok")), open_call)
+    cast(Any, client).response, cast(Any, client).respond_error = None, respond_error
+    async with asyncio.timeout(5):
+        await drive.run()
+    assert drive.fell_back is None
+    assert (ended, client.last) == (([503], []) if falls_back else ([], [b""]))
+
+
+async def test_after_an_end_from_outside_no_call_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "LONG_TURN", inf)
+    made: list[int] = []
+
+    async def respond_error(error: ApiError) -> None:
+        await turns()  # the client takes its time
+
+    async def open_call(command: OpenLeg, take: Take) -> None:
+        made.append(command.leg.number)
+        if len(made) == 3:
+            drive.end(not_ready("enough"))
+        await asyncio.sleep(3600)
+
+    client = Client()
+    drive = driven(client, Fan(9), open_call)
+    cast(Any, client).response, cast(Any, client).respond_error = None, respond_error
+    async with asyncio.timeout(5):
+        await drive.run()
+    assert made in ([0, 1, 2], [0, 1, 2, 3])  # one may have been on its way
 
 
 async def test_a_call_is_not_heard_behind_its_cancellation() -> None:

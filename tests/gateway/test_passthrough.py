@@ -56,6 +56,22 @@ async def test_a_cut_answer_is_cut_for_the_client_too() -> None:
         assert b"\r\n0\r\n" not in raw
 
 
+async def test_a_head_goes_on_before_its_body_has_come() -> None:
+    seen = asyncio.Event()
+
+    async def thinks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 5\r\n\r\n")
+        await seen.wait()
+        writer.write(b"first")
+
+    async with raw_server(thinks) as url, gateway_for({"upstreams": [{"name": "u", "replicas": [url]}]}) as gateway:
+        async with asyncio.timeout(5), gateway.client.stream("GET", "/v1/responses/1") as answer:
+            assert answer.headers["content-type"] == "text/event-stream"
+            seen.set()
+            assert await answer.aread() == b"first"
+
+
 async def test_it_is_counted_by_where_it_went(gateway: Gateway, upstream: FakeUpstream) -> None:
     await gateway.client.get("/v1/responses/1")
     (name,) = gateway.app.upstreams.by_name
