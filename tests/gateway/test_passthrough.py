@@ -65,11 +65,15 @@ async def test_a_head_goes_on_before_its_body_has_come() -> None:
         await seen.wait()
         writer.write(b"first")
 
-    async with raw_server(thinks) as url, gateway_for({"upstreams": [{"name": "u", "replicas": [url]}]}) as gateway:
-        async with asyncio.timeout(5), gateway.client.stream("GET", "/v1/responses/1") as answer:
-            assert answer.headers["content-type"] == "text/event-stream"
-            seen.set()
-            assert await answer.aread() == b"first"
+    async with (
+        asyncio.timeout(5),
+        raw_server(thinks) as url,
+        gateway_for({"upstreams": [{"name": "u", "replicas": [url]}]}) as gateway,
+        gateway.client.stream("GET", "/v1/responses/1") as answer,
+    ):
+        assert answer.headers["content-type"] == "text/event-stream"
+        seen.set()
+        assert await answer.aread() == b"first"
 
 
 async def test_it_is_counted_by_where_it_went(gateway: Gateway, upstream: FakeUpstream) -> None:
