@@ -20,10 +20,10 @@ import socket
 import ssl
 import struct
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
@@ -32,7 +32,9 @@ from aiohttp.web_response import StreamResponse
 from tests.fakes.answers import Answer
 from tests.fakes.behaviour import MODEL, Behaviour, words
 
-__all__ = ["MODEL", "Behaviour", "FakeUpstream", "Seen", "raw_server", "words"]
+__all__ = ["MODEL", "Behaviour", "FakeUpstream", "Seen", "at_once", "raw_server", "words"]
+
+_T = TypeVar("_T")
 
 BACKLOG = 4096
 """Connections that may wait to be accepted. Tests open hundreds at once from the same event loop, and what finds no
@@ -327,6 +329,23 @@ def _refusal(behaviour: Behaviour, body: Mapping[str, Any]) -> dict[str, Any] | 
             message = f"Unrecognized request argument supplied: {name}"
             return {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return None
+
+
+async def at_once(asking: Coroutine[Any, Any, _T], *shared: tuple[FakeUpstream, int]) -> _T:
+    """Ask, and let no call end before each of these servers has had so many, those before included.
+
+    Calls begin one after the other, and one that is done counts no more where the next is placed.
+    """
+    hold = asyncio.Event()
+    for server, _ in shared:
+        server.behaviour = replace(server.behaviour, hold=hold)
+    asked = asyncio.create_task(asking)
+    try:
+        for server, calls in shared:
+            await server.until(lambda server=server, calls=calls: len(server.calls) == calls)  # type: ignore[misc]
+    finally:
+        hold.set()
+    return await asked
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from nproxy.gateway.admin.port import admin_port
 from nproxy.upstreams import registry
 from nproxy.upstreams.registrar import Registrar
 from tests.clients import plain_client
-from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, at_once
 from tests.gateway.conftest import Gateway, envelope, gateway_for
 
 TOKEN = "canary-7d02"
@@ -130,7 +130,8 @@ async def test_a_replica_is_drained_under_streams_until_it_is_undrained(servers:
     async with fleet_for(first.url, second.url) as fleet:
         first.behaviour = second.behaviour = Behaviour(hold_after=1, go_on=asyncio.Event())
         streaming = asyncio.create_task(fleet.gateway.stream(n=4))
-        await first.until(lambda: len(first.open_calls) == 2)
+        for one in (first, second):
+            await one.until(lambda one=one: len(one.open_calls) == 2)
         assert (await fleet.drain(first)).json() == {"upstream": "fake", "replica": first.url, "draining": True}
         second.behaviour = Behaviour()
         assert (await fleet.gateway.ask(n=4)).status_code == 200
@@ -143,7 +144,7 @@ async def test_a_replica_is_drained_under_streams_until_it_is_undrained(servers:
         assert answer.done and len(answer.texts) == 4
         first.behaviour = Behaviour()
         assert (await fleet.drain(first, "undrain")).json()["draining"] is False
-        await fleet.gateway.ask(n=4)
+        await at_once(fleet.gateway.ask(n=4), (first, 4), (second, 8))
         assert len(first.calls) == 4
 
 
@@ -163,8 +164,10 @@ async def test_calls_go_to_the_servers_that_serve_their_model(fleet: Fleet, serv
     first, second = servers
     await fleet.announce(first, models=[MODEL, "common"])
     await fleet.announce(second, models=["other", "common"])
-    for model in (MODEL, "other", "common"):
+    for model in (MODEL, "other"):
         assert (await fleet.gateway.ask(model=model, n=4)).status_code == 200
+    common = fleet.gateway.ask(model="common", n=4)
+    assert (await at_once(common, (first, 6), (second, 6))).status_code == 200
     assert [call.body["model"] for call in first.calls] == [MODEL] * 4 + ["common"] * 2
     assert [call.body["model"] for call in second.calls] == ["other"] * 4 + ["common"] * 2
     assert (await fleet.gateway.ask(model="unknown")).status_code == 404
@@ -199,7 +202,8 @@ async def test_an_upstreams_list_is_that_of_all_its_servers(servers: list[FakeUp
         await fleet.announce(announced, models=["new"])
         entries = (await fleet.gateway.client.get("/v1/models")).json()["data"]
         assert [entry["id"] for entry in entries] == ["new", MODEL], "seen at once, not when the list has grown old"
-        assert (await fleet.gateway.ask(model="new", n=2)).status_code == 200
+        new = fleet.gateway.ask(model="new", n=2)
+        assert (await at_once(new, (listed, 1), (announced, 1))).status_code == 200
         assert (len(listed.calls), len(announced.calls)) == (1, 1), "who did not say what it serves takes all"
         await fleet.leave(announced)
         assert [entry["id"] for entry in (await fleet.gateway.client.get("/v1/models")).json()["data"]] == [MODEL]

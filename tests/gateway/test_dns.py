@@ -15,7 +15,7 @@ import trustme
 from nproxy.config import Config
 from nproxy.upstreams import dns
 from nproxy.upstreams.http import connecting
-from tests.fakes.upstream import Behaviour, FakeUpstream
+from tests.fakes.upstream import Behaviour, FakeUpstream, at_once
 from tests.gateway.conftest import Gateway, gateway_for
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -77,10 +77,8 @@ def shown(gateway: Gateway) -> set[str]:
 
 async def test_all_addresses_serve_and_are_called_by_the_name(fleet: list[FakeUpstream], resolver: Resolver) -> None:
     port = fleet[0].port
-    for server in fleet:
-        server.behaviour = Behaviour(pause=0.01)  # who is done counts no more
     async with gateway_for(settings(port)) as gateway:
-        answer = await gateway.ask(n=6)
+        answer = await at_once(gateway.ask(n=6), *((server, 2) for server in fleet))
         assert answer.status_code == 200
         assert [len(server.calls) for server in fleet] == [2, 2, 2]
         assert {seen.headers["host"] for server in fleet for seen in server.requests} == {f"fleet.test:{port}"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.fakes.upstream import Behaviour, FakeUpstream
+from tests.fakes.upstream import Behaviour, FakeUpstream, at_once
 from tests.gateway.conftest import Gateway, Start, body, envelope, gateway_for, upstream_settings
 from tests.gateway.raw import gauges_return, open_request
 
@@ -109,7 +109,7 @@ async def test_least_loaded_replica(upstream: FakeUpstream) -> None:
     async with FakeUpstream() as other:
         upstreams = [{"name": "fake", "replicas": [upstream.url, other.url], "n": "fanout"}]
         async with gateway_for({"upstreams": upstreams}) as gateway:
-            answer = await gateway.ask(n=6, seed=1)
+            answer = await at_once(gateway.ask(n=6, seed=1), (upstream, 3), (other, 3))
             assert len(answer.json()["choices"]) == 6
         assert (len(upstream.calls), len(other.calls)) == (3, 3)
 
