@@ -7,7 +7,7 @@ compression, and take twice as long (ADR 0043).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 
-from nproxy.upstreams.http.head import lines
+from nproxy.upstreams.http.head import ended, lines
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _WITHOUT_BODIES = frozenset({*range(100, 200), 204, 304})
@@ -47,7 +47,8 @@ class Written(StreamResponse):
         self._chunked = False
         self._kept = request.keep_alive and not closes
         version = request.version
-        self._head = _head_of(version, status, self._completed(headers, length, modern=version >= HttpVersion11))
+        told = self._completed(headers, length, modern=version >= HttpVersion11)
+        self._head = ended(f"{_status_line(*version, status)}{lines(told)}", 1 + len(told))
 
     def _completed(
         self, headers: Iterable[tuple[str, str]], length: int | None, *, modern: bool
@@ -89,9 +90,12 @@ class Written(StreamResponse):
 
     def write_now(self, data: bytes) -> bool:
         """Write without waiting; False, and nothing written, where the client is slow or gone."""
-        if self._protocol.writing_paused or self._transport is None or self._transport.is_closing():
+        if self._protocol.writing_paused:
             return False
-        self._send(self._framed(data))
+        try:
+            self._send(self._framed(data))
+        except ConnectionError:
+            return False
         return True
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -134,17 +138,6 @@ def _typed(headers: Iterable[tuple[str, str]]) -> bool:
         if name.lower() == "content-type":
             return True
     return False
-
-
-def _head_of(version: tuple[int, int], status: int, headers: Sequence[tuple[str, str]]) -> bytes:
-    """The status line and all header fields, with the empty line behind them. Raises ValueError for a broken field.
-
-    What is no UTF-8 leaves as the bytes that it came as.
-    """
-    head = f"{_status_line(*version, status)}{lines(headers)}\r\n"
-    if not head.count("\r") == head.count("\n") == len(headers) + 2 or "\0" in head:
-        raise ValueError("a header holds what would end its line")
-    return head.encode("utf-8", "surrogateescape")
 
 
 @lru_cache

@@ -48,12 +48,13 @@ def upward_fields(
     headers: a multidict's items, repeated names included. drop: further lower-case names to leave out. caller: whose
     request it is, for nproxy's own engine, which tells clients apart by their keys and is not shown those of `auth`.
     """
+    if caller:
+        drop = (*drop, "x-api-key")
     never = _and_named(_never_up(drop, credentials=api_key == "passthrough"), headers)
     kept = [(name, value) for name, value in headers.items() if name.lower() not in never]
     if isinstance(api_key, SecretStr):
         kept.append(("Authorization", f"Bearer {api_key.get_secret_value()}"))
     if caller:
-        kept = [(name, value) for name, value in kept if name.lower() != "x-api-key"]
         kept.append(("X-Api-Key", caller))
     return kept
 

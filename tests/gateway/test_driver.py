@@ -48,10 +48,16 @@ class Client:
         self.waited: list[bytes] = []  # by write,
         self.last: list[bytes] = []  # and by finish
         self.responses: list[tuple[int, bytes]] = []
+        self.ended: list[int] = []  # by errors of this status
         self.headers = {"x-nproxy-mode": "relay"}
+        self.response = None
 
     async def respond(self, status: int, body: bytes) -> None:
         self.responses.append((status, body))
+
+    async def respond_error(self, error: ApiError) -> None:
+        await turns()  # who reads it takes its time
+        self.ended.append(error.status)
 
     def write_now(self, data: bytes) -> bool:
         if self.takes:
@@ -81,6 +87,38 @@ class Echo:
                 commands.append(Emit(event.data))
             elif isinstance(event, LegEnded):
                 commands.append(Finish("ok"))
+        return commands
+
+
+class Once(Script):
+    """In the place of the conduct: one call, and these commands with the first that it brings."""
+
+    def __init__(self, *commands: Command) -> None:
+        super().__init__()
+        self.commands = [*commands]
+
+    def receive(self, events: Sequence[Event]) -> list[Command]:
+        return self.commands
+
+
+class Fan:
+    """In the place of the conduct: so many calls, and the end when the last of them ends. cancel: one before it."""
+
+    def __init__(self, width: int, *, cancel: int | None = None) -> None:
+        self.width, self.cancel = width, cancel
+        self.ended = 0
+
+    def start(self) -> list[Command]:
+        return [OpenLeg(Leg(number, number, 1), 0, False) for number in range(self.width)]
+
+    def receive(self, events: Sequence[Event]) -> list[Command]:
+        self.ended += sum(isinstance(event, LegEnded) for event in events)
+        commands: list[Command] = []
+        if self.cancel is not None:
+            commands.append(CancelLeg(self.cancel))
+            self.cancel, self.ended = None, self.ended + 1
+        if self.ended == self.width:
+            commands.append(Finish("ok"))
         return commands
 
 
@@ -134,10 +172,6 @@ async def test_a_fault_in_the_conduct_ends_the_request() -> None:
 
 async def test_an_end_from_outside_stands_over_what_came_with_it() -> None:
     client = Client()
-    ended: list[int] = []
-
-    async def respond_error(error: ApiError) -> None:
-        ended.append(error.status)
 
     async def open_call(command: OpenLeg, take: Take) -> None:
         await turns()
@@ -145,31 +179,15 @@ async def test_an_end_from_outside_stands_over_what_came_with_it() -> None:
         take(chunks(b"a"))
 
     drive = driven(client, Echo(), open_call)
-    cast(Any, client).response, cast(Any, client).respond_error = None, respond_error
     async with asyncio.timeout(5):
         await drive.run()
-    assert ended == [503] and client.now == client.waited == client.last == []
-
-
-class Once(Script):
-    """In the place of the conduct: one call, and these commands with the first that it brings."""
-
-    def __init__(self, *commands: Command) -> None:
-        super().__init__()
-        self.commands = [*commands]
-
-    def receive(self, events: Sequence[Event]) -> list[Command]:
-        return self.commands
+    assert client.ended == [503] and client.now == client.waited == client.last == []
 
 
 @pytest.mark.parametrize("falls_back", [True, False])
 async def test_an_end_from_outside_in_the_turn_of_the_end(falls_back: bool) -> None:
     """What was decided is told; but no other upstream is asked, which nobody would end."""
     client = Client()
-    ended: list[int] = []
-
-    async def respond_error(error: ApiError) -> None:
-        ended.append(error.status)
 
     async def open_call(command: OpenLeg, take: Take) -> None:
         await turns()
@@ -178,19 +196,15 @@ async def test_an_end_from_outside_in_the_turn_of_the_end(falls_back: bool) -> N
 
     fall_back: list[Command] = [FallBack((FailureKind.CUT,), Respond(502, b"{}"))] if falls_back else []
     drive = driven(client, Once(*fall_back, Finish("ok")), open_call)
-    cast(Any, client).response, cast(Any, client).respond_error = None, respond_error
     async with asyncio.timeout(5):
         await drive.run()
     assert drive.fell_back is None
-    assert (ended, client.last) == (([503], []) if falls_back else ([], [b""]))
+    assert (client.ended, client.last) == (([503], []) if falls_back else ([], [b""]))
 
 
 async def test_after_an_end_from_outside_no_call_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "LONG_TURN", inf)
     made: list[int] = []
-
-    async def respond_error(error: ApiError) -> None:
-        await turns()  # the client takes its time
 
     async def open_call(command: OpenLeg, take: Take) -> None:
         made.append(command.leg.number)
@@ -200,7 +214,6 @@ async def test_after_an_end_from_outside_no_call_is_opened(monkeypatch: pytest.M
 
     client = Client()
     drive = driven(client, Fan(9), open_call)
-    cast(Any, client).response, cast(Any, client).respond_error = None, respond_error
     async with asyncio.timeout(5):
         await drive.run()
     assert made in ([0, 1, 2], [0, 1, 2, 3])  # one may have been on its way
@@ -222,28 +235,6 @@ async def test_a_call_is_not_heard_behind_its_cancellation() -> None:
         await driven(client, script, open_call).run()
     assert script.heard == [OLD, NEW, LegEnded(0)] and client.attempts == 2
     assert client.last == [b"x"]
-
-
-class Fan:
-    """In the place of the conduct: so many calls, and the end when the last of them ends. cancel: one before it."""
-
-    def __init__(self, width: int, *, cancel: int | None = None) -> None:
-        self.width, self.cancel = width, cancel
-        self.ended = 0
-
-    def start(self) -> list[Command]:
-        calls: list[Command] = [OpenLeg(Leg(number, number, 1), 0, False) for number in range(self.width)]
-        return calls
-
-    def receive(self, events: Sequence[Event]) -> list[Command]:
-        self.ended += sum(isinstance(event, LegEnded) for event in events)
-        commands: list[Command] = []
-        if self.cancel is not None:
-            commands.append(CancelLeg(self.cancel))
-            self.cancel, self.ended = None, self.ended + 1
-        if self.ended == self.width:
-            commands.append(Finish("ok"))
-        return commands
 
 
 @pytest.mark.parametrize(("long_turn", "opened"), [(inf, [1] * 20), (0.0, [8, 8, 4])])

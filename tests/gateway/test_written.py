@@ -20,8 +20,6 @@ Answer = Callable[[BaseRequest, int, int | None, bool], StreamResponse]
 
 PIECES = (b"he", b"", b"llo")
 OF_A_CONNECTION = ("", "Connection: close\r\n", "Connection: keep-alive\r\n")
-
-
 HEADERS = [("Server", "x"), ("X-Twice", "1"), ("x-twice", "é")]
 
 

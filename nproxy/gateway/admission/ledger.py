@@ -194,10 +194,9 @@ class Ledger:
 
     def _serve(self, now: float) -> None:
         """Let in whoever fits, in the queue's order; first those who have been let in, and move."""
-        stopped = self._serve_moving(now) if self._moving else None
+        stopped: set[str] = self._serve_moving(now) if self._moving else set()
         if self._none_left() or not self._waiting:
             return
-        stopped = stopped or set()
         keys_stopped: set[str] = set()
         spoken_for: Counter[str] = Counter()
         for claim in self._queue.in_order():

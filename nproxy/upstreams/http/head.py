@@ -1,4 +1,4 @@
-"""The head of a request, as bytes."""
+"""The head of a request, as bytes; and of what heads are made, answers' too."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def request_head(
 
     size: bytes of the body; None for one in chunks, unless the fields say how long it is. via: added to what has sent
     it on so far. host: in the place of the URL's. own: fields of this request, behind those that others share.
-    What is no UTF-8 leaves as the bytes that it came as. Raises ValueError for what would end a line.
+    Raises ValueError for what would end a line.
     """
     begin = f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {host or url.host_port_subcomponent}\r\n"
     head = f"{begin}{fields.text}{lines(own)}Via: {via}\r\n"
@@ -57,12 +57,20 @@ def request_head(
             head, count = f"{head}Transfer-Encoding: chunked\r\n", count + 1
         elif size or method not in _WITHOUT_BODIES:
             head, count = f"{head}Content-Length: {size}\r\n", count + 1
-    if not head.count("\r") == head.count("\n") == count or "\0" in head:
-        raise ValueError("a header holds what would end its line")
-    return f"{head}\r\n".encode("utf-8", "surrogateescape")
+    return ended(head, count)
 
 
 def lines(items: Iterable[tuple[str, str]]) -> str:
     """Header fields as they stand in a head. Nothing is checked."""
     joined = "\r\n".join(map(": ".join, items))  # names are of a class of their own, which f-strings ask each time
     return f"{joined}\r\n" if joined else ""
+
+
+def ended(head: str, count: int) -> bytes:
+    """A head of so many lines, with the empty line behind them. Raises ValueError for what would end one of them.
+
+    What is no UTF-8 leaves as the bytes that it came as.
+    """
+    if not head.count("\r") == head.count("\n") == count or "\0" in head:
+        raise ValueError("a header holds what would end its line")
+    return f"{head}\r\n".encode("utf-8", "surrogateescape")
