@@ -15,9 +15,9 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 MAX_DEPTH = 200
 """Deepest nesting taken from an upstream; the fast writer stops at 254, the recursive ones near 1,000."""
 
-# orjson turns integers outside 64 bits into floats, and stays silent about it. Those have 19 digits or more.
 _ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
+_LONG_INTEGER = re.compile(rb"(?<![.0])" + _LONG_NUMBER)
 
 _BACKSLASH = ord("\\")
 _LONE = re.compile("[\ud800-\udfff]")
@@ -51,12 +51,35 @@ where there is none: what a decoder's `raw_decode` calls, and a third of its tim
 value_at: ValueAt = EXACT.scan_once  # type: ignore[attr-defined]  # as old as `json`, and in no stub
 patient_value_at: ValueAt = PATIENT.scan_once  # type: ignore[attr-defined]
 
+
+def _once_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(members)
+    if len(value) != len(members):
+        raise ValueError("a key stands twice")
+    return value
+
+
+unrepeated_value_at: ValueAt = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_once_each
+).scan_once  # type: ignore[attr-defined]
+"""`value_at`, but for ValueError where any object holds a key twice; it asks Python for every object."""
+
 _CONSTANTS = {
     "NaN": None,
     "Infinity": None,
     "-Infinity": -9999.0,
 }  # the last is OpenAI's for what is next to impossible
 _FOREIGN = json.JSONDecoder(parse_constant=_CONSTANTS.get, parse_float=_finite)
+
+
+def without_escaped_quotes(data: bytes) -> bytes:
+    """The same text with all quotes and backslashes that are escaped made dots: every quote left bounds a string."""
+    return data.replace(b"\\\\", b"..").replace(b'\\"', b"..") if _BACKSLASH in data else data
+
+
+def outside_strings(unescaped: bytes) -> bytes:
+    """What stands between the strings of a JSON document without escaped quotes."""
+    return b"".join(unescaped.split(b'"')[::2])
 
 
 def nested_deeper(data: bytes, limit: int) -> bool:
@@ -66,10 +89,7 @@ def nested_deeper(data: bytes, limit: int) -> bool:
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
-    if _BACKSLASH in data:
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # escaped quotes end no string
-    shape = data.translate(_BRACKETS, _NOT_SHAPE)  # quotes and brackets alone are left
-    shape = b"".join(shape.split(b'"')[::2])  # brackets outside of strings
+    shape = outside_strings(without_escaped_quotes(data).translate(_BRACKETS, _NOT_SHAPE))
     for _ in range(limit):  # each round takes away the innermost level
         smaller = shape.replace(b"[]", b"")
         if len(smaller) == len(shape):
@@ -87,7 +107,7 @@ def loads(data: bytes) -> Any:
     """
     if len(data) > 2 * MAX_DEPTH and nested_deeper(data, MAX_DEPTH):  # a level takes two brackets
         raise ValueError("nested too deeply")
-    if data.translate(_ONE_DIGIT).find(_LONG_NUMBER) < 0:
+    if not _has_long_integer(data):
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -96,6 +116,17 @@ def loads(data: bytes) -> Any:
         return _FOREIGN.decode(data.decode("utf-8"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _has_long_integer(data: bytes) -> bool:
+    """Whether there may be an integer outside 64 bits: orjson makes floats of those, and stays silent about it.
+
+    They have 19 digits or more; so have ids, which are strings, and the fractions of small numbers.
+    """
+    zeros = data.translate(_ONE_DIGIT)
+    if zeros.find(_LONG_NUMBER) < 0:
+        return False
+    return _LONG_INTEGER.search(outside_strings(without_escaped_quotes(zeros))) is not None
 
 
 def is_json(data: bytes) -> bool:

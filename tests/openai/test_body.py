@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nproxy.openai import body as bodies
 from nproxy.openai.body import Body
 from nproxy.openai.errors import ApiError
-from nproxy.openai.jsonvalue import PATIENT
+from nproxy.openai.jsonvalue import PATIENT, without_escaped_quotes
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -283,16 +283,23 @@ def outcome(raw: bytes) -> object:
         parsed = Body.parse(raw)
     except ApiError as error:
         return error.envelope()
-    return parsed.raw, parsed.fields, parsed.splice({"n": 1})
+    return parsed.raw, parsed.fields, parsed.splice({"n": 1}), parsed.splice({"absent": 1}), parsed.splice({}, ["a"])
 
 
-@given(st.text(alphabet='{}[]",:\\ u019tnaN-.eé', max_size=60), st.integers(0, 3))
+@given(
+    st.text(alphabet='{}[]",:\\ u019tnaN-.eé', max_size=60),
+    st.integers(0, 3),
+    st.sampled_from(["", '"n":7,', '"a":8,', '"n" :7,"\\u006e":[{}],']),
+)
 @PROPERTY
-def test_long_bodies_are_read_as_short_ones(text: str, nest: int) -> None:
-    raw = ('{"a":' * nest + text + "}" * nest).encode()
+@pytest.mark.parametrize("limit", ["LONG", "FEW_OBJECTS"])
+def test_bodies_are_read_alike_by_the_decoder_alone_and_member_by_member(
+    limit: str, text: str, nest: int, others: str
+) -> None:
+    raw = (f'{{{others}"a":' * nest + text + "}" * nest).encode()
     expected = outcome(raw)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bodies, "LONG", 0)
+        patch.setattr(bodies, limit, -1)
         assert repr(outcome(raw)) == repr(expected)
 
 
@@ -304,7 +311,7 @@ def test_long_bodies_are_read_as_short_ones(text: str, nest: int) -> None:
 def test_half_surrogates_are_found_wherever_a_long_text_is_parted(parts: list[str], step: int) -> None:
     text = "".join(parts)
     lone = any("\ud800" <= char <= "\udfff" for char in json.loads(f'"{text}"'))
-    unescaped = bodies._without_escaped_quotes(text.encode())
+    unescaped = without_escaped_quotes(text.encode())
     if lone:
         with pytest.raises(ApiError):
             bodies._refuse_lone_surrogates(unescaped, step)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nproxy.openai import jsonvalue
 from nproxy.openai.jsonvalue import MAX_DEPTH, dumps, is_json, loads, nested_deeper
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=300)
@@ -20,6 +21,26 @@ def test_integers_of_any_size_stay_integers(number: int) -> None:
     assert value == {"a": [number], "b": "x"}
     assert type(value["a"][0]) is int
     assert dumps(value) == b'{"a":[%d],"b":"x"}' % number
+
+
+LONG = "12345678901234567890"
+
+
+@pytest.mark.parametrize("string", [LONG, f'"{LONG}', f'\\\\"{LONG}', '\\"', f"-{LONG}"])
+@pytest.mark.parametrize("key", ["a", LONG])
+def test_an_integer_is_long_wherever_it_stands_among_strings(key: str, string: str) -> None:
+    value = {key: [string, int(LONG), {"b": string}, -int(LONG)]}
+    assert loads(dumps(value)) == value
+
+
+@pytest.mark.parametrize("key", ["a", LONG])
+@pytest.mark.parametrize("value", [LONG, f'"{LONG}"', f"\\{LONG}", -0.00012345678901234567, 10**18 - 1])
+def test_digits_of_strings_and_of_fractions_take_the_short_road(
+    monkeypatch: pytest.MonkeyPatch, key: str, value: str | float
+) -> None:
+    monkeypatch.setattr(jsonvalue, "_FOREIGN", None)
+    data = json.dumps({key: [value], "b": value}).encode()
+    assert loads(data) == {key: [value], "b": value}
 
 
 @pytest.mark.parametrize(
