@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -95,6 +96,7 @@ class App:
         self._unanswered: dict[Exchange, asyncio.Task[object]] = {}  # which task answers
         self._stopped: set[Exchange] = set()
         self._ended_by: ApiError | None = None
+        self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -166,7 +168,7 @@ class App:
         exchange = (RecordedExchange if self._recorded else Exchange)(
             request,
             request_id(request.headers.get("x-request-id")),
-            asyncio.get_running_loop().time(),
+            time.monotonic(),
             closing=self.draining or self.leaving,
             introspection=introspection,
             target=target,
@@ -195,7 +197,7 @@ class App:
             await give_up(exchange, self._ended_by, "ended")
 
     def _entered(self, exchange: Exchange) -> None:
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)  # without it, the loop is asked for, and the kernel for the process
         if task is None:
             raise RuntimeError("a request is answered outside of any task")
         if not self._unanswered:
@@ -211,7 +213,7 @@ class App:
             self._idle.set()
         if not exchange.introspection:
             self.inflight -= 1
-        exchange.seconds = asyncio.get_running_loop().time() - exchange.started
+        exchange.seconds = time.monotonic() - exchange.started
         labels = (exchange.endpoint, exchange.upstream, exchange.model)
         self.metrics.requests(*labels, exchange.mode, str(exchange.code)).observe(exchange.seconds, exchange.trace)
         if exchange.mode:  # it went to an upstream

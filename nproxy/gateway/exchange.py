@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -40,10 +40,10 @@ class ClientLeft(Exception):
 class Exchange:
     """A request and what became of it.
 
-    started: loop time. target: path and query. client: its address, as far as it is known. caller: whose key it shows.
-    cors: what a browser is told in the answer. endpoint, upstream, model, mode: labels, "" while unknown. code: the
-    status that was sent, 499 for a client that left. headers: what the answer carries besides its own, their names in
-    small letters. whole: all of it was sent, and who leaves then, while calls still end, has left nothing.
+    started: by `time.monotonic`. target: path and query. client: its address, as far as it is known. caller: whose key
+    it shows. cors: what a browser is told in the answer. endpoint, upstream, model, mode: labels, "" while unknown.
+    code: the status that was sent, 499 for a client that left. headers: what the answer carries besides its own, their
+    names in small letters. whole: all of it was sent, and who leaves then, while calls still end, has left nothing.
     introspection: it asks about the gateway itself, and is neither work in flight nor worth a line in the log. trace:
     which one it belongs to, for metrics, where that is recorded.
 
@@ -122,12 +122,11 @@ class Exchange:
 
     async def admitted(self, permits: Awaitable[Permits]) -> Permits:
         """Wait for permits, and note how long the wait was, be it in vain."""
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        began = time.monotonic()
         try:
             held = await permits
         finally:
-            self.queue_seconds = clock() - began
+            self.queue_seconds = time.monotonic() - began
         if self.tracing.spans is not None:
             self.tracing.spans.admitted(self.choices or 1, self.queue_seconds)
         return held

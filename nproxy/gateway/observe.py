@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -59,7 +59,7 @@ class Observer:
         self._labels = (exchange.endpoint, exchange.upstream, exchange.model)
         self._exchange, self._trace, self._spans = exchange, exchange.trace, exchange.tracing.spans
         self._started = exchange.started
-        self._clock = asyncio.get_running_loop().time
+        self._clock = time.monotonic
         self._opened: dict[int, float] = {}  # when legs were that have not been judged since
         self._last: dict[int, float] = {}
         self._gaps = metrics.inter_token(*self._labels)

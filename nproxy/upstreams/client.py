@@ -65,7 +65,7 @@ class Client:
 
     async def call(self, replica: Replica, call: Call, take: Take) -> None:
         """Send one leg and hand over what comes back. The last event is LegEnded or LegFailed; nothing is raised."""
-        started = asyncio.get_running_loop().time()
+        started = self._connections.loop.time()
         reply = await self._begun(replica, call, started)
         if isinstance(reply, Failure):
             take([LegFailed(call.leg, reply)])

@@ -48,7 +48,7 @@ class EventStream:
         self._reply = reply
         self._leg = leg
         self._take = take
-        self._clock = asyncio.get_running_loop().time
+        self._clock = reply.loop.time
         self._decoder = SSEDecoder()
         self._batch: list[Event] = [LegBegan(leg, sse=True)]
         self._idle = limits.idle

@@ -16,8 +16,8 @@ class Watchdog:
 
     __slots__ = ("_deadline", "_expire", "_handle", "_loop", "expired")
 
-    def __init__(self, expire: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, expire: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._expire: Callable[[], None] | None = expire
         self._deadline = inf
         self._handle: asyncio.TimerHandle | None = None

@@ -12,7 +12,7 @@ async def barks(*moves: tuple[float, float], seconds: float = 0.2) -> list[float
     """When it barks, in seconds from the start, if it is moved `after` seconds to `at` seconds from then."""
     loop = asyncio.get_running_loop()
     began, heard = loop.time(), list[float]()
-    watchdog = Watchdog(lambda: heard.append(loop.time() - began))
+    watchdog = Watchdog(lambda: heard.append(loop.time() - began), loop)
     for after, at in moves:
         loop.call_at(began + after, watchdog.watch, began + after + at)
     await asyncio.sleep(seconds)
@@ -37,7 +37,7 @@ async def test_it_goes_by_what_was_set_last() -> None:
 async def test_once_stopped_it_is_silent() -> None:
     loop = asyncio.get_running_loop()
     heard: list[float] = []
-    watchdog = Watchdog(lambda: heard.append(loop.time()))
+    watchdog = Watchdog(lambda: heard.append(loop.time()), loop)
     watchdog.watch(loop.time() + 0.02)
     watchdog.stop()
     watchdog.watch(loop.time() + 0.02)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -105,7 +105,7 @@ def _settings(gateway: Gateway) -> Admin:
 
 async def _answer(behind: Behind, guard: WriteGuard, request: BaseRequest) -> StreamResponse:
     """Answer one request: the handler that the server calls."""
-    id, now = request_id(request.headers.get("x-request-id")), asyncio.get_running_loop().time()
+    id, now = request_id(request.headers.get("x-request-id")), time.monotonic()
     target = origin_form(request.raw_path)
     exchange = Exchange(request, id, now, introspection=True, endpoint="admin", target=target)
     answered = await answer(exchange, _route(behind, exchange), guard)

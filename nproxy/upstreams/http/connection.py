@@ -25,15 +25,21 @@ _NOTHING: Iterator[bytes] = iter(())
 
 
 class Connection(asyncio.Protocol):
-    """A socket that carries one call at a time.
+    """A socket that carries one call at a time, in `loop`.
 
     done: called when an answer was read whole and the connection can carry another one. lost: called once it is
     closed. served: it has carried a call before. since: when that ended, in the loop's time.
     """
 
-    __slots__ = ("_done", "_lost", "_poll", "_reply", "_slices", "_transport", "_writable", "served", "since")
+    __slots__ = ("_done", "_lost", "_poll", "_reply", "_slices", "_transport", "_writable", "loop", "served", "since")
 
-    def __init__(self, done: Callable[[Connection], None], lost: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        done: Callable[[Connection], None],
+        lost: Callable[[Connection], None],
+    ) -> None:
+        self.loop = loop
         self._done = done
         self._lost = lost
         self._transport: asyncio.Transport | None = None
@@ -148,7 +154,7 @@ class Connection(asyncio.Protocol):
         self._lost(self)
 
     def pause_writing(self) -> None:
-        self._writable = asyncio.get_running_loop().create_future()
+        self._writable = self.loop.create_future()
 
     def resume_writing(self) -> None:
         if self._writable is not None:
@@ -174,11 +180,13 @@ class Reply:
         "_sending",
         "_sent",
         "_waiter",
+        "loop",
         "reused",
         "watchdog",
     )
 
     def __init__(self, connection: Connection, method: str, *, reused: bool, sending: bool) -> None:
+        self.loop = connection.loop
         self._connection: Connection | None = connection
         self._message = Message(method)
         self._error: HTTPError | None = None
@@ -188,9 +196,9 @@ class Reply:
         self._room: asyncio.Future[None] | None = None
         self._paused = False
         self._sending = sending
-        self._sent = asyncio.get_running_loop().time()
+        self._sent = connection.loop.time()
         self.reused = reused
-        self.watchdog = Watchdog(self.close)
+        self.watchdog = Watchdog(self.close, connection.loop)
 
     @property
     def head(self) -> Head:
@@ -206,7 +214,7 @@ class Reply:
 
         One that ends later may have carried the request, and who got it may have begun with it.
         """
-        soon = asyncio.get_running_loop().time() - self._sent < STALE_SECONDS
+        soon = self.loop.time() - self._sent < STALE_SECONDS
         return self.reused and soon and self._message.silent
 
     @property
@@ -286,7 +294,7 @@ class Reply:
         return self._message.take()
 
     async def _more(self) -> None:
-        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        self._waiter = waiter = self.loop.create_future()
         try:
             await waiter
         finally:

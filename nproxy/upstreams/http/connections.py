@@ -27,6 +27,7 @@ class Connections:
     """
 
     def __init__(self, pseudonym: Pseudonym) -> None:
+        self.loop = asyncio.get_running_loop()
         self._via = pseudonym.entry
         self.open: set[Connection] = set()
         self._idle: dict[object, list[Connection]] = {}
@@ -56,7 +57,7 @@ class Connections:
         key = _key(replica)
         connection = self._take(key)
         if connection is None:
-            connection = Connection(partial(self._put, key), self.open.discard)
+            connection = Connection(self.loop, partial(self._put, key), self.open.discard)
             self.open.add(connection)
             try:
                 await self._connector.connect(connection, _place(replica, url), connect_seconds, deadline)
@@ -83,7 +84,7 @@ class Connections:
     def _take(self, key: object) -> Connection | None:
         """The connection that was used last: those above what is needed are left to be closed."""
         idle = self._idle.get(key, [])
-        oldest = asyncio.get_running_loop().time() - KEEPALIVE_SECONDS
+        oldest = self.loop.time() - KEEPALIVE_SECONDS
         while idle:
             connection = idle.pop()
             if connection.usable and connection.since > oldest and connection.quiet:
@@ -96,16 +97,14 @@ class Connections:
         if self._closed:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
-        connection.since = loop.time()
+        connection.since = self.loop.time()
         self._idle.setdefault(key, []).append(connection)
         if self._sweeping is None:
-            self._sweeping = loop.call_later(KEEPALIVE_SECONDS, self._sweep)
+            self._sweeping = self.loop.call_later(KEEPALIVE_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
         """Close what has waited too long, and forget what was closed meanwhile."""
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - KEEPALIVE_SECONDS
+        oldest = self.loop.time() - KEEPALIVE_SECONDS
         kept: dict[object, list[Connection]] = {}
         for key, idle in self._idle.items():
             for connection in idle:
@@ -114,7 +113,7 @@ class Connections:
                 else:
                     connection.abort()
         self._idle = kept
-        self._sweeping = loop.call_later(KEEPALIVE_SECONDS / 4, self._sweep) if kept else None
+        self._sweeping = self.loop.call_later(KEEPALIVE_SECONDS / 4, self._sweep) if kept else None
 
 
 def _key(replica: Replica) -> object:
