@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from functools import partial
 from math import inf
 
-from nproxy.upstreams.watchdog import Watchdog
+from nproxy.upstreams.watchdog import Watchdog, Watchdogs
 
 
 async def barks(*moves: tuple[float, float], seconds: float = 0.2) -> list[float]:
     """When it barks, in seconds from the start, if it is moved `after` seconds to `at` seconds from then."""
     loop = asyncio.get_running_loop()
     began, heard = loop.time(), list[float]()
-    watchdog = Watchdog(lambda: heard.append(loop.time() - began), loop)
+    watchdog = Watchdog(Watchdogs(loop), lambda: heard.append(loop.time() - began))
     for after, at in moves:
         loop.call_at(began + after, watchdog.watch, began + after + at)
     await asyncio.sleep(seconds)
@@ -37,9 +39,46 @@ async def test_it_goes_by_what_was_set_last() -> None:
 async def test_once_stopped_it_is_silent() -> None:
     loop = asyncio.get_running_loop()
     heard: list[float] = []
-    watchdog = Watchdog(lambda: heard.append(loop.time()), loop)
+    watchdog = Watchdog(Watchdogs(loop), lambda: heard.append(loop.time()))
     watchdog.watch(loop.time() + 0.02)
     watchdog.stop()
     watchdog.watch(loop.time() + 0.02)
     await asyncio.sleep(0.06)
     assert not heard and not watchdog.expired
+
+
+async def test_each_of_many_barks_in_its_own_time() -> None:
+    loop = asyncio.get_running_loop()
+    began, heard = loop.time(), dict[int, float]()
+    pack = Watchdogs(loop)
+
+    def expire(number: int) -> None:
+        heard[number] = loop.time() - began
+        for one in {number} | ({2, 3} if number in (2, 3) else set()):  # who barks first stops who would with it
+            dogs[one].stop()
+
+    dogs = {number: Watchdog(pack, partial(expire, number)) for number in range(1, 6)}
+    for number, at in ((4, 0.08), (2, 0.04), (3, 0.04), (1, 0.02), (5, 10.0)):
+        dogs[number].watch(began + at)
+    dogs[1].watch(began + 0.06)
+    await asyncio.sleep(0.12)
+    (first, *others) = heard
+    assert first in (2, 3) and others == [1, 4]
+    assert all(0 <= heard[number] - at < 0.03 for number, at in ((first, 0.04), (1, 0.06), (4, 0.08)))
+    assert not dogs[5].expired
+
+
+class Called:
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_who_is_stopped_is_let_go() -> None:
+    pack = Watchdogs(asyncio.get_running_loop())
+    called = Called()
+    gone = weakref.ref(called)
+    watchdog = Watchdog(pack, called.close)
+    watchdog.watch(asyncio.get_running_loop().time() + 10.0)
+    watchdog.stop()
+    del called, watchdog
+    assert gone() is None and not pack._awake

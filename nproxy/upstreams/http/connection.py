@@ -10,7 +10,7 @@ from typing import TypeAlias
 from nproxy.upstreams.http.errors import HTTPError, LostError, MalformedError
 from nproxy.upstreams.http.message import Head, Message
 from nproxy.upstreams.http.sending import SLICE_BYTES, Upload, slices
-from nproxy.upstreams.watchdog import Watchdog
+from nproxy.upstreams.watchdog import Watchdog, Watchdogs
 
 HIGH_WATER = 128 << 10
 """Bytes of an answer that nobody has taken, from which on its socket is not read."""
@@ -25,21 +25,35 @@ _NOTHING: Iterator[bytes] = iter(())
 
 
 class Connection(asyncio.Protocol):
-    """A socket that carries one call at a time, in `loop`.
+    """A socket that carries one call at a time.
 
-    done: called when an answer was read whole and the connection can carry another one. lost: called once it is
-    closed. served: it has carried a call before. since: when that ended, in the loop's time.
+    watchdogs: among which those of its calls are. done: called when an answer was read whole and the connection can
+    carry another one. lost: called once it is closed. served: it has carried a call before. since: when that ended, in
+    the loop's time.
     """
 
-    __slots__ = ("_done", "_lost", "_poll", "_reply", "_slices", "_transport", "_writable", "loop", "served", "since")
+    __slots__ = (
+        "_done",
+        "_lost",
+        "_poll",
+        "_reply",
+        "_slices",
+        "_transport",
+        "_writable",
+        "loop",
+        "served",
+        "since",
+        "watchdogs",
+    )
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        watchdogs: Watchdogs,
         done: Callable[[Connection], None],
         lost: Callable[[Connection], None],
     ) -> None:
-        self.loop = loop
+        self.loop = watchdogs.loop
+        self.watchdogs = watchdogs
         self._done = done
         self._lost = lost
         self._transport: asyncio.Transport | None = None
@@ -198,7 +212,7 @@ class Reply:
         self._sending = sending
         self._sent = connection.loop.time()
         self.reused = reused
-        self.watchdog = Watchdog(self.close, connection.loop)
+        self.watchdog = Watchdog(connection.watchdogs, self.close)
 
     @property
     def head(self) -> Head:

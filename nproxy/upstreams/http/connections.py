@@ -15,6 +15,7 @@ from nproxy.upstreams.http.head import Fields, request_head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
+from nproxy.upstreams.watchdog import Watchdogs
 
 KEEPALIVE_SECONDS = 4.0
 """Below the 5 s after which uvicorn closes an idle connection: fewer requests meet a socket that is just closing."""
@@ -28,6 +29,7 @@ class Connections:
 
     def __init__(self, pseudonym: Pseudonym) -> None:
         self.loop = asyncio.get_running_loop()
+        self._watchdogs = Watchdogs(self.loop)
         self._via = pseudonym.entry
         self.open: set[Connection] = set()
         self._idle: dict[object, list[Connection]] = {}
@@ -57,7 +59,7 @@ class Connections:
         key = _key(replica)
         connection = self._take(key)
         if connection is None:
-            connection = Connection(self.loop, partial(self._put, key), self.open.discard)
+            connection = Connection(self._watchdogs, partial(self._put, key), self.open.discard)
             self.open.add(connection)
             try:
                 await self._connector.connect(connection, _place(replica, url), connect_seconds, deadline)
