@@ -7,22 +7,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from nproxy.openai.body import LONG
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
 class Aside:
-    """Reads long bodies, one at a time: several threads would share one lock with the event loop, and it would wait."""
+    """Reads LONG bodies, one at a time: several threads would share one lock with the event loop, and it would wait."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
-    async def by_size(self, size: int, work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Do work on so many bytes: here where they are few. What nobody waits for any more is not begun."""
-        if size < LONG:
-            return work(*args, **kwargs)
+    async def run(self, work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        """Do work there. What nobody waits for any more is not begun."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **kwargs))
 
     def close(self) -> None:

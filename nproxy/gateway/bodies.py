@@ -11,7 +11,6 @@ from aiohttp.web_protocol import RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
 from nproxy.gateway.admission.memory import Hold
-from nproxy.gateway.aside import Aside
 from nproxy.openai.body import Body
 from nproxy.openai.encoding import Decoder
 from nproxy.openai.errors import ApiError, body_too_large, invalid_request
@@ -78,15 +77,11 @@ async def _decoded(request: BaseRequest, limit: int, hold: Hold | None) -> bytes
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def parsed(raw: bytes, aside: Aside, check: Callable[[], None]) -> Body:
-    """Parse a body, which then takes many times its bytes.
+def parsed(raw: bytes, check: Callable[[], None]) -> Body:
+    """Parse a body, which then takes many times its bytes; a LONG one is not for the event loop.
 
     check: raises what keeps it from that, when its turn has come: long ones wait for each other. Raises ApiError 400.
     """
-    return await aside.by_size(len(raw), _parse, raw, check)
-
-
-def _parse(raw: bytes, check: Callable[[], None]) -> Body:
     check()
     return Body.parse(raw)
 

@@ -21,7 +21,7 @@ from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Fallbacks
 from nproxy.gateway.legs import Legs, Planned
 from nproxy.gateway.observe import Observer
-from nproxy.openai.body import Body
+from nproxy.openai.body import LONG, Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.upstreams.routes import Route
@@ -49,9 +49,12 @@ async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:
 async def _read(app: App, exchange: Exchange, parse: Parse, hold: Hold) -> Request:
     """Read the body and what it asks for. Raises ApiError for what is wrong with either."""
     raw = await read_body(exchange.request, app.body_limit, hold=hold)
-    body = await parsed(raw, app.aside, app.desk.check_memory)
+    here, check = len(raw) < LONG, app.desk.check_memory
+    body = parsed(raw, check) if here else await app.aside.run(parsed, raw, check)
     default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
-    return await app.aside.by_size(len(raw), parse, body, app.limits, default_model)
+    if here:
+        return parse(body, app.limits, default_model)
+    return await app.aside.run(parse, body, app.limits, default_model)
 
 
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:

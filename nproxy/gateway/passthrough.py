@@ -18,7 +18,7 @@ from nproxy.gateway.bodies import chunks, parsed, read_body
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Attempt, Fallbacks
 from nproxy.gateway.tracing import TRACE_HEADERS
-from nproxy.openai.body import Body
+from nproxy.openai.body import LONG, Body
 from nproxy.openai.errors import (
     ApiError,
     invalid_request,
@@ -218,7 +218,8 @@ def _unknown() -> ApiError:
 async def _json_body(app: App, raw: bytes) -> Body | None:
     """The body as JSON; one that cannot be read is the upstream's to refuse."""
     try:
-        return await parsed(raw, app.aside, app.desk.check_memory)
+        check = app.desk.check_memory
+        return parsed(raw, check) if len(raw) < LONG else await app.aside.run(parsed, raw, check)
     except ApiError as error:
         if error.status != 400:
             raise

@@ -9,6 +9,7 @@ import zlib
 
 import pytest
 
+from nproxy.gateway import generate
 from nproxy.gateway.aside import Aside
 from nproxy.openai import body as bodies
 from nproxy.openai.body import Body
@@ -194,22 +195,31 @@ async def test_what_is_large_and_right_is_served(
         assert upstream.calls[0].raw == content
 
 
-async def test_long_bodies_are_read_beside_the_loop() -> None:
-    aside = Aside()
-    here = threading.get_ident()
-    try:
-        assert await aside.by_size(bodies.LONG - 1, threading.get_ident) == here
-        places = await asyncio.gather(*(aside.by_size(bodies.LONG, threading.get_ident) for _ in range(4)))
-    finally:
-        aside.close()
-    assert here not in places and len(set(places)) == 1, "one thread, so that they do not crowd the loop out"
+@pytest.mark.parametrize("name", ["parsed", "parse_chat"])
+async def test_long_bodies_are_read_beside_the_loop(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    read, threads = getattr(generate, name), list[int]()
+
+    def noted(*args: object) -> object:
+        threads.append(threading.get_ident())
+        return read(*args)
+
+    monkeypatch.setattr(generate, name, noted)
+    rest = len(chat(b'""'))
+    for size in (bodies.LONG - 1, bodies.LONG, bodies.LONG):
+        answer = await gateway.post(chat(b'"' + b"x" * (size - rest) + b'"'))
+        assert answer.status_code == 200
+    here, *beside = threads
+    assert here == threading.get_ident()
+    assert here not in beside and len(beside) == 2 and len({*beside}) == 1, "one thread: several crowd the loop out"
 
 
 async def test_what_nobody_waits_for_is_not_begun() -> None:
     aside, held, begun = Aside(), threading.Event(), []
     try:
-        first = asyncio.create_task(aside.by_size(bodies.LONG, held.wait))
-        second = asyncio.create_task(aside.by_size(bodies.LONG, begun.append, 2))
+        first = asyncio.create_task(aside.run(held.wait))
+        second = asyncio.create_task(aside.run(begun.append, 2))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait([second])
