@@ -17,11 +17,11 @@ import pytest
 from tests.budgets.counting import Calls, calls_of
 from tests.budgets.player import Player
 
-REQUEST = 1020
+REQUEST = 970
 """One request of n=1, without streaming, with its line in the log."""
-RELAYED = 76
+RELAYED = 74
 """One chunk of a stream of n=1, which comes alone."""
-MERGED = 77
+MERGED = 75
 """One chunk of a stream of n=8 that is merged from eight calls, which comes alone."""
 
 TOGETHER = 15
