@@ -24,8 +24,8 @@ from nproxy.openai.jsonvalue import (
 LONG = 256 << 10
 """Bytes from which on a body is read in a thread: what takes no time in a small one adds up."""
 
-FEW_OBJECTS = 8
-"""A body with no more opening braces is read by the decoder alone: member by member takes twice as long."""
+SHORT = 1 << 10
+"""Characters up to which a body is read by the decoder alone: member by member takes twice as long, of such a one."""
 
 MOST_CONTAINERS = 1 << 16
 MOST_STRINGS = 1 << 18
@@ -152,14 +152,17 @@ def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
 
 
 def _unrepeated(text: str) -> dict[str, JSON] | None:
-    """The values of an object's members by key, where no key stands twice and the text is short; else None."""
-    if len(text) >= LONG or text.count("{") > FEW_OBJECTS or text[:1] != "{":
+    """The values by key of a short object in which no key stands twice; None for whatever is to be read with more care.
+
+    Where `n` is given it is cut out, for which it must be known where it stands.
+    """
+    if len(text) > SHORT or text[:1] != "{" or '"n"' in text:
         return None
     try:
         value, end = unrepeated_value_at(text, 0)
     except (StopIteration, ValueError, RecursionError):
         return None
-    return value if end == len(text) else None
+    return value if _skip(text, end) == len(text) else None
 
 
 def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]:

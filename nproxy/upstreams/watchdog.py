@@ -41,17 +41,20 @@ class Watchdogs:
     def _look(self) -> None:
         self._timer, self._at = None, inf
         now = self.loop.time() + _TICK
-        for watchdog in [one for one in self._awake if one.deadline <= now]:
-            watchdog.bark()
-        soonest = min((one.deadline for one in self._awake), default=inf)
-        if soonest < self._at:
-            self._look_at(soonest)
+        try:
+            for watchdog in [one for one in self._awake if one.deadline <= now]:
+                if watchdog.deadline <= now:  # still: whom another has called may have moved it
+                    watchdog.bark()
+        finally:
+            soonest = min((one.deadline for one in self._awake), default=inf)
+            if soonest < self._at:
+                self._look_at(soonest)
 
 
 class Watchdog:
     """Calls `expire` once, when the deadline set last has passed, unless it was stopped.
 
-    Moving the deadline is an assignment, so that one for each server-sent event costs next to nothing. `expired` says
+    Moving the deadline sets no timer, so that one for each server-sent event costs next to nothing. `expired` says
     whether it has barked.
     """
 
@@ -76,7 +79,8 @@ class Watchdog:
 
     def bark(self) -> None:
         """Its deadline has passed."""
-        self._others.rest(self)
-        if self._expire is not None:
+        expire = self._expire
+        self.stop()
+        if expire is not None:
             self.expired = True
-            self._expire()
+            expire()

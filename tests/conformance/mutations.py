@@ -319,7 +319,7 @@ _LIMITS = [
     ("N1", UPSTREAMS + "client.py", "seconds, reply = self._connect_seconds, None", "seconds, reply = None, None"),
     ("N1", UPSTREAMS + "event_stream.py", "return None  # half an", "return self._watchdog.watch(inf)  # half an"),
     ("N1", UPSTREAMS + "event_stream.py", "= self._clock() + self._idle, ", "= inf, "),
-    ("N1", UPSTREAMS + "event_stream.py", "watchdog.watch(at)", "watchdog.watch(min(at, self._watchdog._deadline))"),
+    ("N1", UPSTREAMS + "event_stream.py", "watchdog.watch(at)", "watchdog.watch(min(at, self._watchdog.deadline))"),
     ("N1", UPSTREAMS + "event_stream.py", 'at, self._which = self._total, "total"', "pass"),
     ("N1", UPSTREAMS + "client.py", "watch(started + limit.seconds)", "watch(inf)"),
     ("N2", CHOICES + "failures.py", "case FailureKind.TIMEOUT:", "case FailureKind.TIMEOUT if False:"),

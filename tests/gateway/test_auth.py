@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import httpx
 import pytest
 
 from nproxy.config import Config, Key
+from nproxy.gateway import passthrough
 from nproxy.gateway.auth import KeyRing, shown_key
+from nproxy.gateway.bodies import parsed
 from nproxy.gateway.callers import Rates
+from nproxy.openai.body import LONG, Body
 from nproxy.openai.errors import ApiError
 from tests.fakes.upstream import Behaviour, FakeUpstream
 from tests.gateway.conftest import CHAT, Gateway, body, envelope, gateway_for, upstream_settings
@@ -268,6 +272,26 @@ async def test_a_key_for_some_models_goes_nowhere_without_naming_one(
         assert upstream.requests == []
         free = await gateway.client.request(method, path, content=content, headers={**headers, **bearer(KEY)})
         assert free.status_code != 403 and upstream.requests[-1].method == method
+
+
+async def test_a_long_body_is_searched_for_its_model_beside_the_loop(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config["passthrough"] = {"paths": ["/v1/embeddings"]}
+    threads: list[int] = []
+
+    def noted(raw: bytes, check: Callable[[], None]) -> Body:
+        threads.append(threading.get_ident())
+        return parsed(raw, check)
+
+    monkeypatch.setattr(passthrough, "parsed", noted)
+    async with gateway_for(config) as gateway:
+        for size in (1, LONG):
+            content = json.dumps({"model": "fake-model", "input": "x" * size}).encode()
+            answer = await gateway.post(content, "/v1/embeddings", headers={**JSON_BODY, **bearer(NARROW)})
+            assert answer.status_code != 403
+    here, beside = threads
+    assert here == threading.get_ident() != beside
 
 
 async def test_a_model_cannot_be_named_beside_the_one_that_is_read(

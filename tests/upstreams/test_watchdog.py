@@ -39,10 +39,12 @@ async def test_it_goes_by_what_was_set_last() -> None:
 async def test_once_stopped_it_is_silent() -> None:
     loop = asyncio.get_running_loop()
     heard: list[float] = []
-    watchdog = Watchdog(Watchdogs(loop), lambda: heard.append(loop.time()))
+    pack = Watchdogs(loop)
+    watchdog = Watchdog(pack, lambda: heard.append(loop.time()))
     watchdog.watch(loop.time() + 0.02)
     watchdog.stop()
     watchdog.watch(loop.time() + 0.02)
+    assert not pack._awake
     await asyncio.sleep(0.06)
     assert not heard and not watchdog.expired
 
@@ -66,6 +68,47 @@ async def test_each_of_many_barks_in_its_own_time() -> None:
     assert first in (2, 3) and others == [1, 4]
     assert all(0 <= heard[number] - at < 0.03 for number, at in ((first, 0.04), (1, 0.06), (4, 0.08)))
     assert not dogs[5].expired
+
+
+async def test_one_that_fails_keeps_none_from_barking() -> None:
+    loop = asyncio.get_running_loop()
+    pack, faults, heard = Watchdogs(loop), list[object](), list[int]()
+    loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
+
+    def fail() -> None:
+        raise LookupError
+
+    dogs = [Watchdog(pack, expire) for expire in (fail, fail, partial(heard.append, 1), partial(heard.append, 2))]
+    for dog, after in zip(dogs, (0.02, 0.02, 0.02, 0.05), strict=True):
+        dog.watch(loop.time() + after)
+    await asyncio.sleep(0.1)
+    assert heard == [1, 2] and [*map(type, faults)] == [LookupError] * 2
+
+
+async def test_a_deadline_that_another_moves_in_the_same_moment_has_not_passed() -> None:
+    loop = asyncio.get_running_loop()
+    pack, heard = Watchdogs(loop), list[int]()
+
+    def expire(number: int) -> None:
+        heard.append(number)
+        dogs[1 - number].watch(inf)
+
+    dogs = [Watchdog(pack, partial(expire, number)) for number in (0, 1)]
+    for dog in dogs:
+        dog.watch(loop.time() + 0.02)
+    await asyncio.sleep(0.06)
+    assert len(heard) == 1
+
+
+async def test_there_is_one_timer_at_a_time() -> None:
+    loop = asyncio.get_running_loop()
+    pack, timers = Watchdogs(loop), list[asyncio.TimerHandle]()
+    for seconds in (10.0, 20.0, 5.0, inf, 1.0):
+        Watchdog(pack, lambda: None).watch(loop.time() + seconds)
+        assert pack._timer is not None
+        timers.append(pack._timer)
+    assert [timer.cancelled() for timer in timers] == [True, True, True, True, False]
+    assert len({*map(id, timers)}) == 3
 
 
 class Called:
