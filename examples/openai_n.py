@@ -1,6 +1,7 @@
 """Stream four answers at once with the official OpenAI client, side by side: python examples/openai_n.py [QUESTION]
 
-OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the model's id there.
+It needs `openai` and `rich`. OPENAI_BASE_URL is where nproxy listens (http://127.0.0.1:8000/v1 unless set), MODEL the
+model's id there.
 """
 
 from __future__ import annotations

@@ -130,19 +130,24 @@ def check(context: click.Context, /, file: Path) -> None:
     """Validate a settings file.
 
     Prints a summary, or each error with its line. NPROXY_... variables are laid over the file, as they are when
-    serving. What a gateway that runs cannot change without a restart, and what servers answer, it cannot know.
+    serving. The engine's model must lie here or may be on the hub, which is not asked. What a gateway that runs cannot
+    change without a restart, and what servers answer, it cannot know.
 
     \b
     Examples:
       nproxy check nproxy.yaml
       nproxy check nproxy.yaml && systemctl reload nproxy
     """
+    from nproxy import models
     from nproxy.config import ConfigError, Source, summarise
 
     reading = Source(file).read()
     try:
-        summary = summarise(reading.checked(), reading.keys)
-    except ConfigError as error:
+        config = reading.checked()
+        summary = summarise(config, reading.keys)
+        if config.engine is not None:
+            models.demand(config.engine.model)
+    except (ConfigError, models.ModelError) as error:
         click.echo(error, err=True)
         context.exit(WRONG_USE)
     click.echo(summary)

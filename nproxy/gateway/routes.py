@@ -54,7 +54,8 @@ async def _page(place: Place, app: App, exchange: Exchange) -> None:
 
 
 async def _nothing(app: App, exchange: Exchange) -> None:
-    raise unknown_url()
+    meant = _meant(exchange.path)
+    raise unknown_url() if meant is None else unknown_url(f"Unknown request path; {meant} is served.")
 
 
 async def _on_the_admin_port(app: App, exchange: Exchange) -> None:
@@ -123,6 +124,11 @@ def _endpoint(app: App, method: str, path: str) -> Endpoint:
     else:
         return _OTHER
     return replace(found, serve=_nothing, methods=()) if _is_ambiguous(path) else found
+
+
+def _meant(path: str) -> str | None:
+    """Our own path that differs from this one as base URLs do: without `/v1`, with two of them, a slash behind it."""
+    return next((own for own in (f"/v1{path}", path.removeprefix("/v1"), path.rstrip("/")) if own in _OWN), None)
 
 
 def _is_ambiguous(path: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ __all__ = [
     "NoSuchModel",
     "Packaged",
     "cache_folder",
+    "demand",
     "fetch",
     "kept",
     "resolve",
@@ -38,15 +40,26 @@ def resolve(name: str) -> LocalModel:
     Shows progress on standard error when that is a terminal. Raises ModelError,
     and of that NoSuchModel where the name can mean no model.
     """
+    return _way_to(name)()
+
+
+def demand(name: str) -> None:
+    """Raise NoSuchModel where a name can mean no model, and ModelError where what lies here is none; fetch nothing."""
+    _way_to(name)
+
+
+def _way_to(name: str) -> Callable[[], LocalModel]:
     if name == DEFAULT.id:
-        return LocalModel(DEFAULT.id, fetch(DEFAULT))
+        return lambda: LocalModel(DEFAULT.id, fetch(DEFAULT))
     path = Path(name).expanduser()
     if name and path.exists():  # nothing would be the folder one is in
-        return _local(path)
+        here = _local(path)
+        return lambda: here
     if HUB_ID.fullmatch(name) and path.suffix != ".gguf":
-        return LocalModel(name, from_hub(name))
+        return lambda: LocalModel(name, from_hub(name))
     if not path.is_absolute() and (there := HUB_FILE.fullmatch(name)) is not None:
-        return LocalModel(path.stem, file_from_hub(*there.groups()))
+        repository, file = there.groups()
+        return lambda: LocalModel(path.stem, file_from_hub(repository, file))
     if path.suffix == ".gguf" or path.is_absolute() or name.startswith((".", "~")):
         raise NoSuchModel(f"model {name}: no such file or folder")
     raise NoSuchModel(f"model {name}: neither {DEFAULT.id}, nor a file or folder here, nor a hub id such as org/name")

@@ -128,6 +128,16 @@ def test_check_prints_each_error_with_its_line(tmp_path: Path) -> None:
     ]
 
 
+def test_check_says_where_the_engines_model_can_be_none(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    models = {"nonexist": False, "smollm2-135m-instruct": True, "org/name": True, "./none.gguf": False}
+    for model, right in models.items():
+        file.write_text(f"engine: {{model: {model}}}\n")
+        done = run("check", str(file))
+        assert done.returncode == (0 if right else 2)
+        assert right or done.stderr.startswith(f"model {model}: ")
+
+
 def test_check_of_no_file_or_no_yaml_is_2(tmp_path: Path) -> None:
     missing = run("check", str(tmp_path / "none"))
     assert (missing.returncode, missing.stderr) == (2, f"{tmp_path}/none: cannot be read: no such file or directory\n")

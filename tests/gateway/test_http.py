@@ -15,7 +15,7 @@ from aiohttp.web_request import BaseRequest
 from nproxy.gateway import server
 from nproxy.gateway.serve import running
 from tests.fakes.upstream import Behaviour, FakeUpstream
-from tests.gateway.conftest import Gateway, body, gateway_for, upstream_settings
+from tests.gateway.conftest import Gateway, body, envelope, gateway_for, upstream_settings
 from tests.gateway.raw import apart, exchange, post
 
 
@@ -168,3 +168,13 @@ def test_the_private_attributes_of_aiohttp_that_are_used_exist() -> None:
     assert isinstance(BaseRequest.version, reify), "answers take their version from what is kept of the request's"
     for name in ("force_close", "connection_made", "connection_lost", "data_received", "handle_error"):
         assert callable(getattr(RequestHandler, name))
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completions/"])
+async def test_a_base_url_that_is_nearly_right_is_told_the_right_path(gateway: Gateway, path: str) -> None:
+    error = envelope(await gateway.ask(path))
+    assert (error["code"], error["message"]) == (
+        "unknown_url",
+        "Unknown request path; /v1/chat/completions is served.",
+    )
+    assert envelope(await gateway.ask("/v1/none"))["message"] == "Unknown request path."

@@ -91,6 +91,8 @@ def _open(message: Message) -> bool:
 def _message(message: Message, where: str) -> Message:
     """One message for the template; a role that nobody knows is the template's business, as is any other key."""
     role, content = message.get("role"), message.get("content")
+    if role is None:
+        raise missing(f"{where}.role")
     if not isinstance(role, str):
         raise wrong_type(f"{where}.role", "a string", role)
     for name, instead in _OLD_MEMBERS.items():

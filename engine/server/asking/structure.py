@@ -132,7 +132,9 @@ def _response_format(value: JSON, where: str) -> str | None:
             return _named_schema(form.get("json_schema"), f"{where}.json_schema")
         case str():
             raise invalid_request(
-                f"'{where}.type' is 'text', 'json_object' or 'json_schema'.", param=where, code="invalid_value"
+                f"'{where}.type' is 'text', 'json_object' or 'json_schema'.",
+                param=f"{where}.type",
+                code="invalid_value",
             )
         case None:
             raise missing(f"{where}.type")

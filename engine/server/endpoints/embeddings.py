@@ -37,8 +37,8 @@ async def embeddings(request: web.Request) -> web.Response:
         pooling, router = serving.pooling, serving.router
         if pooling is None:
             raise invalid_request(
-                "This model says no pooling, so it gives no embeddings; start the engine with --pooling mean or"
-                " --pooling last to pool its last hidden states.",
+                "This model says no pooling, so it gives no embeddings; `engine.pooling: mean` or `last` (--pooling of"
+                " an engine by itself) pools its last hidden states.",
                 param="model",
                 code="unsupported_model",
             )

@@ -122,8 +122,9 @@ def tokens_of(prompt: str | Sequence[int], tokenizer: Tokenizer, ready: Ready, p
     if isinstance(prompt, str):
         _refuse_endless(prompt, tokenizer, ready, param)
         return tokenizer.encode(prompt)
-    if any(not 0 <= token < ready.vocab_size for token in prompt):
-        raise invalid_request("A token is outside the model's vocabulary.", param=param)
+    if (unknown := next((token for token in prompt if not 0 <= token < ready.vocab_size), None)) is not None:
+        message = f"Token {unknown} is outside the model's vocabulary of {ready.vocab_size}."
+        raise invalid_request(message, param=param)
     return tuple(prompt)
 
 

@@ -55,6 +55,7 @@ def test_reasoning_goes_back_under_the_names_that_templates_know(name: str) -> N
         ([USER, {"role": "tool", "content": None}], "messages.1.content"),
         ([{"role": "system", "content": None}], "messages.0.content"),
         ([{"content": "x"}], "messages.0.role"),
+        ([{"role": 1, "content": "x"}], "messages.0.role"),
         ([{"role": "assistant", "function_call": {"name": "f"}}], "messages.0.function_call"),
         ([{"role": "assistant", "audio": {"id": "1"}}], "messages.0.audio"),
         ([{"role": "assistant", "tool_calls": "f"}], "messages.0.tool_calls"),
@@ -69,6 +70,11 @@ def test_messages_refused_by_name(messages: list[Any], param: str) -> None:
     with pytest.raises(ApiError) as refused:
         read_chat({"messages": messages})
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_a_message_without_a_role_lacks_it() -> None:
+    with pytest.raises(ApiError, match="Missing required parameter"):
+        read_chat({"messages": [{"content": "x"}]})
 
 
 @pytest.mark.parametrize(

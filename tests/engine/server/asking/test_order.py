@@ -88,7 +88,7 @@ def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
         ({"allowed_token_ids": "all"}, "allowed_token_ids"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"min_tokens": 1.5}, "min_tokens"),
-        ({"response_format": {"type": "yaml"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"cache_prompt": False}, "cache_prompt"),
         ({"detokenize": False}, "detokenize"),

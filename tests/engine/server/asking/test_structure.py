@@ -82,7 +82,7 @@ def test_what_asks_for_nothing(fields: dict[str, Any]) -> None:
         ({"response_format": "json"}, "response_format"),
         ({"response_format": {}}, "response_format.type"),
         ({"response_format": {"type": 1}}, "response_format.type"),
-        ({"response_format": {"type": "yaml"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"response_format": {"type": "text", "schema": {}}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
