@@ -92,8 +92,8 @@ class Story:
         asked = [asyncio.create_task(self.ask(n=6))]
         await self.odd.until(lambda: len(self.odd.open_calls) == 6, 30.0)
         asked.append(asyncio.create_task(self.ask(n=4)))
-        running = ("nproxy_engine_sequences", frozenset({("state", "running")}))
-        await self.until("held", lambda now: bool(now[running] and now["nproxy_queue_choices", frozenset()]))
+        forked = ("nproxy_engine_blocks_shared", frozenset[tuple[str, str]]())  # they run, and have a prompt in common
+        await self.until("held", lambda now: bool(now[forked] and now["nproxy_queue_choices", frozenset()]))
         held.set()
         assert [answer.status_code for answer in await asyncio.gather(*asked)] == [200, 200]
         reading.cancel()
