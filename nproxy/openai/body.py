@@ -89,7 +89,7 @@ class Body:
             raise _refused("it is not UTF-8") from None
         unescaped = without_escaped_quotes(raw)
         _refuse_too_much(unescaped, max_depth)
-        fields, spans, repeated = _unrepeated(text), None, False
+        fields, spans = _unrepeated(text), None
         if fields is None:
             try:
                 fields, members, repeated = _scan(text)
@@ -98,10 +98,10 @@ class Body:
             except (ValueError, RecursionError):  # NaN, 1e999, an integer of thousands of digits
                 raise _refused("it holds a number that is too large or not a number") from None
             spans = _byte_spans(text, members)
-        if _BACKSLASH in raw and (b"\\ud" in unescaped or b"\\uD" in unescaped):
+            if repeated:
+                raw, spans = _once(raw, spans)
+        if _BACKSLASH in unescaped and (b"\\ud" in unescaped or b"\\uD" in unescaped):
             _refuse_lone_surrogates(unescaped)
-        if repeated and spans is not None:
-            raw, spans = _once(raw, spans)
         return cls(raw, fields, spans)
 
     def splice(self, set: dict[str, JSON], drop: Collection[str] = ()) -> Spliced:

@@ -95,8 +95,8 @@ class Strand:
     """What a stream says of one choice: its text, the chunks that begin and end it, and the look of those between.
 
     The chunks are items, their text left out; a chunk without a choice makes a strand of its own. The last one of a
-    choice may hold text or none, where a stop string leaves nothing of its token: what came before comes with it if it
-    is late.
+    choice that was stopped may hold text or none: nothing is left of its token, but what came before comes with it if
+    it is late.
     """
 
     text: str = ""
@@ -118,9 +118,9 @@ def strands(chunks: list[dict[str, Any]]) -> dict[int | None, Strand]:
         shape = [
             (at, type(value).__name__ if at.endswith((".content", ".text")) else value) for at, value in items(chunk)
         ]
-        if choice["finish_reason"] is not None:
+        if choice["finish_reason"] == "stop" and "role" not in (delta or {}):
             strand.ends.append([(at, value) for at, value in shape if at != ".choices[0].delta.content"])
-        elif "role" in (delta or {}):
+        elif "role" in (delta or {}) or choice["finish_reason"] is not None:
             strand.ends.append(shape)
         elif shape not in strand.between:
             strand.between.append(shape)
