@@ -18,8 +18,8 @@ from nproxy.config import ConfigError
 from nproxy.config.loading import from_message, keys_from_message
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.clerk import Deliver, Transport
+from nproxy.gateway.admission.messages import Ask, answer_of, to_data
 from nproxy.gateway.admission.messages import Message as Sent
-from nproxy.gateway.admission.messages import answer_of, to_data
 from nproxy.gateway.admission.refusals import UNANSWERED
 from nproxy.gateway.app import App
 from nproxy.gateway.introspect import own_report, status_document, why_unready
@@ -232,6 +232,9 @@ class _Ledger:
     def connect(self, deliver: Deliver) -> Transport:
         self._deliver = deliver
         return self
+
+    def at_once(self, ask: Ask) -> bool:
+        return False
 
     def send(self, message: Sent) -> None:
         self._channel.send(Admission(to_data(message)))

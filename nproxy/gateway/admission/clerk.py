@@ -8,7 +8,7 @@ from typing import Protocol
 
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.ledger import Ledger
-from nproxy.gateway.admission.messages import Answer, Message
+from nproxy.gateway.admission.messages import Answer, Ask, Message
 
 Deliver = Callable[[Answer], None]
 
@@ -20,6 +20,9 @@ class Transport(Protocol):
     """
 
     prefix: str
+
+    def at_once(self, ask: Ask) -> bool:
+        """Whether the request is let in by this call, without an answer; else it is to be sent."""
 
     def send(self, message: Message) -> None:
         """Hand over a message; those of one desk arrive in their order."""
@@ -45,6 +48,10 @@ class Clerk:
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
+
+    def at_once(self, ask: Ask) -> bool:
+        """Let a request in that nothing keeps waiting; see `Ledger.at_once`."""
+        return self.ledger.at_once(ask, self._clock())
 
     def send(self, message: Message) -> None:
         """Take a desk's message."""

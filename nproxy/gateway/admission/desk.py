@@ -20,6 +20,8 @@ from nproxy.telemetry.metrics import OTHER, Metrics
 
 ANSWER_SECONDS = 5.0
 """How long a ledger may take to answer, besides the time that a request may wait there: its process may stand still."""
+ADMITTED = "admitted"
+"""What most waits come to, for the metrics."""
 SHED_RETRY = 2.0
 """Seconds that a client is told to wait where memory is short."""
 
@@ -129,6 +131,16 @@ class Desk:
         or does not in time, 503 where the gateway shuts down or the ledger does not answer.
         """
         ask = self._ask(caller, upstream, choices, tokens)
+        if self._transport.at_once(ask):
+            self._metrics.queue_wait(ADMITTED).observe(0.0)
+        else:
+            await self._waited_for(caller, ask)
+        self._metrics.key_requests(caller.name or OTHER).inc()
+        self.taken += choices
+        return Grant(ask, caller, self)
+
+    async def _waited_for(self, caller: Caller, ask: Ask) -> None:
+        """Ask the ledger, and wait until it lets the request in. Raises ApiError where it does not."""
         try:
             answer = await self._answer(ask, ask)
         except BaseException:  # gone while it waited, or in the very moment that it was let in
@@ -137,10 +149,7 @@ class Desk:
         if answer.levels:
             self._rates.hear(caller, answer.levels, self._clock())
         if isinstance(answer, Refused):
-            raise self._refused(caller, answer, choices)
-        self._metrics.key_requests(caller.name or OTHER).inc()
-        self.taken += choices
-        return Grant(ask, caller, self)
+            raise self._refused(caller, answer, ask.choices)
 
     # ---- what grants call
 
@@ -177,7 +186,7 @@ class Desk:
         outcome = "left"
         try:
             self._transport.send(message)
-            if (answer := waiter.answer) is None:  # a ledger of this process says so at once where there is room
+            if (answer := waiter.answer) is None:  # a ledger of this process may say so at once
                 waiter.told = self._loop.create_future()
                 async with asyncio.timeout(self._queue_seconds + ANSWER_SECONDS):
                     answer = await waiter.told
@@ -231,5 +240,5 @@ class Door:
 def _outcome(answer: Admitted | Refused) -> str:
     """What the wait came to, for the metrics."""
     if isinstance(answer, Admitted):
-        return "admitted"
+        return ADMITTED
     return "timeout" if answer.reason == "timeout" else "refused"

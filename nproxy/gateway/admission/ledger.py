@@ -9,7 +9,7 @@ from typing import assert_never
 
 from nproxy.gateway.admission.accounts import Accounts
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.claims import Claim
+from nproxy.gateway.admission.claims import Account, Claim
 from nproxy.gateway.admission.drain_rate import DrainRate
 from nproxy.gateway.admission.messages import (
     Admitted,
@@ -66,6 +66,19 @@ class Ledger:
         return len(self._accounts.by_key)
 
     # ---- what comes in. Each gives the answers that follow from it, to whomsoever.
+
+    def at_once(self, ask: Ask, now: float) -> bool:
+        """Let a request in that nothing keeps waiting, as `receive` would; no answer follows from that.
+
+        False, and nothing is noted, where rates limit it, where there is no room, and where anybody waits.
+        """
+        if self._waiting or self._moving or limits_of(ask):
+            return False
+        account = self._accounts.of(ask, now)
+        if not self._fits(ask, account):
+            return False
+        self._pass_by(self._claimed(ask, account, now))
+        return True
 
     def receive(self, message: Message, now: float) -> list[Answer]:
         """Take a message."""
@@ -125,14 +138,11 @@ class Ledger:
             if wait := meters.wait(what, amount, limit, now):
                 self._answers.append(Refused(ask.ticket, what, wait, levels=levels_of(meters, ask, now)))
                 return
-        self._number += 1
-        claim = self._claims[ask.ticket] = Claim(ask, ask.choices, account, ask.upstream, now, self._number)
-        if limits:
-            claim.charges = tuple(meters.charge(what, amount, limit, now) for what, amount, limit in limits)
-        if not self._waiting and not self._moving and self._fits(claim):
-            self._queue.pass_by(claim)
-            self._let_in(claim, now)
-            self._reserved = self.taken >= self.bounds.inflight
+        claim = self._claimed(ask, account, now)
+        claim.charges = tuple(meters.charge(what, amount, limit, now) for what, amount, limit in limits)
+        if not self._waiting and not self._moving and self._fits(ask, account):
+            self._pass_by(claim)
+            self._answer_admitted(claim, now)
             return
         self._waiting[ask.ticket] = claim
         self._queue.add(claim)
@@ -146,6 +156,17 @@ class Ledger:
         elif (over := self.waiting - self.bounds.queue) > 0:
             for given_up in self._queue.longer_than(claim, over) or (claim,):
                 self._refuse(given_up, "queue_full", now)
+
+    def _claimed(self, ask: Ask, account: Account, now: float) -> Claim:
+        self._number += 1
+        claim = self._claims[ask.ticket] = Claim(ask, ask.choices, account, ask.upstream, now, self._number)
+        return claim
+
+    def _pass_by(self, claim: Claim) -> None:
+        """Let a claim in that fits, where nobody waits."""
+        self._queue.pass_by(claim)
+        self._let_in(claim)
+        self._reserved = self.taken >= self.bounds.inflight
 
     def _move(self, move: Move, now: float) -> None:
         claim = self._claims.get(move.ticket)
@@ -215,7 +236,8 @@ class Ledger:
             else:
                 self._queue.let_in(claim)
                 del self._waiting[ask.ticket]
-                self._let_in(claim, now)
+                self._let_in(claim)
+                self._answer_admitted(claim, now)
                 if self._none_left():
                     return
 
@@ -227,28 +249,31 @@ class Ledger:
                 stopped.add(claim.goal)
             else:
                 del self._moving[ticket]
-                self._arrive(claim, now)
+                self._arrive(claim)
+                self._answer_admitted(claim, now)
         return stopped
 
-    def _fits(self, claim: Claim) -> bool:
-        """Whether there is room for a claim under each limit, as far as nobody waits."""
-        ask, choices = claim.ask, claim.ask.choices
-        own = ask.most is None or claim.account.inflight + choices <= ask.most
+    def _fits(self, ask: Ask, account: Account) -> bool:
+        """Whether there is room for a request under each limit, as far as nobody waits."""
+        choices = ask.choices
+        own = ask.most is None or account.inflight + choices <= ask.most
         return own and self.taken + choices <= self.bounds.inflight and self._upstream_has(ask.upstream, choices)
 
-    def _let_in(self, claim: Claim, now: float) -> None:
+    def _let_in(self, claim: Claim) -> None:
         self.taken += claim.choices
         claim.account.inflight += claim.choices
-        self._arrive(claim, now)
+        self._arrive(claim)
 
     def _none_left(self) -> bool:
         """Whether there is not one permit for those who wait; what a walk along all of them would find as well."""
         self._reserved = self.taken >= self.bounds.inflight
         return self._reserved
 
-    def _arrive(self, claim: Claim, now: float) -> None:
+    def _arrive(self, claim: Claim) -> None:
         claim.upstream = claim.goal
         self._upstreams[claim.goal] += claim.choices
+
+    def _answer_admitted(self, claim: Claim, now: float) -> None:
         self._answers.append(Admitted(claim.ask.ticket, levels_of(claim.account.meters, claim.ask, now)))
 
     def _upstream_has(self, upstream: str, choices: int) -> bool:

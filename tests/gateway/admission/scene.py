@@ -14,7 +14,7 @@ from nproxy.config import Config
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.clerk import Clerk, Deliver
 from nproxy.gateway.admission.desk import Desk
-from nproxy.gateway.admission.messages import Message, answer_of, message_of, to_data
+from nproxy.gateway.admission.messages import Ask, Message, answer_of, message_of, to_data
 from nproxy.gateway.callers import Caller
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry.metrics import Metrics
@@ -34,6 +34,9 @@ class Wire:
     def _later(self, take: Callable[[Any], None], read: Callable[[Any], Any], data: Any) -> None:
         line = json.dumps(data)
         self._loop.call_soon(lambda: take(read(json.loads(line))))
+
+    def at_once(self, ask: Ask) -> bool:
+        return False
 
     def send(self, message: Message) -> None:
         self._later(self.clerk.send, message_of, to_data(message))

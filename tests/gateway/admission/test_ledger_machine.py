@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import replace
 from math import inf
 
@@ -72,6 +73,18 @@ class Requests(RuleBasedStateMachine):
         assert message_of(to_data(message)) == message
         self.take(self.ledger.receive(message, self.now))
 
+    def send_from_beside(self, ask: Ask) -> None:
+        """At once those come in whom `receive` would let in, and nobody else; the others leave no trace."""
+        twin = deepcopy(self.ledger)
+        said = twin.receive(ask, self.now)
+        if self.ledger.at_once(ask, self.now):
+            self.take(said)
+            assert said == [Admitted(ask.ticket)]
+            assert (self.ledger._queue._virtual, self.ledger._reserved) == (twin._queue._virtual, twin._reserved)
+        else:
+            assert said != [Admitted(ask.ticket)] or self.waiting.keys() - {ask.ticket} or self.moving
+            self.send(ask)
+
     @rule(
         target=tickets,
         key=st.sampled_from(sorted(KEYS)),
@@ -80,14 +93,19 @@ class Requests(RuleBasedStateMachine):
         weight=st.sampled_from([0.5, 1.0, 3.0]),
         waits=st.sampled_from([True, True, True, False]),
         worker=st.sampled_from(["x", "y"]),
+        beside=st.booleans(),
     )
-    def ask(self, key: str, upstream: str, choices: int, weight: float, waits: bool, worker: str) -> str:
+    def ask(self, key: str, upstream: str, choices: int, weight: float, waits: bool, worker: str, beside: bool) -> str:
+        """beside: from the ledger's own process, which may let it in without an answer."""
         self.number += 1
         ticket = f"{worker}-{self.number}"
         self.waiting[ticket] = ask = Ask(ticket, key, upstream, choices, weight=weight, most=KEYS[key], waits=waits)
         self.since[ticket] = self.now
         before = set(self.inflight)
-        self.send(ask)
+        if beside:
+            self.send_from_beside(ask)
+        else:
+            self.send(ask)
         limit = min(self.bounds.inflight, KEYS[key], UPSTREAMS.get(upstream, 99))
         assert choices <= limit or ticket not in self.waiting, "what would never fit does not wait"
         assert set(self.inflight) - before <= {ticket}, "somebody's coming makes room for nobody else"
