@@ -17,15 +17,15 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from bench.gateway import page
+from bench.gateway import page, turns
 from bench.gateway.__main__ import run
 from bench.gateway.cases import CASES, Case
 from bench.gateway.figures import cell
 from bench.gateway.measuring import play
-from bench.gateway.peers import Running
+from bench.gateway.peers import PEERS, Running
 from bench.gateway.programs import Told, ask, upstream
 from tests.fakes.upstream import raw_server
-from tests.real.processes import free_port
+from tests.real.processes import ROOT, free_port
 
 TWO = Case("", connections=1, n=2, chunks=2, answers=1)
 WHOLE = replace(TWO, stream=False)
@@ -228,6 +228,16 @@ def test_a_gateway_that_does_not_end_costs_nothing(
     record = run(["direct"], {"first": replace(CASES["first"], answers=3)}, rounds=1, seconds=0.1)
     assert record["peers"]["direct"]["cases"]["first"]["rate"] > 0
     assert "direct: did not end" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(300)
+def test_checkouts_in_turns_all_of_them_started_anew() -> None:
+    name, here = turns.checkout(str(ROOT))
+    cases = {"first": replace(CASES["first"], answers=3), "whole-64": replace(CASES["whole-64"], connections=2)}
+    found = turns.play({"bare aiohttp": PEERS["bare aiohttp"], name: here}, cases, starts=2, rounds=2, seconds=0.1)
+    assert all([*map(len, gateways.values())] == [4, 4] for gateways in found.values())
+    assert all(one.cpu_us > 1 for gateways in found.values() for rounds in gateways.values() for one in rounds)
+    assert f"| first | {name} |" in turns.table(found)
 
 
 @pytest.mark.timeout(300)
