@@ -151,7 +151,7 @@ class Ready:
     """The core has loaded the model. Sizes in tokens; `blocks` of `block_size` tokens each.
 
     batch_tokens: that one step may run, as the runner has found it; None leaves it to the settings. layers: among which
-    a token's KV is divided.
+    a token's KV is divided. kernels, quantization: those that it runs by, "none" for weights as their file has them.
     """
 
     vocab_size: int
@@ -164,6 +164,8 @@ class Ready:
     dtype: str
     batch_tokens: int | None = None
     layers: int = 1
+    kernels: str = "torch"
+    quantization: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,8 @@ class Runner:
             dtype=str(dtype).removeprefix("torch."),
             batch_tokens=config.batch_tokens("cpu"),
             layers=len(model.attention),
+            kernels=chosen.kernels,
+            quantization=config.quantization or "none",
         )
         rows = None
         if config.deterministic:

@@ -100,6 +100,8 @@ class DeviceRunner:
             dtype=str(cache.dtype).removeprefix("torch."),
             batch_tokens=config.batch_tokens(cache.device.type),
             layers=len(model.attention),
+            kernels="triton",
+            quantization=config.quantization or "none",
         )
         self._model = model
         self._cache = cache

@@ -36,15 +36,19 @@ _GAUGES = {
 }
 
 
+_RUNS_BY = ("device", "dtype", "kernels", "quantization")
+
+
 class Metrics:
     """Holds the latest stats and the histograms; `Stats` counts from the core's start, so values are set, not added."""
 
     def __init__(self, ready: Ready) -> None:
-        """`ready` gives the pool's size, for the time before the first step."""
+        """`ready` gives the pool's size, for the time before the first step, and what the model runs by."""
         # a second series for each counter and histogram, which nobody reads, and a clash of names in OpenMetrics
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._stats = Stats(blocks_free=ready.blocks)
+        self.runs_by = {name: getattr(ready, name) for name in _RUNS_BY}
         self._seconds = Histogram(
             "nproxy_engine_step_seconds", "Duration of a step of the core.", buckets=_SECONDS, registry=self._registry
         )
@@ -77,7 +81,10 @@ class _Latest(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._metrics.stats
+        stats, runs_by = self._metrics.stats, self._metrics.runs_by
+        info = GaugeMetricFamily("nproxy_engine_info", "What the model runs by.", labels=list(runs_by))
+        info.add_metric(list(runs_by.values()), 1)
+        yield info
         blocks = {"used": stats.blocks_used, "cached": stats.blocks_cached, "free": stats.blocks_free}
         yield _labelled(GaugeMetricFamily, "nproxy_engine_blocks", "KV blocks.", "state", blocks)
         sequences = {"running": stats.running, "waiting": stats.waiting}

@@ -14,6 +14,7 @@ from grafana.source.kit import (
     buckets,
     built,
     lines,
+    listing,
     number,
     rising,
 )
@@ -179,6 +180,18 @@ _CACHE = Row(
             Query(_READ, "read"),
             Query(rate("nproxy_engine_prefix_kv_read_bytes_total"), "of shared prompts"),
             Query(_UNSHARED, "without sharing"),
+        ),
+        listing(
+            "Engines",
+            "none",
+            "What each runs by, where `auto` was asked for too. Kernels `torch` on a CPU: there was no C compiler, and "
+            "a step takes several times as long.",
+            series("nproxy_engine_info"),
+            "instance",
+            "device",
+            "dtype",
+            "kernels",
+            "quantization",
         ),
     ],
 )

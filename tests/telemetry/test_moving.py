@@ -121,6 +121,7 @@ ROWS: tuple[Row, ...] = (
     Grows("nproxy_config_last_reload_success_timestamp_seconds"),
     Grows("nproxy_config_reloads_total", "outcome=refused"),
     Moves("nproxy_log_lines_dropped_total", "", "deaf"),
+    Is("nproxy_engine_info", "device=cpu", 1, 1),
     Returns("nproxy_engine_blocks", "state=used"),
     Moves("nproxy_engine_blocks", "state=cached", "rest"),
     Moves("nproxy_engine_blocks", "state=free", "held"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -35,6 +35,11 @@ def samples(metrics: Metrics) -> dict[tuple[str, str], float]:
 def test_before_the_first_step_all_blocks_are_free() -> None:
     found = samples(Metrics(READY))
     assert (found["blocks", "free"], found["blocks", "used"]) == (64, 0)
+
+
+def test_it_says_what_the_model_runs_by() -> None:
+    ready = replace(READY, dtype="bfloat16", kernels="native", quantization="int8")
+    assert samples(Metrics(ready))["info", "cpu,bfloat16,native,int8"] == 1
 
 
 def test_no_series_says_when_it_was_begun() -> None:
