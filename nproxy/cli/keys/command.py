@@ -36,12 +36,15 @@ def new_key(name: str, file: Path | None) -> tuple[str, str]:
     if file is None:
         return key, f"- name: {name}\n  hash: {digest}"
     try:
-        _put(file, name, digest)
+        before = _put(file, name, digest)
     except ConfigError as error:
         raise WrongUse(str(error)) from error
     except OSError as error:
         raise WrongUse(f"{file}: {(error.strerror or str(error)).lower()}") from error
-    return key, f"its hash stands in {file}"
+    done = f"its hash stands in {file}"
+    if before:
+        done += f", beside {before} of {name} from before: those keys stay good until their hashes are taken out"
+    return key, done
 
 
 def hash_of(key: str) -> str:
@@ -53,11 +56,13 @@ def hash_of(key: str) -> str:
     return f"sha256:{digest_of(key).hex()}"
 
 
-def _put(file: Path, name: str, digest: str) -> None:
-    """Put the hash into the file, all at once: a gateway that reads it meanwhile finds the old one or the new one."""
+def _put(file: Path, name: str, digest: str) -> int:
+    """Put the hash into the file, all at once: a gateway that reads it meanwhile finds the old one or the new one.
+
+    Gives how many hashes of that name there were.
+    """
     there = file.exists()
-    if there:
-        read_keys(file)
+    before = sum(len(key.hash) for key in read_keys(file) if key.name == name) if there else 0
     text = with_hash(file.read_bytes().decode("utf-8-sig") if there else "", name, digest)
     file = file.resolve()  # beside what a link leads to, which may be on another disk
     handle, written = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # its mode is 0600
@@ -72,6 +77,7 @@ def _put(file: Path, name: str, digest: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             Path(written).unlink()
         raise
+    return before
 
 
 def _allow_the_same(file: Path, other: Path) -> None:

@@ -43,7 +43,9 @@ def test_a_file_gets_the_hash_and_nobody_else_the_file(tmp_path: Path) -> None:
         ("team-b", tuple(digests[2:])),
     ]
     assert not any(key in file.read_text() for key in printed)
-    assert first.stderr == f"its hash stands in {file}\n"
+    assert first.stderr == other.stderr == f"its hash stands in {file}\n"
+    beside = "beside 1 of team-a from before: those keys stay good until their hashes are taken out"
+    assert second.stderr == f"its hash stands in {file}, {beside}\n"
     assert list(tmp_path.iterdir()) == [file]
 
 
