@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import assert_never
 
@@ -144,18 +144,19 @@ class Ledger:
             self._pass_by(claim)
             self._answer_admitted(claim, now)
             return
+        waited = self.waiting
         self._waiting[ask.ticket] = claim
         self._queue.add(claim)
         self._serve(now)
         if ask.ticket not in self._waiting:
             return
         if not ask.waits:
-            self._refuse(claim, "draining", now)
+            self._turn_away((claim,), "draining", now)
         elif self.bounds.seconds == 0:
-            self._refuse(claim, "queue_full", now)
+            self._turn_away((claim,), "queue_full", now)
         elif (over := self.waiting - self.bounds.queue) > 0:
-            for given_up in self._queue.longer_than(claim, over) or (claim,):
-                self._refuse(given_up, "queue_full", now)
+            self._turn_away(self._queue.longer_than(claim, over) or (claim,), "queue_full", now)
+        self._freed |= self.waiting < waited
 
     def _claimed(self, ask: Ask, account: Account, now: float) -> Claim:
         self._number += 1
@@ -281,18 +282,35 @@ class Ledger:
 
     # ---- who is refused
 
+    def _turn_away(self, claims: Sequence[Claim], reason: Reason, now: float) -> None:
+        """Refuse those for whom there is no place to wait, and let in whom they stood in the way of."""
+        for claim in claims:
+            self._take_out(claim, reason, now)
+        self._serve(now)
+        for claim in claims:
+            self._answer_refused(claim, reason, now)
+
     def _refuse(self, claim: Claim, reason: Reason, now: float, *, limit: int = 0) -> None:
-        """Refuse one that waits. What is turned away at the door is not counted by its key's rates."""
+        """Refuse one that waits; whom it stood in the way of is for `_serve`."""
+        self._take_out(claim, reason, now)
+        self._answer_refused(claim, reason, now, limit=limit)
+
+    def _take_out(self, claim: Claim, reason: Reason, now: float) -> None:
+        """Have one wait no more. What is turned away at the door is not counted by its key's rates."""
+        ticket = claim.ask.ticket
+        if self._moving.pop(ticket, None) is not None:
+            return
+        del self._waiting[ticket], self._claims[ticket]
+        self._queue.remove(claim)
+        nothing: dict[Kind, int] = {"choices": 0, "tokens": 0}
+        if reason == "timeout":
+            self._freed = True
+        else:
+            nothing["requests"] = 0
+        self._settle(claim, nothing, now)
+
+    def _answer_refused(self, claim: Claim, reason: Reason, now: float, *, limit: int = 0) -> None:
         ask = claim.ask
-        if self._moving.pop(ask.ticket, None) is None:
-            del self._waiting[ask.ticket], self._claims[ask.ticket]
-            self._queue.remove(claim)
-            nothing: dict[Kind, int] = {"choices": 0, "tokens": 0}
-            if reason == "timeout":
-                self._freed = True
-            else:
-                nothing["requests"] = 0
-            self._settle(claim, nothing, now)
         full = reason == "queue_full" and self._full_for(claim)
         self._told_full |= full
         levels = levels_of(claim.account.meters, ask, now)

@@ -222,3 +222,53 @@ def test_retry_after_is_what_the_queue_takes_at_the_pace_of_late() -> None:
     assert door.refusal(door.ask("a", 2)).retry_after == pytest.approx(22 / 2, rel=0.05)
     door.now += 1000
     assert door.refusal(door.ask("a")).retry_after == 60.0
+
+
+@pytest.mark.parametrize("bounds", [replace(BOUNDS, seconds=0), replace(BOUNDS, queue=0)], ids=["no time", "no places"])
+def test_who_asks_for_too_much_keeps_nobody_out(bounds: Bounds) -> None:
+    """Where nobody can wait: the next one of its key gets what is free."""
+    door = Door(bounds)
+    door.ask("a", 6)
+    refused = door.refusal(door.ask("b", 4))
+    assert (refused.reason, refused.full) == ("queue_full", False)
+    assert door.is_in(door.ask("b", 1)) and door.is_in(door.ask("c", 1))
+    assert door.refusal(door.ask("b", 1)).full
+
+
+def test_who_loses_his_place_is_in_nobodys_way_any_more() -> None:
+    door = Door(replace(BOUNDS, queue=4))
+    door.ask("a", 6)
+    wide = door.ask("b", 4)
+    narrow = door.ask("c", 1)
+    assert (door.refusal(wide).reason, door.refusal(wide).full) == ("queue_full", False)
+    assert door.is_in(narrow) and door.ledger.waiting == 0
+
+
+def test_there_is_room_once_one_has_lost_his_place_and_others_are_let_in_by_it() -> None:
+    door = Door(replace(BOUNDS, queue=4))
+    door.ask("a", 6)
+    wide = door.ask("b", 4)
+    assert door.refusal(door.ask("b", 1)).full
+    assert Room() not in door.said
+    assert door.is_in(door.ask("c", 1)) and door.refusal(wide)
+    assert door.said[-1] == Room()
+    assert door.is_in(door.ask("b", 1))
+
+
+def test_there_is_room_where_one_takes_less_of_it_than_he_who_has_lost_his_place() -> None:
+    door = Door(replace(BOUNDS, queue=4))
+    door.ask("a", 8)
+    door.ask("b", 4)
+    assert door.refusal(door.ask("b", 1)).full
+    door.ask("c", 1)
+    assert door.ledger.waiting == 1 and door.said[-1] == Room()
+
+
+def test_there_is_none_where_he_takes_as_much() -> None:
+    door = Door(replace(BOUNDS, queue=4))
+    door.ask("a", 8)
+    door.ask("b", 2)
+    lost = door.ask("b", 2)
+    assert door.refusal(door.ask("b", 1)).full
+    door.ask("c", 2)
+    assert door.refusal(lost) and door.ledger.waiting == 4 and Room() not in door.said

@@ -34,12 +34,13 @@ BOUNDS = Bounds(inflight=16, queue=20, seconds=10.0, upstreams=UPSTREAMS)
 class Requests(RuleBasedStateMachine):
     """What a ledger says of requests is kept in a second, simpler book, and the two are compared."""
 
+    first_bounds = BOUNDS
     tickets = Bundle("tickets")
 
     def __init__(self) -> None:
         super().__init__()
-        self.bounds = BOUNDS
-        self.ledger = Ledger(BOUNDS)
+        self.bounds = self.first_bounds
+        self.ledger = Ledger(self.bounds)
         self.now = 100.0
         self.number = 0
         self.waiting: dict[str, Ask] = {}
@@ -101,14 +102,18 @@ class Requests(RuleBasedStateMachine):
         ticket = f"{worker}-{self.number}"
         self.waiting[ticket] = ask = Ask(ticket, key, upstream, choices, weight=weight, most=KEYS[key], waits=waits)
         self.since[ticket] = self.now
-        before = set(self.inflight)
+        waited, before = set(self.waiting), set(self.inflight)
         if beside:
             self.send_from_beside(ask)
         else:
             self.send(ask)
         limit = min(self.bounds.inflight, KEYS[key], UPSTREAMS.get(upstream, 99))
         assert choices <= limit or ticket not in self.waiting, "what would never fit does not wait"
-        assert set(self.inflight) - before <= {ticket}, "somebody's coming makes room for nobody else"
+        turned_away = {*waited, ticket} - self.waiting.keys() - self.inflight.keys()
+        others_came_in = set(self.inflight) - before - {ticket}
+        assert turned_away or not others_came_in, (
+            "somebody's coming makes room where somebody waits no more, or nowhere"
+        )
         return ticket
 
     @rule(ticket=consumes(tickets), tokens=st.sampled_from([None, 0, 5]))
@@ -132,7 +137,9 @@ class Requests(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.take(self.ledger.tick(self.now))
-        late = [ticket for ticket in (*self.waiting, *self.moving) if self.now - self.since[ticket] >= BOUNDS.seconds]
+        late = [
+            ticket for ticket in (*self.waiting, *self.moving) if self.now - self.since[ticket] >= self.bounds.seconds
+        ]
         assert late == []
 
     @rule(worker=st.sampled_from(["x", "y"]))
@@ -143,7 +150,7 @@ class Requests(RuleBasedStateMachine):
 
     @rule(inflight=st.integers(12, 16))
     def other_limits(self, inflight: int) -> None:
-        self.bounds = replace(BOUNDS, inflight=inflight)
+        self.bounds = replace(self.first_bounds, inflight=inflight)
         self.take(self.ledger.reconfigure(self.bounds, self.now))
 
     def taken(self) -> tuple[int, Counter[str], Counter[str]]:
@@ -159,7 +166,7 @@ class Requests(RuleBasedStateMachine):
         assert total == self.ledger.taken
         assert all(count <= KEYS[key] for key, count in keys.items())
         assert all(count <= UPSTREAMS.get(name, inf) for name, count in upstreams.items() if name)
-        assert sum(ask.choices for ask in self.waiting.values()) == self.ledger.waiting <= BOUNDS.queue
+        assert sum(ask.choices for ask in self.waiting.values()) == self.ledger.waiting <= self.bounds.queue
 
     @invariant()
     def somebody_is_let_in_where_nobody_is_in_the_way(self) -> None:
@@ -204,7 +211,22 @@ class Requests(RuleBasedStateMachine):
         assert not any(account.inflight or account.waiting for account in self.ledger._accounts.by_key.values())
 
 
-Requests.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+class FewPlaces(Requests):
+    """So few may wait that who comes often takes another one's place."""
+
+    first_bounds = replace(BOUNDS, queue=4)
+
+
+class NoPlaces(Requests):
+    """Nobody may wait."""
+
+    first_bounds = replace(BOUNDS, seconds=0)
+
+
+for machine in (Requests, FewPlaces, NoPlaces):
+    machine.TestCase.settings = settings(
+        max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 TestRequests = Requests.TestCase
+TestFewPlaces = FewPlaces.TestCase
+TestNoPlaces = NoPlaces.TestCase
