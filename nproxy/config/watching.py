@@ -6,6 +6,7 @@ ConfigMap's file, editors put a new file under the old name, and network file sy
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import stat
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from pathlib import Path
 Digest = bytes
 Stamp = tuple[int, int, int, int, int]
 """Device, inode, size, and when content and inode changed: rsync and cp -p keep the first of these times."""
+
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class Watch:
@@ -30,7 +33,8 @@ class Watch:
     def look(self) -> bool:
         """Whether the content of any file is another than at the last look that said so, or than it was read first.
 
-        A file that may be half written is waited for: the answer comes once nothing has moved between two looks.
+        A file that may be half written is waited for: the answer comes once nothing has moved between two looks. So it
+        is with one that cannot be read because the process, or the machine, is short of something.
         """
         stamps = {path: _stamp(path) for path in self._digests}
         if stamps != self._stamps:
@@ -38,8 +42,11 @@ class Watch:
             return False
         if not self._moving:
             return False
+        try:
+            digests = {path: _digest(path) for path in self._digests}
+        except OSError:
+            return False
         self._moving = False
-        digests = {path: digest(path) for path in self._digests}
         changed = digests != self._digests
         self._digests = digests
         return changed
@@ -48,8 +55,18 @@ class Watch:
 def digest(path: Path) -> Digest | None:
     """What tells one content of a file from another; None where there is no regular file that can be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else None  # a pipe can be read only once
+        return _digest(path)
     except OSError:
+        return None
+
+
+def _digest(path: Path) -> Digest | None:
+    """The same; raises OSError where it may be otherwise in a moment: nothing is known of the file then."""
+    try:
+        return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else None  # a pipe can be read only once
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -127,4 +128,37 @@ def test_any_of_several_files(file: Path) -> None:
     other = file.with_name("key")
     watch = settled(file, other)
     other.write_text("a key")
+    assert changed(watch) == [False, True]
+
+
+@pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_change_that_cannot_be_read_for_a_while_is_told_later(
+    file: Path, monkeypatch: pytest.MonkeyPatch, shortage: int
+) -> None:
+    """The process may have no file left to open; of what cannot be read nothing is known."""
+    watch = settled(file)
+
+    def none_left(path: Path) -> bytes:
+        raise OSError(shortage, os.strerror(shortage))
+
+    with monkeypatch.context() as short:
+        short.setattr(Path, "read_bytes", none_left)
+        file.write_text("two")
+        assert changed(watch, 4) == [False] * 4
+    assert changed(watch) == [True, False]
+
+
+def test_what_was_read_when_it_could_not_be_is_read_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings were refused because their file could not be opened: that is over without a change of the file."""
+    with monkeypatch.context() as short:
+        short.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(OSError(errno.EMFILE, "too many")))
+        watch = Watch({file: digest(file)})
+        assert changed(watch, 3) == [False] * 3
+    assert changed(watch) == [True, False]
+
+
+def test_a_file_that_may_not_be_read_any_more_is_a_change(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = settled(file)
+    file.write_text("two")
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(PermissionError(errno.EACCES, "no")))
     assert changed(watch) == [False, True]
