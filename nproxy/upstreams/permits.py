@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from nproxy.openai.frozen import frozen
 from nproxy.upstreams.balancing import Draw, choose, standing
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 
 NOBODY_SECONDS = 1.0
 """When to come again where there is no replica at all."""
+_ROUNDING = 0.01
+"""Seconds that a timer may run out before its time."""
 
 
 class NobodyError(Exception):
@@ -29,6 +31,11 @@ class Wish:
     kin: Kin
     leg: int
     alone: bool
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there are replicas that the leg is to avoid, having failed there."""
+        return self.leg in self.kin.failed
 
 
 class Permits:
@@ -59,6 +66,12 @@ class Permits:
     def place(self, wish: Wish) -> Replica | None:
         """The one replica that will do for a leg; None where others will, too."""
         return wish.kin.place(wish.leg, self._clock())
+
+    def avoided_seconds(self, wish: Wish) -> float:
+        """After how many seconds, at the latest, another replica may do for a leg that has failed."""
+        now = self._clock()
+        ends = [max(one.avoid_until, one.resting_until) - now for one in wish.kin.failed[wish.leg]]
+        return _ROUNDING + min([AVOID_SECONDS, *(seconds for seconds in ends if seconds > 0)])
 
     def take(self, wish: Wish) -> Replica | None:
         """Give a leg its replica; None where it has to wait. Raises NobodyError."""

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from nproxy.upstreams.permits import NobodyError, Permits, Wish
-from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
+from nproxy.upstreams.replicas import Replica
 
 _Waiter = tuple[asyncio.Future[Replica], Wish]
 
@@ -15,8 +15,9 @@ class Waiting:
     """The legs that wait: first come, first served.
 
     Legs that belong on one replica wait for that one, and others may pass them by. A leg that is to be alone waits for
-    a replica without calls, and nobody passes it by, or there might never be one. A leg waits only while a replica that
-    may be asked is full; where none may be asked, it is told at once.
+    a replica without calls, and nobody passes it by, or there might never be one. A leg waits while every replica that
+    will do for it is full; one that has failed somewhere also waits rather than go back to where it would fail again,
+    and others pass it by. Where no replica may be asked, a leg is told at once.
     """
 
     def __init__(self, permits: Permits) -> None:
@@ -36,8 +37,8 @@ class Waiting:
         entry = (future, wish)
         self._legs.append(entry)
         self.serve()  # those before it may wait for another replica
-        if wish.leg in wish.kin.failed:  # it may wait for others than one that is free, and that will do by then
-            asyncio.get_running_loop().call_later(AVOID_SECONDS, self.serve)
+        if wish.has_failed:
+            self._serve_again(entry)
         try:
             return await future
         except asyncio.CancelledError:
@@ -45,7 +46,19 @@ class Waiting:
                 self.give_back(future.result(), wish)  # handed over in the very moment of the cancellation
             elif entry in self._legs:
                 self._legs.remove(entry)
+                self.serve()  # those whom it did not let pass
             raise
+
+    def _serve_again(self, entry: _Waiter) -> None:
+        """Look again for a leg that has failed: it may wait for others than one that is free, and that will do then."""
+        future, wish = entry
+        if not future.done():
+            seconds = self._permits.avoided_seconds(wish)
+            asyncio.get_running_loop().call_later(seconds, self._served_again, entry)
+
+    def _served_again(self, entry: _Waiter) -> None:
+        self.serve()
+        self._serve_again(entry)
 
     def give_back(self, replica: Replica, wish: Wish) -> None:
         """Take back what a leg was given, and give it to those who wait."""
@@ -83,8 +96,9 @@ class Waiting:
                 spent = permits.spent
                 continue
             passed_by.append(entry)
-            if wish.alone or (anywhere and not permits.divided):
+            nowhere = anywhere and not wish.has_failed  # else others may want what it does not
+            if wish.alone or (nowhere and not permits.divided):
                 break  # nothing is free anywhere, or nobody may pass
-            if anywhere:
+            if nowhere:
                 waited_for.add(wish.kin.model)
         self._legs.extendleft(reversed(passed_by))

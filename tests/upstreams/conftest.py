@@ -33,9 +33,9 @@ def replicas(count: int) -> list[Replica]:
     return [Replica(base=f"http://r{i}/v1", socket=None, label=f"r{i}") for i in range(count)]
 
 
-async def hold(gate: Gate) -> None:
+async def hold(gate: Gate, *, alone: bool = False) -> None:
     """Wait for a permit and hold it till the task is cancelled."""
-    async with gate.permit(1):
+    async with gate.permit(1, alone=alone):
         await asyncio.sleep(3600)
 
 

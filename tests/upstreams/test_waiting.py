@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from nproxy.upstreams.balancing import choose
 from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.permits import Wish
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import hold, replicas
 
@@ -227,19 +229,13 @@ async def test_a_leg_waits_for_others_than_one_that_was_not_reached() -> None:
         assert dead.legs == 1, "another leg has not been there yet"
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
-
-        async def again() -> Replica:
-            async with gate.permit(1, kin) as replica:
-                return replica
-
-        leg = asyncio.create_task(again())
+        leg = asyncio.create_task(again(gate, kin))
         await asyncio.sleep(0)
         assert gate.waiting == 1 and not dead.legs
     assert await leg in others
 
 
-async def test_and_for_no_longer_than_it_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nproxy.upstreams.waiting.AVOID_SECONDS", 0.01)
+async def test_and_for_no_longer_than_it_is_passed_over() -> None:
     dead, other = replicas(2)
     gate, kin = Gate([dead, other], Policy(1)), Kin()
     kin.failed[0] = {dead}
@@ -247,6 +243,107 @@ async def test_and_for_no_longer_than_it_is_passed_over(monkeypatch: pytest.Monk
     dead.avoid_until = time.monotonic() + 0.01
     async with gate.permit(1, Kin()) as busy, asyncio.timeout(10), gate.permit(1, kin) as replica:
         assert (busy, replica) == (other, dead)
+
+
+@pytest.mark.parametrize("rests", [0.02, 0.06], ids=["that it knows", "that is longer by then"])
+async def test_nor_than_it_asked_to_be_left_alone(monkeypatch: pytest.MonkeyPatch, rests: float) -> None:
+    """Looked at again as often as needed: its rest may have been made longer since."""
+    monkeypatch.setattr("nproxy.upstreams.permits.AVOID_SECONDS", 0.04)
+    tired, other = replicas(2)
+    gate, kin = Gate([tired, other], Policy(1)), Kin()
+    kin.failed[0] = {tired}
+    tired.rest(0.02)
+    async with gate.permit(1, Kin()) as busy, asyncio.timeout(10):
+        asyncio.get_running_loop().call_later(0.01, tired.rest, rests)
+        async with gate.permit(1, kin) as replica:
+            assert (busy, replica) == (other, tired)
+            assert not tired.flawed(time.monotonic())
+
+
+async def test_a_leg_that_avoids_a_replica_keeps_nobody_from_it() -> None:
+    tired, other = replicas(2)
+    gate, kin = Gate([tired, other], Policy(1)), Kin()
+    kin.failed[0] = {tired}
+    tired.rest(60)
+    async with gate.permit(1, Kin()) as busy:
+        assert busy is other
+        picky = asyncio.create_task(again(gate, kin))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10), gate.permit(1, Kin()) as replica:
+            assert replica is tired and gate.waiting == 1
+    assert await picky is other
+
+
+async def test_R9_who_waits_behind_a_leg_alone_is_served_when_that_one_leaves() -> None:
+    gate = Gate(replicas(1), Policy(4))
+    async with gate.permit(1):
+        alone, behind = asyncio.create_task(hold(gate, alone=True)), asyncio.create_task(hold(gate))
+        await asyncio.sleep(0)
+        assert gate.waiting == 2
+        alone.cancel()
+        await asyncio.gather(alone, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert gate.waiting == 0 and gate.replicas[0].legs == 2
+        behind.cancel()
+        await asyncio.gather(behind, return_exceptions=True)
+
+
+async def test_nobody_waits_for_no_reason() -> None:
+    """Legs of all kinds come, leave and are cancelled, replicas ask for rests: whoever waits could not be served."""
+    rng = random.Random(17)
+    gate = Gate(replicas(3), Policy(2))
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def leg(kin: Kin, alone: bool) -> None:
+        async with gate.permit(1, kin, alone=alone):
+            await asyncio.sleep(3600)
+
+    def of_some_kind() -> asyncio.Task[None]:
+        kin = Kin(together=rng.random() < 0.2)
+        if rng.random() < 0.4:
+            kin.failed[0] = {rng.choice(gate.replicas)}
+        if kin.together:
+            kin.replica = rng.choice(gate.replicas)
+        return asyncio.create_task(leg(kin, rng.random() < 0.1))
+
+    waited = 0
+    for _ in range(2000):
+        match rng.choice(["come", "come", "leave", "leave", "rest"]):
+            case "come" if len(tasks) < 16:
+                tasks.add(of_some_kind())
+            case "leave" if tasks:
+                left = rng.choice(sorted(tasks, key=id))
+                left.cancel()
+                tasks.discard(left)
+            case "rest":
+                replica = rng.choice(gate.replicas)
+                replica.rest(60) if rng.random() < 0.5 else setattr(replica, "resting_until", 0.0)
+                gate._waiting.serve()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for _, wish in gate._waiting._legs:
+            waited += 1
+            if wish.alone:
+                break  # nobody passes it by
+            assert could_take(gate, wish) is None
+    assert waited > 500
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert gate.waiting == 0 and not any(replica.legs for replica in gate.replicas)
+
+
+def could_take(gate: Gate, wish: Wish) -> Replica | None:
+    """The replica that would be given to a leg if nobody else waited."""
+    permits, now = gate._permits, time.monotonic()
+    failed = wish.kin.failed.get(wish.leg, ())
+    return choose(permits._standing(wish, now), lambda: 0.0, now, parallel=permits.parallel, failed=failed)
+
+
+async def again(gate: Gate, kin: Kin) -> Replica:
+    """Wait for a permit, and give it back at once; gives the replica."""
+    async with gate.permit(1, kin) as replica:
+        return replica
 
 
 async def test_a_leg_goes_to_a_replica_that_serves_its_model_and_passes_those_of_other_models_by() -> None:
