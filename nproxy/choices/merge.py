@@ -23,7 +23,7 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import DONE, Wire
+from nproxy.openai.wire import DONE_FRAME, Wire
 
 PADDING = "obfuscation"
 """A key of single chunks that makes them of one length (OpenAI); a whole answer has none."""
@@ -131,6 +131,7 @@ class Merge:
             return None
         if is_done(data):
             strand.done = True
+            strand.forget()
             return None
         if name == "error":
             raise in_band(data)
@@ -191,7 +192,7 @@ class Merge:
             return self._answer(usage)
         lost = b"".join(self._lost(choice, choice.lost) for choice in self._choices if choice.lost is not None)
         tail = self._usage_tail(usage) if usage is not None and self._request.include_usage else b""
-        return lost + tail + DONE
+        return lost + tail + DONE_FRAME
 
     def spent(self) -> Spent:
         """The tokens of this request, for the metrics."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from nproxy.choices.events import LegChunk, LegChunks
+from nproxy.openai.chunks import DONE_DATA
 from nproxy.openai.sse import BETWEEN, SSEDecoder, SSEEvent
-
-DONE = b"[DONE]"
 
 Chunks: TypeAlias = Sequence[LegChunk | LegChunks]
 
@@ -21,12 +20,12 @@ def read_segment(leg: int, decoder: SSEDecoder, segment: bytes) -> Chunks:
     data, count = usual
     if count == 1:
         return (LegChunk(leg, data),)
-    if DONE not in data:
+    if DONE_DATA not in data:
         return (LegChunks(leg, data, count),)
     said, _, last = data.rpartition(BETWEEN)
-    if last != DONE or count == 2 or DONE in said:
+    if last != DONE_DATA or count == 2 or DONE_DATA in said:
         return apart(leg, data)
-    return LegChunks(leg, said, count - 1), LegChunk(leg, DONE)
+    return LegChunks(leg, said, count - 1), LegChunk(leg, DONE_DATA)
 
 
 def apart(leg: int, data: bytes) -> list[LegChunk]:

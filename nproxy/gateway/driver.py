@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from math import isfinite
 from typing import Any
@@ -155,7 +155,7 @@ class Drive:
         if self._unopened and not self._opening:
             self._open(time.monotonic())
         if begin is not None:
-            self._tell(begin.headers)
+            self._exchange.shows(begin.headers)
             self._exchange.begin(200, STREAM_HEADERS)
         if self._finished or self._respond is not None:
             return False
@@ -172,7 +172,7 @@ class Drive:
         exchange = self._exchange
         output, self._output = _joined(self._output), []
         if self._respond is not None:
-            self._tell(self._respond.headers)
+            exchange.shows(self._respond.headers)
             await exchange.respond(self._respond.status, self._respond.body)
         elif self.fell_back is not None:
             return
@@ -180,11 +180,6 @@ class Drive:
             await exchange.finish(output)
         elif output:
             await exchange.write(output)
-
-    def _tell(self, headers: Iterable[tuple[str, str]]) -> None:
-        """Take these over those of the plan: it may have gone otherwise. Log and metrics say what the client reads."""
-        self._exchange.headers.update(headers)
-        self._exchange.mode = self._exchange.headers["x-nproxy-mode"]
 
     async def _break_off(self, error: ApiError) -> None:
         self._exchange.outcome = "ended"

@@ -112,6 +112,11 @@ class Exchange:
         """Whether the client left before its answer was whole."""
         return self.code == CLIENT_LEFT
 
+    def shows(self, headers: Iterable[tuple[str, str]]) -> None:
+        """Take these over those of the plan: it may have gone otherwise. Log and metrics say what the client reads."""
+        self.headers.update(headers)
+        self.mode = self.headers["x-nproxy-mode"]
+
     def asks(self, request: Request) -> None:
         """Take what the client asks for."""
         self.n, self.choices = request.n, request.choices

@@ -88,7 +88,7 @@ async def _tell(exchange: Exchange, fell_back: FallBack) -> None:
     """Tell what went wrong, as there is no other upstream to ask."""
     told = fell_back.instead
     exchange.outcome = fell_back.kinds[0]
-    exchange.headers.update(told.headers)
+    exchange.shows(told.headers)
     await exchange.respond(told.status, told.body)
 
 

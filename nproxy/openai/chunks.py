@@ -17,6 +17,10 @@ _OF_CHAT = {holder: frozenset({"index", holder, "finish_reason", "logprobs"}) fo
 _OF_COMPLETIONS = frozenset({"index", "text", "finish_reason", "logprobs"})
 _NOTHING: Mapping[str, JSON] = MappingProxyType({})
 
+DONE_DATA = b"[DONE]"
+LONGEST_MARK = 15
+"""Bytes of the data of an event that is a mark, and says nothing of a choice; blanks counted."""
+
 
 class MalformedChunk(ValueError):
     """What came is not a chunk or an answer of this dialect; the message quotes nothing of it."""
@@ -70,12 +74,12 @@ class UpstreamChunk:
 
 def is_done(data: bytes) -> bool:
     """Whether an event's data is the `[DONE]` mark, stray blanks allowed."""
-    return len(data) < 16 and data.strip() == b"[DONE]"
+    return len(data) <= LONGEST_MARK and data.strip() == DONE_DATA
 
 
 def is_null(data: bytes) -> bool:
     """Whether an event's data says nothing: `null`, with which llama.cpp begins streams of several prompts, or `{}`."""
-    return len(data) < 16 and data.strip() in (b"null", b"{}")
+    return len(data) <= LONGEST_MARK and data.strip() in (b"null", b"{}")
 
 
 def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:

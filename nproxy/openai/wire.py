@@ -12,9 +12,9 @@ from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, dumps
 from nproxy.openai.usage import Usage
 
-__all__ = ["DONE", "PING", "Dialect", "Wire", "error_event", "event"]
+__all__ = ["DONE_FRAME", "PING", "Dialect", "Wire", "error_event", "event"]
 
-DONE = b"data: [DONE]\n\n"
+DONE_FRAME = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 
 _EMPTY: Mapping[str, JSON] = MappingProxyType({})

@@ -11,7 +11,8 @@ from math import inf
 from typing import TypeAlias
 
 from nproxy.choices.events import Event, LegBegan, LegEnded, LegFailed
-from nproxy.choices.segments import DONE, Chunks, one_by_one, read_segment
+from nproxy.choices.segments import Chunks, one_by_one, read_segment
+from nproxy.openai.chunks import LONGEST_MARK, is_done
 from nproxy.openai.sse import SSEDecoder, SSEError
 from nproxy.upstreams.deadline import TimeLimits
 from nproxy.upstreams.failures import FOREIGN, after_the_head, oversize, timed_out
@@ -89,7 +90,7 @@ class EventStream:
     def _note(self, chunks: Chunks) -> None:
         self._batch += chunks
         for chunk in chunks:
-            if chunk.data == DONE:
+            if len(chunk.data) <= LONGEST_MARK and is_done(chunk.data):
                 self._done, self._idle = True, AFTER_DONE_SECONDS
 
     def _listen(self, _: object = None) -> None:

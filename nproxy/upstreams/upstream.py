@@ -177,6 +177,7 @@ class Upstream:
         """Wait at the gate, then send a request as it is; see `forward`. The replica is judged by its answer."""
         try:
             async with self.gate.permit(1, kin) as replica, AsyncExitStack() as stack:
+                self.budget.count_call()
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
                 with replica.lifeline():
                     answer = await stack.enter_async_context(sent)

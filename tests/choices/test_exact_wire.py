@@ -15,8 +15,7 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.sse import SSEDecoder
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import DONE as DONE_FRAME
-from nproxy.openai.wire import Wire
+from nproxy.openai.wire import DONE_FRAME, Wire
 from tests.choices.tutil import (
     ALIASED,
     EXACT,

@@ -10,6 +10,7 @@ from nproxy.choices.events import FailureKind, LegBody, LegChunk, LegEnded
 from nproxy.openai.dialect import Dialect
 from tests.choices.tutil import (
     CREATED,
+    EXACT,
     FANOUT,
     ID,
     MODEL,
@@ -94,10 +95,12 @@ def test_D6_nothing_after_a_finish_however_usual_the_chunk(capability: Capabilit
     assert contents(play.frames) == {0: "abcdef", 1: ""}
 
 
-def test_nothing_counts_after_done() -> None:
-    play = Play(chat(n=2, stream=True))
-    play.says(0, delta("x"), DONE, delta("y"), delta(finish="stop"))
-    assert contents(play.frames) == {0: "x", 1: ""}
+@pytest.mark.parametrize("said", ["x", "xyz"], ids=["a word", "so many that they are known"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_nothing_counts_after_done(n: int, said: str) -> None:
+    play = Play(chat(n=n, stream=True), EXACT if n == 1 else FANOUT)
+    play.says(0, *map(delta, said), DONE, delta("y"), delta(finish="stop"))
+    assert contents(play.frames) == {0: said, **({1: ""} if n == 2 else {})}
     play.streams(1)
     play.ends(0)
     assert play.finish == "cut"

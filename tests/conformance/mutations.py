@@ -124,7 +124,12 @@ _STREAMS = [
     ("D6", CHOICES + "merge.py", "None if choice.finished or self._bringers", "None if self._bringers"),
     ("D7", CHOICES + "merge.py", "None if choice.finished or self._bringers", "None if self._bringers"),
     ("D8", CHOICES + "strands.py", "elif not choice.finished:", "elif False:"),
-    ("D9", CHOICES + "merge.py", "            strand.done = True\n            return None", "            return DONE"),
+    (
+        "D9",
+        CHOICES + "merge.py",
+        "            strand.done = True\n            strand.forget()\n            return None",
+        "            return DONE_FRAME",
+    ),
     ("D10", CHOICES + "strands.py", "if not self.spoke:", "if not self.done:"),
     (
         "D11",

@@ -60,6 +60,22 @@ async def test_an_answer_is_an_answer(upstream: FakeUpstream, spare: FakeUpstrea
         assert (await gateway.ask()).status_code == status and not spare.calls
 
 
+async def test_metrics_tell_the_mode_that_the_client_reads_where_nobody_answers(
+    upstream: FakeUpstream, spare: FakeUpstream
+) -> None:
+    """It was to be one call for all, was refused that, and then one for each, in vain."""
+    upstream.behaviour = DOWN
+    upstream.script(Behaviour(n="refuse"))
+    lacks = {"name": "lacks", "replicas": [spare.url], "models": ["another"]}
+    async with behind(main(upstream, "lacks", n="native"), lacks) as gateway:
+        refused = await gateway.ask(n=3)
+        assert refused.status_code == 503 and len(upstream.calls) > 1
+        mode = refused.headers["x-nproxy-mode"]
+        assert mode == "fanout"
+        labels = f'code="503",endpoint="chat/completions",mode="{mode}",model="{MODEL}",upstream="main"'
+        assert await gateway.metric(f"nproxy_requests_total{{{labels}}}") == 1
+
+
 async def test_nobody_is_asked_for_models_before_it_is_needed(upstream: FakeUpstream, spare: FakeUpstream) -> None:
     async with behind(main(upstream, "spare"), {"name": "spare", "replicas": [spare.url]}) as gateway:
         assert (await gateway.ask()).status_code == 200

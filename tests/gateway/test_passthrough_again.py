@@ -54,6 +54,13 @@ async def test_what_a_server_may_have_begun_is_not_sent_again() -> None:
     assert heads == 1
 
 
+async def test_what_is_passed_through_earns_retries_as_all_calls_do(upstream: FakeUpstream) -> None:
+    async with gateway_for(settings(upstream.url, 0)) as gateway:
+        for _ in range(3):
+            assert (await gateway.post(*ASKED)).status_code == 200
+        assert sum(gateway.app.upstreams.by_name["u"].budget._calls) == 3
+
+
 async def test_a_server_that_is_not_there_is_tried_as_often_as_retries_are_left() -> None:
     attempts = []
     for spent in (False, True):

@@ -16,7 +16,7 @@ from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.sse import SSEDecoder
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import DONE, PING, Dialect, Wire, error_event, event
+from nproxy.openai.wire import DONE_FRAME, PING, Dialect, Wire, error_event, event
 
 CHAT = Wire(Dialect.CHAT, "chatcmpl-1", 17, "m")
 TEXT = Wire(Dialect.COMPLETIONS, "cmpl-1", 17, "m")
@@ -164,7 +164,7 @@ def test_C5_a_fingerprint_can_be_learned_late() -> None:
 
 
 def test_D9_P14_K6_fixed_frames() -> None:
-    assert DONE == b"data: [DONE]\n\n"
+    assert DONE_FRAME == b"data: [DONE]\n\n"
     assert PING == b": ping\n\n"
     assert SSEDecoder().feed(PING) == []
     assert event(b"{}") == b"data: {}\n\n"

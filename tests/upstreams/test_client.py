@@ -390,15 +390,16 @@ async def test_N1_response(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("behind", [b"", b"data: 2\n\n"])
+@pytest.mark.parametrize("mark", [b"[DONE]", b" [DONE] "])
 async def test_a_stream_left_open_after_done_has_ended(
-    caller: Caller, monkeypatch: pytest.MonkeyPatch, behind: bytes
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, mark: bytes, behind: bytes
 ) -> None:
     monkeypatch.setattr(event_stream, "AFTER_DONE_SECONDS", 0.05)
 
     async def lingers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-        writer.write(head + b"data: 1\n\ndata: [DONE]\n\n" + behind)
+        writer.write(head + b"data: 1\n\ndata:" + mark + b"\n\n" + behind)
         await reader.read()
 
     async with raw_server(lingers) as url:

@@ -13,7 +13,7 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import DONE, Wire, error_event
+from nproxy.openai.wire import DONE_FRAME, Wire, error_event
 
 
 class Writer:
@@ -60,7 +60,7 @@ class Writer:
 
     def end(self, usage: Usage) -> bytes:
         """The chunk without choices that carries the usage, where it was asked for, and `[DONE]`."""
-        return (self._wire.usage_tail(usage) if self._wire.include_usage else b"") + DONE
+        return (self._wire.usage_tail(usage) if self._wire.include_usage else b"") + DONE_FRAME
 
     def failure(self, error: ApiError) -> bytes:
         """An error as the stream's last event."""
