@@ -107,6 +107,11 @@ class Core:
         self._reads = Reads()
 
     @property
+    def places_taken(self) -> int:
+        """Sequences that run, wait, or are held until their grammar is compiled."""
+        return self.scheduler.living + self.grammars.held
+
+    @property
     def has_work(self) -> bool:
         """Whether a step would do or tell anything."""
         there = self.scheduler.running or self.scheduler.queue.waiting or self.grammars.due
@@ -117,7 +122,7 @@ class Core:
         self._taken += 1
         if reason := self.scheduler.limits.refusal(message):
             self._failed.append(GroupFailed(message.group, reason, "refused"))
-        elif reason := self.scheduler.limits.crowd(message, self.scheduler.living + self.grammars.held):
+        elif reason := self.scheduler.limits.crowd(message, self.places_taken):
             self._failed.append(GroupFailed(message.group, reason, "busy"))
         elif isinstance(message, Add) and message.grammar is not None:
             self.grammars.hold(message, message.grammar)
@@ -222,7 +227,7 @@ class Core:
             blocks_shared=pool.shared,
             peak_blocks=pool.peak,
             running=len(scheduler.running),
-            waiting=scheduler.living - len(scheduler.running) + self.grammars.held,
+            waiting=self.places_taken - len(scheduler.running),
             forks=scheduler.forks,
             block_copies=pool.copies,
             preemptions=scheduler.preemptions,

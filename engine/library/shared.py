@@ -30,9 +30,9 @@ class SharedCore:
         return next(self._numbers)
 
     @property
-    def living(self) -> int:
-        """Sequences that wait or run."""
-        return self._loaded.scheduler.living
+    def places_taken(self) -> int:
+        """Sequences that the core has a place for, whatever they wait for there."""
+        return self._loaded.places_taken
 
     def news(self, groups: Collection[int], waiting: deque[Add | Embed]) -> dict[int, list[News]]:
         """What has been told of some groups, of those that have news; a step is run where there is none.
@@ -70,7 +70,7 @@ class SharedCore:
 
     def _admit(self, waiting: deque[Add | Embed]) -> None:
         core = self._loaded
-        while waiting and core.scheduler.living + _width(waiting[0]) <= self._room:
+        while waiting and core.places_taken + _width(waiting[0]) <= self._room:
             message = waiting.popleft()
             self._told[message.group] = []
             core.add(message)

@@ -83,7 +83,7 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
             address = f"unix:{uds}"
         else:
             sockets = await loop.create_server(connection, host, port)
-            address = f"http://{host}:{sockets.sockets[0].getsockname()[1]}"
+            address = f"http://{f'[{host}]' if ':' in host else host}:{sockets.sockets[0].getsockname()[1]}"
         try:
             yield address
         finally:

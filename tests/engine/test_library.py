@@ -37,7 +37,7 @@ def engine(default_model: Path) -> Iterator[Engine]:
 
 
 def running(engine: Engine) -> int:
-    return engine._core.living
+    return engine._core.places_taken
 
 
 async def test_a_chat_is_the_servers(engine: Engine, client: httpx.AsyncClient) -> None:
@@ -79,6 +79,13 @@ def test_more_prompts_than_the_queue_takes(engine: Engine) -> None:
     for number in (0, 17, 39):
         (alone,) = engine.generate(prompts[number : number + 1], seed=1, max_tokens=3, ignore_eos=True)
         assert alone.choices == answers[number].choices
+    assert running(engine) == 0
+
+
+def test_so_it_is_with_prompts_that_wait_for_their_grammar(engine: Engine) -> None:
+    grammar = {"grammar": 'root ::= " " [1-9]'}
+    answers = engine.generate(["My age is"] * 40, max_tokens=3, structured_outputs=grammar)
+    assert all(re.fullmatch(" [1-9]", one.choices[0].text) for one in answers) and len(answers) == 40
     assert running(engine) == 0
 
 

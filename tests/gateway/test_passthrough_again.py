@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.fakes.collector import Collector
-from tests.fakes.upstream import raw_server
+from tests.fakes.upstream import FakeUpstream, raw_server
 from tests.gateway.conftest import gateway_for
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -34,11 +34,14 @@ class Accounts:
     def _sweep(self, now: float) -> None:
         """Drop the keys of which there is nothing to remember; where those are few, the oldest that are idle."""
         idle = [key for key, account in self.by_key.items() if not account.inflight and not account.claims]
+        kept: list[str] = []
         for key in idle:
             account = self.by_key[key]
             if self._forgets(account) and account.meters.full(now):
                 del self.by_key[key]
+            else:
+                kept.append(key)
         if len(self.by_key) >= MOST_KEYS:
-            for key in idle[: MOST_KEYS // 8]:
+            for key in kept[: MOST_KEYS // 8]:
                 del self.by_key[key]
         self._sweep_at = max(LEAST_SWEEP, min(2 * len(self.by_key), MOST_KEYS))

@@ -75,6 +75,17 @@ async def test_choices_come_through(path: Path) -> None:
         assert live.done
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_the_address_that_is_told_can_be_asked(host: str) -> None:
+    serving = Serving(EngineConfig("hash"), MODEL, LETTERS, 60.0)
+    async with (
+        listening(serving, uds=None, host=host, port=0) as address,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        assert (await client.get(f"{address}/health")).status_code == 200
+    serving.close()
+
+
 OWN = [{}, {"max_tokens": 3}, {"stop": [*"abcdefghijklmnop"], "max_tokens": 300}, {"seed": 100}]
 
 

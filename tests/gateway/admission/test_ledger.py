@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nproxy.gateway.admission import accounts
+from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.messages import Move
 from nproxy.gateway.callers import Rates
 from tests.gateway.admission.door import BOUNDS, Door
@@ -144,6 +145,20 @@ def test_keys_are_forgotten_when_nothing_is_known_of_them(monkeypatch: pytest.Mo
     for number in range(100):
         door.leave(door.ask(f"s{number}"))
     assert door.ledger.keys <= 40
+
+
+def test_among_too_many_keys_some_have_nothing_to_remember_and_some_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All were busy together, more than are remembered; then all leave."""
+    monkeypatch.setattr(accounts, "LEAST_SWEEP", 4)
+    monkeypatch.setattr(accounts, "MOST_KEYS", 16)
+    door = Door(Bounds(inflight=100, queue=100, seconds=10.0))
+    plain = [door.ask(f"k{number}") for number in range(2)]
+    spent = [door.ask(f"r{number}", rates=Rates(requests=1)) for number in range(18)]
+    assert door.ledger.keys == 20
+    door.leave(*plain, *spent)
+    assert door.is_in(door.ask("another"))
+    assert door.ledger.keys == 20 - 2 - 16 // 8 + 1
+    assert door.refusal(door.ask("r17", rates=Rates(requests=1))).reason == "requests"
 
 
 @pytest.mark.parametrize(("most", "known"), [(1000, {"running", "ahead", "waits"}), (8, {"running", "waits"})])
