@@ -18,6 +18,7 @@ from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.attention.road import TorchRoad
 from engine.batch import SPAN, Batch, StepOutput
+from engine.cgroups import cpus
 from engine.config import EngineConfig, cpu_pool
 from engine.device.memory import give_back, ram
 from engine.device.road import Machine, cpu_road, road
@@ -226,10 +227,7 @@ def _cpu_road(
 
 
 def usable_cores() -> int:
-    """Threads that torch should take: its own default, but no more than affinity and the cgroup's quota allow."""
+    """Threads that torch should take: its own default, but no more than affinity and the control groups allow."""
     cores = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(min(cores, round(int(quota) / int(period))), 1)
+    allowed = cpus()
+    return cores if allowed is None else max(min(cores, round(allowed)), 1)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from engine.batch import Batch, Chunk, Draw, Row, plan_stretches
+from engine.cgroups import memory_bytes
 from engine.config import EngineConfig
 from engine.messages import Sampling
 
@@ -22,13 +22,10 @@ KV_FRACTION = 0.9
 
 
 def ram() -> int:
-    """Bytes of RAM this process may use: the machine's, or the cgroup's limit where that is lower."""
+    """Bytes of RAM this process may use: the machine's, or what its control groups allow where that is less."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        return machine
-    return machine if limit == "max" else min(machine, int(limit))
+    limit = memory_bytes()
+    return machine if limit is None else min(machine, limit)
 
 
 def give_back() -> None:
