@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Raised whenever a message changes its name or meaning."""
 
 Json = Any

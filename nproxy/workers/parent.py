@@ -15,7 +15,7 @@ from typing import assert_never
 from nproxy.config import Config, Reading
 from nproxy.gateway.admission.bounds import Bounds
 from nproxy.gateway.admission.clerk import Clerk, owner
-from nproxy.gateway.admission.messages import Answer, Room, message_of, to_data
+from nproxy.gateway.admission.messages import Answer, Returned, Room, message_of, to_data
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.reload import History
 from nproxy.telemetry import logs
@@ -131,7 +131,7 @@ class Parent:
 
     def _deliver(self, answer: Answer) -> None:
         message = Admission(to_data(answer))
-        if isinstance(answer, Room):
+        if isinstance(answer, Room | Returned):
             self.supervisor.tell(message)
         elif (worker := self.supervisor.named(owner(answer.ticket))) is not None:
             worker.send(message)

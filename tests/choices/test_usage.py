@@ -194,6 +194,25 @@ def test_more_usage_chunks_than_choices_are_running_totals() -> None:
     assert play.frames[-2]["usage"] == usage(10, 2)
 
 
+@pytest.mark.parametrize("mid", [usage_chunk(10, 2), usage_chunk(10, 6)], ids=["running", "twice"])
+def test_fewer_usage_chunks_than_choices_are_not_one_for_each(mid: bytes) -> None:
+    play = Play(chat(n=3, stream=True, stream_options=ASKED), NATIVE)
+    ends = [delta("y", index=index, finish="stop") for index in range(3)]
+    play.streams(0, delta("x"), mid, *ends, usage_chunk(10, 6), DONE)
+    assert play.frames[-2]["usage"] == usage(10, 6)
+    assert play.of(Spent) == [Spent(10, 6, 10, 6, 20)]
+
+
+def test_of_a_call_that_broke_off_those_of_the_choices_that_ended_are_summed() -> None:
+    """As far as it has told: what was spent is known of two of three choices."""
+    play = Play(chat(n=3, stream=True, stream_options=ASKED), NATIVE)
+    ended = [part for at in (0, 1) for part in (delta("y", index=at, finish="stop"), usage_chunk(10, 3))]
+    play.says(0, delta("x", index=2), *ended)
+    play.ends(0)
+    (spent,) = play.of(Spent)
+    assert (spent.upstream_prompt, spent.upstream_completion) == (10, 6)
+
+
 def saved(play: Play) -> int:
     (spent,) = play.of(Spent)
     return spent.prompt_saved

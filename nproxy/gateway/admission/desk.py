@@ -12,7 +12,7 @@ from nproxy.gateway.admission.clerk import Clerk, Connect, Transport
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.known_rates import KnownRates
 from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Full, Hold, Memory, limit_of
-from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Leave, Move, Refused, Room
+from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Leave, Move, Refused, Returned, Room
 from nproxy.gateway.admission.refusals import Unanswered, error_of, rate_headers, unavailable
 from nproxy.gateway.callers import UNLIMITED, Caller, Rates
 from nproxy.openai.errors import ApiError
@@ -28,11 +28,15 @@ SHED_RETRY = 2.0
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """answer: what the ledger said. told: that it did, where somebody waits for it."""
+    """answer: what the ledger said. told: that it did, where somebody waits for it, until limit. since: when it was
+    asked, in the loop's time.
+    """
 
     key: str
+    since: float
     answer: Admitted | Refused | None = None
     told: asyncio.Future[Admitted | Refused] | None = None
+    limit: asyncio.Timeout | None = None
 
 
 class Desk:
@@ -64,6 +68,11 @@ class Desk:
     def reconfigure(self, config: Config) -> None:
         """Other limits from now on."""
         self._take(config)
+        for waiter in self._waiters.values():
+            if (
+                waiter.limit is not None and not waiter.limit.expired()
+            ):  # never sooner: a ledger elsewhere may not know of it yet
+                waiter.limit.reschedule(max(waiter.limit.when() or 0.0, self._answered_by(waiter)))
         self._transport.reconfigure(Bounds.of(config))
 
     def _take(self, config: Config) -> None:
@@ -181,14 +190,14 @@ class Desk:
     async def _answer(self, ask: Ask, message: Ask | Move) -> Admitted | Refused:
         """Send a message of the request that asked so, and wait for its answer. Raises ApiError where none comes."""
         started = self._clock()
-        waiter = self._waiters[ask.ticket] = _Waiter(ask.key)
+        waiter = self._waiters[ask.ticket] = _Waiter(ask.key, started)
         self.waiting += ask.choices
         outcome = "left"
         try:
             self._transport.send(message)
             if (answer := waiter.answer) is None:  # a ledger of this process may say so at once
                 waiter.told = self._loop.create_future()
-                async with asyncio.timeout(self._queue_seconds + ANSWER_SECONDS):
+                async with asyncio.timeout_at(self._answered_by(waiter)) as waiter.limit:
                     answer = await waiter.told
             outcome = _outcome(answer)
         except TimeoutError:
@@ -201,10 +210,16 @@ class Desk:
             self._metrics.queue_wait(outcome).observe(self._clock() - started)
         return answer
 
+    def _answered_by(self, waiter: _Waiter) -> float:
+        """When the ledger has to have answered, in the loop's time."""
+        return waiter.since + self._queue_seconds + ANSWER_SECONDS
+
     def _hear(self, answer: Answer) -> None:
         """Take what the ledger says; an answer to one who has left is of no use to anybody."""
         if isinstance(answer, Room):
             self._full.clear()
+        elif isinstance(answer, Returned):
+            self._rates.correct(answer.key, answer.levels, self._clock())
         elif (waiter := self._waiters.get(answer.ticket)) is not None and waiter.answer is None:
             if isinstance(answer, Refused) and answer.full:
                 self._full[waiter.key] = answer.retry_after

@@ -43,6 +43,11 @@ class KnownRates:
         behind = {level.what: max(0.0, level.behind - (now - heard)) for level in levels}
         return [Level(what, limit, behind.get(what, 0.0)) for what, limit in limits if limit is not None]
 
+    def correct(self, bucket: str, levels: tuple[Level, ...], now: float) -> None:
+        """Take what is told of a key unasked, where anything is known of it."""
+        if bucket in self._heard:
+            self._heard[bucket] = now, levels
+
     def hear(self, caller: Caller, levels: tuple[Level, ...], now: float) -> None:
         """Take what an answer told of a caller."""
         self._heard[caller.bucket] = now, levels
@@ -51,7 +56,7 @@ class KnownRates:
             self._heard.popitem(last=False)
 
     def refusal(self, caller: Caller, now: float) -> Refused | None:
-        """Why a caller need not even ask for one choice now, if so: what is known here is spent for sure."""
+        """Why a caller need not even ask for one choice now, if so: what is known here is spent, or spoken for."""
         for level in self.levels(caller, now):
             wait = level.behind + MINUTE / level.limit - MINUTE
             if wait > 0 and level.what != "tokens":

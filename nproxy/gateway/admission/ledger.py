@@ -21,6 +21,7 @@ from nproxy.gateway.admission.messages import (
     Move,
     Reason,
     Refused,
+    Returned,
     Room,
 )
 from nproxy.gateway.admission.queue import FairQueue
@@ -191,6 +192,7 @@ class Ledger:
         if self._waiting.pop(ticket, None) is not None:
             self._queue.remove(claim)
             self._settle(claim, {"choices": 0, "tokens": 0}, now)  # it was asked for, and nothing was done
+            self._tell_returned(claim, now)
         else:
             self._moving.pop(ticket, None)
             self._leave_upstream(claim)
@@ -211,6 +213,11 @@ class Ledger:
         for charge in claim.charges:
             if (amount := amounts.get(charge.what)) is not None:
                 claim.account.meters.settle(charge, amount, now)
+
+    def _tell_returned(self, claim: Claim, now: float) -> None:
+        """All who have been told of the key's rates while this one waited were told too much."""
+        if claim.charges:
+            self._answers.append(Returned(claim.ask.key, levels_of(claim.account.meters, claim.ask, now)))
 
     # ---- who is next
 
@@ -308,6 +315,8 @@ class Ledger:
         else:
             nothing["requests"] = 0
         self._settle(claim, nothing, now)
+        if reason != "queue_full" or claim.number < self._number:  # of who is turned away as he comes, nobody was told
+            self._tell_returned(claim, now)
 
     def _answer_refused(self, claim: Claim, reason: Reason, now: float, *, limit: int = 0) -> None:
         ask = claim.ask

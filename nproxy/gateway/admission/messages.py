@@ -98,11 +98,23 @@ class Room:
     kind: Literal["room"] = "room"
 
 
+@frozen
+class Returned:
+    """What a key was told that it had spent has come back in part, for a request of it waits no more; for all desks.
+
+    levels: of its rates, as they are now.
+    """
+
+    key: str
+    levels: tuple[Level, ...]
+    kind: Literal["returned"] = "returned"
+
+
 Message = Ask | Move | Leave
-Answer = Admitted | Refused | Room
+Answer = Admitted | Refused | Room | Returned
 
 _ADAPTER: TypeAdapter[Message | Answer] = TypeAdapter(
-    Annotated[Ask | Move | Leave | Admitted | Refused | Room, Field(discriminator="kind")]
+    Annotated[Ask | Move | Leave | Admitted | Refused | Room | Returned, Field(discriminator="kind")]
 )
 
 

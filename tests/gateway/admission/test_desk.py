@@ -164,6 +164,22 @@ async def test_other_limits_while_it_runs(begin: Begin) -> None:
     await second.left()
 
 
+async def test_who_waits_when_the_wait_is_made_longer_waits_on(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "ANSWER_SECONDS", 0.05)
+    scene = begin(inflight_choices=2, queue_seconds=0.1)
+    first = Visitor(scene.desk, ANN, 2)
+    await first.inside.wait()
+    second = Visitor(scene.desk, BOB, 2)
+    await scene.settled()
+    longer = scene.configured({"inflight_choices": 2, "queue_seconds": 60})
+    scene.desk.reconfigure(longer)
+    await asyncio.sleep(0.3)
+    assert not second.task.done()
+    await first.left()
+    await second.inside.wait()
+    await second.left()
+
+
 async def test_a_lost_desk_has_left_with_all_it_had(begin: Begin) -> None:
     scene = begin(inflight_choices=2)
     visitors = deque(Visitor(scene.desk, ANN, 1) for _ in range(4))

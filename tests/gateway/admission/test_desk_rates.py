@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from nproxy.gateway.callers import Caller, Rates
@@ -37,6 +39,30 @@ async def test_rates_and_their_headers(begin: Begin) -> None:
         assert scene.desk.headers(own)["x-ratelimit-remaining-choices"] == "3"
         assert scene.desk.headers(own)["x-ratelimit-limit-requests"] == "1000"
     assert (await refusal(scene, 7, own)).code == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize("leaves", ["by itself", "late"])
+async def test_what_one_that_waited_gives_back_is_known_at_the_door(begin: Begin, leaves: str) -> None:
+    """Another request of its key was told meanwhile that all is spent; now it is not."""
+    scene = begin(max_inflight=1, choices_per_minute=2, queue_seconds=60 if leaves == "by itself" else 0.1)
+    scene.stop_the_clock()
+    async with held(scene, 1):
+        waits = asyncio.create_task(scene.desk.admit(ANN, "u", 1))
+        await scene.settled()
+        assert (await refusal(scene, upstream="v")).code == "rate_limit_exceeded"
+        with pytest.raises(ApiError), scene.desk.door(ANN):
+            pass
+        if leaves == "late":
+            scene.clerk._tell(scene.clerk.ledger.tick(scene.clerk._clock() + 1))
+        else:
+            waits.cancel()
+        await asyncio.gather(waits, return_exceptions=True)
+        await scene.settled()
+        assert scene.desk.headers(ANN)["x-ratelimit-remaining-choices"] == "1"
+        with scene.desk.door(ANN):
+            pass
+        async with held(scene, 1, ANN, "v"):
+            pass
 
 
 @pytest.mark.parametrize(

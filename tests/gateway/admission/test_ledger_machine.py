@@ -20,6 +20,7 @@ from nproxy.gateway.admission.messages import (
     Leave,
     Move,
     Refused,
+    Returned,
     Room,
     answer_of,
     message_of,
@@ -66,7 +67,7 @@ class Requests(RuleBasedStateMachine):
                 case Refused(ticket=ticket):
                     del self.waiting[ticket]
                     assert answer.reason == "too_wide" or 1 <= answer.retry_after <= 60
-                case Room():
+                case Room() | Returned():
                     pass
         assert not self.admitted or self.taken()[0] <= self.bounds.inflight
 
