@@ -172,7 +172,10 @@ class Metrics(CommonMetrics):
         """Who is let in."""
         self.queue_choices = self._plain("queue_choices", "Choices that wait to be let in.", across="sum")
         self.queue_wait = self._histogram(
-            "queue_wait_seconds", "How long requests waited to be let in, or for another outcome.", _WAITS, "outcome"
+            "queue_wait_seconds",
+            "How long requests waited to be let in, to go on at another upstream, or for another outcome.",
+            _WAITS,
+            "outcome",
         )
         self.refused = self._counter("requests_refused", "Requests that a limit refused.", "reason")
         self.shed = self._counter("shed", "Requests refused to save memory.", "reason")

@@ -69,9 +69,8 @@ class Desk:
         """Other limits from now on."""
         self._take(config)
         for waiter in self._waiters.values():
-            if (
-                waiter.limit is not None and not waiter.limit.expired()
-            ):  # never sooner: a ledger elsewhere may not know of it yet
+            if waiter.limit is not None and not waiter.limit.expired():
+                # never sooner: a ledger elsewhere may not know of it yet
                 waiter.limit.reschedule(max(waiter.limit.when() or 0.0, self._answered_by(waiter)))
         self._transport.reconfigure(Bounds.of(config))
 

@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
+import os
+import resource
 from collections.abc import Sequence
 from functools import partial
 from math import inf
 
 from yarl import URL
 
+from nproxy.telemetry.seldom import Seldom
 from nproxy.upstreams.http.connecting import Connector, Place
 from nproxy.upstreams.http.connection import Connection, Reply
+from nproxy.upstreams.http.errors import ConnectError
 from nproxy.upstreams.http.head import Fields, request_head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.via import Pseudonym
 from nproxy.upstreams.watchdog import Watchdogs
 
+SPARE_FILES = 32
+"""For what is neither a client's nor a call's: sockets that listen, the log, resolvers, settings read again."""
+
 KEEPALIVE_SECONDS = 4.0
 """Below the 5 s after which uvicorn closes an idle connection: fewer requests meet a socket that is just closing."""
 
+log = logging.getLogger("nproxy.upstreams")
+
 
 class Connections:
-    """Made inside the event loop, closed once. There is no limit to how many there are: permits are counted elsewhere.
+    """Made inside the event loop, closed once. Permits are counted elsewhere; here it is files that are.
+
+    Calls may hold half of the files that the process may open, but for some: the other half is for clients, whose
+    connections would not be taken any more, those that ask after the gateway's health among them.
 
     pseudonym: what the gateway calls itself to those that it calls.
     """
 
     def __init__(self, pseudonym: Pseudonym) -> None:
         self.loop = asyncio.get_running_loop()
+        self._most = most_calls(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._seldom = Seldom(log)
         self._watchdogs = Watchdogs(self.loop)
         self._via = pseudonym.entry
         self.open: set[Connection] = set()
@@ -59,6 +75,7 @@ class Connections:
         key = _key(replica)
         connection = self._take(key)
         if connection is None:
+            self._make_room()
             connection = Connection(self._watchdogs, partial(self._put, key), self.open.discard)
             self.open.add(connection)
             try:
@@ -67,6 +84,22 @@ class Connections:
                 self.open.discard(connection)
                 raise
         return connection.send(method, head, body)
+
+    def _make_room(self) -> None:
+        """See that one more file may be opened: one that waits for a call of another replica is closed for it.
+
+        Raises ConnectError, as where the system has none left.
+        """
+        if len(self.open) < self._most:
+            return
+        for idle in self._idle.values():
+            if idle:
+                connection = idle.pop(0)
+                connection.abort()
+                self.open.discard(connection)
+                return
+        self._seldom.tell(logging.WARNING, "too many calls at once; new ones fail", {"most": self._most})
+        raise ConnectError("refused", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
 
     def forget(self, replica: Replica) -> None:
         """Close what is idle: one of them had ended unsaid, and what goes out next should not meet another one."""
@@ -116,6 +149,11 @@ class Connections:
                     connection.abort()
         self._idle = kept
         self._sweeping = self.loop.call_later(KEEPALIVE_SECONDS / 4, self._sweep) if kept else None
+
+
+def most_calls(files: int) -> int:
+    """How many connections to upstreams there may be in a process that may open so many files."""
+    return max(1, files // 2 - min(SPARE_FILES, files // 8))
 
 
 def _key(replica: Replica) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import socket
 import threading
@@ -16,9 +17,10 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
+from nproxy.upstreams.failures import before_the_head
 from nproxy.upstreams.http import connecting, connections
 from nproxy.upstreams.http.connection import HIGH_WATER, Reply
-from nproxy.upstreams.http.connections import Connections
+from nproxy.upstreams.http.connections import Connections, most_calls
 from nproxy.upstreams.http.errors import ConnectError, ConnectTimeoutError, CutError, DisconnectedError, LostError
 from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.http.message import Message
@@ -315,6 +317,38 @@ async def test_the_connection_used_last_is_used_next(http: Http) -> None:
         for _ in range(3):
             await http.ask(url)
         assert counts == [4, 1]
+
+
+async def test_calls_leave_half_of_the_files_to_clients(http: Http, caplog: pytest.LogCaptureFixture) -> None:
+    """And fail as where the system has none left, which is no replica's fault."""
+    go = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await head_of(reader)
+            await go.wait()
+            writer.write(OK)
+
+    http.connections._most = 2
+    async with raw_server(handle) as url, raw_server(handle) as other:
+        held = [await http.send(url), await http.send(url)]
+        for _ in range(2):
+            with pytest.raises(ConnectError) as none_left:
+                await http.send(other)
+        assert none_left.value.cause is not None and none_left.value.cause.errno == errno.EMFILE
+        assert before_the_head(none_left.value, stale=False, upstream="u").ours
+        assert [record.getMessage() for record in caplog.records] == ["too many calls at once; new ones fail"]
+        go.set()
+        for reply in held:
+            await reply.begun()
+            assert await rest(reply) == b"ok"
+        assert await http.ask(other) == b"ok", "one that waits for a call elsewhere makes room"
+        assert len(http.connections.open) == 2
+
+
+@pytest.mark.parametrize(("files", "most"), [(1024, 480), (20_000, 9968), (256, 96), (64, 24), (2, 1)])
+def test_how_many_files_are_for_calls(files: int, most: int) -> None:
+    assert most_calls(files) == most
 
 
 async def test_each_replica_has_connections_of_its_own(http: Http) -> None:
