@@ -136,7 +136,8 @@ class CoreClient:
 
 
 def child_environment() -> dict[str, str]:
-    """What a process of the engine's inherits: this process's environment, and two things it must have.
+    """What a process of the engine's inherits: this process's environment, with PYTHONPATH, GOMP_SPINCOUNT and
+    THP_MEM_ALLOC_ENABLE set where they are needed.
 
     It runs the same `engine` as this process, from wherever that was imported: an installed one is found
     anyway, a source tree is named, since `-P` leaves the working folder out. Unless the operator says otherwise, its

@@ -103,14 +103,14 @@ class Merge:
         """What this leg has said so far."""
         return self._strands[number]
 
-    def missed(self, number: int) -> bool:
+    def client_has_read(self, number: int) -> bool:
         """Whether the client has read something that this leg said, so that it cannot say it anew."""
         return self._request.stream and self._strands[number].generated
 
     @property
-    def read(self) -> bool:
+    def client_has_read_any(self) -> bool:
         """Whether the client has read something that any leg said."""
-        return any(map(self.missed, self._strands))
+        return any(map(self.client_has_read, self._strands))
 
     def owes(self, leg: Leg) -> bool:
         """Whether the client has read the beginning of a choice whose end this leg can still bring."""

@@ -87,7 +87,7 @@ class Recovery:
 
     def recover(self, run: Run, failure: Failure) -> list[Command] | None:
         """Find another way for a leg; None where there is none and the failure stands."""
-        if failure.kind is FailureKind.UNAVAILABLE and (run.resumed or self._merge.read):
+        if failure.kind is FailureKind.UNAVAILABLE and (run.resumed or self._merge.client_has_read_any):
             return self._wait(run, failure)
         if run.resumed:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
@@ -144,7 +144,7 @@ class Recovery:
         return [Retried(run.leg.number, failure.kind), SetTimer(f"retry:{run.leg.number}", seconds)]
 
     def _missed(self, run: Run) -> bool:
-        return self._merge.missed(run.leg.number)
+        return self._merge.client_has_read(run.leg.number)
 
     def _begin_anew(self, run: Run, failure: Failure) -> list[Command] | None:
         """Try the same again, though it had begun to answer; by itself, where another call was why it ended."""

@@ -2,7 +2,8 @@
 
     WAITING   planned, not yet called: the upstream takes only so many calls at once
     CALLED    the call is open and has sent no event; a failure now can be made good by another attempt
-    SPEAKING  its first event has come; a failure now is final, unless nothing of it is missed, or it can be resumed
+    SPEAKING  its first event has come; a failure now is final, unless the client has read nothing of it yet (then it
+              begins anew) or it can be resumed
     PAUSED    it failed, or stands in for one that did, and will be called when its timer fires
     DONE      it ended, and its choices are finished or given to other legs
     FAILED    it failed for good

@@ -26,10 +26,10 @@ _WHOSE = "The upstream gave fewer choices than it was asked for, and of several 
 class Choice:
     """One choice of the client's answer, however many legs it takes to bring it.
 
-    began: something of it has come. finish_reason: set once; nothing of this index is taken afterwards. lost: why it
-    will never finish, where the client gets the others all the same. pieces: what a whole answer is folded from; empty
-    in a stream. sent: what the client has of it, where another call may go on behind
-    that. repeat: what of such a call it has already. tools, offsets: None until they are needed.
+    began: something of it has come. finished: nothing of this index is taken afterwards. finish_reason: why; None too
+    where a whole body named no reason. lost: why it will never finish, where the client gets the others all the same.
+    pieces: what a whole answer is folded from; empty in a stream. sent: what the client has of it, where another call
+    may go on behind that. repeat: what of such a call it has already. tools, offsets: None until they are needed.
     """
 
     index: int
@@ -149,7 +149,7 @@ class Strand:
 
     @property
     def said_all(self) -> bool:
-        """Whether it said `[DONE]`, or gave its whole body, and nothing of it is missed."""
+        """Whether it said `[DONE]`, or gave its whole body, and nothing of it is missing."""
         return self.done and self.whole
 
     @property

@@ -1,6 +1,7 @@
 """The driver: carries out what the conduct of one request commands, and reports to it what happens.
 
-It decides nothing. One TaskGroup holds the request's legs; whatever way the request ends, they end with it.
+It decides nothing about choices; it only paces how many legs are opened in a turn. One TaskGroup holds the request's
+legs; whatever way the request ends, they end with it.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from nproxy.upstreams.event_stream import Take
 OpenCall = Callable[[OpenLeg, Take], Awaitable[None]]
 """Makes the upstream call of a leg, and hands over what comes of it."""
 
-LONG_TURN = 0.0005
-"""Seconds that a turn of the loop takes where it has much to do."""
-MOST_AT_ONCE = 8
-"""Calls that such a turn opens for one request, which is as long again; a shorter one opens one."""
+BUSY_TURN = 0.0005
+"""Seconds: a turn of the loop that takes longer has much to do."""
+OPENED_WHEN_BUSY = 8
+"""Legs of one request that are opened in such a turn: about as much work as the turn itself. In any other, one is."""
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -232,7 +233,7 @@ class Drive:
         their pieces together, and what comes together leaves in one write. since: when this turn began, or the last.
         """
         now = time.monotonic()
-        for number in [*islice(self._unopened, 1 if now - since < LONG_TURN else MOST_AT_ONCE)]:
+        for number in [*islice(self._unopened, 1 if now - since < BUSY_TURN else OPENED_WHEN_BUSY)]:
             self._exchange.attempts += 1
             self._legs[number] = self._calls.create_task(self._run_leg(self._unopened.pop(number)))
         self._opening = bool(self._unopened)  # not where they were cancelled since, or the request is over

@@ -107,9 +107,9 @@ class _Worker:
     def prepare(self, app: App) -> None:
         """Join the app to the parent, with what the parent knows already."""
         self._app = app
-        self._ledger = _Ledger(self._channel, self._start.name)
+        self._ledger = _LedgerLine(self._channel, self._start.name)
         app.desk.connect(self._ledger.connect)
-        app.whole = _Parent(self._channel)
+        app.whole = _ParentLine(self._channel)
         app.tell_lesson = lambda upstream, model, lesson: self._channel.send(taught(upstream, model, lesson))
         app.upstreams.tell_look = lambda look: self._channel.send(Looked(**asdict(look)))
         for lesson in self._start.lessons:
@@ -209,9 +209,8 @@ class _Worker:
         answer: Json = None
         match query.what:
             case "metrics":
-                await (
-                    self._report()
-                )  # the answer is the beat before it: reports come in the order in which they were made
+                # the answer is the beat before it: reports come in the order in which they were made
+                await self._report()
             case "status":
                 answer = status_document(self._app)
             case "ready":
@@ -221,7 +220,7 @@ class _Worker:
         self._channel.send(Result(query.number, answer))
 
 
-class _Ledger:
+class _LedgerLine:
     """The way to the ledger in the parent, which alone knows of its bounds."""
 
     def __init__(self, channel: Channel, prefix: str) -> None:
@@ -234,6 +233,7 @@ class _Ledger:
         return self
 
     def at_once(self, ask: Ask) -> bool:
+        """Never: only the parent knows what is taken."""
         return False
 
     def send(self, message: Sent) -> None:
@@ -250,7 +250,7 @@ class _Ledger:
         pass
 
 
-class _Parent:
+class _ParentLine:
     """Speaks for all workers, by asking the parent."""
 
     def __init__(self, channel: Channel) -> None:

@@ -203,7 +203,7 @@ async def test_an_end_from_outside_in_the_turn_of_the_end(falls_back: bool) -> N
 
 
 async def test_after_an_end_from_outside_no_call_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "LONG_TURN", inf)
+    monkeypatch.setattr(driver, "BUSY_TURN", inf)
     made: list[int] = []
 
     async def open_call(command: OpenLeg, take: Take) -> None:
@@ -242,7 +242,7 @@ async def test_many_calls_are_opened_in_several_turns(
     monkeypatch: pytest.MonkeyPatch, long_turn: float, opened: list[int]
 ) -> None:
     """One in each, and where turns are long several: what comes meanwhile is dealt with between them."""
-    monkeypatch.setattr(driver, "LONG_TURN", long_turn)
+    monkeypatch.setattr(driver, "BUSY_TURN", long_turn)
     turn, seen = 0, list[int]()
 
     async def open_call(command: OpenLeg, take: Take) -> None:
@@ -273,7 +273,7 @@ async def test_what_follows_from_no_event_at_all_is_delivered() -> None:
 
 
 async def test_a_call_that_breaks_the_request_leaves_none_to_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "LONG_TURN", inf)
+    monkeypatch.setattr(driver, "BUSY_TURN", inf)
     made: list[int] = []
 
     async def open_call(command: OpenLeg, take: Take) -> None:
@@ -289,7 +289,7 @@ async def test_a_call_that_breaks_the_request_leaves_none_to_be_opened(monkeypat
 
 
 async def test_a_call_that_is_cancelled_before_its_turn_is_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "LONG_TURN", inf)
+    monkeypatch.setattr(driver, "BUSY_TURN", inf)
     made: list[int] = []
 
     async def open_call(command: OpenLeg, take: Take) -> None:
