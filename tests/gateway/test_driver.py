@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -49,8 +49,11 @@ class Client:
         self.last: list[bytes] = []  # and by finish
         self.responses: list[tuple[int, bytes]] = []
         self.ended: list[int] = []  # by errors of this status
-        self.headers = {"x-nproxy-mode": "relay"}
+        self.headers: dict[str, str] = {}
         self.response = None
+
+    def shows(self, headers: Iterable[tuple[str, str]]) -> None:
+        self.headers.update(headers)
 
     async def respond(self, status: int, body: bytes) -> None:
         self.responses.append((status, body))
