@@ -182,7 +182,7 @@ def _order(body: Body, dialect: Dialect, serving: Serving) -> tuple[Order, str |
 def _wire(serving: Serving, dialect: Dialect, model: str, *, include_usage: bool) -> Wire:
     return Wire(
         dialect=dialect,
-        id=f"{'chatcmpl' if dialect is Dialect.CHAT else 'cmpl'}-{uuid.uuid4().hex}",
+        id=f"{dialect.id_prefix}{uuid.uuid4().hex}",
         created=int(time.time()),
         model=model,
         fingerprint=serving.fingerprint,

@@ -38,7 +38,7 @@ from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.gateway.inbox import Inbox
 from nproxy.gateway.observe import Observer
 from nproxy.openai.errors import ApiError
-from nproxy.openai.wire import error_event
+from nproxy.openai.wire import STREAM_HEADERS, error_event
 from nproxy.upstreams.event_stream import Take
 
 OpenCall = Callable[[OpenLeg, Take], Awaitable[None]]
@@ -48,12 +48,6 @@ BUSY_TURN = 0.0005
 """Seconds: a turn of the loop that takes longer has much to do."""
 OPENED_WHEN_BUSY = 8
 """Legs of one request that are opened in such a turn: about as much work as the turn itself. In any other, one is."""
-
-STREAM_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
-}
 
 
 class Drive:

@@ -22,13 +22,10 @@ from nproxy.gateway.fallback import Fallbacks
 from nproxy.gateway.legs import Legs, Planned
 from nproxy.gateway.observe import Observer
 from nproxy.openai.body import LONG, Body
-from nproxy.openai.dialect import Dialect
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.upstreams.routes import Route
 
 Parse = Callable[[Body, Limits, str | None], Request]
-
-_ID_PREFIXES = {Dialect.CHAT: "chatcmpl-", Dialect.COMPLETIONS: "cmpl-"}
 
 
 def chat(app: App, exchange: Exchange) -> Awaitable[None]:
@@ -117,7 +114,7 @@ async def _drive(
         plan,
         attempt.capability,
         app.conducting.at(upstream, chain=chain),
-        Names(f"{_ID_PREFIXES[request.dialect]}{random.getrandbits(128):032x}", int(time.time()), request.model),
+        Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
         budget=upstream.budget.take,
         jitter=random.random,
         draw=_draw,

@@ -12,6 +12,11 @@ class Dialect(StrEnum):
     COMPLETIONS = "completions"
 
     @property
+    def id_prefix(self) -> str:
+        """What the ids of answers begin with."""
+        return "chatcmpl-" if self is Dialect.CHAT else "cmpl-"
+
+    @property
     def chunk_object(self) -> str:
         """The `object` of a stream chunk."""
         return "chat.completion.chunk" if self is Dialect.CHAT else "text_completion"

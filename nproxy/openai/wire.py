@@ -12,10 +12,18 @@ from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, dumps
 from nproxy.openai.usage import Usage
 
-__all__ = ["DONE_FRAME", "PING", "Dialect", "Wire", "error_event", "event"]
+__all__ = ["DONE_FRAME", "PING", "STREAM_HEADERS", "Dialect", "Wire", "error_event", "event"]
 
 DONE_FRAME = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
+STREAM_HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "Content-Type": "text/event-stream; charset=utf-8",
+        "Cache-Control": "no-cache",
+        "X-Accel-Buffering": "no",  # nginx would hold events back
+    }
+)
+"""Of an answer in events."""
 
 _EMPTY: Mapping[str, JSON] = MappingProxyType({})
 _ROLE = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'

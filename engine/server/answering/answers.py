@@ -17,17 +17,12 @@ from engine.server.router import Ticket
 from nproxy.openai import request_id
 from nproxy.openai.errors import ApiError
 from nproxy.openai.usage import Usage
-from nproxy.openai.wire import PING
+from nproxy.openai.wire import PING, STREAM_HEADERS
 
 _WRITE_SECONDS = 60.0
 _HEADERS_AFTER_SECONDS = 30.0  # a stream without any event by then begins all the same, with a ping
 _MUCH = 2048  # tokens; to tell of more at once would hold up the event loop
 _PING_SECONDS = 15.0  # no longer silence than this in a stream that has begun
-_STREAM_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-}
 
 log = logging.getLogger("engine.server")
 
@@ -85,7 +80,7 @@ class Answer:
         the usage so far.
         """
         pieces = await self._next_by(_now() + _HEADERS_AFTER_SECONDS)
-        response = web.StreamResponse(headers=_STREAM_HEADERS)
+        response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(request)
         try:
             await self._events(response, pieces, continuous)
