@@ -111,22 +111,8 @@ def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> 
     _check_messages(body)
     if sent.get("top_logprobs") and not sent.get("logprobs"):
         raise invalid_request("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
-    n, drawn = _widths(sent, body, prompts=1, limits=limits)
-    options = sent.get("stream_options") or _NO_OPTIONS
     return ChatRequest(
-        body=body,
-        model=_model(sent, default_model),
-        n=n,
-        n_given=sent.get("n") is not None or sent.get("n_cmpl") is not None,
-        drawn=drawn,
-        seed=sent.get("seed"),
-        stream=bool(sent.get("stream")),
-        include_usage=bool(options.include_usage),
-        continuous_usage=bool(options.continuous_usage_stats),
-        temperature=sent.get("temperature"),
-        logprobs_asked=bool(sent.get("logprobs")),
-        beam_search=bool(sent.get("use_beam_search")),
-        choice_params=read_choice_params(body.fields, n, drawn),
+        **_common(sent, body, limits, default_model, prompts=1), logprobs_asked=bool(sent.get("logprobs"))
     )
 
 
@@ -134,23 +120,9 @@ def parse_completion(body: Body, limits: Limits, default_model: str | None = Non
     """Validate a legacy completion request, as `parse_chat` does a chat request."""
     sent = checked(_COMPLETION, body.fields)
     prompt, listed = read_prompts(body.fields, "prompt")
-    n, drawn = _widths(sent, body, prompts=len(prompt), limits=limits)
-    options = sent.get("stream_options") or _NO_OPTIONS
     return CompletionRequest(
-        body=body,
-        model=_model(sent, default_model),
-        n=n,
-        n_given=sent.get("n") is not None or sent.get("n_cmpl") is not None,
-        drawn=drawn,
-        seed=sent.get("seed"),
-        stream=bool(sent.get("stream")),
-        include_usage=bool(options.include_usage),
-        continuous_usage=bool(options.continuous_usage_stats),
-        temperature=sent.get("temperature"),
+        **_common(sent, body, limits, default_model, prompts=len(prompt)),
         logprobs_asked=sent.get("logprobs") is not None,
-        beam_search=bool(sent.get("use_beam_search")),
-        choice_params=read_choice_params(body.fields, n, drawn),
-        prompts=len(prompt),
         prompt=prompt,
         listed=listed,
         echo=bool(sent.get("echo")),
@@ -200,6 +172,44 @@ class SentCompletion(_Sent, total=False):
 
 
 _CHAT, _COMPLETION = TypeAdapter(SentChat), TypeAdapter(SentCompletion)
+
+
+class _Common(TypedDict):
+    """The fields of GenerationRequest that both dialects read alike."""
+
+    body: Body
+    model: str
+    n: int
+    n_given: bool
+    drawn: int
+    seed: int | None
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    temperature: float | None
+    beam_search: bool
+    choice_params: ChoiceParams | None
+    prompts: int
+
+
+def _common(sent: _Sent, body: Body, limits: Limits, default_model: str | None, *, prompts: int) -> _Common:
+    n, drawn = _widths(sent, body, prompts=prompts, limits=limits)
+    options = sent.get("stream_options") or _NO_OPTIONS
+    return {
+        "body": body,
+        "model": _model(sent, default_model),
+        "n": n,
+        "n_given": sent.get("n") is not None or sent.get("n_cmpl") is not None,
+        "drawn": drawn,
+        "seed": sent.get("seed"),
+        "stream": bool(sent.get("stream")),
+        "include_usage": bool(options.include_usage),
+        "continuous_usage": bool(options.continuous_usage_stats),
+        "temperature": sent.get("temperature"),
+        "beam_search": bool(sent.get("use_beam_search")),
+        "choice_params": read_choice_params(body.fields, n, drawn),
+        "prompts": prompts,
+    }
 
 
 def _model(sent: _Sent, default_model: str | None) -> str:
