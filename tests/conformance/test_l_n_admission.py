@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -13,19 +12,14 @@ import pytest
 from tests.conformance.scene import Scene
 from tests.conformance.settings import everywhere, of_several
 from tests.gateway.conftest import Gateway, envelope
-from tests.gateway.raw import WITHIN, gauges_return, open_request
+from tests.gateway.raw import gauges_return, open_request
+from tests.waiting import until
 
 ANN, BOB = {"authorization": "Bearer ann"}, {"authorization": "Bearer bob"}
 
 
 def limits(inflight: int, **more: Any) -> dict[str, Any]:
     return {"n_policy": {"max_n": min(8, inflight)}, "limits": {"inflight_choices": inflight, **more}}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class Asked:

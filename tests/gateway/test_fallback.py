@@ -13,7 +13,7 @@ from nproxy.gateway.admission import desk
 from nproxy.gateway.admission.messages import Message, Move
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, envelope, gateway_for
-from tests.gateway.test_replicas import until
+from tests.waiting import until
 
 DOWN = Behaviour(status=503)
 

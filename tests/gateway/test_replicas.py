@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from nproxy.upstreams import breaker
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, envelope, gateway_for
+from tests.waiting import until
 
 FAILS = Behaviour(status=500)
 NEVER = {"in_a_row": 3, "open": 3600}
@@ -25,16 +26,6 @@ async def pair(*urls: str, **settings: Any) -> AsyncIterator[Gateway]:
     upstream = {"name": "pair", "replicas": list(urls), "n": "fanout", "models": [MODEL], **settings}
     async with gateway_for({"upstreams": [upstream]}) as gateway:
         yield gateway
-
-
-async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Wait until something comes true; it is asked again and again, and may be a coroutine function."""
-    async with asyncio.timeout(seconds):
-        while True:
-            held = condition()
-            if held if isinstance(held, bool) else await held:
-                return
-            await asyncio.sleep(0.02)
 
 
 def replica(gateway: Gateway, url: str) -> Any:

@@ -24,6 +24,7 @@ from nproxy.config import digest_of
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.real.processes import ROOT, ended
+from tests.waiting import until
 
 PATIENCE = 60.0
 """Seconds that anything may take before a test fails for it; nothing here is timed."""
@@ -106,12 +107,6 @@ async def serve(folder: Path, *words: str, workers: int = 2) -> AsyncIterator[Ru
         for one in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def eventually(condition: Callable[[], Any]) -> None:

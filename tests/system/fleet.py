@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -102,9 +101,3 @@ class Fleet:
         finally:
             for process in processes:
                 process.resume()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what only another process knows."""
-    while not condition():
-        await asyncio.sleep(0.05)

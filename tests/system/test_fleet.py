@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from bench.failover.replicas import MODEL, engine
-from tests.system.fleet import Fleet, Kind, until
+from tests.system.fleet import Fleet, Kind
 from tests.system.transformers_serve import transformers_serve
+from tests.waiting import until
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from nproxy.workers.messages import PROTOCOL, Admission, Message, Start
 from nproxy.workers.process import Worker
 from nproxy.workers.supervisor import Supervisor
 from tests.clients import plain_client
+from tests.waiting import until
 
 PATIENCE = 60.0
 
@@ -69,11 +70,6 @@ async def kept() -> AsyncIterator[Scene]:
             await scene.supervisor.started.wait()
             yield scene
         assert not scene.supervisor.living
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.02)
 
 
 async def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

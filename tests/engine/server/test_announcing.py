@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,18 +15,13 @@ from engine.server import announcing
 from engine.server.announcing import Announcer, Registration
 from tests.fakes.upstream import MODEL, FakeUpstream
 from tests.gateway.test_admin import REPLICAS, TOKEN, Fleet, fleet_for
+from tests.waiting import until
 
 
 def announcer(
     endpoint: str, url: str, works: Callable[[], bool] = lambda: True, token: str | None = TOKEN
 ) -> Announcer:
     return Announcer(Registration(endpoint, url, token), [MODEL], works)
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 async def known(fleet: Fleet) -> bool:

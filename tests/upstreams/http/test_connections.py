@@ -30,6 +30,7 @@ from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.via import Pseudonym
 from tests.fakes.upstream import raw_server
 from tests.upstreams.conftest import replica_at
+from tests.waiting import until
 
 Streams = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -79,12 +80,6 @@ async def http() -> AsyncIterator[Http]:
 
 async def head_of(reader: asyncio.StreamReader) -> bytes:
     return await reader.readuntil(b"\r\n\r\n")
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 def answering(answer: bytes, *, once: bool = False) -> tuple[Streams, list[int]]:
