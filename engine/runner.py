@@ -6,7 +6,6 @@ rows of the residual stream that somebody draws from become logits. In determini
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -18,10 +17,7 @@ from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
 from engine.attention.road import TorchRoad
 from engine.batch import SPAN, Batch, StepOutput
-from engine.cgroups import cpus
 from engine.config import EngineConfig, cpu_pool
-from engine.device.memory import give_back, ram
-from engine.device.road import Machine, cpu_road, road
 from engine.errors import ConfigError
 from engine.flat import adapted, chunks_at, drawn_from
 from engine.messages import Logprobs, Ready
@@ -36,6 +32,8 @@ from engine.native.draws import exponentials, from_whole
 from engine.native.products import NativeProducts
 from engine.native.road import NativeRoad, compiled, takes
 from engine.passes import Pass, fixed_rows, passes
+from engine.resources import give_back, ram, usable_cores
+from engine.roads import Machine, cpu_road, road
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
 
@@ -224,10 +222,3 @@ def _cpu_road(
         in_place=None if fixed or (cache.dtype == torch.bfloat16 and not emulated) else _IN_PLACE,
     )
     return TorchRoad(attention, turns, cache.dtype, steady=fixed)
-
-
-def usable_cores() -> int:
-    """Threads that torch should take: its own default, but no more than affinity and the control groups allow."""
-    cores = min(torch.get_num_threads(), len(os.sched_getaffinity(0)))
-    allowed = cpus()
-    return cores if allowed is None else max(min(cores, round(allowed)), 1)

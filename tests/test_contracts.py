@@ -41,7 +41,7 @@ BREAKS = [
     ("engine/scheduler.py", "import nproxy.openai.errors", "The engine's core knows no wire"),
     ("engine/batch.py", "import torch", "The engine's scheduling half"),
     ("engine/sequence.py", f"{TYPE_ONLY}import asyncio", "The engine's scheduling half"),
-    ("engine/attention/plan.py", "import engine.device.road", "engine: library > server"),
+    ("engine/attention/plan.py", "import engine.device.memory", "engine: library > server"),
     ("engine/device/attention.py", "import triton", "Triton is the kernels' business"),
     ("engine/text/vocabulary.py", "import torch", "The engine's server process"),
     ("engine/library/engine.py", "import aiohttp", "The engine as a library"),

@@ -29,10 +29,10 @@ from bench.engine.weights import packed
 from bench.steal import TRIES, undisturbed
 from engine.config import EngineConfig
 from engine.core import Core
-from engine.device.road import Machine, cpu_road
 from engine.messages import Abort, Add, Sampling
 from engine.native.build import Kernels, Spent
 from engine.native.road import compiled
+from engine.roads import Machine, cpu_road
 from engine.runner import load
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)

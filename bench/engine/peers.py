@@ -18,7 +18,7 @@ from bench.engine.inside.talk import Child
 from bench.engine.served import ask
 from bench.engine.weights import Kind, as_gguf, packed
 from engine.config import EngineConfig
-from engine.device.road import Machine, cpu_road
+from engine.roads import Machine, cpu_road
 from tests.compatibility.installing import LLAMA_CPP, llama_cpp, pinned, versions, vllm
 from tests.real.processes import ROOT, Server, free_port, nproxy, server
 from tests.system.transformers_serve import hf_folder

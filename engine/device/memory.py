@@ -1,9 +1,7 @@
-"""How much memory there is for keys and values, and giving back what nobody needs."""
+"""How much memory of a GPU there is for keys and values."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -13,26 +11,11 @@ from typing import NamedTuple
 import torch
 
 from engine.batch import Batch, Chunk, Draw, Row, plan_stretches
-from engine.cgroups import memory_bytes
 from engine.config import EngineConfig
 from engine.messages import Sampling
 
 KV_FRACTION = 0.9
 """Of what a GPU has free once the model is loaded and the largest step has its room; the rest is for what varies."""
-
-
-def ram() -> int:
-    """Bytes of RAM this process may use: the machine's, or what its control groups allow where that is less."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = memory_bytes()
-    return machine if limit is None else min(machine, limit)
-
-
-def give_back() -> None:
-    """Give what was freed back to the system, where the C library can: glibc keeps it, which loading leaves a tenth of
-    a small model of."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Room(NamedTuple):

@@ -22,10 +22,9 @@ from engine.device.attention import ITEM, DeviceAttention, Turns
 from engine.device.buckets import buckets, capacity
 from engine.device.frame import Arrays, Frame, Views
 from engine.device.graphs import Graphs, Record, Recorded, Step, cuda_recorder
-from engine.device.memory import KV_FRACTION, find_room, largest_batch, ram
+from engine.device.memory import KV_FRACTION, find_room, largest_batch
 from engine.device.ops import TritonOps
 from engine.device.packing import pack_chunks, pack_tokens
-from engine.device.road import Road, round_once
 from engine.device.sampler import DeviceSampler, Drawn
 from engine.device.scores import Scores
 from engine.device.transfer import Buffers, Fetched
@@ -39,6 +38,8 @@ from engine.models.model import Model
 from engine.models.rope import turns
 from engine.models.spec import kv_values_per_token
 from engine.passes import Pass, fixed_rows, passes
+from engine.resources import ram
+from engine.roads import Road, round_once
 
 _ROWS = 128  # deterministic mode's passes: what a GPU computes in little more time than one
 _BESIDE = 1 << 20  # bytes behind a recorded step's arrays, beside masks: draws, copies

@@ -13,7 +13,6 @@ from gguf import GGMLQuantizationType
 
 from engine.attention.road import TorchRoad
 from engine.config import EngineConfig
-from engine.device.road import Machine
 from engine.errors import ConfigError
 from engine.messages import Add, Embed, Sampling
 from engine.models import quantized
@@ -21,6 +20,7 @@ from engine.native.build import BYTES, HALVES, NIBBLES, kernels
 from engine.native.products import NativeProducts
 from engine.native.road import NativeRoad
 from engine.native.stack import Stack
+from engine.roads import Machine
 from engine.runner import Runner
 from tests.engine.device.running import SIZES, adapter, config, group, run, same, write
 from tests.fakes.tiny_gguf import write_gguf

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.device.road import Machine, road, round_once
 from engine.errors import ConfigError
+from engine.roads import Machine, road, round_once
 from tests.real.processes import ROOT
 
 GPU = Machine(cuda=(9, 0), triton=True, interpreted=False, cpu_bfloat16=False, compiler=True)
