@@ -389,6 +389,17 @@ async def test_N1_response(caller: Caller) -> None:
     assert failure.message == "The upstream's answer did not come in time."
 
 
+async def test_N1_response_once_its_head_has_come(caller: Caller) -> None:
+    async def stalls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"choices"')
+        await reader.read()
+
+    async with raw_server(stalls) as url, asyncio.timeout(10):
+        failure = await caller.failure(url, stream=False, response=0.1, first_event=0.01)
+    assert failure.message == "The upstream's answer did not come in time."
+
+
 @pytest.mark.parametrize("behind", [b"", b"data: 2\n\n"])
 @pytest.mark.parametrize("mark", [b"[DONE]", b" [DONE] "])
 async def test_a_stream_left_open_after_done_has_ended(
