@@ -110,7 +110,8 @@ async def test_A7_max_n_of_the_configuration(scene: Scene) -> None:
 @before_the_plan
 async def test_A8_prompts_times_n(scene: Scene) -> None:
     error = await refused(scene, {"model": MODEL, "prompt": ["x"] * 5, "n": 128}, COMPLETIONS)
-    assert error["param"] == "n"
+    assert (error["param"], error["code"]) == ("n", "integer_above_max_value")
+    assert "5 prompts with 128 choices each are 640 choices" in error["message"]
 
 
 @before_the_plan
