@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.reading import Reading
 from tests.conformance.scene import COMPLETIONS, SEED, Scene
-from tests.conformance.settings import FANOUT, NATIVE, everywhere, of_several, settings
+from tests.conformance.settings import FANOUT, NATIVE, everywhere, of_native, of_several, settings
 from tests.fakes import quirks
 from tests.fakes.behaviour import words
 from tests.gateway.conftest import CHAT, body
@@ -32,6 +32,13 @@ async def test_F1_each_entry_rides_with_its_text(scene: Scene) -> None:
 
 @everywhere
 async def test_F1_every_choice_has_its_own(scene: Scene) -> None:
+    answer = await scene.whole(logprobs=True)
+    assert [tokens(choice["logprobs"]) for choice in answer.choices] == [words(SEED + i) for i in range(scene.n)]
+
+
+@of_native
+async def test_F1_so_it_is_where_a_stream_was_folded(scene: Scene) -> None:
+    await scene.start(n="native", usage="stream")
     answer = await scene.whole(logprobs=True)
     assert [tokens(choice["logprobs"]) for choice in answer.choices] == [words(SEED + i) for i in range(scene.n)]
 

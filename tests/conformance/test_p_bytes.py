@@ -47,6 +47,7 @@ ROWS: list[dict[str, Any]] = [
     {"id": "P8-other-fields", "frame": with_fields},
     {"id": "P8-named", "frame": named},
     {"id": "P11-one-segment", "one_write": True},
+    {"id": "P11-one-segment-of-odd-ones", "one_write": True, "frame": named},
     {"id": "R5-space-before-the-end", "frame": lambda data: b"data: " + data + b" \n\n"},
 ]
 

@@ -28,6 +28,7 @@ from typing import Any, Self, TypeVar
 from aiohttp import web
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
+from multidict import CIMultiDict
 
 from tests.fakes.answers import Answer
 from tests.fakes.behaviour import MODEL, Behaviour, words
@@ -47,7 +48,7 @@ class Seen:
 
     method: str
     target: str
-    headers: Mapping[str, str]
+    headers: CIMultiDict[str]
     raw: bytes
     opened: float
     closed: float | None = None
