@@ -17,7 +17,7 @@ GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 def memory_bytes(groups: Path = GROUPS, own: Path = OWN) -> int | None:
     """The least memory that a group may have; None where none is limited."""
-    return _least("memory", lambda folder: int(_read(folder, "memory.max", "memory.limit_in_bytes")), groups, own)
+    return _least("memory", _memory, groups, own)
 
 
 def cpus(groups: Path = GROUPS, own: Path = OWN) -> float | None:
@@ -25,12 +25,18 @@ def cpus(groups: Path = GROUPS, own: Path = OWN) -> float | None:
     return _least("cpu", _quota, groups, own)
 
 
+def _memory(folder: Path) -> int:
+    """Raises ValueError where it is `max`."""
+    file = folder / "memory.max"
+    return int((file if file.exists() else folder / "memory.limit_in_bytes").read_text())
+
+
 def _quota(folder: Path) -> float:
     """Raises ValueError where there is none: its word is `max`, or -1."""
-    if (folder / "cpu.max").exists():
-        quota, period = map(int, _read(folder, "cpu.max").split())
+    if (file := folder / "cpu.max").exists():
+        quota, period = map(int, file.read_text().split())
     else:
-        quota, period = int(_read(folder, "cpu.cfs_quota_us")), int(_read(folder, "cpu.cfs_period_us"))
+        quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
     if quota < 0:
         raise ValueError("no limit")
     return quota / period
@@ -63,9 +69,3 @@ def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
         place = Path(path.lstrip("/"))
         for part in (place, *place.parents):
             yield root / part
-
-
-def _read(folder: Path, *names: str) -> str:
-    """The first of these files that there is. Raises OSError where there is none."""
-    there = [folder / name for name in names if (folder / name).exists()]
-    return (there[0] if there else folder / names[0]).read_text()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 
 async def until(
-    condition: Callable[[], object] | Callable[[], Awaitable[object]], seconds: float = 60.0, pause: float = 0.01
+    condition: Callable[[], object] | Callable[[], Awaitable[object]], seconds: float = 10.0, pause: float = 0.01
 ) -> None:
     """Wait until something comes true; it is asked again and again. Raises TimeoutError."""
     async with asyncio.timeout(seconds):

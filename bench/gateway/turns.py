@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from bench.gateway.accounting import cores, on_core
@@ -46,14 +47,8 @@ def checkout(word: str) -> tuple[str, Peer]:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=folder, check=False
     )
-    return f"{word} ({commit.stdout.strip() or 'unknown'})", Peer(
-        lambda: "",
-        argv,
-        "settings/nproxy.yaml",
-        ready="/ready",
-        environment=lambda: {"PYTHONPATH": str(folder)},
-        n="own",
-    )
+    named = f"{word} ({commit.stdout.strip() or 'unknown'})"
+    return named, replace(PEERS["nproxy"], argv=argv, environment=lambda: {"PYTHONPATH": str(folder)})
 
 
 def play(peers: Mapping[str, Peer], cases: Mapping[str, Case], *, starts: int, rounds: int, seconds: float) -> Rounds:

@@ -29,11 +29,6 @@ class SharedCore:
         """A number for a new group."""
         return next(self._numbers)
 
-    @property
-    def places_taken(self) -> int:
-        """Sequences that the core has a place for, whatever they wait for there."""
-        return self._loaded.places_taken
-
     def news(self, groups: Collection[int], waiting: deque[Add | Embed]) -> dict[int, list[News]]:
         """What has been told of some groups, of those that have news; a step is run where there is none.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict  # pydantic asks for it before Python 3.12
@@ -105,23 +105,30 @@ class CompletionRequest(GenerationRequest):
     echo: bool
 
 
+Asked = TypeVar("Asked", bound=GenerationRequest)
+
+
 def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> ChatRequest:
     """Validate a chat request; raises ApiError 400 naming the field at fault. default_model: of one that names none."""
     sent = checked(_CHAT, body.fields)
     _check_messages(body)
     if sent.get("top_logprobs") and not sent.get("logprobs"):
         raise invalid_request("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
-    return ChatRequest(
-        **_common(sent, body, limits, default_model, prompts=1), logprobs_asked=bool(sent.get("logprobs"))
-    )
+    logprobs = bool(sent.get("logprobs"))
+    return _asked(ChatRequest, sent, body, limits, default_model, prompts=1, logprobs_asked=logprobs)
 
 
 def parse_completion(body: Body, limits: Limits, default_model: str | None = None) -> CompletionRequest:
     """Validate a legacy completion request, as `parse_chat` does a chat request."""
     sent = checked(_COMPLETION, body.fields)
     prompt, listed = read_prompts(body.fields, "prompt")
-    return CompletionRequest(
-        **_common(sent, body, limits, default_model, prompts=len(prompt)),
+    return _asked(
+        CompletionRequest,
+        sent,
+        body,
+        limits,
+        default_model,
+        prompts=len(prompt),
         logprobs_asked=sent.get("logprobs") is not None,
         prompt=prompt,
         listed=listed,
@@ -174,42 +181,37 @@ class SentCompletion(_Sent, total=False):
 _CHAT, _COMPLETION = TypeAdapter(SentChat), TypeAdapter(SentCompletion)
 
 
-class _Common(TypedDict):
-    """The fields of GenerationRequest that both dialects read alike."""
-
-    body: Body
-    model: str
-    n: int
-    n_given: bool
-    drawn: int
-    seed: int | None
-    stream: bool
-    include_usage: bool
-    continuous_usage: bool
-    temperature: float | None
-    beam_search: bool
-    choice_params: ChoiceParams | None
-    prompts: int
-
-
-def _common(sent: _Sent, body: Body, limits: Limits, default_model: str | None, *, prompts: int) -> _Common:
+def _asked(
+    shape: type[Asked],
+    sent: _Sent,
+    body: Body,
+    limits: Limits,
+    default_model: str | None,
+    *,
+    prompts: int,
+    logprobs_asked: bool,
+    **own: Any,
+) -> Asked:
+    """A request, with what both dialects read alike. own: the fields that only this shape has."""
     n, drawn = _widths(sent, body, prompts=prompts, limits=limits)
     options = sent.get("stream_options") or _NO_OPTIONS
-    return {
-        "body": body,
-        "model": _model(sent, default_model),
-        "n": n,
-        "n_given": sent.get("n") is not None or sent.get("n_cmpl") is not None,
-        "drawn": drawn,
-        "seed": sent.get("seed"),
-        "stream": bool(sent.get("stream")),
-        "include_usage": bool(options.include_usage),
-        "continuous_usage": bool(options.continuous_usage_stats),
-        "temperature": sent.get("temperature"),
-        "beam_search": bool(sent.get("use_beam_search")),
-        "choice_params": read_choice_params(body.fields, n, drawn),
-        "prompts": prompts,
-    }
+    return shape(
+        body=body,
+        model=_model(sent, default_model),
+        n=n,
+        n_given=sent.get("n") is not None or sent.get("n_cmpl") is not None,
+        drawn=drawn,
+        seed=sent.get("seed"),
+        stream=bool(sent.get("stream")),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.continuous_usage_stats),
+        temperature=sent.get("temperature"),
+        logprobs_asked=logprobs_asked,
+        beam_search=bool(sent.get("use_beam_search")),
+        choice_params=read_choice_params(body.fields, n, drawn),
+        prompts=prompts,
+        **own,
+    )
 
 
 def _model(sent: _Sent, default_model: str | None) -> str:

@@ -90,7 +90,7 @@ class EventStream:
     def _note(self, chunks: Chunks) -> None:
         self._batch += chunks
         for chunk in chunks:
-            if len(chunk.data) <= LONGEST_MARK and is_done(chunk.data):
+            if len(chunk.data) <= LONGEST_MARK and is_done(chunk.data):  # a call for none of the others
                 self._done, self._idle = True, AFTER_DONE_SECONDS
 
     def _listen(self, _: object = None) -> None:

@@ -16,12 +16,9 @@ from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.health import Looks
 from nproxy.upstreams.judging import serves
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.permits import Permits, Wish
+from nproxy.upstreams.permits import ROUNDING, Permits, Wish
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.waiting import Waiting
-
-_ROUNDING = 0.01
-"""Seconds that a timer may run out before its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,7 @@ class Gate:
         elif verdict is False and replica not in kin.blamed:
             kin.blamed.add(replica)
             if replica.breaker.failed(kin, now):
-                asyncio.get_running_loop().call_later(replica.breaker.wait(now) + _ROUNDING, self._may_be_tried)
+                asyncio.get_running_loop().call_later(replica.breaker.wait(now) + ROUNDING, self._may_be_tried)
                 self._waiting.serve()
                 return True
         return False

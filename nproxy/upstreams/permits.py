@@ -11,7 +11,7 @@ from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 
 NOBODY_SECONDS = 1.0
 """When to come again where there is no replica at all."""
-_ROUNDING = 0.01
+ROUNDING = 0.01
 """Seconds that a timer may run out before its time."""
 
 
@@ -71,7 +71,7 @@ class Permits:
         """After how many seconds, at the latest, another replica may do for a leg that has failed."""
         now = self._clock()
         ends = [max(one.avoid_until, one.resting_until) - now for one in wish.kin.failed[wish.leg]]
-        return _ROUNDING + min([AVOID_SECONDS, *(seconds for seconds in ends if seconds > 0)])
+        return ROUNDING + min([AVOID_SECONDS, *(seconds for seconds in ends if seconds > 0)])
 
     def take(self, wish: Wish) -> Replica | None:
         """Give a leg its replica; None where it has to wait. Raises NobodyError."""

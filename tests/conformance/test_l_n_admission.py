@@ -12,7 +12,7 @@ import pytest
 from tests.conformance.scene import Scene
 from tests.conformance.settings import everywhere, of_several
 from tests.gateway.conftest import Gateway, envelope
-from tests.gateway.raw import gauges_return, open_request
+from tests.gateway.raw import WITHIN, gauges_return, open_request
 from tests.waiting import until
 
 ANN, BOB = {"authorization": "Bearer ann"}, {"authorization": "Bearer bob"}
@@ -37,7 +37,7 @@ async def asked_and_held(scene: Scene, n: int, headers: dict[str, str] | None = 
     held = asyncio.Event()
     scene.does(hold=held)
     asked = Asked(scene, n, headers)
-    await until(lambda: choices_sent(scene) == n)
+    await until(lambda: choices_sent(scene) == n, WITHIN)
     return asked, held
 
 
@@ -45,7 +45,7 @@ async def asked_and_waiting(scene: Scene, gateway: Gateway, n: int, headers: dic
     """Ask for what has to wait."""
     before = gateway.app.desk.waiting
     asked = Asked(scene, n, headers)
-    await until(lambda: gateway.app.desk.waiting == before + n)
+    await until(lambda: gateway.app.desk.waiting == before + n, WITHIN)
     return asked
 
 
@@ -137,9 +137,9 @@ async def test_L3_a_client_that_leaves_the_queue_made_no_call(scene: Scene) -> N
     gateway = await scene.start(config=limits(3, queue_seconds=2))
     running, held = await asked_and_held(scene, 3)
     _, writer = await open_request(gateway, scene.fields(n=2))
-    await until(lambda: gateway.app.desk.waiting == 2)
+    await until(lambda: gateway.app.desk.waiting == 2, WITHIN)
     writer.close()
-    await until(lambda: gateway.app.desk.waiting == 0)
+    await until(lambda: gateway.app.desk.waiting == 0, WITHIN)
     held.set()
     assert await running.status() == 200
     assert choices_sent(scene) == 3

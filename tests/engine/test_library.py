@@ -37,7 +37,7 @@ def engine(default_model: Path) -> Iterator[Engine]:
 
 
 def running(engine: Engine) -> int:
-    return engine._core.places_taken
+    return engine._core._loaded.places_taken
 
 
 async def test_a_chat_is_the_servers(engine: Engine, client: httpx.AsyncClient) -> None:

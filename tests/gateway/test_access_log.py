@@ -132,13 +132,13 @@ async def test_a_client_that_leaves(gateway: Gateway, upstream: FakeUpstream, li
 
 
 async def test_a_wait_in_vain_is_timed(start: Start, upstream: FakeUpstream, lines: Lines) -> None:
-    limits = {"inflight_choices": 1, "queue_seconds": 0.05}
+    limits = {"inflight_choices": 1, "queue_seconds": 0.06}  # the loop counts whole milliseconds, and may be early
     gateway = await start(config={"limits": limits, "n_policy": {"max_n": 1}})
     upstream.behaviour = Behaviour(hold_after=1)
     _, writer = await open_request(gateway, body(stream=True))
     await upstream.until(lambda: len(upstream.calls) == 1)
     assert (await gateway.ask()).status_code == 429
-    assert lines.last["queue_seconds"] >= 0.048  # the loop counts in whole milliseconds, and may be one early
+    assert lines.last["queue_seconds"] >= 0.05
     assert "attempts" not in lines.last
     writer.close()
 

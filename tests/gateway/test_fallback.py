@@ -168,7 +168,7 @@ async def test_a_sole_replica_is_looked_at_where_there_is_a_fallback(
     upstream.list_fails = True
     one = main(upstream, "spare", health={"interval": 0.05, "down_after": 1})
     async with behind(one, {"name": "spare", "replicas": [spare.url]}) as gateway:
-        await until(lambda: gateway.app.upstreams.all[0].gate.replicas[0].looks.down)
+        await until(lambda: gateway.app.upstreams.all[0].gate.replicas[0].looks.down, 20)
         assert (await gateway.ask()).headers["x-nproxy-upstream"] == "spare"
         spare_only = len(spare.calls)
         await spare.stop()

@@ -109,7 +109,7 @@ async def test_a_client_that_left_does_not_count(start: Start, upstream: FakeUps
         await upstream.until(lambda number=number: len(upstream.calls) == number)  # type: ignore[misc]
         asked.cancel()
         await upstream.until(lambda: not upstream.open_calls)
-    await until(lambda: gateway.app.inflight == 0)
+    await until(lambda: gateway.app.inflight == 0, 20)
     assert replica(gateway, upstream.url).breaker_state == "closed"
 
 
@@ -127,7 +127,7 @@ async def test_all_open_fails_at_once_and_says_when_to_come_again(
     passed_on = await gateway.post({}, "/v1/embeddings")
     assert passed_on.status_code == 503 and envelope(passed_on)["code"] == "upstream_unavailable"
 
-    await until(lambda: replica(gateway, upstream.url).breaker_state == "half_open")
+    await until(lambda: replica(gateway, upstream.url).breaker_state == "half_open", 20)
     held = asyncio.Event()
     upstream.behaviour = Behaviour(hold=held)
     trial = asyncio.create_task(gateway.ask(n=2))
@@ -154,7 +154,7 @@ async def test_a_long_answer_holds_up_nobody_where_there_is_no_other_replica(
     async def served() -> bool:
         return (await gateway.ask()).status_code == 200
 
-    await until(served)
+    await until(served, 20)
     assert replica(gateway, upstream.url).breaker_state == "closed" and upstream.open_calls
     trial.cancel()
 
@@ -219,7 +219,7 @@ async def test_S10_calls_that_wait_at_a_server_that_stands_still_are_tried_elsew
         async with asyncio.timeout(20):  # the calls' own limit is 120 s
             answers = await asyncio.gather(*(gateway.ask(n=2, stream=stream) for _ in range(6)))
             assert [answer.status_code for answer in answers] == [200] * 6
-            await until(lambda: replica(gateway, stopped).looks.down)
+            await until(lambda: replica(gateway, stopped).looks.down, 20)
             assert (await gateway.ask(n=4)).status_code == 200
         assert replica(gateway, stopped).begun > 0 == replica(gateway, stopped).legs
         assert replica(gateway, stopped).up is False
@@ -244,11 +244,11 @@ async def test_the_log_says_why_a_replica_gets_no_calls(
     caplog.set_level("INFO")
     upstream.list_fails, upstream.behaviour = True, FAILS
     async with pair(upstream.url, other.url, health=FAST, breaker={"in_a_row": 1}) as gateway:
-        await until(lambda: bool(told("a replica is down")))
+        await until(lambda: bool(told("a replica is down")), 20)
         upstream.list_fails = False
-        await until(lambda: bool(told("a replica is up")))
+        await until(lambda: bool(told("a replica is up")), 20)
         other.behaviour = FAILS
-        await until(lambda: _has_failed(gateway))
+        await until(lambda: _has_failed(gateway), 20)
     assert told("a replica is down")[0] == ("WARNING", "/v1/models is answered with 500.")
     assert told("a replica is up")[0] == ("INFO", "/v1/models is answered with 200.")
     assert {*told("a replica's breaker is open")} == {("WARNING", "status")}
@@ -261,7 +261,7 @@ async def _has_failed(gateway: Gateway) -> bool:
 async def test_looks_that_fail_everywhere_are_not_believed(upstream: FakeUpstream, other: FakeUpstream) -> None:
     upstream.list_fails = other.list_fails = True
     async with pair(upstream.url, other.url, health=FAST) as gateway:
-        await until(lambda: all(one.looks.down for one in gateway.app.upstreams.all[0].gate.replicas))
+        await until(lambda: all(one.looks.down for one in gateway.app.upstreams.all[0].gate.replicas), 20)
         for _ in range(4):
             assert (await gateway.ask(n=2)).status_code == 200
         assert (await gateway.client.get("/ready")).status_code == 200, "they answer"
@@ -270,13 +270,13 @@ async def test_looks_that_fail_everywhere_are_not_believed(upstream: FakeUpstrea
 async def test_a_replica_that_was_down_comes_back_with_its_looks(upstream: FakeUpstream, other: FakeUpstream) -> None:
     upstream.list_fails = True
     async with pair(upstream.url, other.url, health=FAST) as gateway:
-        await until(lambda: replica(gateway, upstream.url).looks.down)
+        await until(lambda: replica(gateway, upstream.url).looks.down, 20)
         for _ in range(8):
             assert (await gateway.ask()).status_code == 200
         assert not upstream.calls
         upstream.list_fails = False
-        await until(lambda: not replica(gateway, upstream.url).looks.down)
-        await until(lambda: _reaches(gateway, upstream))
+        await until(lambda: not replica(gateway, upstream.url).looks.down, 20)
+        await until(lambda: _reaches(gateway, upstream), 20)
 
 
 async def _reaches(gateway: Gateway, upstream: FakeUpstream) -> bool:
@@ -293,7 +293,7 @@ async def test_nobody_looks_at_a_replica_that_has_no_substitute(start: Start, up
 
 async def test_ready_goes_by_what_is_known(upstream: FakeUpstream, other: FakeUpstream) -> None:
     async with pair(upstream.url, other.url, health={"interval": 3600}) as gateway:
-        await until(lambda: all(one.looks.answered for one in gateway.app.upstreams.all[0].gate.replicas))
+        await until(lambda: all(one.looks.answered for one in gateway.app.upstreams.all[0].gate.replicas), 20)
         seen = len(upstream.requests) + len(other.requests)
         for _ in range(5):
             assert (await gateway.client.get("/ready")).status_code == 200
@@ -312,7 +312,7 @@ async def test_settings_change_while_it_runs(upstream: FakeUpstream, other: Fake
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(pair(upstream.url, other.url, health=FAST, breaker=NEVER))
         (one,) = gateway.app.upstreams.all
-        await until(lambda: all(each.looks.answered for each in one.gate.replicas))
+        await until(lambda: all(each.looks.answered for each in one.gate.replicas), 20)
         kept = one.gate.replicas[0].breaker
         one.reconfigure(one.settings.model_copy(update={"health": one.settings.health.model_copy()}))
         assert one.gate.replicas[0].breaker is kept

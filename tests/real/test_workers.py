@@ -91,7 +91,7 @@ async def serve(folder: Path, *words: str, workers: int = 2) -> AsyncIterator[Ru
         )
     family: list[psutil.Process] = []
     try:
-        await until(lambda: "nproxy listens on" in log.read_text() or process.returncode is not None)
+        await until(lambda: "nproxy listens on" in log.read_text() or process.returncode is not None, PATIENCE)
         assert process.returncode is None, log.read_text()
         family = psutil.Process(process.pid).children(recursive=True)
         yield Running(process, f"http://127.0.0.1:{port}", log)
@@ -103,7 +103,7 @@ async def serve(folder: Path, *words: str, workers: int = 2) -> AsyncIterator[Ru
         await process.wait()
         left = [one for one in family if not ended(one)]
         with contextlib.suppress(TimeoutError):
-            await until(lambda: all(map(ended, left)))
+            await until(lambda: all(map(ended, left)), PATIENCE)
         for one in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
@@ -183,7 +183,7 @@ async def test_a_killed_worker_is_replaced_and_no_counter_goes_back(tmp_path: Pa
         os.kill(killed, signal.SIGUSR2)
         assert killed in await running.pids()
         os.kill(killed, signal.SIGKILL)
-        await until(lambda: not psutil.pid_exists(killed))
+        await until(lambda: not psutil.pid_exists(killed), PATIENCE)
         for _ in range(5):  # the other one answers
             assert (await ask(running.url)).status_code == 200
         assert await running.metric("nproxy_choices_total") == 15
@@ -249,10 +249,10 @@ async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Pa
         assert await metric_of(operator, "nproxy_config_reloads_total", outcome="applied") == 1
         file.write_text("upstreams: 1")
         running.process.send_signal(signal.SIGHUP)
-        await until(lambda: any("settings are not reloaded" in line for line in running.lines()))
+        await until(lambda: any("settings are not reloaded" in line for line in running.lines()), PATIENCE)
         assert await metric_of(operator, "nproxy_config_reload_success") == 0
         assert (await operator.post("/admin/restart")).status_code == 202
-        await until(lambda: any("all workers are replaced" in line for line in running.lines()))
+        await until(lambda: any("all workers are replaced" in line for line in running.lines()), PATIENCE)
         assert {(await ask(running.url, n=3)).status_code for _ in range(9)} == {400}, "the last good settings"
         assert {(await ask(running.url, n=2)).status_code for _ in range(9)} == {200}, (
             "and the server that came by itself"
@@ -272,7 +272,7 @@ async def test_workers_begin_with_the_keys_that_were_good_last(tmp_path: Path, u
     async with serve(tmp_path, "--config", str(file)) as running:
         keys.write_text("keys: []")
         running.process.send_signal(signal.SIGUSR2)
-        await until(lambda: any("all workers are replaced" in line for line in running.lines()))
+        await until(lambda: any("all workers are replaced" in line for line in running.lines()), PATIENCE)
         async with client(running.url) as asking:
             shown = {"authorization": f"Bearer {SECRET}"}
             answer = await asking.post("/v1/chat/completions", json=ASKED, headers=shown)
@@ -289,7 +289,7 @@ async def test_workers_end_when_their_parent_is_killed(tmp_path: Path, upstream:
         assert len(family) == 2
         running.process.kill()
         await running.process.wait()
-        await until(lambda: all(map(ended, family)))
+        await until(lambda: all(map(ended, family)), PATIENCE)
         assert "shutting_down" in (await stream).text, "it is not just cut"
     with socket.socket() as again:  # nobody listens any more
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -324,9 +324,9 @@ async def test_workers_are_renewed_under_streams_without_one_failed_request(
         await upstream.until(lambda: len(upstream.open_calls) >= streams, PATIENCE)
         asking = [asyncio.create_task(keep_asking(running, reconnect=number % 2 == 0)) for number in range(6)]
         running.process.send_signal(signal.SIGUSR2)
-        await until(lambda: any("all workers are replaced" in line for line in running.lines()))
+        await until(lambda: any("all workers are replaced" in line for line in running.lines()), PATIENCE)
         before = answered
-        await until(lambda: answered > before + 20)  # served by the new ones
+        await until(lambda: answered > before + 20, PATIENCE)  # served by the new ones
         assert len(await running.pids() - old) == 2
         leaving = {worker["pid"] for worker in await running.workers() if worker["state"] == "leaving"}
         assert leaving <= old and leaving, "they have streams"
@@ -337,7 +337,7 @@ async def test_workers_are_renewed_under_streams_without_one_failed_request(
         going.go_on.set()
         for answer in await asyncio.gather(*streaming):
             assert answer.text.endswith("data: [DONE]\n\n")
-        await until(lambda: not any(map(psutil.pid_exists, old)))
+        await until(lambda: not any(map(psutil.pid_exists, old)), PATIENCE)
         assert await running.metric("nproxy_requests_total", endpoint="chat/completions") == answered + streams
         assert await running.metric("nproxy_worker_restarts_total") == 0, "nobody died"
 
@@ -369,7 +369,7 @@ async def test_a_second_signal_ends_at_once(tmp_path: Path, upstream: FakeUpstre
         stream = asyncio.create_task(ask(running.url, stream=True))
         await upstream.until(lambda: len(upstream.open_calls) == 1, PATIENCE)
         running.process.terminate()
-        await until(lambda: any("draining" in line for line in running.lines()))
+        await until(lambda: any("draining" in line for line in running.lines()), PATIENCE)
         running.process.terminate()
         async with asyncio.timeout(25):  # less than the 30 s of a drain
             assert await running.process.wait() == 0
@@ -391,9 +391,9 @@ async def test_told_to_end_while_workers_start_it_does_not_say_that_it_listens(t
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
         )
-    await until(lambda: len(psutil.Process(process.pid).children()) == 2)
+    await until(lambda: len(psutil.Process(process.pid).children()) == 2, PATIENCE)
     process.terminate()
-    await until(lambda: "draining" in log.read_text())
+    await until(lambda: "draining" in log.read_text(), PATIENCE)
     (tmp_path / "go").touch()
     async with asyncio.timeout(PATIENCE):
         assert await process.wait() == 0
@@ -427,11 +427,11 @@ async def test_one_worker_looks_for_all_and_another_when_it_is_gone(tmp_path: Pa
                 times = [seen.opened for seen in server.requests[-6:]]
                 return len(times) == 6 and all(later - sooner > 0.7 for sooner, later in itertools.pairwise(times))
 
-            await until(one_looks)
+            await until(one_looks, PATIENCE)
             for pid in sorted(await running.pids())[1:]:
                 os.kill(pid, signal.SIGKILL)
             server.requests.clear()
-            await until(one_looks)
+            await until(one_looks, PATIENCE)
             await server.stop()
 
             async def down() -> bool:
@@ -439,4 +439,4 @@ async def test_one_worker_looks_for_all_and_another_when_it_is_gone(tmp_path: Pa
 
             await eventually(down)
             assert {(await ask(running.url)).status_code for _ in range(12)} == {200}
-            await until(lambda: any("a replica is down" in line for line in running.lines()))
+            await until(lambda: any("a replica is down" in line for line in running.lines()), PATIENCE)

@@ -88,14 +88,14 @@ async def test_stopped_and_passed_over_until_it_goes_on(kind: Kind, tmp_path: Pa
         async with asyncio.TaskGroup() as clients:
             for _ in range(3):
                 clients.create_task(load())
-            await until(fleet.at_work)
+            await until(fleet.at_work, 60)
             victim = fleet.at_work()
             assert victim is not None
             with fleet.stopped(victim):
-                await until(lambda: not fleet.replicas()[victim]["up"])
+                await until(lambda: not fleet.replicas()[victim]["up"], 60)
                 for _ in range(3):
                     assert (await fleet.whole(2, **asked)).texts == expected
-                await until(lambda: fleet.replicas()[victim]["legs"] == 0)
-            await until(lambda: fleet.replicas()[victim]["up"])
-            await until(lambda: fleet.replicas()[victim]["legs"] > 0)
+                await until(lambda: fleet.replicas()[victim]["legs"] == 0, 60)
+            await until(lambda: fleet.replicas()[victim]["up"], 60)
+            await until(lambda: fleet.replicas()[victim]["legs"] > 0, 60)
             over.set()

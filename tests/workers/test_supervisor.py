@@ -78,9 +78,9 @@ async def test_a_worker_that_hangs_is_killed_and_replaced(monkeypatch: pytest.Mo
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
         monkeypatch.setattr(process, "TICK_SECONDS", 0.2)
-        await until(lambda: bool(scene.lost))
+        await until(lambda: bool(scene.lost), PATIENCE)
         monkeypatch.undo()  # the next one starts as fast as the machine lets it
-        await until(lambda: scene.serving not in (stopped, None))
+        await until(lambda: scene.serving not in (stopped, None), PATIENCE)
         assert not psutil.pid_exists(stopped)
         assert [worker.how for worker in scene.lost][:1] == ["hangs"]
         assert scene.restarts >= 1
@@ -95,7 +95,7 @@ async def test_a_worker_that_does_not_end_in_time_is_killed(monkeypatch: pytest.
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
         scene.supervisor.drain(0.0)
-        await until(lambda: not scene.supervisor.living)
+        await until(lambda: not scene.supervisor.living, PATIENCE)
         assert [worker.how for worker in scene.lost] == ["does not end"]
         assert scene.restarts == 0
 
@@ -111,7 +111,7 @@ async def test_a_new_worker_that_is_no_good_leaves_the_old_one_where_it_is(capfd
         scene.protocol = PROTOCOL
         assert await scene.supervisor.roll()
         assert scene.serving not in (old, None)
-        await until(lambda: len(scene.supervisor.living) == 1)
+        await until(lambda: len(scene.supervisor.living) == 1, PATIENCE)
         assert scene.restarts == 0
 
 
@@ -131,9 +131,9 @@ async def test_told_to_end_before_anybody_was_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         scene = Scene(listener)
         async with asyncio.timeout(PATIENCE), beside(scene.supervisor.run()):
-            await until(lambda: bool(scene.supervisor.living))
+            await until(lambda: bool(scene.supervisor.living), PATIENCE)
             scene.supervisor.drain(30.0)
-            await until(lambda: not scene.supervisor.living)
+            await until(lambda: not scene.supervisor.living, PATIENCE)
         assert not scene.supervisor.started.is_set() or scene.lost
 
 
@@ -150,7 +150,7 @@ async def test_a_worker_that_says_what_has_no_meaning_is_replaced(monkeypatch: p
             asked = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
             answer = await client.post(scene.url, json=asked)  # it asks for permits, and is gone
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")
-        await until(lambda: scene.serving not in (speaking, None))
+        await until(lambda: scene.serving not in (speaking, None), PATIENCE)
         assert scene.restarts == 1
 
 
@@ -187,7 +187,7 @@ async def test_a_worker_that_dies_is_replaced_though_the_one_before_it_is_still_
             young = scene.serving
             assert young not in (old, None)
             os.kill(young, signal.SIGKILL)
-            await until(lambda: scene.serving not in (young, None))
+            await until(lambda: scene.serving not in (young, None), PATIENCE)
             assert [worker.pid for worker in scene.supervisor.living if worker.state == "leaving"] == [old]
             assert scene.restarts == 1
 
@@ -199,4 +199,4 @@ async def test_no_worker_is_started_once_all_were_told_to_end(monkeypatch: pytes
             scene.supervisor.drain(30.0)
             assert not await scene.supervisor.roll()
             assert len(scene.supervisor.living) == 1
-        await until(lambda: not scene.supervisor.living)
+        await until(lambda: not scene.supervisor.living, PATIENCE)

@@ -73,10 +73,10 @@ class Ledger:
 
         False, and nothing is noted, where rates limit it, where there is no room, and where anybody waits.
         """
-        if self._waiting or self._moving or limits_of(ask):
+        if limits_of(ask):
             return False
         account = self._accounts.of(ask, now)
-        if not self._fits(ask, account):
+        if not self._may_pass_by(ask, account):
             return False
         self._pass_by(self._claimed(ask, account, now))
         return True
@@ -141,7 +141,7 @@ class Ledger:
                 return
         claim = self._claimed(ask, account, now)
         claim.charges = tuple(meters.charge(what, amount, limit, now) for what, amount, limit in limits)
-        if not self._waiting and not self._moving and self._fits(ask, account):
+        if self._may_pass_by(ask, account):
             self._pass_by(claim)
             self._answer_admitted(claim, now)
             return
@@ -261,8 +261,10 @@ class Ledger:
                 self._answer_admitted(claim, now)
         return stopped
 
-    def _fits(self, ask: Ask, account: Account) -> bool:
-        """Whether there is room for a request under each limit, as far as nobody waits."""
+    def _may_pass_by(self, ask: Ask, account: Account) -> bool:
+        """Whether nobody waits, and there is room for a request under each limit."""
+        if self._waiting or self._moving:
+            return False
         choices = ask.choices
         own = ask.most is None or account.inflight + choices <= ask.most
         return own and self.taken + choices <= self.bounds.inflight and self._upstream_has(ask.upstream, choices)
