@@ -96,8 +96,8 @@ class Upstream(Settings):
     """true: all legs go to one replica, and the first computes the prompt before the others start."""
     usage: Literal["auto", "stream"] = "auto"
     """stream: usage of whole answers counts one choice only (llama.cpp); calls for several are asked for as streams."""
-    prompts: Literal["auto", "one"] = "auto"
-    """one: legacy completions take one prompt, no list of them (transformers serve); each prompt is a call."""
+    prompts: Literal["auto", "one", "list"] = "auto"
+    """Whether legacy completions take a list of prompts; where not (one), each prompt is a call. auto: with `n` they do."""
     balance: Literal["least_inflight", "prefix_affinity"] = "least_inflight"
     """Which replica takes a request: the least busy; or always the same for one prompt, unless that is much busier."""
     timeouts: Timeouts = Timeouts()

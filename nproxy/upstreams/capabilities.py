@@ -56,6 +56,7 @@ class Capabilities:
     ) -> None:
         self._n: NMode = upstream.n
         self._seed = upstream.seed
+        self._prompts = upstream.prompts
         self._clock = clock
         self._learned: dict[tuple[str, str], _Learned] = {}
         self._made: dict[tuple[str, str | None], _Made] = {}
@@ -67,7 +68,6 @@ class Capabilities:
             native_width=_configured_width(upstream.n),
             exact=upstream.wire == "exact",
             seed=upstream.seed != "omit",
-            prompt_lists=upstream.prompts != "one",
             json_usage=upstream.usage != "stream",
             prefix_cache=upstream.prefix_cache,
         )
@@ -95,6 +95,7 @@ class Capabilities:
         return replace(
             self._base,
             native_width=width,
+            prompt_lists=self._takes_lists(width),
             parallel=self._legs_at_once(1 if alone else self._parallel),
             alone=alone,
             alone_on_trial=verdict == "suspected",
@@ -108,6 +109,10 @@ class Capabilities:
             json_usage=self._base.json_usage and self._recall(model, "json_usage") is None,
             model=upstream_model,
         )
+
+    def _takes_lists(self, width: int | None) -> bool:
+        """A server without `n` seldom takes several prompts either, and mlx-lm's dies of them."""
+        return width != 1 if self._prompts == "auto" else self._prompts == "list"
 
     def learn(self, model: str, lesson: Lesson) -> bool:
         """Keep a lesson about `model` for a while; gives whether it was new. What is configured is not unlearned."""

@@ -14,18 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.compatibility.installing import Unavailable
-from tests.compatibility.matrix import examine
+from tests.compatibility.matrix import examine, probe
 from tests.compatibility.page import FILE, PAGE, page
 from tests.compatibility.record import Record, load, save
 from tests.compatibility.servers import SERVERS
 
 
 def run(name: str, logs: Path) -> Record:
-    """Everything about one server; it runs only meanwhile."""
+    """Everything about one server; it runs only meanwhile, and starts anew after the probe, which it may not survive."""
     record = None
     try:
         with SERVERS[name](logs) as running:
-            record = replace(examine(running.url, running.model, logs / "gateway.log"), versions=running.versions)
+            probed = probe(running.url, running.model)
+        with SERVERS[name](logs) as running:
+            record = examine(running.url, running.model, probed, logs / "gateway.log")
+            record = replace(record, versions=running.versions)
     except Unavailable as error:
         return Record(missing=str(error))
     except RuntimeError as error:  # it did not start, or, where there is a record, did not end in time

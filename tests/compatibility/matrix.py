@@ -9,7 +9,7 @@ import secrets
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import yaml
@@ -34,17 +34,25 @@ REASON_LENGTH = 300
 Entry = Mapping[str, Any]
 
 
-def probe(url: str, model: str) -> tuple[Report, str]:
-    """What `nproxy probe` finds at a base URL, and what it writes with --yaml."""
+class Probed(NamedTuple):
+    """What `nproxy probe` finds, and what it writes with --yaml."""
+
+    report: Report
+    entry: str
+
+
+def probe(server: str, model: str) -> Probed:
+    """Probe the server at this address (without a path)."""
+    url = f"{server}/v1"
     replica, plan = parse_address(url), Plan(nonce=secrets.token_hex(4), model=model)
     with client.opened(Target(replica), ANSWER_SECONDS) as asking:
         report = conduct(url, interview(plan), asking.ask)
-    return report, as_yaml(report, replica, None, plan.widest)
+    return Probed(report, as_yaml(report, replica, None, plan.widest))
 
 
-def examine(server: str, model: str, log: Path, names: Collection[str] = ()) -> Record:
-    """Everything about the server at this address (without a path). names: of the cases to play, all where empty."""
-    report, entry = probe(f"{server}/v1", model)
+def examine(server: str, model: str, probed: Probed, log: Path, names: Collection[str] = ()) -> Record:
+    """Play the cases before the server at this address (without a path). names: of the cases, all where empty."""
+    report, entry = probed
     [upstream] = yaml.safe_load(entry)["upstreams"]
     special = report["chat", "sampling"].value
     extra = SPECIAL if special in SPECIAL else {}

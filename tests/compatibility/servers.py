@@ -51,6 +51,15 @@ def transformers(logs: Path) -> Iterator[Running]:
 
 
 @contextmanager
+def mlx_lm(logs: Path) -> Iterator[Running]:
+    """mlx-lm's server as it is by default. Its name of a model is the path to it, as with transformers serve."""
+    model = str(hf_folder(_gguf()).relative_to(ROOT))
+    folder = pinned("mlx-lm")
+    with _python(folder, "mlx_lm.server", "--model", model, ready="/health", log=logs / "mlx-lm.log") as running:
+        yield Running(running.url, model, versions(folder, "mlx-lm", "mlx-cpu", "transformers"))
+
+
+@contextmanager
 def llama_cpp_python(logs: Path) -> Iterator[Running]:
     """llama-cpp-python's server as it is by default."""
     folder = pinned("llama-cpp-python")
@@ -108,6 +117,7 @@ def smg(logs: Path) -> Iterator[Running]:
 SERVERS: Mapping[str, Start] = {
     "nproxy": built_in,
     "transformers serve": transformers,
+    "mlx-lm": mlx_lm,
     "llama-cpp-python": llama_cpp_python,
     "llama.cpp": llama_server,
     "vLLM": vllm_cpu,

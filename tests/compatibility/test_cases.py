@@ -13,7 +13,7 @@ import pytest
 
 from nproxy.cli.probe.findings import FACTS, Finding, no, yes
 from tests.compatibility.cases import CASES, shape
-from tests.compatibility.matrix import examine, play
+from tests.compatibility.matrix import examine, play, probe
 from tests.compatibility.record import Outcome, Setting
 from tests.compatibility.road import Road, alias
 from tests.conformance.table import data
@@ -44,7 +44,8 @@ async def test_all_pass_with_nproxy_between(n: Any, tmp_path: Path) -> None:
     names = [name for name in CASES if name not in BLIND]
     async with FakeUpstream(Behaviour(n=n, usage=prompt_once)) as upstream:
         upstream.choose = as_real
-        record = await asyncio.to_thread(examine, root(upstream), MODEL, tmp_path / "gateway.log", names)
+        probed = await asyncio.to_thread(probe, root(upstream), MODEL)
+        record = await asyncio.to_thread(examine, root(upstream), MODEL, probed, tmp_path / "gateway.log", names)
     there: set[Setting] = {"auto", "native", "fanout"} if n == "native" else {"auto", "fanout"}
     assert list(record.outcomes) == names
     for name, went in record.outcomes.items():

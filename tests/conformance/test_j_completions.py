@@ -43,6 +43,7 @@ PROMPTS: list[tuple[Any, int]] = [
 @everywhere
 @pytest.mark.parametrize(("prompt", "prompts"), PROMPTS, ids=str)
 async def test_J3_J5_what_is_one_prompt(scene: Scene, prompt: Any, prompts: int) -> None:
+    await scene.start(prompts="list")
     answer = await scene.send(COMPLETIONS, prompt=prompt)
     assert len(answer.json()["choices"]) == prompts * scene.n
     assert all(call.body["prompt"] == prompt for call in scene.calls)
@@ -90,6 +91,21 @@ async def test_J4_one_call_for_each_prompt(scene: Scene, stream: bool) -> None:
     assert answer.texts == own
     prompts = [call.body["prompt"] for call in scene.calls]
     assert sorted(prompts) == ["a"] * scene.legs + ["b"] * scene.legs
+
+
+@everywhere
+@pytest.mark.parametrize("n", ["fanout", "auto"])
+async def test_J4_a_server_without_n_gets_one_prompt_unless_it_takes_lists(scene: Scene, n: str) -> None:
+    await scene.start(n=n)
+    scene.does(n="ignore")
+    await scene.whole(COMPLETIONS, prompt="a", n=2)  # this teaches that there is no n
+    before = len(scene.calls)
+    await scene.whole(COMPLETIONS, prompt=["a", "b"])
+    prompts = [call.body["prompt"] for call in scene.calls[before:]]
+    assert sorted(prompts) == ["a"] * scene.n + ["b"] * scene.n
+    before = len(scene.calls)
+    await scene.whole(COMPLETIONS, prompt=["a"])
+    assert [call.body["prompt"] for call in scene.calls[before:]] == ["a"] * scene.n
 
 
 @everywhere

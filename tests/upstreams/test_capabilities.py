@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from nproxy.choices.lessons import FieldRefused, Lacks, NativeWidth, OneAtATime, Scores
 from nproxy.config import Upstream
 from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS, SIGHTS, Capabilities
@@ -98,10 +100,31 @@ def test_snapshots_that_were_made_do_not_pile_up() -> None:
 
 
 def test_R4_usage_of_whole_answers_is_believed_unless_configured_otherwise() -> None:
-    assert not capabilities(prompts="one").snapshot("m", None).prompt_lists
-    assert capabilities().snapshot("m", None).prompt_lists
     assert capabilities().snapshot("m", None).json_usage
     assert not capabilities(usage="stream").snapshot("m", None).json_usage
+
+
+@pytest.mark.parametrize(
+    ("n", "prompts", "lists"),
+    [
+        ("auto", "auto", True),
+        ("native", "auto", True),
+        ({"native_up_to": 4}, "auto", True),
+        ("fanout", "auto", False),
+        ("fanout", "list", True),
+        ("native", "one", False),
+    ],
+)
+def test_J4_lists_of_prompts_go_to_servers_with_n_and_to_those_that_are_said_to_take_them(
+    n: object, prompts: str, lists: bool
+) -> None:
+    assert capabilities(n=n, prompts=prompts).snapshot("m", None).prompt_lists is lists
+
+
+def test_J4_a_server_that_turns_out_to_have_no_n_gets_no_lists() -> None:
+    known = capabilities(n="auto")
+    known.learn("m", NativeWidth(asked=2, got=1))
+    assert not known.snapshot("m", None).prompt_lists
 
 
 def test_Q3_where_all_legs_go_to_one_replica_its_own_limit_holds() -> None:

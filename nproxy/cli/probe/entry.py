@@ -25,9 +25,9 @@ def as_yaml(report: Report, replica: Replica, api_key: str | None, widest: int) 
         ("replicas", f"[{_quoted(str(replica))}]", ""),
         _models(report),
         _api_key(api_key),
-        _n(report, widest),
+        n := _n(report, widest),
         *_usage(report),
-        *_prompts(report),
+        *_prompts(report, n),
         *_wire(report),
         *_parallel(report),
         *_seed(report),
@@ -89,10 +89,14 @@ def _usage(report: Report) -> list[Line]:
     return [("usage", "stream", f"{TITLES[uncounted]}: {report[uncounted, 'usage_all_choices'].how}")]
 
 
-def _prompts(report: Report) -> list[Line]:
-    """A server that breaks on a list of prompts, or answers its first alone, gets one prompt with each call."""
+def _prompts(report: Report, n: Line) -> list[Line]:
+    """A server that breaks on a list of prompts, or answers its first alone, gets one prompt with each call.
+
+    `auto` takes that of every server without `n`, so one that does take lists is said to.
+    """
     listed = report["completions", "prompt_lists"]
-    return [("prompts", "one", f"{TITLES['completions']}: {listed.how}")] if listed.verdict == "no" else []
+    said = "one" if listed.verdict == "no" else "list" if listed.verdict == "yes" and n[1] == "fanout" else None
+    return [] if said is None else [("prompts", said, f"{TITLES['completions']}: {listed.how}")]
 
 
 def _streams_count_less(report: Report) -> bool:

@@ -91,8 +91,6 @@ def interview(plan: Plan) -> Asking[Report]:
         found[SECTIONS[other]] |= yield from _briefly(replace(forms[other], extra=form.extra), opened[other].reply)
     if Dialect.CHAT in forms:
         found["chat"]["tools"] = yield from tools.must(form)
-    if Dialect.COMPLETIONS in forms:
-        found["completions"] |= yield from legacy.prompts(forms[Dialect.COMPLETIONS])
     found["server"] = {
         "model_list": listed.finding,
         "slots": (yield from activity.slots()),
@@ -101,6 +99,8 @@ def interview(plan: Plan) -> Asking[Report]:
     }
     if "finish" in facts and facts["finish"].verdict == "yes":
         found["server"]["beside"] = yield from activity.beside(form)
+    if Dialect.COMPLETIONS in forms:  # last, for it asks what a server may not survive
+        found["completions"] |= yield from legacy.prompts(forms[Dialect.COMPLETIONS])
     name, own_engine = _called(listed, opened[main].reply)
     sections = {section: completed(section, found[section]) for section in FACTS}
     return Report("", model, listed.models, name, own_engine, sections, 0)

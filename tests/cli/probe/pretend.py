@@ -37,7 +37,7 @@ class Pretend:
     ignore: tuple[str, ...] = ()  # fields that change nothing
     same_seed: bool = False  # all choices of a call share their seed
     tool_choices: tuple[Any, ...] = tuple(tools.CHOICES.values())
-    prompt_lists: Literal["all", "first", "break"] = "all"
+    prompt_lists: Literal["all", "first", "break", "die"] = "all"
     fixed_seed: bool = False  # a call without a seed always has the same one
     draws: Literal["always", "never", "specially"] = "always"
     counts: Literal["all", "one"] = "all"
@@ -53,6 +53,7 @@ class Pretend:
     listed: Reply | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     asked: list[Question] = field(default_factory=list)
+    dead: bool = False
     serial: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
 
     def probe(self, plan: Plan = PLAN) -> Report:
@@ -81,6 +82,10 @@ class Pretend:
                 return Reply(answer.status, {**answer.headers, **self.headers}, answer.body)
 
     def _post(self, post: Post) -> Reply:
+        sent: Any = post.body.get("prompt", "")
+        self.dead |= self.prompt_lists == "die" and not isinstance(sent, str) and isinstance(sent[0], str)
+        if self.dead:
+            return refusal("generation thread died", 404)
         body: dict[str, Any] = {name: value for name, value in post.body.items() if name not in self.ignore}
         for name, message in self.refuse.items():
             if name in body:

@@ -33,7 +33,9 @@ def upstream(text: str, folder: Path) -> Upstream:
     [
         (Pretend(), {"n": "native", "seed": "send", "models": "auto", "api_key": "none", "usage": "auto"}),
         (Pretend(widest=32), {"n": NativeUpTo(native_up_to=32)}),
-        (Pretend(ignore=("n",)), {"n": "fanout"}),
+        (Pretend(ignore=("n",)), {"n": "fanout", "prompts": "list"}),
+        (Pretend(ignore=("n",), paths=("/chat/completions",)), {"n": "fanout", "prompts": "auto"}),
+        (Pretend(ignore=("n",), prompt_lists="break"), {"n": "fanout", "prompts": "one"}),
         (Pretend(refuse={"n": 'no "n" # here: {x}'}), {"n": "fanout"}),
         (Pretend(same_seed=True), {"n": "fanout"}),  # R6
         (Pretend(counts="one", usage="tails"), {"n": "native", "usage": "stream"}),  # R4, as llama.cpp
@@ -44,6 +46,7 @@ def upstream(text: str, folder: Path) -> Upstream:
         (Pretend(), {"prompts": "auto"}),
         (Pretend(prompt_lists="first"), {"prompts": "one"}),  # J4
         (Pretend(prompt_lists="break"), {"prompts": "one"}),
+        (Pretend(prompt_lists="die"), {"prompts": "one"}),
         (Pretend(paths=("/chat/completions",)), {"prompts": "auto"}),
         (Pretend(gets={"/slots": iter([SLOTS])}), {"parallel": 4}),
         (Pretend(gets={"/slots": iter([SLOTS])}, cuts=True), {"parallel": 1}),

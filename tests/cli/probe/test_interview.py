@@ -221,6 +221,14 @@ def test_J4_one_string_only() -> None:
     assert [report["completions", fact].verdict for fact in facts] == ["no", "no", "yes"]
 
 
+def test_J4_a_server_that_dies_of_a_list_is_asked_for_it_last() -> None:
+    report = Pretend(prompt_lists="die", cached=32).probe()
+    found = report["completions", "prompt_lists"]
+    assert (found.verdict, found.how) == ("no", "it answers nothing since: 404: generation thread died")
+    assert [report["completions", fact].verdict for fact in ("token_prompts", "echo")] == ["yes", "yes"]
+    assert [report["server", fact].verdict for fact in ("prefix_cache", "beside")] == ["yes", "yes"]
+
+
 @pytest.mark.parametrize(("cached", "expected"), [(None, "unknown"), (0, "no"), (32, "yes")])
 def test_cached_prefixes_only_where_told(cached: int | None, expected: str) -> None:
     assert verdict(Pretend(cached=cached), "prefix_cache", "server") == expected
