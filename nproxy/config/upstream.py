@@ -107,7 +107,7 @@ class Upstream(Settings):
     breaker: Breaker | None = Breaker()
     """When a replica that fails gets no calls for a while; null: never."""
     health: Health = Health()
-    """How each replica is watched."""
+    """How each replica is watched, where there is another one, or another upstream, to go to."""
     resume: Resume = "off"
     """A leg cut in mid-stream: off fails it; replay asks another replica with the same seed and goes on where the text
     was cut; continue sends what was produced as a prefix."""

@@ -164,7 +164,7 @@ async def stop(road: Road) -> None:
     if word is None:
         raise NotApplicable("the model says too little")
     control = await road.alone(temperature=0, max_tokens=3 * TOKENS, stop=[word])
-    if control is None or _goes_on(control.texts[0], word):
+    if control is None or _goes_on(control.texts[0], word) or control.finishes[0] != "stop":
         raise NotApplicable("the server does not heed stop")
     told = await road.whole(2, temperature=0, max_tokens=3 * TOKENS, stop=[word])
     assert not any(_goes_on(text, word) for text in told.texts.values()), f"they go on behind {word!r}: {told.texts}"
