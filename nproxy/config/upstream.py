@@ -97,7 +97,7 @@ class Upstream(Settings):
     usage: Literal["auto", "stream"] = "auto"
     """stream: usage of whole answers counts one choice only (llama.cpp); calls for several are asked for as streams."""
     prompts: Literal["auto", "one", "list"] = "auto"
-    """Whether legacy completions take a list of prompts; where not (one), each prompt is a call. auto: with `n` they do."""
+    """Whether legacy completions take lists of prompts; if not (one), each prompt is a call. auto: if it has `n`."""
     balance: Literal["least_inflight", "prefix_affinity"] = "least_inflight"
     """Which replica takes a request: the least busy; or always the same for one prompt, unless that is much busier."""
     timeouts: Timeouts = Timeouts()

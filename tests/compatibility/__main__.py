@@ -21,7 +21,7 @@ from tests.compatibility.servers import SERVERS
 
 
 def run(name: str, logs: Path) -> Record:
-    """Everything about one server; it runs only meanwhile, and starts anew after the probe, which it may not survive."""
+    """Everything about one server; it runs only meanwhile, and anew behind the probe, which it may not survive."""
     record = None
     try:
         with SERVERS[name](logs) as running:

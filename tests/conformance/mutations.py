@@ -233,7 +233,7 @@ _FIELDS = [
     ("J2", CHOICES + "leg.py", "(upstream_index // self.width) * n", "(upstream_index // self.width)"),
     ("J3", OPENAI + "requests.py", "if set(map(type, tokens)) != {int}:", "if False:"),
     ("J4", UPSTREAMS + "capabilities.py", "prompt_lists=self._takes_lists(width)", "prompt_lists=True"),
-    ("J4", UPSTREAMS + "capabilities.py", 'return width != 1 if self._prompts == "auto"', 'return True if self._prompts == "auto"'),
+    ("J4", UPSTREAMS + "capabilities.py", "return width != 1 if self._prompts", "return True if self._prompts"),
     ("J5", OPENAI + "requests.py", "if kinds == {str}:", "if kinds == {str} and all(prompt):"),
     ("J9", CHOICES + "best_of.py", "reverse=True", "reverse=False"),
     ("J9", CHOICES + "best_of.py", 'folded | {"logprobs": None}', "folded"),

@@ -25,7 +25,7 @@ def logprobs(form: Form) -> Asking[Finding]:
 
 
 def prompts(form: Form) -> Asking[dict[str, Finding]]:
-    """Ask with echo, with token ids, and with a list of prompts: that one last, for it is the end of mlx-lm's server."""
+    """Ask with echo, with token ids, and with a list of prompts: that one last, for mlx-lm's server dies of it."""
     short = form.short()
     echoed = yield short.ask(echo=True)
     tokens = yield short.ask(prompt=TOKEN_IDS)
