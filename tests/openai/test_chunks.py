@@ -13,7 +13,7 @@ from nproxy.openai.chunks import MalformedChunk, UpstreamChoice, UpstreamChunk, 
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.sse import SSEDecoder
 from nproxy.openai.usage import Usage
-from tests.transcripts.recorded import load, names
+from tests.transcripts.recorded import SERVERS, load, names
 
 CHAT, COMPLETIONS = Dialect.CHAT, Dialect.COMPLETIONS
 
@@ -249,9 +249,7 @@ def test_a_completion_in_parts() -> None:
     assert parse_chunk(b'{"choices":[{"text":null}]}', COMPLETIONS).choices[0].delta == {"text": ""}
 
 
-@pytest.mark.parametrize(
-    ("server", "name"), [(s, n) for s in ("vllm", "llamacpp", "transformers-serve") for n in names(s)]
-)
+@pytest.mark.parametrize(("server", "name"), [(server, name) for server in SERVERS for name in names(server)])
 def test_every_recorded_answer_is_read(server: str, name: str) -> None:
     recorded = load(server, name)
     dialect = COMPLETIONS if recorded.path == "/v1/completions" else CHAT
