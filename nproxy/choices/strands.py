@@ -211,9 +211,7 @@ class Strand:
         width, choices = self.leg.width, len(self.choices)
         prompts = choices // width
         tails = self.tails or ([] if self.shared is None else [self.shared])
-        if prompts == 1 and 1 < len(tails) < choices and self.whole:
-            tails = tails[-1:]  # too few for one of each choice: what all of them took, told again
-        usage = within_leg(tails, self.by_choice, choices)
+        usage = within_leg(tails, self.by_choice, choices, fewer_are_parts=prompts > 1 or not self.whole)
         if prompts > 1 and usage is not None:
             if len(tails) == choices:  # one per choice, and so `width` times each prompt
                 usage = replace(usage, prompt=sum(tail.prompt for tail in tails) // width)

@@ -91,15 +91,18 @@ def parse_usage(value: JSON) -> Usage | None:
     )
 
 
-def within_leg(tails: Sequence[Usage], by_choice: Mapping[int, Usage], choices: int | None = None) -> Usage | None:
+def within_leg(
+    tails: Sequence[Usage], by_choice: Mapping[int, Usage], choices: int | None = None, *, fewer_are_parts: bool = False
+) -> Usage | None:
     """Give one leg's usage from what its stream said.
 
     tails: usages of chunks without choices, in order; more than one means one per choice (llama.cpp), and
     they are summed. by_choice: per choice the last usage that a chunk with that choice carried; it counts
     only where there is no tail. choices: how many the leg carries, where known; with more tails than that they
-    are running totals, and the last one counts. None where there is no usage.
+    are running totals, with fewer a total that is told again, and the last one counts. fewer_are_parts: fewer are
+    summed, for more may come, or each is that of a prompt. None where there is no usage.
     """
-    if choices is not None and len(tails) > choices:
+    if choices is not None and (len(tails) > choices or (len(tails) < choices and not fewer_are_parts)):
         tails = tails[-1:]
     parts = tails or [by_choice[index] for index in sorted(by_choice)]
     return _siblings(parts) if parts else None

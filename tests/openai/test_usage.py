@@ -122,6 +122,9 @@ def test_R3_one_usage_per_choice_is_summed_within_a_leg() -> None:
     assert within_leg([], {}, 2) is None
     # More of them than choices cannot be one per choice.
     assert within_leg([Usage(34, 1), Usage(34, 2), Usage(34, 3)], {}, 1) == Usage(34, 3)
+    # Nor can fewer, unless more may come: a total, told twice.
+    assert within_leg([Usage(34, 12), Usage(34, 12)], {}, 3) == Usage(34, 12)
+    assert within_leg([Usage(34, 4), Usage(34, 4)], {}, 3, fewer_are_parts=True) == Usage(34, 8)
 
 
 @pytest.mark.parametrize(
