@@ -33,7 +33,7 @@ class EngineMetrics:
 
     async def report(self) -> Report:
         """What it says now, or said last; nothing where that is too long ago."""
-        told = report_of_text(await self._engine.document("/metrics", ASK_SECONDS), ENGINE_PREFIX)
+        told = report_of_text(await self._engine.documents.first("/metrics", ASK_SECONDS), ENGINE_PREFIX)
         self._up.value = int(bool(told))
         if told:
             self._last, self._at = told, self._clock()

@@ -6,14 +6,13 @@ A list of n objects; what stands in object i takes the place of the request's ow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag
+from pydantic import BaseModel, ConfigDict
 
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import wrong_type
-from nproxy.openai.typed import Int64, typed
+from nproxy.openai.typed import Int64, Stop, typed
 
 ChoiceParams = tuple[Mapping[str, JSON], ...]
 """Per choice what it asks for itself; values as sent, nulls left out, for null leaves the request's own."""
@@ -33,10 +32,7 @@ class Params(BaseModel):
     seed: Int64 | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    stop: Annotated[
-        Annotated[str, Tag("one")] | Annotated[list[str], Tag("list")] | Annotated[None, Tag("none")],
-        Discriminator(lambda stop: "one" if isinstance(stop, str) else "none" if stop is None else "list"),
-    ] = None
+    stop: Stop = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None

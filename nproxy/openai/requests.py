@@ -15,7 +15,7 @@ from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.frozen import frozen
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import above, below, empty_array, missing, wrong_type
-from nproxy.openai.typed import Int64, checked
+from nproxy.openai.typed import Int64, Stop, checked
 
 MAX_BEST_OF = 20
 """OpenAI's limit."""
@@ -158,6 +158,7 @@ class _Sent(TypedDict, total=False):
     n_cmpl: int | None
     best_of: int | None
     seed: Int64 | None
+    stop: Stop
     stream: bool | None
     stream_options: StreamOptions | None
     temperature: float | None

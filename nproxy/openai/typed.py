@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from nproxy.openai.errors import ApiError, invalid_request, shorten
 from nproxy.openai.jsonvalue import JSON
@@ -16,6 +16,11 @@ Fields = TypeVar("Fields")
 Read = TypeVar("Read")
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Stop = Annotated[
+    Annotated[str, Tag("one")] | Annotated[list[str], Tag("list")] | Annotated[None, Tag("none")],
+    Discriminator(lambda stop: "one" if isinstance(stop, str) else "none" if stop is None else "list"),
+]
+"""So tagged, a fault is told of what was sent, and not of each type that it might have been."""
 
 
 def typed(shape: type[Model], value: Mapping[str, JSON], where: str = "") -> Model:

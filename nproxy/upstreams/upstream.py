@@ -18,11 +18,11 @@ from nproxy.config import Upstream as Settings
 from nproxy.upstreams.capabilities import Capabilities
 from nproxy.upstreams.client import Call, Client
 from nproxy.upstreams.company import Company
+from nproxy.upstreams.documents import LIST_SECONDS, Documents
 from nproxy.upstreams.event_stream import Take
 from nproxy.upstreams.failures import given_up, unavailable
-from nproxy.upstreams.forward import Answer, ForwardError, fetch, forward
+from nproxy.upstreams.forward import Answer, ForwardError, forward
 from nproxy.upstreams.gate import Gate, Policy
-from nproxy.upstreams.headers import upward
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.lifeline import GivenUpError, Lifeline
@@ -33,12 +33,8 @@ from nproxy.upstreams.permits import NobodyError
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
 
-LIST_SECONDS = 3.0
-LIST_BYTES = 4 << 20
 OK, CANCELLED = "ok", "cancelled"
 """How calls end that do not fail; the others end as their failure's kind says."""
-_NO_HEADERS: Mapping[str, str] = {}
-
 _LAST = LegEnded, LegFailed  # of what a call brings
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
 """Settings with which an upstream may be another server, or may be asked otherwise."""
@@ -49,9 +45,9 @@ log = logging.getLogger("nproxy.upstreams")
 class Upstream:
     """One configured upstream. Its parts are public: the driver plans by `capabilities` and retries by `budget`.
 
-    own_key: calls carry nproxy's own key, so that a 401 is not the client's fault. fallback: the upstreams to go to
-    instead. replays: a stream that is cut is asked for again. by_prompt: what begins with the same prompt belongs
-    together.
+    documents: what nproxy asks of it for itself. own_key: calls carry nproxy's own key, so that a 401 is not the
+    client's fault. fallback: the upstreams to go to instead. replays: a stream that is cut is asked for again.
+    by_prompt: what begins with the same prompt belongs together.
     """
 
     def __init__(self, settings: Settings, connections: Connections) -> None:
@@ -62,6 +58,7 @@ class Upstream:
         self._registered = NOBODY
         self.client = Client(connections, settings.timeouts, settings.name)
         self.gate = Gate(members(settings.replicas, {}), _policy(settings))
+        self.documents = Documents(self.client, self.gate, settings.api_key)
         self.capabilities = self._capabilities()
         self.budget = RetryBudget(settings.retries.budget)
         self.models = self._models()
@@ -74,6 +71,7 @@ class Upstream:
         changed = {key for key in Settings.model_fields if getattr(settings, key) != getattr(self.settings, key)}
         self._follow(settings)
         self.client = Client(self._connections, settings.timeouts, settings.name)
+        self.documents = Documents(self.client, self.gate, settings.api_key)
         self.budget.share = settings.retries.budget
         if changed & _TEACHING:
             self.capabilities = self._capabilities()
@@ -108,7 +106,7 @@ class Upstream:
     def _models(self) -> ModelList:
         models = self.settings.models
         listed = None if models == "auto" else models
-        return ModelList(listed, self._fetch_models, self._announced_models, upstream=self.name)
+        return ModelList(listed, lambda: self.documents.models(), self._announced_models, upstream=self.name)
 
     def _announced_models(self) -> set[str]:
         return set().union(*(replica.models for replica in self.gate.replicas if replica.models is not None))
@@ -237,7 +235,7 @@ class Upstream:
         """
         health, began = self.settings.health, time.monotonic()
         try:
-            status, _ = await self._get(replica, health.path, health.timeout)
+            status, _ = await self.documents.get(replica, health.path, health.timeout)
             why = f"{health.path} is answered with {status}."
         except ForwardError as error:
             if error.failure.ours:
@@ -259,53 +257,13 @@ class Upstream:
         return {"fields": {"upstream": self.name, "replica": replica.label, "why": why}}
 
     async def answers(self) -> bool:
-        """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded.
-
-        A replica that is this gateway, or leads back to it, answers nothing.
-        """
+        """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded."""
         if self.name == ENGINE_UPSTREAM:
-            return bool(await self.document("/health", LIST_SECONDS))
+            return bool(await self.documents.first("/health", LIST_SECONDS))
         looks = [replica.looks.answered for replica in self.gate.replicas] if self.watched else []
         if looks and None not in looks:
             return any(looks)
-        for replica in self.gate.replicas:
-            try:
-                status, _ = await self._get_models(replica)
-            except ForwardError:
-                continue
-            if status != LOOP_DETECTED:
-                return True
-        return False
-
-    async def document(self, target: str, seconds: float) -> bytes:
-        """A small document of the first replica, such as `/metrics`; empty where it does not come."""
-        try:
-            status, body = await self._get(self.gate.replicas[0], target, seconds)
-        except ForwardError:
-            return b""
-        return body if status == 200 else b""
-
-    async def _fetch_models(self) -> tuple[int, bytes] | None:
-        """The list of the first replica that gives it, of those that have not said themselves what they serve."""
-        last: tuple[int, bytes] | None = None
-        for replica in self.gate.in_order():
-            if replica.models is not None:
-                continue
-            try:
-                last = await self._get_models(replica)
-            except ForwardError:
-                continue
-            if last[0] == 200:
-                break
-        return last
-
-    async def _get_models(self, replica: Replica) -> tuple[int, bytes]:
-        return await self._get(replica, "/v1/models", LIST_SECONDS)
-
-    async def _get(self, replica: Replica, path: str, seconds: float) -> tuple[int, bytes]:
-        headers = upward(_NO_HEADERS, self.settings.api_key)
-        headers["Accept-Encoding"] = "identity"
-        return await fetch(self.client, replica, path, headers, seconds=seconds, limit=LIST_BYTES)
+        return await self.documents.any_answers()
 
 
 def _policy(settings: Settings) -> Policy:

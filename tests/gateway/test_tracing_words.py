@@ -55,7 +55,7 @@ async def test_json_is_asked_for(upstream: FakeUpstream, collector: Collector) -
 
 
 async def test_a_call_says_how_its_own_choices_ended(upstream: FakeUpstream, collector: Collector) -> None:
-    async with traced(upstream, collector) as gateway:
+    async with traced(upstream, collector, prompts="list") as gateway:
         await gateway.post({"model": MODEL, "prompt": ["a", "b"], "n": 3}, "/v1/completions")
     assert [call.attributes["gen_ai.response.finish_reasons"] for call in collector.calls] == [["stop"] * 2] * 3
 

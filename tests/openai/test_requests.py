@@ -180,6 +180,14 @@ def test_B4_seeds_beyond_64_bits(parse: Any) -> None:
 
 
 @both
+def test_stop_of_another_type(parse: Any) -> None:
+    refused(parse, "stop", "invalid_type", "a string or an array of strings", stop=5)
+    refused(parse, "stop.1", "invalid_type", "a string", stop=["a", None])
+    for stop in (None, "a", [], ["a", "b"]):
+        assert parse(stop=stop).body.fields["stop"] == stop
+
+
+@both
 def test_E7_stream_options(parse: Any) -> None:
     request = parse(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True, "other": 1})
     assert (request.stream, request.include_usage, request.continuous_usage) == (True, True, True)

@@ -1,0 +1,68 @@
+"""What nproxy asks of an upstream's replicas for itself: lists of models, looks, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nproxy.choices.retry import LOOP_DETECTED
+from nproxy.upstreams.client import Client
+from nproxy.upstreams.forward import ForwardError, fetch
+from nproxy.upstreams.gate import Gate
+from nproxy.upstreams.headers import ApiKey, upward
+from nproxy.upstreams.replicas import Replica
+
+LIST_SECONDS = 3.0
+LARGEST = 4 << 20
+"""Bytes of a document."""
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+class Documents:
+    """Small documents of the replicas behind a gate, asked for with the upstream's own key where it has one."""
+
+    def __init__(self, client: Client, gate: Gate, api_key: ApiKey) -> None:
+        self._client = client
+        self._gate = gate
+        self._api_key = api_key
+
+    async def get(self, replica: Replica, path: str, seconds: float) -> tuple[int, bytes]:
+        """Ask one replica; gives status and body. Raises ForwardError."""
+        headers = upward(_NO_HEADERS, self._api_key)
+        headers["Accept-Encoding"] = "identity"
+        return await fetch(self._client, replica, path, headers, seconds=seconds, limit=LARGEST)
+
+    async def first(self, path: str, seconds: float) -> bytes:
+        """The first replica's document, such as `/metrics`; empty where it does not come."""
+        try:
+            status, body = await self.get(self._gate.replicas[0], path, seconds)
+        except ForwardError:
+            return b""
+        return body if status == 200 else b""
+
+    async def models(self) -> tuple[int, bytes] | None:
+        """The list of the first replica that gives it, of those that have not said themselves what they serve."""
+        last: tuple[int, bytes] | None = None
+        for replica in self._gate.in_order():
+            if replica.models is not None:
+                continue
+            try:
+                last = await self._models_of(replica)
+            except ForwardError:
+                continue
+            if last[0] == 200:
+                break
+        return last
+
+    async def any_answers(self) -> bool:
+        """Whether any replica answers at all, be it with an error; one that leads back to this gateway does not."""
+        for replica in self._gate.replicas:
+            try:
+                status, _ = await self._models_of(replica)
+            except ForwardError:
+                continue
+            if status != LOOP_DETECTED:
+                return True
+        return False
+
+    async def _models_of(self, replica: Replica) -> tuple[int, bytes]:
+        return await self.get(replica, "/v1/models", LIST_SECONDS)
