@@ -86,11 +86,7 @@ FIELDS: list[tuple[str, dict[str, Any]]] = [
     *((CHAT, {"n_cmpl": n}) for n in (0, 1, 16, 17)),
     *((CHAT, {"best_of": n}) for n in (0, 1, 16, 17)),
     *((CHAT, {"seed": seed}) for seed in (-(2**63), 2**63 - 1, 2**63, 1.5, "7")),
-    *(
-        (path, {"stop": stop})
-        for path in (CHAT, COMPLETIONS)
-        for stop in (None, "a", [], ["a"], 5, ["a", None], {})
-    ),
+    *((path, {"stop": stop}) for path in (CHAT, COMPLETIONS) for stop in (None, "a", [], ["a"], 5, ["a", None], {})),
     *((CHAT, {"messages": messages}) for messages in (None, [], "hi", ["hi"], [{}])),
     *((CHAT, {"choice_params": [own]}) for own in ({}, {"top_p": None}, {"stop": ["x"]}, {"stop": 5}, {"n": 1}, None)),
     *((CHAT, {"stream": True, "stream_options": told}) for told in (None, {}, {"include_usage": 1}, [])),
