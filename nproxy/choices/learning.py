@@ -54,7 +54,7 @@ class Learning:
     def __init__(self) -> None:
         self.omit: frozenset[str] = frozenset()
         self._unconfirmed: list[FieldRefused] = []
-        self._narrowed: list[tuple[NativeWidth, set[int]]] = []
+        self._replaced: list[tuple[NativeWidth | FieldRefused, set[int]]] = []
 
     def left_out(self, field: str, lesson: FieldRefused | None) -> bool:
         """Note a field that legs do without from now on; True the first time. lesson: what their success teaches."""
@@ -65,18 +65,18 @@ class Learning:
             self._unconfirmed.append(lesson)
         return True
 
-    def width_refused(self, lesson: NativeWidth, stand_ins: set[int]) -> None:
-        """Note a refused width: legs whose numbers are `stand_ins` were opened instead."""
-        self._narrowed.append((lesson, set(stand_ins)))
+    def replaced(self, lesson: NativeWidth | FieldRefused, stand_ins: set[int]) -> None:
+        """Note a refused leg: others, whose numbers are `stand_ins`, were opened instead. lesson: for their success."""
+        self._replaced.append((lesson, set(stand_ins)))
 
     def succeeded(self, leg: Leg) -> list[Lesson]:
         """A leg has ended well: give the lessons that this confirms."""
-        if not self._unconfirmed and not self._narrowed:
+        if not self._unconfirmed and not self._replaced:
             return []
         lessons: list[Lesson] = [lesson for lesson in self._unconfirmed if lesson.field in leg.omit]
         self._unconfirmed = [lesson for lesson in self._unconfirmed if lesson.field not in leg.omit]
-        for _, legs in self._narrowed:
+        for _, legs in self._replaced:
             legs.discard(leg.number)
-        lessons += [lesson for lesson, legs in self._narrowed if not legs]
-        self._narrowed = [(lesson, legs) for lesson, legs in self._narrowed if legs]
+        lessons += [lesson for lesson, legs in self._replaced if not legs]
+        self._replaced = [(lesson, legs) for lesson, legs in self._replaced if legs]
         return lessons

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Lack = Literal["logprobs", "stream_usage", "json_usage"]
-RefusedField = Literal["seed", "stream_options", "request_id"]
+RefusedField = Literal["seed", "stream_options", "request_id", "prompt_lists"]
 Verdict = Literal["suspected", "refuted", "confirmed"]
 
 
@@ -27,7 +27,7 @@ class NativeWidth:
 class FieldRefused:
     """The upstream refused a call for carrying this, and took it without.
 
-    request_id: the header `x-request-id`, all others are fields of the body.
+    request_id: the header `x-request-id`. prompt_lists: prompts in a list. All others are fields of the body.
     """
 
     field: RefusedField

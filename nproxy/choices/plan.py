@@ -153,6 +153,11 @@ def narrower(leg: Leg, width: int) -> list[Leg]:
     ]
 
 
+def apart(leg: Leg, prompts: int) -> list[Leg]:
+    """A leg for each prompt of one that carries all of them; numbers and seeds are the caller's."""
+    return [leg._replace(prompt=prompt) for prompt in range(prompts)]
+
+
 def top_up(leg: Leg, missing: Sequence[int], n: int, prompts: int, width: int) -> list[Leg]:
     """Legs of at most `width` for those client indices of `leg`, in rising order, that it did not bring.
 

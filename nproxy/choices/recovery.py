@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
@@ -11,10 +11,10 @@ from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning
 from nproxy.choices.leg import Leg
-from nproxy.choices.lessons import OneAtATime
+from nproxy.choices.lessons import FieldRefused, NativeWidth, OneAtATime
 from nproxy.choices.merge import Merge
-from nproxy.choices.plan import Request, narrower
-from nproxy.choices.remedies import Reseeded, TooWide, Without, remedy
+from nproxy.choices.plan import Request, apart, narrower
+from nproxy.choices.remedies import Apart, Reseeded, TooWide, Without, remedy
 from nproxy.choices.retry import FIRST_PAUSE_SECONDS, pause_seconds, resumable, retryable
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.settings import ConductSettings
@@ -110,12 +110,19 @@ class Recovery:
                 self._roster.again(run)
                 return [Anomaly("seed_too_large")]
             case TooWide(width, lesson=narrow):
-                self._roster.move(run, Signal.END)
-                self._merge.drop(run.leg.number)
-                stand_ins = self._roster.add(narrower(run.leg, width))
-                if narrow is not None:
-                    self._learning.width_refused(narrow, stand_ins)
+                self._replace(run, narrower(run.leg, width), narrow)
                 return [Anomaly("n_refused")]
+            case Apart(lesson=one_each):
+                self._replace(run, apart(run.leg, self._request.prompts), one_each)
+                return [Anomaly("prompt_lists_refused")]
+
+    def _replace(self, run: Run, legs: Sequence[Leg], lesson: NativeWidth | FieldRefused | None) -> None:
+        """Open others in the place of a leg that was refused. lesson: what their success teaches."""
+        self._roster.move(run, Signal.END)
+        self._merge.drop(run.leg.number)
+        stand_ins = self._roster.add(legs)
+        if lesson is not None:
+            self._learning.replaced(lesson, stand_ins)
 
     def _try_again(self, run: Run, failure: Failure) -> list[Command] | None:
         """Try the same again, once the pause is over, where that may help and is allowed."""

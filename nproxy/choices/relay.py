@@ -46,8 +46,9 @@ _NONE, _ADD_USAGE = _Patch(), _Patch(add_usage=True)
 class Relay(Merge):
     """Relays one leg. `shown`: the name to show instead of the upstream's own for the model, None to leave it.
 
-    A call that goes on with what another has brought has names of its own, and may begin in the middle of a chunk: from
-    then on, frames are written as Merge writes them, under the first call's names.
+    A call that goes on with what another has brought has names of its own, and may begin in the middle of a chunk; so
+    have calls that bring a prompt each. From then on, frames are written as Merge writes them, under the first call's
+    names.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Relay(Merge):
     ) -> None:
         super().__init__(request, id, created, model, record=record)
         self._shown = shown
-        self._resumed = False
+        self._as_merged = False
         self._named = False  # id and created are the upstream's
         self._roles: set[int] = set()  # choices whose role is out
         self._tails: list[bytes] = []
@@ -70,8 +71,8 @@ class Relay(Merge):
 
     def add(self, leg: Leg) -> None:
         super().add(leg)
-        if self._record is not None and any(choice.sent for choice in self._choices):
-            self._resumed = True
+        if leg.prompt is not None or (self._record is not None and any(choice.sent for choice in self._choices)):
+            self._as_merged = True
 
     def body(self, number: int, body: bytes) -> bytes:
         written = super().body(number, body)
@@ -79,7 +80,7 @@ class Relay(Merge):
             return written
         if self._strands[number].surplus:
             self._take_names(loads(body))  # it is written anew, without the choices that nobody asked for
-        elif len(self._strands) == 1:
+        elif len(self._strands) == 1 and not self._as_merged:
             self._body = body if is_json(body) else dumps(loads(body))
         return written
 
@@ -96,7 +97,7 @@ class Relay(Merge):
     ) -> bytes:
         if not data or not self._request.stream:
             return super()._frame(strand, data, chunk, position, choice, said)
-        if self._resumed:
+        if self._as_merged:
             return self._role(choice) + super()._frame(strand, data, chunk, position, choice, said)
         wanted = self._wanted(chunk.came, chunk.came["choices"][position], chunk, choice, said)
         written = self._role_first(choice, said)
@@ -120,7 +121,7 @@ class Relay(Merge):
         return _as_it_came(data, chunk.came, self._renamed(chunk.came))
 
     def _usage_tail(self, usage: Usage) -> bytes:
-        if self._resumed or len(self._tails) != 1 or len(self._strands) != 1:
+        if self._as_merged or len(self._tails) != 1 or len(self._strands) != 1:
             return super()._usage_tail(usage)
         came = loads(self._tails[0])
         return _as_it_came(self._tails[0], came, self._renamed(came) | {"usage": came["usage"]})

@@ -1,4 +1,7 @@
-"""Whether a refusal is about something nproxy can do without: n, a seed, stream_options, a stream, a request id."""
+"""Whether a refusal is about something nproxy can do without.
+
+That is n, a list of prompts, a seed, stream_options, a stream, a request id.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,16 @@ from nproxy.choices.lessons import FieldRefused, NativeWidth
 from nproxy.choices.plan import NO_LOGPROBS, Request, own_seed
 from nproxy.choices.seeds import in_31_bits
 from nproxy.openai.errors import ApiError, wrap_foreign
+from nproxy.openai.requests import CompletionRequest
 
 # As servers word it: "n must be 1 when using greedy sampling", "Field 'n': Value must be between 1 <= value <= 32",
 # "'n' : number must be at most 1", "Only one completion choice is allowed", "Invalid n value (only n = 1 ...)".
 _ABOUT_N = re.compile(
     r"(?<![\w/\\-])n(?![\w/-])|one (?:completion )?choice|multiple (?:completions|choices)", re.IGNORECASE
 )
+# "prompt must be a string.", "cannot unmarshal array into Go struct field CompletionRequest.prompt of type string"
+_ABOUT_PROMPT = re.compile(r"\bprompts?\b", re.IGNORECASE)
+_ABOUT_TYPES = re.compile(r"\b(?:strings?|str|arrays?|lists?)\b", re.IGNORECASE)
 _ABOUT_SEED = re.compile(r"\bseed\b")
 _ABOUT_OPTIONS = re.compile(r"\bstream_options\b")
 _ABOUT_STREAMS = re.compile(r"\bstream(?:s|ed|ing)?\b", re.IGNORECASE)
@@ -47,6 +54,13 @@ class TooWide:
 
 
 @dataclass(frozen=True, slots=True)
+class Apart:
+    """The leg brought a list of prompts; a leg for each of them may do. lesson: what their success teaches."""
+
+    lesson: FieldRefused | None
+
+
+@dataclass(frozen=True, slots=True)
 class Without:
     """The leg may do without this field. lesson: what its success then teaches."""
 
@@ -61,7 +75,7 @@ class Reseeded:
     seed: int
 
 
-Remedy = TooWide | Without | Reseeded
+Remedy = TooWide | Apart | Without | Reseeded
 
 
 def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure) -> Remedy | None:
@@ -80,6 +94,7 @@ def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure)
     teaches = not _conditional(request, error)
     return (
         _narrower(request, leg, error, teaches)
+        or _apart(request, capability, leg, error, teaches)
         or _other_seed(request, leg, error, teaches)
         or _without_options(request, leg, error, teaches)
         or _as_whole(request, capability, leg, error)
@@ -102,6 +117,16 @@ def _narrower(request: Request, leg: Leg, error: ApiError, teaches: bool) -> Too
         return TooWide(1, None)
     width = named_width(error.message, leg.width) or 1
     return TooWide(width, NativeWidth(leg.width, width) if teaches else None)
+
+
+def _apart(request: Request, capability: Capability, leg: Leg, error: ApiError, teaches: bool) -> Apart | None:
+    """A leg for each prompt. Token ids that are refused for their type are no better one list at a time."""
+    if not isinstance(request, CompletionRequest) or not request.listed or not isinstance(request.prompt[0], str):
+        return None
+    as_list = leg.prompt is None and capability.prompt_lists
+    if not as_list or not _names(error, "prompt", _ABOUT_PROMPT) or not _ABOUT_TYPES.search(error.message):
+        return None
+    return Apart(FieldRefused("prompt_lists") if teaches else None)
 
 
 def _other_seed(request: Request, leg: Leg, error: ApiError, teaches: bool) -> Without | Reseeded | None:

@@ -95,7 +95,7 @@ class Capabilities:
         return replace(
             self._base,
             native_width=width,
-            prompt_lists=self._takes_lists(width),
+            prompt_lists=self._takes_lists(model, width),
             parallel=self._legs_at_once(1 if alone else self._parallel),
             alone=alone,
             alone_on_trial=verdict == "suspected",
@@ -110,9 +110,11 @@ class Capabilities:
             model=upstream_model,
         )
 
-    def _takes_lists(self, width: int | None) -> bool:
+    def _takes_lists(self, model: str, width: int | None) -> bool:
         """A server without `n` seldom takes several prompts either, and mlx-lm's dies of them."""
-        return width != 1 if self._prompts == "auto" else self._prompts == "list"
+        if self._prompts != "auto":
+            return self._prompts == "list"
+        return width != 1 and self._recall(model, "prompt_lists") is None
 
     def learn(self, model: str, lesson: Lesson) -> bool:
         """Keep a lesson about `model` for a while; gives whether it was new. What is configured is not unlearned."""
@@ -209,6 +211,7 @@ def _as_told(capability: Capability) -> dict[str, int | bool | str | None]:
         "seed": capability.seed and not capability.seed_refused,
         "stream_options": capability.stream_options,
         "request_id": capability.request_id,
+        "prompt_lists": capability.prompt_lists,
         "logprobs": capability.logprobs,
         "stream_usage": capability.stream_usage,
         "json_usage": capability.json_usage,

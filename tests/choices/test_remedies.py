@@ -13,8 +13,8 @@ from nproxy.choices.commands import Learn
 from nproxy.choices.events import Failure, LegFailed
 from nproxy.choices.lessons import FieldRefused, NativeWidth
 from nproxy.choices.plan import Request
-from tests.choices.tutil import NATIVE, UNTESTED, Play, body_of, chat, completion
-from tests.choices.upstream_says import answer, status
+from tests.choices.tutil import MODEL, NATIVE, UNTESTED, Play, body_of, chat, completion
+from tests.choices.upstream_says import answer, status, text, usage, usage_chunk
 
 
 def sent(play: Play) -> Any:
@@ -106,6 +106,67 @@ def test_a_400_about_something_else_is_the_clients(error: str) -> None:
     play = Play(chat(n=3), UNTESTED)
     play.fails(0, status(400, f'{{"error":{error}}}'.encode()))
     assert play.respond.status == 400
+
+
+REFUSED_LISTS = [
+    b'{"detail":"prompt must be a string."}',
+    b'{"error":{"message":"cannot unmarshal array into Go struct field CompletionRequest.prompt of type string"}}',
+    b'{"detail":[{"type":"string_type","loc":["body","prompt"],"msg":"Input should be a valid string"}]}',
+    b'{"error":{"message":"expected a string, got a list","param":"prompt"}}',
+]
+
+
+@pytest.mark.parametrize("code", [400, 422, 500])
+@pytest.mark.parametrize("refusal", REFUSED_LISTS)
+def test_J4_a_refused_list_of_prompts_is_split_and_learned(refusal: bytes, code: int) -> None:
+    play = Play(completion(prompt=["a", "b"], seed=10), UNTESTED)
+    play.fails(0, status(code, refusal))
+    assert [body_of(play, opened) for opened in play.opened[1:]] == [
+        {"model": MODEL, "prompt": prompt, "seed": 10} for prompt in ("a", "b")
+    ]
+    for leg, said in ((2, "of b"), (1, "of a")):
+        assert play.of(Learn) == []
+        play.answers(leg, text(said, finish="stop", usage=usage(10, 4)))
+    assert [choice["text"] for choice in play.reply["choices"]] == ["of a", "of b"]
+    assert play.reply["usage"] == usage(20, 8)
+    assert play.headers["x-nproxy-mode"] == "fanout"
+    assert [a.kind for a in play.anomalies] == ["prompt_lists_refused"]
+    assert play.of(Learn) == [Learn(FieldRefused("prompt_lists"))]
+
+
+def test_J4_a_stream_of_prompts_that_are_split_has_one_id_and_usage_once() -> None:
+    asked = completion(prompt=["a", "b"], stream=True, stream_options={"include_usage": True})
+    play = Play(asked, UNTESTED)
+    play.fails(0, status(400, REFUSED_LISTS[0]))
+    for leg, said in ((1, "A"), (2, "B")):
+        play.streams(leg, text(said, finish="stop"), usage_chunk(10, 4))
+    *chunks, tail, done = play.frames
+    assert [(c["choices"][0]["index"], c["choices"][0]["text"]) for c in chunks if c["choices"][0]["text"]] == [
+        (0, "A"),
+        (1, "B"),
+    ]
+    assert len({frame["id"] for frame in (*chunks, tail)}) == 1
+    assert (tail["usage"], done) == (usage(20, 8), "[DONE]")
+
+
+@pytest.mark.parametrize("prompt", ["a", [1, 2], [[1, 2], [3]]], ids=str)
+def test_J4_other_prompts_are_not_asked_for_again(prompt: Any) -> None:
+    play = Play(completion(prompt=prompt), UNTESTED)
+    play.fails(0, status(400, REFUSED_LISTS[0]))
+    assert play.respond.status == 400
+
+
+def test_J4_a_prompt_that_is_too_long_is_the_clients() -> None:
+    play = Play(completion(prompt=["a", "b"]), UNTESTED)
+    play.fails(0, status(400, b'{"error":{"message":"maximum context length is 8; reduce the prompt"}}'))
+    assert play.respond.status == 400
+
+
+def test_J4_a_prompt_that_is_refused_by_itself_too_is_the_clients() -> None:
+    play = Play(completion(prompt=["a"]), UNTESTED)
+    for leg in (0, 1):
+        play.fails(leg, status(400, REFUSED_LISTS[0]))
+    assert play.respond.status == 400 and play.of(Learn) == []
 
 
 def test_B6_a_refused_seed_is_left_out() -> None:

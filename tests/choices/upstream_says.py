@@ -19,10 +19,10 @@ def delta(content: str | None = None, *, index: int = 0, finish: str | None = No
     return chunk([choice], **top)
 
 
-def text(said: str, *, index: int = 0, finish: str | None = None, logprobs: Any = None) -> bytes:
-    """A legacy chunk."""
+def text(said: str, *, index: int = 0, finish: str | None = None, logprobs: Any = None, **top: Any) -> bytes:
+    """A legacy chunk, or with usage a whole legacy answer of one choice."""
     choice = {"index": index, "text": said, "logprobs": logprobs, "finish_reason": finish}
-    return chunk([choice], object="text_completion")
+    return chunk([choice], object="text_completion", **top)
 
 
 def chunk(choices: list[Any], **top: Any) -> bytes:

@@ -80,6 +80,7 @@ async def test_B4_B6_a_seed_beyond_the_servers_range_is_not_everybodys(scene: Sc
 
 @of_legs
 async def test_B7_every_prompt_uses_the_same_seeds(scene: Scene) -> None:
+    await scene.start(prompts="list")
     answer = await scene.whole(COMPLETIONS, prompt=["a", "b"], n=2)
     assert answer.texts == {0: said(42), 1: said(43), 2: said(42), 3: said(43)}
     assert sorted((call.body["seed"], json.dumps(call.body["prompt"])) for call in scene.calls) == [

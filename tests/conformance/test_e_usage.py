@@ -131,6 +131,7 @@ async def test_E8_what_was_not_asked_for_stays_inside(scene: Scene, fields: dict
 @of_several
 @pytest.mark.parametrize("stream", [False, True])
 async def test_E11_every_prompt_counts_once(scene: Scene, stream: bool) -> None:
+    await scene.start(prompts="list")
     scene.does(usage=lambda seeds: usage(7 + 9, len(seeds)))
     assert await told(scene, stream, COMPLETIONS, prompt=["a", "b"], n=2) == usage(16, 4)
 
@@ -141,6 +142,7 @@ def first_prompt_only(answer: dict[str, Any]) -> dict[str, Any]:
 
 @of_legs
 async def test_E11_where_a_server_reads_only_the_first_prompt(scene: Scene) -> None:
+    await scene.start(prompts="list")
     scene.does(whole_quirk=first_prompt_only)
     assert await told(scene, False, COMPLETIONS, prompt=["a", "b"], n=2) == usage(14, 8)
 

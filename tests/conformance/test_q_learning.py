@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.conformance.scene import COMPLETIONS, SEED, Scene
 from tests.conformance.settings import FANOUT, everywhere, of_legs, of_native, of_several, settings
 from tests.fakes.behaviour import Behaviour, said
-from tests.fakes.upstream import FakeUpstream
+from tests.fakes.upstream import FakeUpstream, Seen
 from tests.gateway.conftest import Start
 
 finding_out = settings(why="`n: auto` knows neither setting: it finds out")
@@ -199,6 +201,34 @@ async def test_Q6_J2_prompts_are_not_mixed_up_meanwhile(auto: Scene, n: str, str
     own = {index: ("a" if index < 2 else "b") + said(SEED + index % 2) for index in range(4)}
     for _ in range(2):
         assert (await auto.either(stream, COMPLETIONS, prompt=["a", "b"], n=2, echo=True)).texts == own
+
+
+def refuses_lists(call: Seen) -> Behaviour | None:
+    """Ollama, as it words it."""
+    message = "json: cannot unmarshal array into Go struct field CompletionRequest.prompt of type string"
+    body = json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}})
+    listed = isinstance(call.body.get("prompt"), list)
+    return Behaviour(status=400, body=body.encode(), content_type="application/json") if listed else None
+
+
+@finding_out
+@FORMS
+@pytest.mark.parametrize("prompts", [["a"], ["a", "b", "c"]], ids=len)
+async def test_Q6_J4_a_refused_list_of_prompts_is_asked_for_one_by_one(
+    auto: Scene, stream: bool, prompts: list[str]
+) -> None:
+    auto.upstream.choose = refuses_lists
+    own = {place: prompt + said(SEED) for place, prompt in enumerate(prompts)}
+    answer = await auto.either(stream, COMPLETIONS, prompt=prompts, n=1, echo=True)
+    assert answer.texts == own
+    assert auto.calls[0].body["prompt"] == prompts
+    assert sorted(call.body["prompt"] for call in auto.calls[1:]) == prompts
+    assert await auto.anomalies("prompt_lists_refused") == 1
+    before = len(auto.calls)
+    assert (await auto.either(stream, COMPLETIONS, prompt=prompts, n=1, echo=True)).texts == own
+    assert sorted(call.body["prompt"] for call in auto.calls[before:]) == prompts, "and remembered"
+    status = (await (await auto.gateway()).client.get("/status")).json()
+    assert status["upstreams"][0]["learned"] == {"fake-model": {"prompt_lists": False}}
 
 
 @of_native

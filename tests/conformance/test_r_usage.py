@@ -32,7 +32,7 @@ async def test_R4_such_a_call_is_asked_for_as_a_stream(scene: Scene, path: str, 
 
 @of_legs
 async def test_R4_so_is_one_of_several_prompts(scene: Scene) -> None:
-    await scene.start(n="fanout", usage="stream")
+    await scene.start(n="fanout", usage="stream", prompts="list")
     scene.does(n="native", whole_quirk=counts_one, quirk=usage_per_choice)
     answer = await scene.whole(COMPLETIONS, n=2, prompt=["a", "b"])
     assert answer.usage == usage(10, 16)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nproxy.choices.lessons import FieldRefused, Lacks, NativeWidth, OneAtATime, Scores
+from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth, OneAtATime, Scores
 from nproxy.config import Upstream
 from nproxy.upstreams.capabilities import FORGET_SECONDS, MOST_LESSONS, SIGHTS, Capabilities
 
@@ -121,10 +121,12 @@ def test_J4_lists_of_prompts_go_to_servers_with_n_and_to_those_that_are_said_to_
     assert capabilities(n=n, prompts=prompts).snapshot("m", None).prompt_lists is lists
 
 
-def test_J4_a_server_that_turns_out_to_have_no_n_gets_no_lists() -> None:
+@pytest.mark.parametrize("lesson", [NativeWidth(asked=2, got=1), FieldRefused("prompt_lists")])
+def test_J4_a_server_that_turns_out_to_have_no_n_or_to_refuse_lists_gets_none(lesson: Lesson) -> None:
     known = capabilities(n="auto")
-    known.learn("m", NativeWidth(asked=2, got=1))
+    known.learn("m", lesson)
     assert not known.snapshot("m", None).prompt_lists
+    assert known.snapshot("other", None).prompt_lists
 
 
 def test_Q3_where_all_legs_go_to_one_replica_its_own_limit_holds() -> None:
@@ -226,10 +228,8 @@ def test_told_are_models_that_are_configured_or_were_learned_about() -> None:
     assert list(known.told()) == ["a"]
     known.learn("b", NativeWidth(asked=4, got=2))
     known.learn("b", FieldRefused("seed"))
-    everything = dict.fromkeys(
-        ("seed", "stream_options", "request_id", "logprobs", "stream_usage", "json_usage", "prefix_cache"), True
-    )
-    unbounded = {**everything, "parallel": None}
+    fields = ("seed", "stream_options", "request_id", "prompt_lists", "logprobs", "stream_usage", "json_usage")
+    unbounded = {**dict.fromkeys((*fields, "prefix_cache"), True), "parallel": None}
     assert known.told() == {"a": {"n": "untested", **unbounded}, "b": {"n": 2, **unbounded, "seed": False}}
     assert capabilities(models=["a"], n="native").told()["a"]["n"] is None
     assert capabilities().told() == {}
