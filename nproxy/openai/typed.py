@@ -38,7 +38,7 @@ def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: 
         return validate(value)
     except ValidationError as invalid:
         problem = invalid.errors(include_url=False, include_context=True)[0]
-    param = where + ".".join(map(str, _steps(value, problem["loc"])))
+    param = where + ".".join(map(str, _steps(value, problem["loc"], missing=problem["type"] == "missing")))
     bounds = problem.get("ctx", {})
     match problem["type"]:
         case "missing":
@@ -72,11 +72,14 @@ _EXPECTED = {
 }
 
 
-def _steps(value: object, loc: tuple[int | str, ...]) -> list[int | str]:
-    """Those steps of pydantic's location that lead through the value; it also names the types of a union."""
+def _steps(value: object, loc: tuple[int | str, ...], *, missing: bool) -> list[int | str]:
+    """Those steps of pydantic's location that lead through the value; it also names the types of a union.
+
+    missing: the last step is of a field that is not there.
+    """
     steps: list[int | str] = []
     for place, step in enumerate(loc, 1):
-        if isinstance(value, dict) and (step in value or place == len(loc)):
+        if isinstance(value, dict) and (step in value or (missing and place == len(loc))):
             value = value.get(str(step))
         elif isinstance(value, list) and isinstance(step, int):
             value = value[step]

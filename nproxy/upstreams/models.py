@@ -21,6 +21,8 @@ RECENT_SECONDS = 2.0
 
 _STARTING = 503
 """A server that loads its model, or has none of its own at the moment, may have a list later."""
+_NOT_NOW = frozenset({401, 403, 408, 425, 429})
+"""Besides all from 500 on: what says nothing of whether there is a list."""
 
 Fetch = Callable[[], Awaitable[tuple[int, bytes] | None]]
 """Reads the upstream's list: status and body, or None when it does not answer."""
@@ -42,8 +44,9 @@ class ModelList:
     """The models of one upstream.
 
     configured: a map of the client's name to the upstream's, or None to ask the upstream. announced: the models that
-    single servers said they serve, which stand in the list with those that are read. A list that cannot be read takes
-    any model: the upstream itself then says what it does not have. upstream: its name in the log.
+    single servers said they serve, which stand in the list with those that are read. A list that was read stands until
+    something else comes in its place, for a server that is too busy to give it has the same models still. Without one
+    any model is taken: the upstream itself then says what it does not have. upstream: its name in the log.
     """
 
     def __init__(
@@ -63,13 +66,14 @@ class ModelList:
         self._clock = clock
         self._upstream = upstream
         self._told = False  # that something else than a list came
-        self._entries: Mapping[str, dict[str, Any]] | None = None  # by the upstream's name; None: not readable
+        self._read: Mapping[str, dict[str, Any]] | None = None  # by the upstream's name; None: not readable
+        self._entries: Mapping[str, dict[str, Any]] | None = None  # what was read, and what was announced
         self._read_at: float | None = None
         self._reading = asyncio.Lock()
 
     @property
     def readable(self) -> bool:
-        """Whether the upstream's own list was read at the last attempt."""
+        """Whether the upstream's own list could be read."""
         return self._entries is not None
 
     @property
@@ -87,7 +91,7 @@ class ModelList:
         return ModelName(model, listed=True) if self._entries is not None and model in self._entries else None
 
     def takes_any(self) -> bool:
-        """Whether the list is the upstream's own and could not be read."""
+        """Whether the list is to be the upstream's own, and there is none."""
         return self._configured is None and self._entries is None
 
     async def entries(self) -> Mapping[str, dict[str, Any]]:
@@ -105,26 +109,38 @@ class ModelList:
     async def _refresh(self, older_than: float) -> None:
         if not self._stale(older_than):
             return
+        if self._reading.locked() and self._entries is not None and older_than == FRESH_SECONDS:
+            return  # what is there does until it has been read
         async with self._reading:
             if not self._stale(older_than):
                 return  # somebody else has just read it
             announced: dict[str, dict[str, Any]] = {model: {} for model in self._announced()}
             answer = await self._fetch()
             read = None if answer is None else _parse(*answer)
-            self._entries = {**announced, **(read or {})} if announced or read is not None else None
+            stands = read is None and self._read is not None and (answer is None or _not_now(answer[0]))
+            if not stands:
+                self._read = read
+            self._entries = {**announced, **(self._read or {})} if announced or self._read is not None else None
             self._read_at = self._clock()
-            if answer is not None and answer[0] != _STARTING:
-                self._tell(None if read is not None else answer[0])
+            if read is not None:
+                self._told = False
+            elif stands or (answer is not None and answer[0] != _STARTING):
+                self._tell("no answer" if answer is None else str(answer[0]), stands=stands)
 
-    def _tell(self, status: int | None) -> None:
+    def _tell(self, came: str, *, stands: bool) -> None:
         """Log once that something else came than a list, until one comes."""
-        if status is not None and not self._told:
-            fields = {"upstream": self._upstream, "why": f"GET /v1/models: {status}"}
-            log.warning("no list of models can be read, so any model is asked for", extra={"fields": fields})
-        self._told = status is not None
+        if not self._told:
+            done = "the one that was read last stands" if stands else "so any model is asked for"
+            fields = {"upstream": self._upstream, "why": f"GET /v1/models: {came}"}
+            log.warning("no list of models can be read, %s", done, extra={"fields": fields})
+        self._told = True
 
     def _stale(self, older_than: float) -> bool:
         return self._read_at is None or self._clock() - self._read_at >= older_than
+
+
+def _not_now(status: int) -> bool:
+    return status >= 500 or status in _NOT_NOW
 
 
 def _parse(status: int, body: bytes) -> Mapping[str, dict[str, Any]] | None:

@@ -399,6 +399,7 @@ _BYTES = [
 ]
 
 _ROUTING = [
+    ("Q1", UPSTREAMS + "models.py", "if not stands:", "if True:"),
     ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return True"),
     ("Q1", UPSTREAMS + "upstreams.py", " or (upstream is only and upstream.may_serve(model)):", ":"),
     (

@@ -40,6 +40,20 @@ async def test_Q1_of_several_upstreams_one_without_a_list_takes_any_model() -> N
             assert (await gateway.ask(model="anything")).headers["x-nproxy-upstream"] == "other"
 
 
+@of_http
+async def test_Q1_a_server_that_cannot_give_its_list_now_has_the_models_that_it_had() -> None:
+    async with FakeUpstream(models=["a"]) as one, FakeUpstream(models=["b"]) as other:
+        upstreams = [{"name": "one", "replicas": [one.url]}, {"name": "other", "replicas": [other.url]}]
+        async with gateway_for({"upstreams": upstreams}) as gateway:
+            for _ in range(2):
+                assert (await gateway.ask(model="b")).headers["x-nproxy-upstream"] == "other"
+                assert (await gateway.ask(model="typo")).status_code == 404
+                assert [entry["id"] for entry in (await gateway.client.get("/v1/models")).json()["data"]] == ["a", "b"]
+                one.list_fails = other.list_fails = True
+                for upstream in gateway.app.upstreams.all:
+                    upstream.models.outdated()
+
+
 @everywhere
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 async def test_Q1_Q19_the_only_upstream_is_asked_for_names_that_it_does_not_list(scene: Scene, path: str) -> None:

@@ -58,6 +58,61 @@ async def test_Q1_unreadable_lists_take_any_model() -> None:
         assert not await models.entries()
 
 
+@pytest.mark.parametrize("answer", [None, (500, b"no"), (503, b"loading"), (429, b"{}"), (401, b"{}")], ids=str)
+async def test_Q1_a_list_that_was_read_stands_where_its_server_is_busy(
+    answer: tuple[int, bytes] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Source()
+    models = ModelList(None, source, clock=source.clock, upstream="u")
+    await models.find("a")
+    for source.answer in (answer, answer, (200, b'{"data": [{"id": "c"}]}'), answer):
+        source.now += FRESH_SECONDS
+        known = "c" if source.answer != answer or source.now > 3 * FRESH_SECONDS else "a"
+        assert await models.find(known) == ModelName(known, listed=True)
+        assert await models.find("other") is None
+        assert not models.takes_any() and models.readable
+        assert known in await models.entries()
+    why = f"GET /v1/models: {'no answer' if answer is None else answer[0]}"
+    assert [vars(record)["fields"]["why"] for record in caplog.records] == [why] * 2, "once until one comes"
+    assert caplog.messages == ["no list of models can be read, the one that was read last stands"] * 2
+
+
+@pytest.mark.parametrize("answer", [(404, b"no"), (200, b"<html>")], ids=str)
+async def test_Q1_a_list_that_is_gone_stands_no_more(answer: tuple[int, bytes]) -> None:
+    source = Source()
+    models = ModelList(None, source, clock=source.clock)
+    await models.find("a")
+    source.answer, source.now = answer, FRESH_SECONDS
+    assert await models.find("a") is None
+    assert models.takes_any()
+
+
+async def test_nobody_waits_for_a_list_that_is_read_anew() -> None:
+    source = Source()
+    models = ModelList(None, source, clock=source.clock)
+    await models.find("a")
+    answered = asyncio.Event()
+
+    async def slow() -> tuple[int, bytes]:
+        await answered.wait()
+        return (200, b'{"data": [{"id": "new"}]}')
+
+    models._fetch = slow
+    source.now = FRESH_SECONDS
+    async with asyncio.TaskGroup() as asking:
+        reads = asking.create_task(models.find("a"))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(1):
+            assert await models.find("a") == ModelName("a", listed=True)
+            assert list(await models.entries()) == ["a", "b"]
+        looks_for_new = asking.create_task(models.find("new"))
+        await asyncio.sleep(0)
+        assert not reads.done() and not looks_for_new.done(), "it may be in the list that comes"
+        answered.set()
+    assert reads.result() is None
+    assert looks_for_new.result() == ModelName("new", listed=True)
+
+
 async def test_that_no_list_can_be_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     source = Source(b"Internal Server Error", 500)
     models = ModelList(None, source, clock=source.clock, upstream="tfs")

@@ -6,7 +6,15 @@ from engine.server.asking.members import Members
 from nproxy.openai.errors import invalid_request, shorten
 from nproxy.openai.refusals import wrong_type
 
-_TEXTS = ("prompt_cache_key", "prompt_cache_retention", "request_id", "safety_identifier", "service_tier", "user")
+_TEXTS = (
+    "guided_decoding_backend",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "request_id",
+    "safety_identifier",
+    "service_tier",
+    "user",
+)
 _FLAGS = ("parallel_tool_calls", "store")
 _MOST_METADATA = 16
 

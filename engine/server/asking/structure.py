@@ -13,7 +13,9 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from engine.server.asking.closing import closed
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.refusals import empty_array, missing, wrong_type
@@ -55,8 +57,9 @@ def regex_rule(pattern: str) -> str:
 def json_rule(schema: JSON, where: str) -> str:
     """The rule of the JSON texts that a schema takes, with bounded whitespace inside and none around.
 
-    Raises ApiError 400 naming `where` for what is no schema at all. Keywords that cannot be enforced are refused
-    when the grammar is compiled; keywords that JSON Schema does not know are notes, as it says.
+    Objects end with their properties; see `closed`. Raises ApiError 400 naming `where` for what is no schema at all.
+    Keywords that cannot be enforced are refused when the grammar is compiled; those that JSON Schema does not know are
+    notes, as it says.
     """
     if schema is True:
         schema = {}
@@ -64,6 +67,7 @@ def json_rule(schema: JSON, where: str) -> str:
         raise wrong_type(where, "a JSON schema", schema)
     if _OPTIONS in schema:
         raise invalid_request(f"'{_OPTIONS}' may not be set in a schema.", param=where, code="unsupported_parameter")
+    schema = cast(dict[str, JSON], closed(schema))
     return "%json " + json.dumps({**schema, _OPTIONS: {"whitespace_pattern": _WHITESPACE}}, ensure_ascii=False)
 
 

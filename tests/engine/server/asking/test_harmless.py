@@ -12,6 +12,7 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 
 RIGHT: dict[str, Any] = {
+    "guided_decoding_backend": "guidance",
     "metadata": {"a": "b"},
     "parallel_tool_calls": False,
     "prompt_cache_key": "k",

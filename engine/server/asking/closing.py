@@ -1,0 +1,73 @@
+"""Objects of a schema that name their properties have no others, unless the schema says so (ADR 0045)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from nproxy.openai.jsonvalue import JSON
+
+_SAID = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
+"""What says which other properties there may be."""
+_JOINED = frozenset({"allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"})
+"""Beside `properties`, these name further ones of the same object."""
+_CONDITIONS = frozenset({"if", "not", "dependentSchemas", "dependencies"})
+_BY_NAME = ("properties", "$defs", "definitions")
+_LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = ("items", "additionalProperties", "contains")
+
+
+def closed(schema: JSON) -> JSON:
+    """The schema with `additionalProperties: false` in each object that has `properties` and says nothing of others.
+
+    It stays as it is where an object is put together of several schemas, which would forbid each other's properties.
+    """
+    return schema if any(map(_puts_together, _parts(schema))) else _closed(schema)
+
+
+def _closed(schema: JSON) -> JSON:
+    if not isinstance(schema, dict):
+        return schema
+    made = dict(schema)
+    for name in _BY_NAME:
+        if isinstance(inside := schema.get(name), dict):
+            made[name] = {key: _closed(part) for key, part in inside.items()}
+    for name in _LISTED:
+        if isinstance(inside := schema.get(name), list):
+            made[name] = [_closed(part) for part in inside]
+    for name in _SINGLE:
+        if name in schema:
+            made[name] = _closed(schema[name])
+    if _ends_with_its_properties(schema):
+        made["additionalProperties"] = False
+    return made
+
+
+def _ends_with_its_properties(schema: Mapping[str, JSON]) -> bool:
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict) or schema.keys() & _SAID:
+        return False
+    return not isinstance(required, list) or all(name in properties for name in required if isinstance(name, str))
+
+
+def _puts_together(schema: Mapping[str, JSON]) -> bool:
+    several = schema.get("allOf")
+    if isinstance(several, list) and len(several) > 1:
+        return True
+    return bool(schema.keys() & _CONDITIONS) or ("properties" in schema and bool(schema.keys() & _JOINED))
+
+
+def _parts(schema: JSON) -> Iterator[Mapping[str, JSON]]:
+    """A schema and all that are inside it."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for name in _BY_NAME:
+        if isinstance(inside := schema.get(name), dict):
+            for part in inside.values():
+                yield from _parts(part)
+    for name in _LISTED:
+        if isinstance(inside := schema.get(name), list):
+            for part in inside:
+                yield from _parts(part)
+    for name in _SINGLE:
+        yield from _parts(schema.get(name))
