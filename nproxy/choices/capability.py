@@ -11,6 +11,7 @@ class Capability:
 
     native_width: most choices that one call returns; None means no known limit, 1 means no `n`.
     n_untested: `n: auto` has seen no answer, or doubts what it saw; the plan asks natively, counts, and tops up.
+    stream_n: streams bring several choices, too.
     width_seen: the widest call that `n: auto` saw answered in full; None where nobody wants to know.
     exact: the wire is known to be exact (the built-in engine): relayed even when n > 1.
     seed: a `seed` field may be sent. seed_refused: answers showed that it takes none.
@@ -27,6 +28,7 @@ class Capability:
 
     native_width: int | None = 1
     n_untested: bool = False
+    stream_n: bool = True
     width_seen: int | None = None
     exact: bool = False
     seed: bool = True
@@ -42,3 +44,8 @@ class Capability:
     json_usage: bool = True
     prefix_cache: bool = False
     model: str | None = None
+
+    @property
+    def n_learned(self) -> bool:
+        """Whether `n: auto` finds out what it can do, by the answers that come."""
+        return self.n_untested or self.width_seen is not None

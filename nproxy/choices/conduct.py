@@ -225,7 +225,8 @@ class Conduct:
         """Learn how wide the upstream answers, and have other legs bring what is missing."""
         leg, n, prompts = run.leg, self._plan.n, self._request.prompts
         got = width_brought(leg, missing, n, prompts)
-        self._commands += map(Learn, of_width(self._request, self._capability, leg, got))
+        streamed = self._merge.strand(leg.number).streamed
+        self._commands += map(Learn, of_width(self._request, self._capability, leg, got, streamed=streamed))
         if missing and not self._doomed:
             self._commands.append(Anomaly("short_answer"))
             self._roster.add(top_up(leg, missing, n, prompts, got))

@@ -25,15 +25,28 @@ def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> i
     return max(brought.values(), default=0)
 
 
-def of_width(request: Request, capability: Capability, leg: Leg, got: int) -> list[Lesson]:
-    """What a leg that brought so many choices of a prompt teaches of the upstream's width."""
+def of_width(request: Request, capability: Capability, leg: Leg, got: int, *, streamed: bool) -> list[Lesson]:
+    """What a leg that brought so many choices of a prompt teaches of the upstream's width.
+
+    One choice in a stream, where so many have come before, teaches of streams: LiteLLM writes the texts of all choices
+    of a legacy completion under one index.
+    """
     if leg.width == 1:
         return []
     seen = capability.width_seen
+    if streamed and got == 1 and seen is not None and seen >= leg.width and not request.greedy:
+        return [Lacks("stream_n")]
     unseen = capability.n_untested or (seen is not None and leg.width > seen)
     # Servers that have n may still give one choice at temperature 0.
     news = not request.greedy if got < leg.width else unseen
     return [NativeWidth(leg.width, got)] if news else []
+
+
+def of_unfinished(capability: Capability, strand: Strand) -> list[Lesson]:
+    """What a stream teaches that said `[DONE]` where some of its choices were finished, and others not."""
+    finished = sum(choice.finished for choice in strand.choices)
+    some = strand.streamed and strand.done and 0 < finished < len(strand.choices)
+    return [Lacks("stream_n")] if some and strand.leg.width > 1 and capability.n_learned else []
 
 
 def of_usage(request: Request, capability: Capability, strand: Strand) -> list[Lesson]:
@@ -54,7 +67,7 @@ class Learning:
     def __init__(self) -> None:
         self.omit: frozenset[str] = frozenset()
         self._unconfirmed: list[FieldRefused] = []
-        self._replaced: list[tuple[NativeWidth | FieldRefused, set[int]]] = []
+        self._replaced: list[tuple[Lesson, set[int]]] = []
 
     def left_out(self, field: str, lesson: FieldRefused | None) -> bool:
         """Note a field that legs do without from now on; True the first time. lesson: what their success teaches."""
@@ -65,7 +78,7 @@ class Learning:
             self._unconfirmed.append(lesson)
         return True
 
-    def replaced(self, lesson: NativeWidth | FieldRefused, stand_ins: set[int]) -> None:
+    def replaced(self, lesson: Lesson, stand_ins: set[int]) -> None:
         """Note a refused leg: others, whose numbers are `stand_ins`, were opened instead. lesson: for their success."""
         self._replaced.append((lesson, set(stand_ins)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Lack = Literal["logprobs", "stream_usage", "json_usage"]
+Lack = Literal["logprobs", "stream_usage", "json_usage", "stream_n"]
 RefusedField = Literal["seed", "stream_options", "request_id", "prompt_lists"]
 Verdict = Literal["suspected", "refuted", "confirmed"]
 
@@ -39,6 +39,7 @@ class Lacks:
 
     logprobs: log probabilities of what was said. stream_usage: usage in a stream that was asked for it. json_usage:
     usage of all choices in a whole answer; a stream that tells it for each choice apart gives such a server away.
+    stream_n: several choices in a stream, be it that whole answers bring them (LiteLLM, ms-swift, LLaMA-Factory).
     """
 
     what: Lack

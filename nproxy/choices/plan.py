@@ -83,6 +83,8 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
         width = n
     else:
         width = capability.native_width
+    if not capability.stream_n and (request.stream or not capability.json_usage):
+        width = 1
     if request.choice_params is not None and not capability.exact:
         width = 1  # no other server knows the field
     # Where a call may bring fewer choices than it asks for, an index does not tell which of several prompts it is for.

@@ -9,12 +9,12 @@ from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, S
 from nproxy.choices.continuation import continuing
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
-from nproxy.choices.learning import Learning
+from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
-from nproxy.choices.lessons import FieldRefused, NativeWidth, OneAtATime
+from nproxy.choices.lessons import Lesson
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request, apart, narrower
-from nproxy.choices.remedies import Apart, Reseeded, TooWide, Without, remedy
+from nproxy.choices.remedies import Apart, Remedy, Reseeded, TooWide, Without, one_by_one, remedy
 from nproxy.choices.retry import FIRST_PAUSE_SECONDS, pause_seconds, resumable, retryable
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.settings import ConductSettings
@@ -81,8 +81,9 @@ class Recovery:
 
     def broken_off(self, run: Run, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
         """A leg has ended and is not whole: give what that is to be called, and what it teaches."""
-        if not self._merge.strand(run.leg.number).broke_off:
-            return failure, []
+        strand = self._merge.strand(run.leg.number)
+        if not strand.broke_off:
+            return failure, [*map(Learn, of_unfinished(self._capability, strand))]
         return INTERRUPTED if beside else failure, _learn(self._interruptions.broke_off(run, beside=beside))
 
     def recover(self, run: Run, failure: Failure) -> list[Command] | None:
@@ -93,12 +94,15 @@ class Recovery:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
         if run.state is LegState.SPEAKING:
             return self._resume(run, failure) if self._missed(run) else self._begin_anew(run, failure)
-        commands = self._ask_for_less(run, failure)
-        return self._try_again(run, failure) if commands is None else commands
+        less = self._ask_for_less(run, remedy(self._request, self._capability, run.leg, failure))
+        again = self._try_again(run, failure) if less is None else less
+        if again is not None:
+            return again
+        return self._ask_for_less(run, one_by_one(self._request, self._capability, run.leg, failure))
 
-    def _ask_for_less(self, run: Run, failure: Failure) -> list[Command] | None:
+    def _ask_for_less(self, run: Run, remedy: Remedy | None) -> list[Command] | None:
         """Do without what the upstream refused, where that can be done without."""
-        match remedy(self._request, self._capability, run.leg, failure):
+        match remedy:
             case None:
                 return None
             case Without(field, lesson=lesson):
@@ -116,7 +120,7 @@ class Recovery:
                 self._replace(run, apart(run.leg, self._request.prompts), one_each)
                 return [Anomaly("prompt_lists_refused")]
 
-    def _replace(self, run: Run, legs: Sequence[Leg], lesson: NativeWidth | FieldRefused | None) -> None:
+    def _replace(self, run: Run, legs: Sequence[Leg], lesson: Lesson | None) -> None:
         """Open others in the place of a leg that was refused. lesson: what their success teaches."""
         self._roster.move(run, Signal.END)
         self._merge.drop(run.leg.number)
@@ -208,5 +212,5 @@ class Recovery:
         return True
 
 
-def _learn(lesson: OneAtATime | None) -> list[Command]:
+def _learn(lesson: Lesson | None) -> list[Command]:
     return [] if lesson is None else [Learn(lesson)]

@@ -12,17 +12,20 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.compose import asked_as_stream, options_given
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.leg import Leg
-from nproxy.choices.lessons import FieldRefused, NativeWidth
+from nproxy.choices.lessons import FieldRefused, Lacks, NativeWidth
 from nproxy.choices.plan import NO_LOGPROBS, Request, own_seed
 from nproxy.choices.seeds import in_31_bits
 from nproxy.openai.errors import ApiError, wrap_foreign
 from nproxy.openai.requests import CompletionRequest
 
 # As servers word it: "n must be 1 when using greedy sampling", "Field 'n': Value must be between 1 <= value <= 32",
-# "'n' : number must be at most 1", "Only one completion choice is allowed", "Invalid n value (only n = 1 ...)".
+# "'n' : number must be at most 1", "Only one completion choice is allowed", "Invalid n value (only n = 1 ...)",
+# "Greedy methods without beam search do not support `num_return_sequences` different than 1 (got 2)".
 _ABOUT_N = re.compile(
-    r"(?<![\w/\\-])n(?![\w/-])|one (?:completion )?choice|multiple (?:completions|choices)", re.IGNORECASE
+    r"(?<![\w/\\-])n(?![\w/-])|num_return_sequences|one (?:completion )?choice|multiple (?:completions|choices)",
+    re.IGNORECASE,
 )
+_ABOUT_GREEDY = re.compile(r"greedy", re.IGNORECASE)  # where `temperature` is not sent, it may be the server's default
 # "prompt must be a string.", "cannot unmarshal array into Go struct field CompletionRequest.prompt of type string"
 _ABOUT_PROMPT = re.compile(r"\bprompts?\b", re.IGNORECASE)
 _ABOUT_TYPES = re.compile(r"\b(?:strings?|str|arrays?|lists?)\b", re.IGNORECASE)
@@ -42,6 +45,7 @@ _CONDITION = re.compile(r"\b(?:with|when|while|if|unless|together)\b", re.IGNORE
 
 _AT_FAULT = frozenset({400, 422})
 _REFUSALS = _AT_FAULT | {500, 501}  # llama.cpp's and others' word for what they do not do
+_NOTHING_CAME = frozenset({FailureKind.CUT, FailureKind.RESET, FailureKind.SHORT})
 _TEXTS = frozenset({"n", "n_cmpl", "model", "messages", "prompt"})
 
 
@@ -50,7 +54,7 @@ class TooWide:
     """The leg asked for too many choices; legs of `width` may do. lesson: what their success teaches."""
 
     width: int
-    lesson: NativeWidth | None
+    lesson: NativeWidth | Lacks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,15 @@ def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure)
     )
 
 
+def one_by_one(request: Request, capability: Capability, leg: Leg, failure: Failure) -> TooWide | None:
+    """Legs of one choice, where a stream of several ended before it said anything, whatever was tried.
+
+    ms-swift and LLaMA-Factory have `n` in whole answers, and break off streams of it behind their head.
+    """
+    several = leg.width > 1 and capability.n_learned and asked_as_stream(request, capability, leg)
+    return TooWide(1, Lacks("stream_n")) if several and failure.kind in _NOTHING_CAME else None
+
+
 def unscored(request: Request, leg: Leg, failure: Failure) -> Failure:
     """The failure that the client is to read: it asked for `best_of`, not for the log probabilities that this needs."""
     at_fault = failure.kind is FailureKind.STATUS and failure.status in _AT_FAULT
@@ -113,7 +126,7 @@ def unscored(request: Request, leg: Leg, failure: Failure) -> Failure:
 def _narrower(request: Request, leg: Leg, error: ApiError, teaches: bool) -> TooWide | None:
     if leg.width == 1 or not _names(error, "n", _ABOUT_N):
         return None
-    if request.greedy:  # refused by servers that have n
+    if request.greedy or _ABOUT_GREEDY.search(error.message):  # refused by servers that have n
         return TooWide(1, None)
     width = named_width(error.message, leg.width) or 1
     return TooWide(width, NativeWidth(leg.width, width) if teaches else None)

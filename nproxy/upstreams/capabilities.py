@@ -100,6 +100,7 @@ class Capabilities:
             alone=alone,
             alone_on_trial=verdict == "suspected",
             n_untested=untested,
+            stream_n=self._recall(model, "stream_n") is None,
             width_seen=seen,
             seed_refused=self._seed != "send" and self._recall(model, "seed") is not None,
             stream_options=self._recall(model, "stream_options") is None,
@@ -121,6 +122,8 @@ class Capabilities:
         match lesson:
             case NativeWidth(asked=asked, got=got):
                 return self._n == "auto" and self._keep(model, "n", (self._width(model) or Width()).after(asked, got))
+            case Lacks(what="stream_n" as what):
+                return self._n == "auto" and self._keep(model, what)
             case Lacks(what="logprobs" as what):
                 return self._keep(model, what, min(self._sights(model) + 1, SIGHTS))
             case Scores():
@@ -208,6 +211,7 @@ class Capabilities:
 def _as_told(capability: Capability) -> dict[str, int | bool | str | None]:
     return {
         "n": "untested" if capability.n_untested else capability.native_width,
+        "stream_n": capability.stream_n,
         "seed": capability.seed and not capability.seed_refused,
         "stream_options": capability.stream_options,
         "request_id": capability.request_id,

@@ -10,11 +10,11 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Learn
-from nproxy.choices.events import Failure, LegFailed
-from nproxy.choices.lessons import FieldRefused, NativeWidth
+from nproxy.choices.events import Failure, FailureKind, LegFailed
+from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth
 from nproxy.choices.plan import Request
 from tests.choices.tutil import MODEL, NATIVE, UNTESTED, Play, body_of, chat, completion
-from tests.choices.upstream_says import answer, status, text, usage, usage_chunk
+from tests.choices.upstream_says import DONE, answer, delta, status, text, usage, usage_chunk
 
 
 def sent(play: Play) -> Any:
@@ -106,6 +106,111 @@ def test_a_400_about_something_else_is_the_clients(error: str) -> None:
     play = Play(chat(n=3), UNTESTED)
     play.fails(0, status(400, f'{{"error":{error}}}'.encode()))
     assert play.respond.status == 400
+
+
+GREEDY = b"""{"message":"Greedy methods (do_sample != True) without beam search do not support
+ `num_return_sequences` different than 1 (got 2).","object":"error"}""".replace(b"\n", b"")
+
+
+@pytest.mark.parametrize("temperature", [0, None], ids=["greedy", "by default"])
+@pytest.mark.parametrize("code", [400, 500])
+def test_A14_a_refusal_of_n_for_being_greedy_teaches_nothing_of_n(code: int, temperature: int | None) -> None:
+    play = Play(chat(n=2, temperature=temperature), UNTESTED)
+    play.fails(0, status(code, GREEDY))
+    for leg in (1, 2):
+        play.answers(leg, answer("x"))
+    assert play.finish == "ok" and play.of(Learn) == []
+
+
+ONE = (delta("x", finish="stop"), usage_chunk(10, 1), DONE)
+STREAMS_OF_N = Capability(native_width=None, width_seen=8)
+"""`n: auto`, which has seen whole answers of eight choices."""
+
+
+@pytest.mark.parametrize("capability", [UNTESTED, STREAMS_OF_N], ids=["untested", "seen"])
+@pytest.mark.parametrize("kind", [FailureKind.CUT, FailureKind.RESET])
+def test_Q6_a_stream_of_several_that_always_breaks_off_is_asked_for_one_by_one(
+    kind: FailureKind, capability: Capability
+) -> None:
+    play = Play(chat(n=3, stream=True), capability, retries=1)
+    play.fails(0, kind)
+    play.fires("retry:0")
+    assert [opened.leg.number for opened in play.opened] == [0, 0], "it may be an accident"
+    play.fails(0, kind)
+    assert [(opened.leg.offset, opened.leg.width) for opened in play.opened[2:]] == [(0, 1), (1, 1), (2, 1)]
+    for leg in (1, 2, 3):
+        assert play.of(Learn) == []
+        play.streams(leg, *ONE)
+    assert play.finish == "ok" and play.of(Learn) == [Learn(Lacks("stream_n"))]
+    assert {frame["choices"][0]["index"] for frame in play.frames[:-1]} == {0, 1, 2}
+
+
+def test_Q6_a_stream_of_several_without_any_choice_is_asked_for_one_by_one() -> None:
+    play = Play(chat(n=2, stream=True), STREAMS_OF_N)
+    play.streams(0, DONE)
+    for leg in (1, 2):
+        play.streams(leg, *ONE)
+    assert play.finish == "ok" and play.of(Learn) == [Learn(Lacks("stream_n"))]
+
+
+@pytest.mark.parametrize(
+    ("request_", "capability"),
+    [
+        (chat(n=3, stream=True), NATIVE),
+        (chat(n=3), STREAMS_OF_N),
+        (chat(stream=True), STREAMS_OF_N),
+        (chat(n=3, stream=True), replace(STREAMS_OF_N, stream_n=False)),
+    ],
+    ids=["as configured", "whole", "one", "one by one already"],
+)
+def test_Q6_other_answers_that_break_off_are_not_asked_for_one_by_one(
+    request_: Request, capability: Capability
+) -> None:
+    play = Play(request_, capability)
+    for opened in list(play.opened):
+        if opened.leg.number in play.open:
+            play.fails(opened.leg.number, FailureKind.CUT)
+    assert play.finish == "cut" and play.of(Learn) == []
+
+
+@pytest.mark.parametrize("capability", [UNTESTED, STREAMS_OF_N, NATIVE], ids=["untested", "seen", "as configured"])
+def test_Q6_a_stream_that_finishes_some_of_its_choices_only_teaches_that_streams_take_no_n(
+    capability: Capability,
+) -> None:
+    """LiteLLM."""
+    play = Play(chat(n=2, stream=True), capability)
+    play.streams(0, delta("a", index=0), delta("b", index=1), delta(finish="stop"), DONE)
+    assert play.finish == "cut"
+    assert play.of(Learn) == ([] if capability is NATIVE else [Learn(Lacks("stream_n"))])
+
+
+@pytest.mark.parametrize(
+    ("request_", "capability", "lessons"),
+    [
+        (chat(n=3, stream=True), STREAMS_OF_N, [Lacks("stream_n")]),
+        (chat(n=3, stream=True), UNTESTED, [NativeWidth(3, 1)]),
+        (chat(n=3, stream=True, temperature=0), STREAMS_OF_N, []),
+        (chat(n=3), STREAMS_OF_N, [NativeWidth(3, 1)]),
+    ],
+    ids=["stream", "untested", "greedy", "whole"],
+)
+def test_Q6_one_choice_in_a_stream_where_several_came_whole(
+    request_: Request, capability: Capability, lessons: list[Lesson]
+) -> None:
+    play = Play(request_, capability)
+    if request_.stream:
+        play.streams(0, *ONE)
+    else:
+        play.answers(0, answer("a"))
+    assert [command.lesson for command in play.of(Learn)] == lessons
+
+
+@pytest.mark.parametrize(
+    ("stream", "json_usage", "legs"), [(True, True, 3), (False, True, 1), (False, False, 3)], ids=str
+)
+def test_Q6_streams_of_one_where_streams_take_no_n(stream: bool, json_usage: bool, legs: int) -> None:
+    capability = replace(STREAMS_OF_N, stream_n=False, json_usage=json_usage)
+    assert len(Play(chat(n=3, stream=stream), capability).opened) == legs
 
 
 REFUSED_LISTS = [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from tests.conformance.scene import COMPLETIONS, SEED, Scene
 from tests.conformance.settings import FANOUT, everywhere, of_legs, of_native, of_several, settings
+from tests.fakes import quirks
 from tests.fakes.behaviour import Behaviour, said
 from tests.fakes.upstream import FakeUpstream, Seen
 from tests.gateway.conftest import Start
@@ -201,6 +203,68 @@ async def test_Q6_J2_prompts_are_not_mixed_up_meanwhile(auto: Scene, n: str, str
     own = {index: ("a" if index < 2 else "b") + said(SEED + index % 2) for index in range(4)}
     for _ in range(2):
         assert (await auto.either(stream, COMPLETIONS, prompt=["a", "b"], n=2, echo=True)).texts == own
+
+
+def refuses_greedy_n(call: Seen) -> Behaviour | None:
+    """ms-swift, at whose default temperature nothing is drawn."""
+    message = "Greedy methods without beam search do not support `num_return_sequences` different than 1 (got 4)."
+    body = json.dumps({"message": message, "object": "error"}).encode()
+    greedy = call.body.get("n", 1) > 1 and not call.body.get("temperature")
+    return Behaviour(status=400, body=body, content_type="application/json") if greedy else None
+
+
+@finding_out
+@FORMS
+async def test_Q6_A14_n_that_is_refused_for_the_servers_default_temperature(auto: Scene, stream: bool) -> None:
+    auto.does(n="native")
+    auto.upstream.choose = refuses_greedy_n
+    assert (await auto.either(stream, n=4)).texts == WIDE
+    assert widths(auto) == [4, None, None, None, None]
+    assert (await auto.either(stream, n=4, temperature=1)).texts == WIDE
+    assert widths(auto)[5:] == [4], "it has n"
+
+
+def breaks_streams_of_n(call: Seen) -> Behaviour | None:
+    """ms-swift, and LLaMA-Factory: the head of an answer, and no more."""
+    several = call.body.get("stream") and call.body.get("n", 1) > 1
+    return Behaviour(n="native", end_after=0, end="cut") if several else None
+
+
+def finishes_the_first_only(chunks: list[Any]) -> list[Any]:
+    """LiteLLM."""
+    return [
+        quirks.with_choice(c, finish_reason=None) if c["choices"] and c["choices"][0]["index"] else c for c in chunks
+    ]
+
+
+def all_in_the_first(chunks: list[Any]) -> list[Any]:
+    """LiteLLM's legacy completions: the texts of all choices under one index."""
+    return [quirks.with_choice(c, index=0) if c["choices"] else c for c in chunks]
+
+
+@finding_out
+async def test_Q6_streams_that_break_off_for_n_are_asked_for_one_by_one(auto: Scene) -> None:
+    auto.does(n="native")
+    auto.upstream.choose = breaks_streams_of_n
+    assert (await auto.whole(n=4)).texts == WIDE
+    for _ in range(2):
+        assert (await auto.stream(n=4)).texts == WIDE
+    assert widths(auto)[-4:] == [None] * 4, "remembered"
+    assert (await auto.whole(n=4)).texts == WIDE
+    assert widths(auto)[-1] == 4, "whole answers have n"
+    status = (await (await auto.gateway()).client.get("/status")).json()
+    assert status["upstreams"][0]["learned"] == {"fake-model": {"n": None, "stream_n": False}}
+
+
+@finding_out
+@pytest.mark.parametrize("quirk", [finishes_the_first_only, all_in_the_first])
+async def test_Q6_streams_that_mix_choices_up_are_asked_for_one_by_one_from_then_on(auto: Scene, quirk: Any) -> None:
+    auto.does(n="native", quirk=quirk)
+    assert (await auto.whole(n=4)).texts == WIDE
+    await auto.send(n=4, stream=True)  # what came of this one is not to be mended
+    auto.does(n="native", quirk=None)
+    assert (await auto.stream(n=4)).texts == WIDE
+    assert widths(auto)[-4:] == [None] * 4
 
 
 def refuses_lists(call: Seen) -> Behaviour | None:

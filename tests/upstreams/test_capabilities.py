@@ -228,7 +228,16 @@ def test_told_are_models_that_are_configured_or_were_learned_about() -> None:
     assert list(known.told()) == ["a"]
     known.learn("b", NativeWidth(asked=4, got=2))
     known.learn("b", FieldRefused("seed"))
-    fields = ("seed", "stream_options", "request_id", "prompt_lists", "logprobs", "stream_usage", "json_usage")
+    fields = (
+        "stream_n",
+        "seed",
+        "stream_options",
+        "request_id",
+        "prompt_lists",
+        "logprobs",
+        "stream_usage",
+        "json_usage",
+    )
     unbounded = {**dict.fromkeys((*fields, "prefix_cache"), True), "parallel": None}
     assert known.told() == {"a": {"n": "untested", **unbounded}, "b": {"n": 2, **unbounded, "seed": False}}
     assert capabilities(models=["a"], n="native").told()["a"]["n"] is None

@@ -71,6 +71,8 @@ def _n(report: Report, widest: int) -> Line:
             return "n", "fanout", f"{TITLES[section]}: {n.how}"
     if untold := [n for n in found if n.verdict == "unknown"]:
         return "n", "auto", untold[0].how
+    if broken := _lacking(report, "n_stream"):
+        return "n", "fanout", f"{TITLES[broken]}: in streams {report[broken, 'n_stream'].how}"
     if equal := _lacking(report, "seed_per_choice"):
         return "n", "fanout", f"{TITLES[equal]}: choices of one call with a seed are equal"
     if (uncounted := _lacking(report, "usage_all_choices")) and _streams_count_less(report):

@@ -47,6 +47,7 @@ ENDPOINT_FACTS: Mapping[str, str] = {
     "available": "answers",
     "sampling": "draws at temperature 1",
     "n": "native n",
+    "n_stream": "native n in streams",
     "n_greedy": "n at temperature 0",
     "seed_accepted": "takes seed",
     "seed": "honours seed",

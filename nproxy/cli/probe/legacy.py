@@ -8,6 +8,7 @@ from nproxy.cli.probe.reading import ParsedReply, read
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
 
+PROMPTS: list[JSON] = ["One, two,", "Red, green,"]
 TOKEN_IDS: list[JSON] = [100, 200, 300]
 """Ids that every vocabulary has."""
 
@@ -25,17 +26,28 @@ def logprobs(form: Form) -> Asking[Finding]:
 
 
 def prompts(form: Form) -> Asking[dict[str, Finding]]:
-    """Ask with echo, with token ids, and with a list of prompts: that one last, for mlx-lm's server dies of it."""
+    """Ask with echo, with token ids, and with lists of prompts: that last, for mlx-lm's server dies of it."""
     short = form.short()
     echoed = yield short.ask(echo=True)
     tokens = yield short.ask(prompt=TOKEN_IDS)
-    listed = yield short.ask(prompt=["One, two,", "Red, green,"])
-    broken = not listed.ok and not (yield short.ask()).ok
+    listed = yield from _lists(short)
     return {
-        "prompt_lists": no(f"it answers nothing since: {listed.said()}") if broken else _choices(listed, 2),
+        "prompt_lists": listed,
         "token_prompts": _choices(tokens, 1),
         "echo": _echo(echoed, read(echoed), form.prompt),
     }
+
+
+def _lists(form: Form) -> Asking[Finding]:
+    """Ask for a list of prompts, whole, and where that goes well as a stream, which is a 500 from Modular's MAX."""
+    whole = yield form.ask(prompt=PROMPTS)
+    if not whole.ok and not (yield form.ask()).ok:
+        return no(f"it answers nothing since: {whole.said()}")
+    found = _choices(whole, len(PROMPTS))
+    if found.verdict != "yes":
+        return found
+    streamed = _choices((yield form.ask(prompt=PROMPTS, stream=True)), len(PROMPTS))
+    return no(f"as a stream: {streamed.how}") if streamed.verdict == "no" else found
 
 
 def _choices(asked: Reply, due: int) -> Finding:

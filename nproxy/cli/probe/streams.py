@@ -24,11 +24,26 @@ def stream(form: Form, width: int) -> Asking[dict[str, Finding]]:
         found["stream_options"] = no(asked.said()) if refused else unknown(asked.said())
         asked = plain
     reading = read(asked)
+    if width > 1:
+        found["n_stream"] = _of_several(asked, reading, width)
+        if reading is None:
+            return {**found, **(yield from stream(form, 1))}
     if reading is None or reading.look is None:
         found["stream"] = _no_stream(asked, reading)
         return found
     found["stream"] = yes(f"{reading.look.events} events")
     return {**found, **_seen(form, reading, reading.look)}
+
+
+def _of_several(asked: Reply, reading: ParsedReply | None, width: int) -> Finding:
+    if reading is None:
+        return no(f"n={width}: the stream held no choice" if asked.ok else f"n={width}: {asked.said()}")
+    count, unfinished = len(reading.choices), [said for said in reading.choices if said.finish is None]
+    if count < width:
+        return no(f"n={width} gave {count} choice{'s' if count > 1 else ''}")
+    if unfinished and len(unfinished) < count:
+        return no(f"n={width} gave {count} choices, and a finish_reason for {count - len(unfinished)}")
+    return yes(f"n={width} gave {count} choices")
 
 
 def _no_stream(asked: Reply, reading: ParsedReply | None) -> Finding:

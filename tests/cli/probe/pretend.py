@@ -25,6 +25,11 @@ def refusal(message: str, status: int = 400) -> Reply:
     return reply({"error": {"message": message, "type": "invalid_request_error"}}, status)
 
 
+def n_of(body: Mapping[str, Any]) -> int:
+    n: int = body.get("n", 1)
+    return n
+
+
 @dataclass
 class Pretend:
     """By default a server that does everything right and tells nothing beside its answers."""
@@ -37,7 +42,8 @@ class Pretend:
     ignore: tuple[str, ...] = ()  # fields that change nothing
     same_seed: bool = False  # all choices of a call share their seed
     tool_choices: tuple[Any, ...] = tuple(tools.CHOICES.values())
-    prompt_lists: Literal["all", "first", "break", "die"] = "all"
+    prompt_lists: Literal["all", "first", "break", "die", "whole"] = "all"
+    stream_n: Literal["all", "breaks", "empty", "unfinished", "mixed"] = "all"
     fixed_seed: bool = False  # a call without a seed always has the same one
     draws: Literal["always", "never", "specially"] = "always"
     counts: Literal["all", "one"] = "all"
@@ -79,7 +85,7 @@ class Pretend:
                 return replace(whole, body=b"".join(whole.body.partition(b"\n\n")[:2])) if self.cuts else whole
             case Post():
                 answer = self._post(question)
-                return Reply(answer.status, {**answer.headers, **self.headers}, answer.body)
+                return replace(answer, headers={**answer.headers, **self.headers})
 
     def _post(self, post: Post) -> Reply:
         sent: Any = post.body.get("prompt", "")
@@ -92,7 +98,7 @@ class Pretend:
                 return refusal(message)
         if post.path not in self.paths:
             return refusal("no such path", 404)
-        n = body.get("n", 1)
+        n = n_of(body)
         if n > 1 and body["temperature"] == 0 and not self.greedy_n:
             return refusal("n must be 1 when using greedy sampling")
         if n > self.widest:
@@ -101,7 +107,7 @@ class Pretend:
             n = self.widest
         prompt = body.get("prompt", "")
         prompts = prompt if isinstance(prompt, list) and isinstance(prompt[0], str) else [prompt]
-        if len(prompts) > 1 and self.prompt_lists == "break":
+        if len(prompts) > 1 and (self.prompt_lists == "break" or (self.prompt_lists == "whole" and body.get("stream"))):
             return refusal("Internal Server Error", 500)
         if self.prompt_lists == "first":
             prompts = prompts[:1]
@@ -139,6 +145,12 @@ class Pretend:
         return reply({"id": "x", "choices": choices, **usage})
 
     def _stream(self, body: dict[str, Any], texts: list[str], tokens: int, chat: bool) -> Reply:
+        if n_of(body) > 1 and self.stream_n == "breaks":
+            return Reply(0, failure="broke off: the connection was closed")
+        if n_of(body) > 1 and self.stream_n == "empty":
+            return Reply(200, {"content-type": "text/event-stream"}, b"data: [DONE]\n\n")
+        if self.stream_n == "mixed":
+            texts = ["".join(texts)]
         asked = bool((body.get("stream_options") or {}).get("include_usage")) and self.usage != "none"
         chunks: list[dict[str, Any]] = []
 
@@ -159,7 +171,7 @@ class Pretend:
             chunk(index, {**(role if self.roles in ("late", "twice") else {}), "content": texts[index]})
         for index in order:
             riding = {"usage": self._usage(1, tokens)} if asked and self.usage == "rider" else {}
-            chunk(index, {}, self.finish, **riding)
+            chunk(index, {}, None if index and self.stream_n == "unfinished" else self.finish, **riding)
         if asked and self.usage == "tail":
             chunks.append({"id": "x", "choices": [], "usage": self._usage(len(texts), tokens)})
         if asked and self.usage == "tails":

@@ -47,6 +47,8 @@ def upstream(text: str, folder: Path) -> Upstream:
         (Pretend(prompt_lists="first"), {"prompts": "one"}),  # J4
         (Pretend(prompt_lists="break"), {"prompts": "one"}),
         (Pretend(prompt_lists="die"), {"prompts": "one"}),
+        (Pretend(prompt_lists="whole"), {"prompts": "one"}),
+        *((Pretend(stream_n=broken), {"n": "fanout"}) for broken in ("breaks", "empty", "unfinished", "mixed")),
         (Pretend(paths=("/chat/completions",)), {"prompts": "auto"}),
         (Pretend(gets={"/slots": iter([SLOTS])}), {"parallel": 4}),
         (Pretend(gets={"/slots": iter([SLOTS])}, cuts=True), {"parallel": 1}),

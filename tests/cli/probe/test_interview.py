@@ -229,6 +229,30 @@ def test_J4_a_server_that_dies_of_a_list_is_asked_for_it_last() -> None:
     assert [report["server", fact].verdict for fact in ("prefix_cache", "beside")] == ["yes", "yes"]
 
 
+@pytest.mark.parametrize(
+    ("stream_n", "verdict", "how"),
+    [
+        ("all", "yes", "n=2 gave 2 choices"),
+        ("breaks", "no", "n=2: broke off: the connection was closed"),
+        ("empty", "no", "n=2: the stream held no choice"),
+        ("unfinished", "no", "n=2 gave 2 choices, and a finish_reason for 1"),
+        ("mixed", "no", "n=2 gave 1 choice"),
+    ],
+)
+def test_Q6_streams_of_several(stream_n: Any, verdict: str, how: str) -> None:
+    report = Pretend(stream_n=stream_n).probe()
+    for section in ("chat", "completions"):
+        found = report[section, "n_stream"]
+        assert (found.verdict, found.how) == (verdict, how)
+        assert report[section, "stream"].verdict == "yes", "of one choice at least"
+    assert report["chat", "n"].value == 128
+
+
+def test_J4_lists_of_prompts_as_streams() -> None:
+    found = Pretend(prompt_lists="whole").probe()["completions", "prompt_lists"]
+    assert (found.verdict, found.how) == ("no", "as a stream: 500: Internal Server Error")
+
+
 @pytest.mark.parametrize(("cached", "expected"), [(None, "unknown"), (0, "no"), (32, "yes")])
 def test_cached_prefixes_only_where_told(cached: int | None, expected: str) -> None:
     assert verdict(Pretend(cached=cached), "prefix_cache", "server") == expected

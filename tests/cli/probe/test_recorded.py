@@ -76,6 +76,7 @@ def test_vllm() -> None:
         "available": "yes",
         "sampling": "yes",
         "n": "yes",
+        "n_stream": "yes",
         "n_greedy": "no",
         "seed_accepted": "yes",
         "seed": "yes",
