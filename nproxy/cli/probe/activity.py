@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
-from nproxy.cli.probe.questions import LONG, Asking, Beside, Form, Get, Leave, Reply
+from nproxy.cli.probe.questions import LONG, Asking, Beside, Form, Get, Leave, Reply, Together
 from nproxy.cli.probe.reading import read
 
 GAUGES = (
@@ -69,6 +69,18 @@ def beside(form: Form) -> Asking[Finding]:
     if all(said.finish is not None for said in reading.choices):
         return yes("the stream came to its end")
     return no("a second request cut the stream short")
+
+
+def seeds_at_once(form: Form, seed: int) -> Asking[Finding]:
+    """Ask with two seeds at the same time: mlx-vlm draws all that it computes together by one of them."""
+    both = yield Together(form.ask(seed=seed), form.ask(seed=seed + 1))
+    readings = [read(both), None if both.other is None else read(both.other)]
+    texts = [reading.texts[0] for reading in readings if reading is not None and reading.texts[0]]
+    if len(texts) < 2:
+        return unknown("not both were answered")
+    if texts[0] == texts[1]:
+        return no("two seeds at the same time gave one answer")
+    return yes("two seeds at the same time gave two answers")
 
 
 def cancel(form: Form) -> Asking[Finding]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 import httpx
 
 from nproxy.cli import direct
 from nproxy.cli.probe.interview import ProbeFailed
-from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply
+from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply, Together
 from nproxy.cli.target import Target
 
 LARGEST = 16 * 1024 * 1024
@@ -56,6 +57,10 @@ class Client:
                 return self._leave(question)
             case Beside():
                 return self._beside(question)
+            case Together(post, other):
+                with ThreadPoolExecutor(2) as both:
+                    first, second = both.map(self._once, (post, other))
+                return replace(first, other=second)
 
     def _url(self, path: str, *, root: bool = False) -> str:
         base = self.target.url

@@ -120,8 +120,9 @@ def _wire(report: Report) -> list[Line]:
 
 def _parallel(report: Report) -> list[Line]:
     slots, beside = report["server", "slots"], report["server", "beside"]
-    if beside.verdict == "no":
-        return [("parallel", "1", beside.how)]
+    for alone in (beside, report["server", "seeds_at_once"]):
+        if alone.verdict == "no":
+            return [("parallel", "1", alone.how)]
     return [("parallel", str(slots.value), slots.how)] if slots.verdict == "yes" else []
 
 

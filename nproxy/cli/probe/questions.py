@@ -55,18 +55,30 @@ class Beside:
     other: Post
 
 
-Question = Get | Post | Leave | Beside
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Ask both at the same time. The reply is that of `post`, and `other` of it that of the other one."""
+
+    post: Post
+    other: Post
+
+
+Question = Get | Post | Leave | Beside | Together
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. status: 0 where none came, and then `failure` says why. seconds: until its last byte."""
+    """An answer. status: 0 where none came, and then `failure` says why. seconds: until its last byte.
+
+    other: that of what was asked at the same time.
+    """
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     seconds: float = 0.0
     failure: str = ""
+    other: Reply | None = None
 
     @property
     def ok(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from nproxy.cli.probe import tools
 from nproxy.cli.probe.findings import Report
 from nproxy.cli.probe.interview import Plan, conduct, interview
-from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply
+from nproxy.cli.probe.questions import Beside, Get, Leave, Post, Question, Reply, Together
 
 MODEL = "pretend"
 PLAN = Plan(nonce="nonce")
@@ -44,6 +44,7 @@ class Pretend:
     tool_choices: tuple[Any, ...] = tuple(tools.CHOICES.values())
     prompt_lists: Literal["all", "first", "break", "die", "whole"] = "all"
     stream_n: Literal["all", "breaks", "empty", "unfinished", "mixed"] = "all"
+    one_seed: bool = False  # what is asked at the same time has one seed
     fixed_seed: bool = False  # a call without a seed always has the same one
     draws: Literal["always", "never", "specially"] = "always"
     counts: Literal["all", "one"] = "all"
@@ -83,6 +84,11 @@ class Pretend:
                 self(other)
                 self.asked.remove(other)
                 return replace(whole, body=b"".join(whole.body.partition(b"\n\n")[:2])) if self.cuts else whole
+            case Together(post, other):
+                seed = {"seed": 5} if self.one_seed else {}
+                first, second = (self(replace(one, body={**one.body, **seed})) for one in (post, other))
+                del self.asked[-2:]
+                return replace(first, other=second)
             case Post():
                 answer = self._post(question)
                 return replace(answer, headers={**answer.headers, **self.headers})

@@ -314,6 +314,15 @@ def test_a_second_request(server: Pretend, expected: str) -> None:
     assert verdict(server, "beside", "server") == expected
 
 
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [(Pretend(), "yes"), (Pretend(one_seed=True), "no"), (Pretend(ignore=("seed",)), "unknown")],
+    ids=["each its own", "one for all", "none"],
+)
+def test_B1_two_seeds_at_once(server: Pretend, expected: str) -> None:
+    assert verdict(server, "seeds_at_once", "server") == expected
+
+
 def test_only_legacy_completions() -> None:
     report = Pretend(paths=("/completions",)).probe()
     assert report["chat", "available"].verdict == "no"
