@@ -92,7 +92,9 @@ def role_chunks(look: Look, count: int) -> Finding:
 def _usage(form: Form, reading: ParsedReply, look: Look) -> dict[str, Finding]:
     if reading.usage is None:
         return {"stream_usage": no("no chunk carried it")}
-    if len(look.tails) == 1:
+    if look.tails and look.riders:
+        once = no("it rides with the choices, and comes in a chunk of its own")
+    elif len(look.tails) == 1:
         once = yes("one chunk of its own")
     elif look.tails:
         once = no(f"{len(look.tails)} chunks for {len(reading.choices)} choices")

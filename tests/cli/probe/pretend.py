@@ -49,7 +49,7 @@ class Pretend:
     draws: Literal["always", "never", "specially"] = "always"
     counts: Literal["all", "one"] = "all"
     finish: str | None = "length"
-    usage: Literal["tail", "tails", "rider", "none"] = "tail"
+    usage: Literal["tail", "tails", "rider", "both", "none"] = "tail"
     roles: Literal["first", "reversed", "late", "none", "twice"] = "first"
     ids: Literal["one", "many"] = "one"
     done: bool = True
@@ -176,9 +176,9 @@ class Pretend:
         for index in order:
             chunk(index, {**(role if self.roles in ("late", "twice") else {}), "content": texts[index]})
         for index in order:
-            riding = {"usage": self._usage(1, tokens)} if asked and self.usage == "rider" else {}
+            riding = {"usage": self._usage(1, tokens)} if asked and self.usage in ("rider", "both") else {}
             chunk(index, {}, None if index and self.stream_n == "unfinished" else self.finish, **riding)
-        if asked and self.usage == "tail":
+        if asked and self.usage in ("tail", "both"):
             chunks.append({"id": "x", "choices": [], "usage": self._usage(len(texts), tokens)})
         if asked and self.usage == "tails":
             chunks += [{"id": "x", "choices": [], "usage": self._usage(1, tokens)} for _ in texts]
