@@ -41,7 +41,7 @@ SERVER_FACTS: Mapping[str, str] = {
     "slots": "says how many it works on at once",
     "prefix_cache": "caches prefixes",
     "beside": "streams on beside other requests",
-    "seeds_at_once": "gives each of two calls its own seed",
+    "seeds_at_once": "tells two seeds at once apart",
     "cancel": "stops when the client leaves",
 }
 ENDPOINT_FACTS: Mapping[str, str] = {
