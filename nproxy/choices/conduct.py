@@ -214,18 +214,17 @@ class Conduct:
             return
         self._commands.append(CallEnded(run.leg.number))
         self._roster.move(run, Signal.END)
-        if missing or run.leg.width > 1:
-            self._note_width(run, missing)
         strand = self._merge.strand(run.leg.number)
+        if missing or run.leg.width > 1:
+            self._note_width(run, missing, streamed=strand.streamed)
         if strand.streamed and not cut:
             self._commands += map(Learn, of_usage(self._request, self._capability, strand))
         self._commands += self._recovery.succeeded(run, streamed=strand.streamed)
 
-    def _note_width(self, run: Run, missing: Sequence[int]) -> None:
+    def _note_width(self, run: Run, missing: Sequence[int], *, streamed: bool) -> None:
         """Learn how wide the upstream answers, and have other legs bring what is missing."""
         leg, n, prompts = run.leg, self._plan.n, self._request.prompts
         got = width_brought(leg, missing, n, prompts)
-        streamed = self._merge.strand(leg.number).streamed
         self._commands += map(Learn, of_width(self._request, self._capability, leg, got, streamed=streamed))
         if missing and not self._doomed:
             self._commands.append(Anomaly("short_answer"))

@@ -43,10 +43,9 @@ def of_width(request: Request, capability: Capability, leg: Leg, got: int, *, st
 
 
 def of_unfinished(capability: Capability, strand: Strand) -> list[Lesson]:
-    """What a stream teaches that said `[DONE]` where some of its choices were finished, and others not."""
-    finished = sum(choice.finished for choice in strand.choices)
-    some = strand.streamed and strand.done and 0 < finished < len(strand.choices)
-    return [Lacks("stream_n")] if some and strand.leg.width > 1 and capability.n_learned else []
+    """What a stream teaches that left some of its choices unfinished."""
+    several = strand.leg.width > 1 and capability.n_learned
+    return [Lacks("stream_n")] if several and strand.broke_off_in_part else []
 
 
 def of_usage(request: Request, capability: Capability, strand: Strand) -> list[Lesson]:

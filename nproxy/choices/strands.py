@@ -158,6 +158,11 @@ class Strand:
         return self.streamed and self.done and not any(choice.finished for choice in self.choices)
 
     @property
+    def broke_off_in_part(self) -> bool:
+        """Whether it said `[DONE]` in a stream that finished some of its choices, and others not."""
+        return self.streamed and self.done and 0 < len(self.unfinished) < len(self.choices)
+
+    @property
     def unfinished(self) -> list[Choice]:
         """The choices that it has not finished."""
         return [choice for choice in self.choices if not choice.finished]

@@ -85,7 +85,7 @@ class ModelList:
         if self._configured is not None:
             return self._names.get(model)
         if self._stale(FRESH_SECONDS):
-            await self._refresh(FRESH_SECONDS)
+            await self._freshen()
         if self._entries is not None and model not in self._entries:
             await self._refresh(RECENT_SECONDS)  # it may have been loaded since
         return ModelName(model, listed=True) if self._entries is not None and model in self._entries else None
@@ -96,7 +96,7 @@ class ModelList:
 
     async def entries(self) -> Mapping[str, dict[str, Any]]:
         """The entries for `/v1/models`, by the client's name of the model."""
-        await self._refresh(FRESH_SECONDS)
+        await self._freshen()
         known = self._entries or MappingProxyType({})
         if self._configured is None:
             return known
@@ -106,31 +106,33 @@ class ModelList:
         """The servers are others: read the list again before it is believed."""
         self._read_at = None
 
+    async def _freshen(self) -> None:
+        """Have an old list read again; while somebody does, it does for all others, unless it is outdated."""
+        if not (self._reading.locked() and self._entries is not None and self._read_at is not None):
+            await self._refresh(FRESH_SECONDS)
+
     async def _refresh(self, older_than: float) -> None:
         if not self._stale(older_than):
             return
-        if self._reading.locked() and self._entries is not None and older_than == FRESH_SECONDS:
-            return  # what is there does until it has been read
         async with self._reading:
             if not self._stale(older_than):
                 return  # somebody else has just read it
             announced: dict[str, dict[str, Any]] = {model: {} for model in self._announced()}
             answer = await self._fetch()
             read = None if answer is None else _parse(*answer)
-            stands = read is None and self._read is not None and (answer is None or _not_now(answer[0]))
-            if not stands:
+            if read is not None or (answer is not None and not _not_now(answer[0])):
                 self._read = read
             self._entries = {**announced, **(self._read or {})} if announced or self._read is not None else None
             self._read_at = self._clock()
             if read is not None:
                 self._told = False
-            elif stands or (answer is not None and answer[0] != _STARTING):
-                self._tell("no answer" if answer is None else str(answer[0]), stands=stands)
+            elif self._read is not None or (answer is not None and answer[0] != _STARTING):
+                self._tell("no answer" if answer is None else str(answer[0]))
 
-    def _tell(self, came: str, *, stands: bool) -> None:
+    def _tell(self, came: str) -> None:
         """Log once that something else came than a list, until one comes."""
         if not self._told:
-            done = "the one that was read last stands" if stands else "so any model is asked for"
+            done = "the one that was read last stands" if self._read is not None else "so any model is asked for"
             fields = {"upstream": self._upstream, "why": f"GET /v1/models: {came}"}
             log.warning("no list of models can be read, %s", done, extra={"fields": fields})
         self._told = True

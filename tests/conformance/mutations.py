@@ -399,7 +399,7 @@ _BYTES = [
 ]
 
 _ROUTING = [
-    ("Q1", UPSTREAMS + "models.py", "if not stands:", "if True:"),
+    ("Q1", UPSTREAMS + "models.py", "answer is not None and not _not_now(answer[0])", "True"),
     ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return True"),
     ("Q1", UPSTREAMS + "upstreams.py", " or (upstream is only and upstream.may_serve(model)):", ":"),
     (
@@ -437,7 +437,7 @@ _ROUTING = [
     ("Q6", CHOICES + "remedies.py", "num_return_sequences|", ""),
     ("Q6", CHOICES + "remedies.py", "several = leg.width > 1 and", "several = False and"),
     ("Q6", CHOICES + "learning.py", "if streamed and got == 1 and", "if False and"),
-    ("Q6", CHOICES + "learning.py", "some = strand.streamed and", "some = False and"),
+    ("Q6", CHOICES + "learning.py", "several and strand.broke_off_in_part", "False"),
     ("Q6", CHOICES + "plan.py", "if not capability.stream_n and", "if False and"),
     ("Q6", CHOICES + "remedies.py", "teaches = not _conditional(request, error)", "teaches = True"),
     ("Q6", CHOICES + "remedies.py", "_AT_FAULT | {500, 501}", "_AT_FAULT"),

@@ -113,6 +113,15 @@ async def test_nobody_waits_for_a_list_that_is_read_anew() -> None:
     assert looks_for_new.result() == ModelName("new", listed=True)
 
 
+async def test_a_list_that_is_outdated_is_waited_for() -> None:
+    source = Source()
+    models = ModelList(None, source, clock=source.clock)
+    await models.find("a")
+    source.answer = (200, b'{"data": [{"id": "new"}]}')
+    models.outdated()
+    assert await asyncio.gather(*(models.find("a") for _ in range(3))) == [None] * 3
+
+
 async def test_that_no_list_can_be_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     source = Source(b"Internal Server Error", 500)
     models = ModelList(None, source, clock=source.clock, upstream="tfs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from nproxy.openai.jsonvalue import JSON
 
@@ -16,17 +16,26 @@ _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "contains")
 
 
+class _PutTogether(Exception):
+    """An object of the schema is put together of several."""
+
+
 def closed(schema: JSON) -> JSON:
     """The schema with `additionalProperties: false` in each object that has `properties` and says nothing of others.
 
     It stays as it is where an object is put together of several schemas, which would forbid each other's properties.
     """
-    return schema if any(map(_puts_together, _parts(schema))) else _closed(schema)
+    try:
+        return _closed(schema)
+    except _PutTogether:
+        return schema
 
 
 def _closed(schema: JSON) -> JSON:
     if not isinstance(schema, dict):
         return schema
+    if _puts_together(schema):
+        raise _PutTogether
     made = dict(schema)
     for name in _BY_NAME:
         if isinstance(inside := schema.get(name), dict):
@@ -54,20 +63,3 @@ def _puts_together(schema: Mapping[str, JSON]) -> bool:
     if isinstance(several, list) and len(several) > 1:
         return True
     return bool(schema.keys() & _CONDITIONS) or ("properties" in schema and bool(schema.keys() & _JOINED))
-
-
-def _parts(schema: JSON) -> Iterator[Mapping[str, JSON]]:
-    """A schema and all that are inside it."""
-    if not isinstance(schema, dict):
-        return
-    yield schema
-    for name in _BY_NAME:
-        if isinstance(inside := schema.get(name), dict):
-            for part in inside.values():
-                yield from _parts(part)
-    for name in _LISTED:
-        if isinstance(inside := schema.get(name), list):
-            for part in inside:
-                yield from _parts(part)
-    for name in _SINGLE:
-        yield from _parts(schema.get(name))

@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from engine.server.asking.closing import closed
 from nproxy.openai.errors import invalid_request
@@ -61,13 +60,11 @@ def json_rule(schema: JSON, where: str) -> str:
     Keywords that cannot be enforced are refused when the grammar is compiled; those that JSON Schema does not know are
     notes, as it says.
     """
-    if schema is True:
-        schema = {}
+    schema = {} if schema is True else closed(schema)
     if not isinstance(schema, dict):
         raise wrong_type(where, "a JSON schema", schema)
     if _OPTIONS in schema:
         raise invalid_request(f"'{_OPTIONS}' may not be set in a schema.", param=where, code="unsupported_parameter")
-    schema = cast(dict[str, JSON], closed(schema))
     return "%json " + json.dumps({**schema, _OPTIONS: {"whitespace_pattern": _WHITESPACE}}, ensure_ascii=False)
 
 
