@@ -88,7 +88,7 @@ class Recovery:
 
     def recover(self, run: Run, failure: Failure) -> list[Command] | None:
         """Find another way for a leg; None where there is none and the failure stands."""
-        if failure.kind is FailureKind.UNAVAILABLE and (run.resumed or self._merge.client_has_read_any):
+        if self._came_to_nobody(failure) and (run.resumed or self._merge.client_has_read_any):
             return self._wait(run, failure)
         if run.resumed:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
@@ -142,12 +142,21 @@ class Recovery:
         self._roster.pause(run)
         return [retried, self._timer(run, failure)]
 
+    def _came_to_nobody(self, failure: Failure) -> bool:
+        """Whether there is no replica at the moment: none may be asked, or the one that was could not be reached."""
+        if failure.kind is FailureKind.CONNECT:
+            return self._settings.retries_per_leg > 0
+        return failure.kind is FailureKind.UNAVAILABLE
+
     def _wait(self, run: Run, failure: Failure) -> list[Command] | None:
         """Ask for a replica once more: the client has read something, and cannot be refused any more.
 
-        That costs no attempt, as nothing was sent; what all of it may take is bounded.
+        That costs no attempt, as nothing was sent; what all of it may take is bounded. Where nobody says how long a wait
+        should be, it may be as long as those before together.
         """
-        seconds = (failure.retry_after or 0.0) + FIRST_PAUSE_SECONDS * self._jitter()
+        told = failure.retry_after
+        span = max(FIRST_PAUSE_SECONDS, run.waited) if told is None else FIRST_PAUSE_SECONDS
+        seconds = (told or 0.0) + span * self._jitter()
         run.waited += seconds
         if run.waited > LONGEST_WAIT_SECONDS:
             return None

@@ -20,13 +20,16 @@ def standing(replicas: Sequence[Replica], who: object, now: float) -> Sequence[R
 
     Where none is in order, those are the last resort that can still be tried: looks that fail everywhere may have the
     wrong path, and breakers that are open everywhere may be the work of one client. Envoy's panic threshold likewise
-    disregards health where too few are healthy; here what is tried remains bounded by the breakers.
+    disregards health where too few are healthy; here what is tried remains bounded by the breakers, but for servers
+    that answer, be it with errors: a breaker that is open saves nobody anything there.
     """
     if len(replicas) == 1 and replicas[0].admits(who, now):
         return replicas
-    return [replica for replica in replicas if replica.admits(who, now)] or [
-        replica for replica in replicas if replica.admits(who, now, last_resort=True)
-    ]
+    return (
+        [replica for replica in replicas if replica.admits(who, now)]
+        or [replica for replica in replicas if replica.admits(who, now, last_resort=True)]
+        or [replica for replica in replicas if replica.answers(now)]
+    )
 
 
 def choose(

@@ -9,6 +9,11 @@ being answered speaks for the replica until then. Else a few refusals would open
 
 The first event of a trial lets the others through again, so that nobody waits for the end of a long answer; but until
 some answer has come whole, one failure is enough to open it again. Time is an argument: seconds that never go back.
+
+Where there is no other replica to go to, an open breaker refuses requests only if this one says nothing at all: each
+would wait in vain, and hold its permits meanwhile. One that answers, however badly, is asked on, since what failed may
+be the work of one client or one endpoint, and to refuse all others would make an outage of it. nginx never takes out a
+server that is alone, and Envoy sends on where too few are left.
 """
 
 from __future__ import annotations
@@ -23,8 +28,7 @@ LAST_RESORT_SECONDS = 1.0
 """Where no other replica can be asked, one request in so many seconds tries this one, however long it is open for, and
 whether or not those that try it already have been answered.
 
-With others to go to, an open breaker costs nothing; without, each second is one in which nobody is served, be it
-because the alarm was false (one client whose requests are poison can fail everywhere).
+With others to go to, an open breaker costs nothing; without, each second is one in which nobody is served.
 """
 FRESH_SECONDS = 5.0
 """A request is being answered while something has come for it within so many seconds."""
@@ -52,6 +56,8 @@ class Breaker:
         "_periods",
         "_row",
         "_settings",
+        "_silent",
+        "_spared_until",
         "_trials",
         "_tried_at",
         "_well",
@@ -63,6 +69,8 @@ class Breaker:
         self._open_for = 0.0
         self._trials: dict[object, int] = {}  # requests that try it, or tried it last, and the calls they have here
         self._tried_at = -inf  # when the last of them began
+        self._silent = False  # whether the last request that failed was not answered at all
+        self._spared_until = -inf  # nor is it the last resort before
         self._row = 0
         self._answered: dict[object, float] = {}  # when something came last for requests that have calls here
         self._periods = [-1] * SLOTS  # which part of all time each slot counts
@@ -79,14 +87,18 @@ class Breaker:
         """Whether all calls go through."""
         return self._opened_at is None
 
+    @property
+    def answers(self) -> bool:
+        """Whether the last request that failed was answered: what is asked on where there is nothing else to ask."""
+        return not self._silent
+
     def wait(self, now: float, *, last_resort: bool = False) -> float:
         """Seconds until a request may try it; 0 where one may, or is about to."""
         if self._opened_at is None:
             return 0.0
         if not last_resort:
             return max(0.0, self._opened_at + self._open_for - now)
-        until = self._opened_at + min(self._open_for, LAST_RESORT_SECONDS)
-        return max(0.0, until - now, self._tried_at + LAST_RESORT_SECONDS - now if self._tried else 0.0)
+        return max(0.0, self._spared_until - now, self._tried_at + LAST_RESORT_SECONDS - now if self._tried else 0.0)
 
     def admits(self, who: object, now: float, *, last_resort: bool = False) -> bool:
         """Whether a call of this request may be made. last_resort: there is no other replica to ask.
@@ -124,6 +136,7 @@ class Breaker:
         """Let a request try it at once: something else says that it is back."""
         if self._opened_at is not None:
             self._open_for = 0.0
+            self._spared_until = -inf
 
     def went_well(self, now: float) -> None:
         """Count a request whose answer came whole."""
@@ -133,8 +146,11 @@ class Breaker:
             self._close(row=0)
         self._well[self._slot(now)] += 1
 
-    def failed(self, who: object, now: float) -> bool:
-        """Count a request that failed; True where it opened. While it is not closed, only a trial says anything."""
+    def failed(self, who: object, now: float, *, silent: bool = False) -> bool:
+        """Count a request that failed; True where it opened. While it is not closed, only a trial says anything.
+
+        silent: it was not answered at all. A last resort that fails before the wait is over makes that no longer.
+        """
         if self._settings is None:
             return False
         if self._opened_at is None:
@@ -146,8 +162,12 @@ class Breaker:
                 return False
         elif self._trials.pop(who, None) is None:
             return False
-        self._open(now)
-        return True
+        opens = self.wait(now) == 0
+        if opens:
+            self._open(now)
+        self._silent = silent
+        self._spared_until = now + min(self._open_for, LAST_RESORT_SECONDS)
+        return opens
 
     @property
     def _tried(self) -> bool:

@@ -14,7 +14,7 @@ from nproxy.choices.retry import LOOP_DETECTED
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.health import Looks
-from nproxy.upstreams.judging import serves
+from nproxy.upstreams.judging import serves, silent
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.permits import ROUNDING, Permits, Wish
 from nproxy.upstreams.replicas import Replica
@@ -137,9 +137,9 @@ class Gate:
             replica.breaker.went_well(now)
             if not closed:
                 self._returned()
-        elif verdict is False and replica not in kin.blamed:
+        elif failure is not None and verdict is False and replica not in kin.blamed:
             kin.blamed.add(replica)
-            if replica.breaker.failed(kin, now):
+            if replica.breaker.failed(kin, now, silent=silent(failure)):
                 asyncio.get_running_loop().call_later(replica.breaker.wait(now) + ROUNDING, self._may_be_tried)
                 self._waiting.serve()
                 return True

@@ -15,6 +15,7 @@ _FAILURES = frozenset(
         FailureKind.SHORT,
     }
 )
+_SILENT = frozenset({FailureKind.CONNECT, FailureKind.DOWN, FailureKind.TIMEOUT})
 
 
 def serves(failure: Failure | None) -> bool | None:
@@ -31,3 +32,8 @@ def serves(failure: Failure | None) -> bool | None:
         status = failure.status or 500
         return None if status in (429, 501) else status < 500
     return False if failure.kind in _FAILURES else None
+
+
+def silent(failure: Failure) -> bool:
+    """Whether the replica said nothing at all: it was not reached, or what it was to say did not come in time."""
+    return failure.kind in _SILENT

@@ -108,6 +108,10 @@ class Replica:
             return False
         return self.breaker.admits(who, now, last_resort=last_resort)
 
+    def answers(self, now: float) -> bool:
+        """Whether it is there, be it to fail: it was reached when that was tried last, and said something."""
+        return not self.draining and now >= self.avoid_until and self.breaker.answers
+
     def flawed(self, now: float) -> bool:
         """Whether others are preferred: it was not reached a moment ago, asked to be left alone, or gave no answer."""
         return now < self.avoid_until or now < self.resting_until or self.looks.doubtful

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nproxy.choices.commands import Resumed, Retried
+from nproxy.choices.events import FailureKind
 from nproxy.choices.recovery import LONGEST_WAIT_SECONDS
 from tests.choices.tutil import FANOUT, NATIVE, Play, chat, contents, continued, replayed
 from tests.choices.upstream_says import DONE, NOBODY, STOP, delta
@@ -30,6 +31,28 @@ def test_a_leg_that_is_to_go_on_waits_and_that_is_no_attempt() -> None:
     assert contents(play.frames) == {0: "Hello"} and play.finish == "ok"
     assert [resumed.outcome for resumed in play.of(Resumed)] == ["ok"], "nothing was called in between"
     assert play.of(Retried) == [Retried(0, "unavailable")] * 3
+
+
+def test_so_it_does_for_a_server_that_cannot_be_reached_for_longer_each_time() -> None:
+    play, waits = cut(), []
+    for _ in range(6):
+        play.fires("retry:0")
+        play.fails(0, FailureKind.CONNECT)
+        waits.append(play.timers["retry:0"])
+    assert waits == [0.125, 0.125, 0.125, 0.1875, 0.28125, 0.421875]
+    play.fires("retry:0")
+    play.streams(0, delta("Hello"), STOP, DONE)
+    assert contents(play.frames) == {0: "Hello"} and play.finish == "ok"
+    assert [resumed.outcome for resumed in play.of(Resumed)] == ["ok"]
+
+
+def test_but_not_where_nothing_is_to_be_tried_again() -> None:
+    play = replayed(chat(stream=True, n=2), retries=0)
+    play.says(0, delta("Hel"))
+    play.fails(1, FailureKind.CONNECT)
+    play.says(0, delta("lo"), STOP, DONE)
+    play.ends(0)
+    assert play.over and "error" in play.frames[-1]
 
 
 def test_so_does_a_sibling_that_has_said_nothing() -> None:

@@ -498,12 +498,12 @@ _NATIVE = [
 
 _FLEET = [
     ("S1", UPSTREAMS + "permits.py", "failed=kin.failed.get(wish.leg, ()),", "failed=(),"),
-    ("S2", UPSTREAMS + "breaker.py", "        self._open(now)\n        return True", "        return True"),
+    ("S2", UPSTREAMS + "breaker.py", "        if opens:\n            self._open(now)\n", ""),
     (
         "S3",
         UPSTREAMS + "balancing.py",
-        "        replica for replica in replicas if replica.admits(who, now, last_resort=True)\n",
-        "        *replicas\n",
+        "if replica.answers(now)]",
+        "]",
     ),
     (
         "S4",
@@ -517,6 +517,7 @@ _FLEET = [
         "        if self._outlet.begun:\n            if self._roster.unsettled == 0:",
         "        if False:\n            if True:",
     ),
+    ("S11", UPSTREAMS + "balancing.py", "if replica.answers(now)]", "if False]"),
     ("S6", CHOICES + "resume.py", 'if not request.stream or how == "off":', "if True:"),
     ("S7", CHOICES + "replay.py", "if self.left <= 0 and self.tape.digest != self.digest:", "if False:"),
     (

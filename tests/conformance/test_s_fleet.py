@@ -90,16 +90,29 @@ async def test_S3_where_all_have_failed_nobody_is_asked(
     scene: Scene, other: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(breaker, "LAST_RESORT_SECONDS", 3600.0)
-    scene.does(status=500)
-    other.behaviour = scene.behaviour(status=500)
-    await pair(scene, other, breaker=ONE_FAILURE, retries={"per_leg": 0})
+    scene.does(hold=asyncio.Event())
+    other.behaviour = scene.behaviour(hold=asyncio.Event())
+    brief = {"first_event": 0.2, "response": 0.2}
+    await pair(scene, other, breaker=ONE_FAILURE, retries={"per_leg": 0}, timeouts=brief)
     codes = [(await scene.send()).status_code for _ in range(2)]
-    assert codes[0] == 500, "one call at each is enough, be it of one request or of two"
+    assert codes[0] == 504, "one call at each is enough, be it of one request or of two"
     asked = len(scene.calls) + len(other.calls)
     refused = await scene.send()
     assert refused.status_code == 503 and envelope(refused)["code"] == "upstream_unavailable"
     assert int(refused.headers["retry-after"]) >= 1
     assert len(scene.calls) + len(other.calls) == asked
+
+
+@everywhere
+async def test_S11_one_that_answers_is_asked_on_where_all_have_failed(scene: Scene, other: FakeUpstream) -> None:
+    scene.upstream.choose = other.choose = lambda seen: (
+        scene.behaviour(status=500) if "poison" in str(seen.body["messages"]) else None
+    )
+    await pair(scene, other, breaker=ONE_FAILURE, retries={"per_leg": 0})
+    for _ in range(4):
+        assert (await scene.send(messages=[{"role": "user", "content": "poison"}])).status_code == 500
+    answer = await scene.whole()
+    assert answer.texts == scene.said and answer.finishes == scene.stopped
 
 
 @pytest.mark.parametrize("bad", [{"status": 503}, {"before_head": "reset"}])

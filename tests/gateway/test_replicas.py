@@ -117,10 +117,10 @@ async def test_all_open_fails_at_once_and_says_when_to_come_again(
     start: Start, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(breaker, "LAST_RESORT_SECONDS", 3600.0)
-    gateway = await start(breaker={**NEVER, "open": 0.5})
-    upstream.behaviour = FAILS
-    for _ in range(3):
-        await gateway.ask()
+    brief = {"first_event": 2, "response": 2}
+    gateway = await start(breaker={**NEVER, "open": 0.5}, timeouts=brief)
+    upstream.behaviour = Behaviour(hold=asyncio.Event())
+    assert {answer.status_code for answer in await asyncio.gather(*(gateway.ask() for _ in range(3)))} == {504}
     refused = await gateway.ask(n=3)
     assert refused.status_code == 503 and envelope(refused)["code"] == "upstream_unavailable"
     assert refused.headers["retry-after"] == "1" and len(upstream.calls) == 3
@@ -137,6 +137,20 @@ async def test_all_open_fails_at_once_and_says_when_to_come_again(
     assert (await trial).status_code == 200
     assert replica(gateway, upstream.url).breaker_state == "closed"
     assert (await gateway.ask()).status_code == 200
+
+
+@pytest.mark.parametrize("bad", [FAILS, Behaviour(status=503), Behaviour(before_head="reset")])
+async def test_one_that_answers_is_asked_on_where_there_is_no_other(
+    start: Start, upstream: FakeUpstream, bad: Behaviour
+) -> None:
+    """What one client asks for can fail every time, at an endpoint that a server has not, and others are served."""
+    gateway = await start(breaker={"in_a_row": 1, "open": 3600}, retries={"per_leg": 0})
+    upstream.choose = lambda seen: bad if seen.path.endswith("/v1/completions") else None
+    for _ in range(20):
+        assert (await gateway.ask("/v1/completions", stream=True)).status_code >= 500
+        assert replica(gateway, upstream.url).breaker_state == "open"
+        assert {answer.status_code for answer in await asyncio.gather(*(gateway.ask(n=2) for _ in range(3)))} == {200}
+    assert len(upstream.calls) >= 20 * 7, "those whose kept-alive connection was closed are made once more"
 
 
 async def test_a_long_answer_holds_up_nobody_where_there_is_no_other_replica(

@@ -34,9 +34,9 @@ def low() -> float:
     return 0.0
 
 
-def broken(one: Replica, now: float = 0.0) -> Replica:
+def broken(one: Replica, now: float = 0.0, *, silent: bool = True) -> Replica:
     one.breaker = Breaker(SETTINGS)
-    assert one.breaker.failed(object(), now)
+    assert one.breaker.failed(object(), now, silent=silent)
     return one
 
 
@@ -138,6 +138,17 @@ def test_those_in_order_are_asked_the_others_only_where_there_are_none() -> None
     assert standing([a, b, c], None, 1.0) == [b, c]
     assert standing([a, b, c], None, 10.0) == [b], "half open: in order"
     assert standing([a], None, 0.0) == [] and standing([], None, 0.0) == []
+
+
+def test_one_that_answers_badly_is_asked_where_nobody_else_can_be() -> None:
+    a, b, c = replicas(1, 1, 1)
+    broken(a, silent=False)
+    assert standing([a], None, 0.5) == [a] == standing([a, broken(b)], None, 0.5)
+    assert standing([a, c], None, 0.5) == [c] == standing([a, down(c)], None, 0.5)
+    a.avoid_until = 0.6
+    assert standing([a], None, 0.5) == [], "it could not be reached"
+    a.avoid_until, a.draining = 0.0, True
+    assert standing([a], None, 0.5) == []
 
 
 prompts = st.binary(min_size=1, max_size=16)

@@ -11,11 +11,11 @@ from nproxy.upstreams.breaker import LONGEST_OPEN, Breaker, State
 DEFAULT = Settings()
 
 
-def opened(settings: Settings = DEFAULT, now: float = 0.0) -> Breaker:
+def opened(settings: Settings = DEFAULT, now: float = 0.0, *, silent: bool = False) -> Breaker:
     breaker = Breaker(settings)
     for _ in range(settings.in_a_row - 1):
         assert not breaker.failed(object(), now)
-    assert breaker.failed(object(), now)
+    assert breaker.failed(object(), now, silent=silent)
     return breaker
 
 
@@ -148,6 +148,26 @@ def test_requests_from_before_do_not_keep_it_open_and_close_it_where_they_went_w
     assert breaker.state(9.0) is State.CLOSED
 
 
+def test_it_answers_unless_the_last_that_failed_was_met_with_silence() -> None:
+    breaker = opened()
+    assert breaker.answers and opened(silent=True).answers is False
+    first, second = object(), object()
+    for who in (first, second):
+        breaker.called(who, 0.0)
+    assert not breaker.failed(first, 1.0, silent=True) and not breaker.answers
+    assert not breaker.failed(second, 1.0) and breaker.answers
+
+
+def test_failures_of_a_last_resort_make_its_wait_no_longer_and_are_nothing_new() -> None:
+    breaker = opened()
+    for now in range(1, 10):
+        who = object()
+        assert breaker.admits(who, now, last_resort=True)
+        breaker.called(who, now)
+        assert not breaker.failed(who, now) and breaker.wait(now) == 10.0 - now
+    assert breaker.failed(trial(breaker, 10.0), 10.0) and breaker.wait(10.0) == 20.0
+
+
 def test_where_there_is_no_other_one_request_a_second_may_try() -> None:
     breaker = opened()
     assert not breaker.admits(object(), 0.9, last_resort=True)
@@ -155,7 +175,8 @@ def test_where_there_is_no_other_one_request_a_second_may_try() -> None:
     who = object()
     breaker.called(who, 1.0)
     assert not breaker.admits(object(), 1.9, last_resort=True)
-    assert breaker.failed(who, 5.0) and breaker.wait(5.0, last_resort=True) == 1.0
+    assert not breaker.failed(who, 5.0, silent=True) and breaker.wait(5.0, last_resort=True) == 1.0
+    assert breaker.wait(5.0) == 5.0, "it was tried before its time"
 
 
 def test_there_nobody_waits_for_the_first_event_of_the_request_that_tries_it() -> None:
@@ -177,7 +198,7 @@ def test_there_nobody_waits_for_the_first_event_of_the_request_that_tries_it() -
 def test_one_that_is_known_to_be_back_is_tried_at_once() -> None:
     breaker = opened()
     breaker.relent()
-    assert breaker.wait(0.0) == 0
+    assert breaker.wait(0.0) == 0 and breaker.admits(object(), 0.0, last_resort=True)
     who = trial(breaker, 0.0)
     assert not breaker.admits(object(), 0.0)
     assert breaker.failed(who, 0.0) and breaker.wait(0.0) == 10
