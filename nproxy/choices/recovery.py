@@ -151,8 +151,8 @@ class Recovery:
     def _wait(self, run: Run, failure: Failure) -> list[Command] | None:
         """Ask for a replica once more: the client has read something, and cannot be refused any more.
 
-        That costs no attempt, as nothing was sent; what all of it may take is bounded. Where nobody says how long a wait
-        should be, it may be as long as those before together.
+        That costs no attempt, as nothing was sent; what all of it may take is bounded. Where nobody says how long to
+        wait, it may be as long as all waits before.
         """
         told = failure.retry_after
         span = max(FIRST_PAUSE_SECONDS, run.waited) if told is None else FIRST_PAUSE_SECONDS
