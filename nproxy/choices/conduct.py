@@ -320,9 +320,8 @@ class Conduct:
             self._succeed()
 
     def _open_waiting(self) -> None:
-        one_at_a_time = self._recovery.one_at_a_time
-        alone = one_at_a_time or self._capability.alone
-        parallel = 1 if one_at_a_time else self._capability.parallel
+        alone = self._recovery.one_at_a_time or self._capability.alone
+        parallel = self._recovery.parallel
         while run := self._roster.next_waiting(parallel):
             if self._recovery.omit:
                 run.leg = run.leg._replace(omit=self._recovery.omit)

@@ -15,7 +15,7 @@ from nproxy.choices.lessons import Lesson
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request, apart, narrower
 from nproxy.choices.remedies import Apart, Remedy, Reseeded, TooWide, Without, one_by_one, remedy
-from nproxy.choices.retry import FIRST_PAUSE_SECONDS, pause_seconds, resumable, retryable
+from nproxy.choices.retry import FIRST_PAUSE_SECONDS, crowded, pause_seconds, resumable, retryable
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal
@@ -51,6 +51,8 @@ class Recovery:
         self._merge = merge
         self._learning = Learning()
         self._interruptions = Interruptions(capability)
+        self._parallel = capability.parallel
+        self._crowded = False
         self._settings = settings
         self._budget = budget
         self._jitter = jitter
@@ -64,6 +66,11 @@ class Recovery:
     def one_at_a_time(self) -> bool:
         """Whether a stream of this request was interrupted, so that no further leg is called beside another."""
         return self._interruptions.seen
+
+    @property
+    def parallel(self) -> int | None:
+        """How many calls may be open at once, as the upstream says and as it refused more; None for any number."""
+        return 1 if self._interruptions.seen else self._parallel
 
     def succeeded(self, run: Run, *, streamed: bool) -> list[Command]:
         """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before.
@@ -96,9 +103,9 @@ class Recovery:
             return self._resume(run, failure) if self._missed(run) else self._begin_anew(run, failure)
         less = self._ask_for_less(run, remedy(self._request, self._capability, run.leg, failure))
         again = self._try_again(run, failure) if less is None else less
-        if again is not None:
-            return again
-        return self._ask_for_less(run, one_by_one(self._request, self._capability, run.leg, failure))
+        if again is None:
+            again = self._ask_for_less(run, one_by_one(self._request, self._capability, run.leg, failure))
+        return self._wait_for_room(run, failure) if again is None else again
 
     def _ask_for_less(self, run: Run, remedy: Remedy | None) -> list[Command] | None:
         """Do without what the upstream refused, where that can be done without."""
@@ -141,6 +148,24 @@ class Recovery:
             return None
         self._roster.pause(run)
         return [retried, self._timer(run, failure)]
+
+    def _wait_for_room(self, run: Run, failure: Failure) -> list[Command] | None:
+        """Have a leg that has no attempts left wait for a sibling's end, where the upstream has no room for both.
+
+        That costs no attempt: each such refusal leaves fewer calls at once, so there are no more of them than legs.
+        """
+        beside = len(self._roster.called) - 1
+        if beside == 0 or self._settings.retries_per_leg == 0 or not crowded(failure):
+            return None
+        noted: list[Command] = [Retried(run.leg.number, failure.kind)]
+        if not self._crowded:
+            noted.append(Anomaly("crowded"))
+        self._parallel, self._crowded = beside, True
+        if failure.retry_after is None:
+            self._roster.again(run)
+            return noted
+        self._roster.pause(run)
+        return [*noted, SetTimer(f"retry:{run.leg.number}", failure.retry_after)]
 
     def _came_to_nobody(self, failure: Failure) -> bool:
         """Whether there is no replica at the moment: none may be asked, or the one that was could not be reached."""

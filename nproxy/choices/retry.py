@@ -9,6 +9,7 @@ LONGEST_PAUSE_SECONDS = 4.0
 LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more has no room: the client is told, and waits itself
 
 _STATUSES = frozenset({429, 502, 503, 504, 529})  # "come again"; other answers would only be repeated
+_NO_ROOM = frozenset({429, 503, 529})
 LOOP_DETECTED = 508
 """The way through this replica leads back to who asks; another one's may not (RFC 5842, section 7.2)."""
 _KINDS = frozenset(
@@ -37,6 +38,11 @@ def retryable(failure: Failure) -> bool:
     if failure.kind is FailureKind.STATUS:
         return failure.status in _STATUSES or (failure.status == LOOP_DETECTED and failure.elsewhere)
     return failure.kind in _KINDS or servers_error(failure)
+
+
+def crowded(failure: Failure) -> bool:
+    """Whether the upstream may have taken the call, had there been fewer at once."""
+    return failure.kind is FailureKind.STATUS and failure.status in _NO_ROOM and retryable(failure)
 
 
 def resumable(failure: Failure) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from nproxy.gateway.app import App
 from nproxy.gateway.exchange import Exchange
 from nproxy.openai.errors import model_not_found
 from nproxy.openai.jsonvalue import dumps
+from nproxy.upstreams.upstream import Upstream
 
 
 async def list_models(app: App, exchange: Exchange) -> None:
@@ -21,11 +23,12 @@ async def list_models(app: App, exchange: Exchange) -> None:
 
 
 async def one_model(app: App, exchange: Exchange, model: str) -> None:
-    """Answer with one entry of the list, or 404."""
-    entry = (await _merged(app, exchange)).get(model)
-    if entry is None:
-        raise model_not_found(model)
-    await exchange.respond(200, dumps(entry))
+    """Answer with one entry of the list, under the name that it is asked by, or 404."""
+    for upstream in app.upstreams.all:
+        entry = await upstream.models.entry(model)
+        if entry is not None and exchange.caller.may_use(model):
+            return await exchange.respond(200, dumps(_told(upstream, model, entry)))
+    raise model_not_found(model)
 
 
 async def _merged(app: App, exchange: Exchange) -> dict[str, dict[str, Any]]:
@@ -33,7 +36,10 @@ async def _merged(app: App, exchange: Exchange) -> dict[str, dict[str, Any]]:
     merged: dict[str, dict[str, Any]] = {}
     for upstream, entries in zip(app.upstreams.all, lists, strict=True):
         for shown, entry in entries.items():
-            told = {"object": "model", "created": 0, "owned_by": upstream.name, **entry, "id": shown}
             if exchange.caller.may_use(shown):
-                merged.setdefault(shown, told)
+                merged.setdefault(shown, _told(upstream, shown, entry))
     return merged
+
+
+def _told(upstream: Upstream, shown: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {"object": "model", "created": 0, "owned_by": upstream.name, **entry, "id": shown}

@@ -19,6 +19,9 @@ FRESH_SECONDS = 30.0
 RECENT_SECONDS = 2.0
 """A list younger than this is not read again for a model that is not in it."""
 
+_LATEST = ":latest"
+"""The tag that a name without one has in Ollama: `llama3.2` is `llama3.2:latest`, which is what the list says."""
+
 _STARTING = 503
 """A server that loads its model, or has none of its own at the moment, may have a list later."""
 _NOT_NOW = frozenset({401, 403, 408, 425, 429})
@@ -86,9 +89,18 @@ class ModelList:
             return self._names.get(model)
         if self._stale(FRESH_SECONDS):
             await self._freshen()
-        if self._entries is not None and model not in self._entries:
+        if (listed := self._listed(model)) is None and self._entries is not None:
             await self._refresh(RECENT_SECONDS)  # it may have been loaded since
-        return ModelName(model, listed=True) if self._entries is not None and model in self._entries else None
+            listed = self._listed(model)
+        return None if listed is None else ModelName(model, None if listed == model else listed, listed=True)
+
+    def _listed(self, model: str) -> str | None:
+        """The name by which the list has a model; None where it has none such, or there is no list."""
+        if self._entries is None:
+            return None
+        if model in self._entries:
+            return model
+        return model + _LATEST if model + _LATEST in self._entries else None
 
     def takes_any(self) -> bool:
         """Whether the list is to be the upstream's own, and there is none."""
@@ -100,7 +112,12 @@ class ModelList:
         known = self._entries or MappingProxyType({})
         if self._configured is None:
             return known
-        return {shown: known.get(name, {}) for shown, name in self._configured.items()}
+        return {shown: known.get(self._listed(name) or "", {}) for shown, name in self._configured.items()}
+
+    async def entry(self, model: str) -> Mapping[str, Any] | None:
+        """The entry of the model that clients call so; None where it is not among those served."""
+        entries = await self.entries()
+        return entries.get(model if self._configured is not None else self._listed(model) or "")
 
     def outdated(self) -> None:
         """The servers are others: read the list again before it is believed."""
@@ -146,14 +163,16 @@ def _not_now(status: int) -> bool:
 
 
 def _parse(status: int, body: bytes) -> Mapping[str, dict[str, Any]] | None:
-    """Read `{"data": [{"id": ...}, ...]}`; None for anything else."""
+    """Read `{"data": [{"id": ...}, ...]}`; None for anything else. null is the list of an Ollama that has no model."""
     if status != 200:
         return None
     try:
         document = loads(body)
     except ValueError:
         return None
-    data = document.get("data") if isinstance(document, dict) else None
+    data = document.get("data", 0) if isinstance(document, dict) else 0
+    if data is None:
+        return {}
     if not isinstance(data, list):
         return None
     return {entry["id"]: entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)}

@@ -149,16 +149,16 @@ def test_K5_an_error_that_the_request_is_at_fault_for_is_not_asked_for_twice() -
 @pytest.mark.parametrize("stream", [False, True])
 def test_K13_the_client_need_not_retry_too(stream: bool) -> None:
     play = Play(chat(n=2, stream=stream), retries=1)
-    play.fails(0, status(503))
+    play.fails(0, status(502))
     play.fires("retry:0")
-    play.fails(0, status(503))
+    play.fails(0, status(502))
     play.fires("gather")
     assert play.headers["x-should-retry"] == "false"
 
 
 def test_K13_the_budget_is_spent() -> None:
     play = Play(chat(n=2), retries=1, budget=lambda: False)
-    play.fails(0, status(503))
+    play.fails(0, status(502))
     play.fires("gather")
     assert play.headers["x-should-retry"] == "false" and len(play.opened) == 2
 

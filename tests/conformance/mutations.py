@@ -138,12 +138,7 @@ _STREAMS = [
         "return written + event(dumps(wanted) if patch is None else patch(data))",
         "return written + event(dumps(wanted))",
     ),
-    (
-        "D15",
-        CHOICES + "conduct.py",
-        "parallel = 1 if one_at_a_time else self._capability.parallel",
-        "parallel = 1",
-    ),
+    ("D15", CHOICES + "recovery.py", "self._parallel = capability.parallel", "self._parallel = 1"),
     (
         "D16",
         OPENAI + "rewriter.py",
@@ -203,7 +198,7 @@ _USAGE = [
 _FIELDS = [
     ("F1", CHOICES + "merge.py", "logprobs=said.logprobs,", "logprobs=None,"),
     ("F1", CHOICES + "fold.py", "latest(logprobs) if logprobs else None", "None"),
-    ("F2", CHOICES + "retry.py", "frozenset({429,", "frozenset({400, 429,"),
+    ("F2", CHOICES + "retry.py", "frozenset({429, 502,", "frozenset({400, 429, 502,"),
     (
         "F3",
         OPENAI + "wire.py",
@@ -411,6 +406,12 @@ _ROUTING = [
     ("Q1", UPSTREAMS + "upstreams.py", "listed[0] if len(listed) == 1 else None", "listed[0] if listed else None"),
     ("Q1", UPSTREAMS + "models.py", "return self._configured is None and self._entries is None", "return False"),
     (
+        "Q1",
+        UPSTREAMS + "models.py",
+        "return model + _LATEST if model + _LATEST in self._entries else None",
+        "return None",
+    ),
+    (
         "Q2",
         CHOICES + "compose.py",
         "if capability.model is not None and capability.model != request.model:",
@@ -493,6 +494,8 @@ _NATIVE = [
         'request_id=self._recall(model, "request_id") is None,',
         "request_id=True,",
     ),
+    ("R11", CHOICES + "recovery.py", "if beside == 0 or ", "if True or "),
+    ("R11", CHOICES + "recovery.py", "self._parallel, self._crowded = beside, True", "self._crowded = True"),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 

@@ -54,10 +54,24 @@ async def test_Q1_a_server_that_cannot_give_its_list_now_has_the_models_that_it_
                     upstream.models.outdated()
 
 
+@of_http
+async def test_Q1_a_name_without_a_tag_is_its_latest() -> None:
+    """Ollama lists llama3.2:latest and takes llama3.2."""
+    async with FakeUpstream(models=["a"]) as one, FakeUpstream(models=["llama3.2:latest"]) as other:
+        upstreams = [{"name": name, "replicas": [at.url]} for name, at in (("one", one), ("other", other))]
+        async with gateway_for({"upstreams": upstreams}) as gateway:
+            for n in (1, 2):
+                answer = await gateway.ask(model="llama3.2", n=n)
+                assert answer.headers["x-nproxy-upstream"] == "other" and answer.json()["model"] == "llama3.2"
+            assert (await gateway.client.get("/v1/models/llama3.2")).json()["id"] == "llama3.2"
+            assert 'model="llama3.2"' in (await gateway.client.get("/metrics")).text
+            assert (await gateway.ask(model="llama3.2:1b")).status_code == 404
+
+
 @everywhere
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 async def test_Q1_Q19_the_only_upstream_is_asked_for_names_that_it_does_not_list(scene: Scene, path: str) -> None:
-    """Ollama lists llama3:latest and takes llama3; others take any name."""
+    """Some list other names than they take, or take any."""
     for _ in range(2):
         assert (await scene.whole(path, model="client-sent-name")).texts == scene.said
     assert {call.body["model"] for call in scene.calls} == {"client-sent-name"}

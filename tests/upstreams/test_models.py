@@ -143,6 +143,26 @@ async def test_Q2_aliases_are_looked_up_without_reading() -> None:
     assert source.reads == 0
 
 
+async def test_Q1_a_name_without_a_tag_is_the_latest() -> None:
+    """Ollama lists `llama3.2:latest` and takes `llama3.2`."""
+    source = Source(b'{"data": [{"id": "a:latest", "created": 7}, {"id": "b:1b"}, {"id": "c"}, {"id": "c:latest"}]}')
+    models = ModelList(None, source, clock=source.clock)
+    assert await models.find("a") == ModelName("a", "a:latest", listed=True)
+    assert await models.find("a:latest") == ModelName("a:latest", listed=True)
+    assert await models.find("c") == ModelName("c", listed=True)
+    source.now = RECENT_SECONDS
+    assert await models.find("a") is not None and source.reads == 1, "known, so the list is not read again for it"
+    assert await models.find("b") is None and await models.entry("b") is None
+    assert await models.entry("a") == {"id": "a:latest", "created": 7}
+    assert await ModelList({"mine": "a"}, source).entries() == {"mine": {"id": "a:latest", "created": 7}}
+
+
+async def test_Q1_an_ollama_without_models_has_a_list_that_is_null() -> None:
+    source = Source(b'{"object": "list", "data": null}')
+    models = ModelList(None, source, clock=source.clock)
+    assert await models.find("a") is None and models.readable and not models.takes_any()
+
+
 async def test_entries_under_the_clients_names() -> None:
     source = Source(b'{"data": [{"id": "a", "max_model_len": 7}, "odd", {"id": 3}]}')
     assert await ModelList({"alias": "a", "c": "c"}, source, clock=source.clock).entries() == {

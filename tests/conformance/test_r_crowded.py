@@ -1,0 +1,64 @@
+"""R11: a server that takes a few calls at once and turns further ones away, as an Ollama whose queue is full."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.conformance.scene import SEED, Scene
+from tests.conformance.settings import of_legs
+from tests.fakes.behaviour import Behaviour, said
+from tests.fakes.upstream import Seen
+
+N = 6
+ROOM = 2
+TEXTS = {index: said(SEED + index) for index in range(N)}
+FULL = b'{"error": {"message": "server busy, please try again.  maximum pending requests exceeded"}}'
+
+
+class Room:
+    """A server's room for a few calls: those that it took, and how many it turned away."""
+
+    def __init__(self, scene: Scene, code: int, hold: asyncio.Event) -> None:
+        self.taken: list[Seen] = []
+        self.refused = 0
+        self._behaviour = scene.behaviour(hold=hold)
+        self._full = Behaviour(status=code, body=FULL, content_type="application/json")
+        scene.upstream.choose = self._choose
+
+    def _choose(self, seen: Seen) -> Behaviour:
+        if sum(one.closed is None for one in self.taken) >= ROOM:
+            self.refused += 1
+            return self._full
+        self.taken.append(seen)
+        return self._behaviour
+
+
+@pytest.mark.parametrize("code", [429, 503])
+@pytest.mark.parametrize("stream", [False, True])
+@of_legs
+async def test_R11_calls_for_which_there_is_no_room_are_made_as_others_end(
+    scene: Scene, stream: bool, code: int
+) -> None:
+    gateway = await scene.start(retries={"per_leg": 1, "budget": 1}, breaker=None)
+    hold = asyncio.Event()
+    room = Room(scene, code, hold)
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(scene.either(stream, n=N))
+        await scene.upstream.until(lambda: room.refused > N - ROOM)
+        await asyncio.sleep(0.3)  # longer than a pause
+        assert room.refused <= 2 * (N - ROOM), "each was tried again at most once, and then waits"
+        hold.set()
+    answer = asked.result()
+    assert answer.texts == TEXTS and set(answer.finishes) == set(TEXTS)
+    assert len(room.taken) == N and room.refused <= 3 * (N - ROOM)
+    assert await gateway.metric('nproxy_anomalies_total{kind="crowded",upstream="fake"}') == 1
+
+
+@of_legs
+async def test_R11_where_none_is_served_the_request_fails_at_once(scene: Scene) -> None:
+    await scene.start(retries={"per_leg": 1})
+    scene.does(status=503, body=FULL, content_type="application/json")
+    await scene.refused(503, n=N)
+    assert len(scene.calls) <= 2 * N, "each was tried again once, and nobody else's end was waited for"
