@@ -8,6 +8,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
 from nproxy.choices.continuation import continuing
 from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.failures import upstreams_own
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
@@ -153,9 +154,12 @@ class Recovery:
         """Have a leg that has no attempts left wait for a sibling's end, where the upstream has no room for both.
 
         That costs no attempt: each such refusal leaves fewer calls at once, so there are no more of them than legs.
+        Where another upstream can have the whole request, it is not kept waiting here.
         """
         beside = len(self._roster.called) - 1
         if beside == 0 or self._settings.retries_per_leg == 0 or not crowded(failure):
+            return None
+        if self._settings.fallback and upstreams_own(failure) and not self._merge.client_has_read_any:
             return None
         noted: list[Command] = [Retried(run.leg.number, failure.kind)]
         if not self._crowded:

@@ -24,8 +24,8 @@ async def list_models(app: App, exchange: Exchange) -> None:
 
 async def one_model(app: App, exchange: Exchange, model: str) -> None:
     """Answer with one entry of the list, under the name that it is asked by, or 404."""
-    for upstream in app.upstreams.all:
-        entry = await upstream.models.entry(model)
+    entries = await asyncio.gather(*(upstream.models.entry(model) for upstream in app.upstreams.all))
+    for upstream, entry in zip(app.upstreams.all, entries, strict=True):
         if entry is not None and exchange.caller.may_use(model):
             return await exchange.respond(200, dumps(_told(upstream, model, entry)))
     raise model_not_found(model)

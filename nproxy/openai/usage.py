@@ -72,7 +72,8 @@ class Merged(NamedTuple):
 def parse_usage(value: JSON) -> Usage | None:
     """Read a `usage` value; None for null and for anything that is not a usage object with whole counts.
 
-    A missing completion count is what the total leaves, 0 where there is no total either.
+    So is one that counts nothing at all, which each chunk of Ollama's legacy streams carries but the last. A missing
+    completion count is what the total leaves, 0 where there is no total either.
     """
     if not isinstance(value, dict):
         return None
@@ -82,6 +83,8 @@ def parse_usage(value: JSON) -> Usage | None:
     completion = _count(value.get("completion_tokens"))
     if completion is None:
         completion = max(0, (_count(value.get("total_tokens")) or 0) - prompt)
+    if prompt == completion == 0:
+        return None
     return Usage(
         prompt,
         completion,

@@ -70,7 +70,7 @@ class Breaker:
         self._trials: dict[object, int] = {}  # requests that try it, or tried it last, and the calls they have here
         self._tried_at = -inf  # when the last of them began
         self._silent = False  # whether the last request that failed was not answered at all
-        self._spared_until = -inf  # nor is it the last resort before
+        self._spared_until = -inf  # where it is the last resort, nobody tries it before
         self._row = 0
         self._answered: dict[object, float] = {}  # when something came last for requests that have calls here
         self._periods = [-1] * SLOTS  # which part of all time each slot counts

@@ -86,6 +86,15 @@ def test_other_failures_are_not_about_room(failure: object) -> None:
     assert play.over and play.respond.status >= 429
 
 
+def test_where_another_upstream_can_have_the_request_it_goes_there() -> None:
+    for code, over in ((503, True), (429, False)):
+        play = Play(chat(n=2), FANOUT, retries=1, fallback=True)
+        play.fails(1, status(code))
+        play.fires("retry:1")
+        play.fails(1, status(code))
+        assert ("gather" in play.timers) is over, "that it has no room for one client is no fault of a server"
+
+
 def test_nobody_waits_where_nothing_is_to_be_tried_again() -> None:
     play = Play(chat(n=2), FANOUT, retries=0)
     play.fails(1, status(503))

@@ -198,3 +198,31 @@ def test_D11_recorded_streams_of_one_choice_are_relayed(server: str) -> None:
     play = Play(request_of(transcript, n=1), NATIVE)
     play.streams(0, *only, DONE)
     assert play.emitted == b"".join(b"data: " + data + b"\n\n" for data in [*only, DONE])
+
+
+def test_C7_E4_ollama_ignores_n_and_counts_nothing_before_the_end() -> None:
+    """Each chunk of its legacy streams but the last carries a usage of zeros."""
+    transcript = load("ollama", "cmpl_n2_stream_usage")
+    chunks = [event.data for event in events_of(transcript) if isinstance(event, LegChunk)]
+    play = Play(request_of(transcript), UNTESTED)
+    play.streams(0, *chunks)
+    play.streams(1, *chunks)
+    assert play.finish == "ok" and finishes(play.frames) == [0, 1]
+    told = [frame["usage"] for frame in play.frames if isinstance(frame, dict) and frame.get("usage")]
+    assert told == [{"prompt_tokens": 15, "completion_tokens": 16, "total_tokens": 31}]
+
+
+def test_F1_ollama_tells_a_tool_call_in_one_chunk() -> None:
+    transcript = load("ollama", "n2_tools_stream")
+    chunks = [event.data for event in events_of(transcript) if isinstance(event, LegChunk)]
+    play = Play(request_of(transcript), FANOUT)
+    play.streams(0, *chunks)
+    play.streams(1, *chunks)
+    calls = {
+        choice["index"]: choice["delta"]["tool_calls"]
+        for choice in choices_in(play.frames)
+        if choice["delta"].get("tool_calls")
+    }
+    assert {index: call["function"]["name"] for index, (call,) in calls.items()} == {0: "get_weather", 1: "get_weather"}
+    assert len({call["id"] for (call,) in calls.values()}) == 1, "as the server says it"
+    assert finishes(play.frames) == [0, 1]

@@ -2,8 +2,8 @@
 
     python -m tests.compatibility [SERVER...]
 
-Without names, all of them. A server that cannot be had, or does not start, keeps its row with the reason. Exit code 1
-where a case failed.
+Without names, all of them. A server that cannot be had, or does not start, keeps what was known of it; where nothing
+was, it has a row with the reason. Exit code 1 where a case failed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def main(names: list[str]) -> int:
         if record.missing:
             print(f"  {record.missing}", file=sys.stderr)
         failed |= _failed(record)
-        known = {**load(FILE), name: record}  # read again: others may run at the same time
+        known = load(FILE)  # read again: others may run at the same time
+        if not (record.missing and name in known):
+            known = {**known, name: record}
         save(FILE, ordered := {one: known[one] for one in SERVERS if one in known})
         PAGE.write_text(page(ordered))
     return int(failed)

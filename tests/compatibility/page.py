@@ -23,12 +23,14 @@ INTRODUCTION = """\
 # Compatibility
 
 What `nproxy probe` finds of real servers, and what a client can count on with nproxy in front of them. Every server was
-installed from the package index, started with SmolLM2-135M-Instruct on a CPU, probed, and put behind one nproxy with
-three upstreams, all with the entry that the probe wrote but for `n`: **auto**; **native**, as the entry has it; and
-**fanout**. vllm-router and smg stand between nproxy and vLLM.
+installed from the package index (Ollama, which is in none, was compiled from its source), started with
+SmolLM2-135M-Instruct on a CPU, probed, and put behind one nproxy with three upstreams, all with the entry that the
+probe wrote but for `n`: **auto**; **native**, as the entry has it; and **fanout**. vllm-router and smg stand between
+nproxy and vLLM.
 
 Made by `make compatibility` from [compatibility.json](compatibility.json), which it writes too;
-`make compatibility ARGS="vLLM llama.cpp"` runs these and leaves the others as they are.
+`make compatibility ARGS="vLLM llama.cpp"` runs these and leaves the others as they are; so are those that a machine
+cannot have.
 """
 FOUND = f"""\
 ## What the probe finds

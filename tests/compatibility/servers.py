@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 from nproxy import models
-from tests.compatibility.installing import LLAMA_CPP, llama_cpp, pinned, versions, vllm
+from tests.compatibility.installing import LLAMA_CPP, Unavailable, llama_cpp, pinned, versions, vllm
 from tests.real.fixtures import MODEL
 from tests.real.processes import ROOT, Server, free_port, nproxy, server
 from tests.system.transformers_serve import hf_folder, transformers_serve
@@ -57,6 +61,26 @@ def mlx_lm(logs: Path) -> Iterator[Running]:
     folder = pinned("mlx-lm")
     with _python(folder, "mlx_lm.server", "--model", model, ready="/health", log=logs / "mlx-lm.log") as running:
         yield Running(running.url, model, versions(folder, "mlx-lm", "mlx-cpu", "transformers"))
+
+
+@contextmanager
+def ollama(logs: Path) -> Iterator[Running]:
+    """Ollama as it is by default, whichever is installed on this machine: no package index has it."""
+    binary = shutil.which("ollama")
+    if binary is None:
+        raise Unavailable("there is no ollama on this machine")
+    port = free_port()
+    own = {"HOME": str(logs), "OLLAMA_HOST": f"127.0.0.1:{port}", "OLLAMA_MODELS": str(logs / "ollama-models")}
+    argv, log = [binary, "serve"], logs / "ollama.log"
+    with server(argv, port=port, log=log, ready="/api/version", env={**os.environ, **own}) as running:
+        with httpx.Client(base_url=running.url, timeout=START_SECONDS, trust_env=False) as client:
+            digest = f"sha256:{hashlib.sha256(_gguf().read_bytes()).hexdigest()}"
+            client.post(f"/api/blobs/{digest}", content=_gguf().read_bytes()).raise_for_status()
+            created = client.post("/api/create", json={"model": MODEL, "files": {_gguf().name: digest}})
+            if '"success"' not in created.text:
+                raise Unavailable(f"ollama does not take the model: {created.text.splitlines()[-1]}")
+            version = client.get("/api/version").json()["version"]
+        yield Running(running.url, MODEL, {"ollama": version})
 
 
 @contextmanager
@@ -118,6 +142,7 @@ SERVERS: Mapping[str, Start] = {
     "nproxy": built_in,
     "transformers serve": transformers,
     "mlx-lm": mlx_lm,
+    "Ollama": ollama,
     "llama-cpp-python": llama_cpp_python,
     "llama.cpp": llama_server,
     "vLLM": vllm_cpu,

@@ -10,11 +10,12 @@ from tests.conformance.scene import SEED, Scene
 from tests.conformance.settings import of_legs
 from tests.fakes.behaviour import Behaviour, said
 from tests.fakes.upstream import Seen
+from tests.transcripts.recorded import load
 
 N = 6
 ROOM = 2
 TEXTS = {index: said(SEED + index) for index in range(N)}
-FULL = b'{"error": {"message": "server busy, please try again.  maximum pending requests exceeded"}}'
+FULL = load("ollama", "busy").body
 
 
 class Room:

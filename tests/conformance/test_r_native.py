@@ -84,7 +84,7 @@ async def test_R6_one_seed_for_all_choices(scene: Scene) -> None:
 
 # ---- recorded answers
 
-WITHOUT_N = ("transformers-serve", "mlx-lm")
+WITHOUT_N = ("transformers-serve", "mlx-lm", "ollama")
 """Those of the recorded servers that ignore it."""
 
 

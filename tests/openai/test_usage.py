@@ -167,6 +167,8 @@ def test_R3_recorded_streams(server: str, name: str, dialect: Dialect, expected:
         ({"prompt_tokens": 10**400, "completion_tokens": 1}, None),
         ({"prompt_tokens": 1, "completion_tokens": 10**400, "total_tokens": 3}, Usage(1, 2)),
         ({"prompt_tokens": 1}, Usage(1, 0)),
+        ({"prompt_tokens": 0, "completion_tokens": 1}, Usage(0, 1)),
+        ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, None),
         ({"prompt_tokens": 1, "total_tokens": 5}, Usage(1, 4)),
         ({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 99}, Usage(1, 2)),
         (

@@ -49,4 +49,4 @@ def names(server: str) -> list[str]:
     return sorted(file.stem for file in (_HERE / server).glob("*.txt"))
 
 
-SERVERS = ("vllm", "llamacpp", "transformers-serve", "mlx-lm")
+SERVERS = ("vllm", "llamacpp", "transformers-serve", "mlx-lm", "ollama")

@@ -189,7 +189,7 @@ def test_usage_of_a_legacy_answer() -> None:
 def test_every_recording_reads_as_choices_or_a_refusal(server: str) -> None:
     for name in recorded.names(server):
         answer = as_reply(server, name)
-        assert (read(answer) is not None) != answer.refused, name
+        assert (read(answer) is not None) != (answer.refused or answer.status >= 500), name
 
 
 def test_R8_a_stream_that_begins_with_null() -> None:
