@@ -38,12 +38,12 @@ message is filled in when it is given.
 ```
 
 - An upstream's own error comes with its status, and in this form whatever form it had; what it says beside the four
-  fields is kept.
+  fields is kept. One within a 200 has the status that it tells where that is a 4xx (but 401 and 403), else 502.
 - In a stream that has begun there is no status to send any more: the error is an event `data: {"error": {...}}`, and
   no `[DONE]` follows. With `on_leg_failure: partial` it stands in the choice that failed, beside
   `finish_reason: "error"`.
 - `retry-after` (and `retry-after-ms`) say when to ask again. `x-should-retry: false` tells OpenAI's clients not to:
-  nproxy has tried again already.
+  nproxy has tried again already (never with a 429, which wants a longer pause than nproxy makes).
 - `x-request-id` of the answer is `request_id` in the [log](../fleet.md#operations).
 """
 

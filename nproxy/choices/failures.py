@@ -21,6 +21,7 @@ from nproxy.openai.errors import (
 _REQUEST_AT_FAULT, _REFUSED, _LIMITED, _BROKEN, _LATE = range(5)  # most telling first
 
 _DOWN = frozenset({502, 503, 504, LOOP_DETECTED, 529})  # a 500 may be the request's doing, and would be so elsewhere
+_KEYS = frozenset({401, 403})
 _UPSTREAMS_OWN = frozenset(FailureKind) - {
     FailureKind.STATUS,
     FailureKind.IN_BAND,
@@ -37,9 +38,9 @@ def rank(failure: Failure) -> int:
     if failure.kind is FailureKind.UNSCORED:
         return _REQUEST_AT_FAULT
     status = failure.status
-    if failure.kind is not FailureKind.STATUS or status is None:
+    if failure.kind not in (FailureKind.STATUS, FailureKind.IN_BAND) or status is None:
         return _BROKEN
-    if status in (401, 403):
+    if status in _KEYS:
         return _BROKEN if failure.own_key else _REFUSED
     if status == 429:
         return _LIMITED
@@ -49,12 +50,12 @@ def rank(failure: Failure) -> int:
 
 
 def upstreams_own(failure: Failure) -> bool:
-    """Whether the upstream is at fault, so that another may do what this one did not.
+    """Whether the upstream is at fault, so that another may do what this one did not: it refuses nproxy's key, too.
 
     An error within a 200 is by the same rule as where the same upstream is asked again.
     """
     if failure.kind is FailureKind.STATUS:
-        return failure.status in _DOWN
+        return failure.status in _DOWN or (failure.own_key and failure.status in _KEYS)
     return failure.kind in _UPSTREAMS_OWN or servers_error(failure)
 
 
@@ -71,15 +72,16 @@ def most_telling(failures: Sequence[Failure]) -> Failure:
 def as_error(failures: Sequence[Failure], *, retries_spent: bool) -> ApiError:
     """The client's error for what went wrong; `failures` holds at least one.
 
-    retries_spent: nproxy has tried again, or would have and must not; a client's SDK need not do so at once too.
+    retries_spent: nproxy has tried again, or would have and must not; a client's SDK need not do so at once too. A
+    limit on the client's requests wants a longer pause than nproxy makes, as SDKs make it.
     """
     shown = most_telling(failures)
     error = _worded(shown)
     headers = dict(error.headers)
     waits = [failure.retry_after for failure in failures if failure.retry_after is not None]
-    if error.status in (429, 503) and waits:
+    if waits and (error.status == 429 or error.status >= 500):
         headers["retry-after"] = str(math.ceil(max(waits)))
-    if retries_spent:
+    if retries_spent and error.status != 429:
         headers["x-should-retry"] = "false"
     error.headers = headers
     return error
@@ -129,7 +131,7 @@ def _worded(failure: Failure) -> ApiError:
         case FailureKind.STATUS:
             return _from_status(failure)
         case FailureKind.IN_BAND:
-            return wrap_foreign(502, failure.content_type, failure.body)
+            return wrap_foreign(_would_have_been(failure), failure.content_type, failure.body)
         case FailureKind.CONNECT | FailureKind.STALE | FailureKind.RESET:
             return upstream_unavailable(failure.message)
         case FailureKind.DOWN:
@@ -155,8 +157,14 @@ def _worded(failure: Failure) -> ApiError:
 
 def _from_status(failure: Failure) -> ApiError:
     status = failure.status or 502
-    if status in (401, 403) and failure.own_key:
+    if status in _KEYS and failure.own_key:
         return upstream_auth()
     if status < 400:  # a redirect, which is never followed: the prompt would go where nobody sent it
         return upstream_error("The upstream answered with a redirect.")
     return wrap_foreign(status, failure.content_type, failure.body)
+
+
+def _would_have_been(failure: Failure) -> int:
+    """The status of an error within a 200: what the client can mend is told as such; whose key it was is not known."""
+    status = failure.status or 500
+    return status if status < 500 and status not in _KEYS else 502

@@ -6,6 +6,7 @@ from nproxy.choices.events import Failure, FailureKind
 from nproxy.openai.chunks import MalformedChunk, UpstreamChunk, parse_answer, parse_chunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.in_band import status_in_band
+from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
 
 
@@ -40,6 +41,8 @@ def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
         raise in_band(body)
     if not answer.choices:
         raise LegFault(Failure(FailureKind.MALFORMED, "The upstream's answer holds no choices."))
+    if (lost := answer.choices[0].extra.get("error")) and all(one.extra.get("error") for one in answer.choices):
+        raise in_band(dumps({"error": lost}))  # OpenRouter: whoever was to answer has failed
     return answer
 
 

@@ -8,7 +8,6 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
 from nproxy.choices.continuation import continuing
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.choices.failures import upstreams_own
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
@@ -54,6 +53,8 @@ class Recovery:
         self._interruptions = Interruptions(capability)
         self._parallel = capability.parallel
         self._crowded = False
+        self._whole = 0  # legs that ended well
+        self._knocking: set[int] = set()
         self._settings = settings
         self._budget = budget
         self._jitter = jitter
@@ -70,14 +71,22 @@ class Recovery:
 
     @property
     def parallel(self) -> int | None:
-        """How many calls may be open at once, as the upstream says and as it refused more; None for any number."""
-        return 1 if self._interruptions.seen else self._parallel
+        """How many calls may be open at once, as the upstream says and as it refused more; None for any number.
+
+        For one that will knock once more in a moment, no other one knocks.
+        """
+        if self._interruptions.seen:
+            return 1
+        if self._parallel is None or not self._knocking:
+            return self._parallel
+        return self._parallel - sum(self._roster.find(leg).state is LegState.PAUSED for leg in self._knocking)
 
     def succeeded(self, run: Run, *, streamed: bool) -> list[Command]:
         """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before.
 
         streamed: its answer came as events.
         """
+        self._whole += 1
         if run.resumed:
             self._resumed(run, "ok")
         lessons: list[Command] = []
@@ -106,7 +115,11 @@ class Recovery:
         again = self._try_again(run, failure) if less is None else less
         if again is None:
             again = self._ask_for_less(run, one_by_one(self._request, self._capability, run.leg, failure))
-        return self._wait_for_room(run, failure) if again is None else again
+        if again is None:
+            again = self._wait_for_room(run, failure)
+        if again is None and self._is_being_started(failure) and (run.resumed or self._merge.client_has_read_any):
+            again = self._wait(run, failure)
+        return again
 
     def _ask_for_less(self, run: Run, remedy: Remedy | None) -> list[Command] | None:
         """Do without what the upstream refused, where that can be done without."""
@@ -153,23 +166,35 @@ class Recovery:
     def _wait_for_room(self, run: Run, failure: Failure) -> list[Command] | None:
         """Have a leg that has no attempts left wait for a sibling's end, where the upstream has no room for both.
 
-        That costs no attempt: each such refusal leaves fewer calls at once, so there are no more of them than legs.
-        Where another upstream can have the whole request, it is not kept waiting here.
+        That costs no attempt: it knocks once when a sibling has ended, and once more a moment later, as a server may
+        give the room back some time behind its answer. What is refused without such an end leaves fewer calls at once.
+        So there are three times as many calls as legs at most.
         """
         beside = len(self._roster.called) - 1
-        if beside == 0 or self._settings.retries_per_leg == 0 or not crowded(failure):
-            return None
-        if self._settings.fallback and upstreams_own(failure) and not self._merge.client_has_read_any:
+        one_has_ended = self._whole > run.whole_before
+        if self._settings.retries_per_leg == 0 or not crowded(failure) or not (beside or one_has_ended):
             return None
         noted: list[Command] = [Retried(run.leg.number, failure.kind)]
         if not self._crowded:
             noted.append(Anomaly("crowded"))
-        self._parallel, self._crowded = beside, True
-        if failure.retry_after is None:
+            self._crowded = True
+        pause = 0.0 if failure.elsewhere else failure.retry_after or 0.0
+        if one_has_ended:
+            self._knocking.add(run.leg.number)
+            pause = max(pause, FIRST_PAUSE_SECONDS * (1 + self._jitter()))
+        else:
+            self._parallel = max(1, beside)
+        run.whole_before = self._whole
+        if pause == 0:
             self._roster.again(run)
             return noted
         self._roster.pause(run)
-        return [*noted, SetTimer(f"retry:{run.leg.number}", failure.retry_after)]
+        return [*noted, SetTimer(f"retry:{run.leg.number}", pause)]
+
+    def _is_being_started(self, failure: Failure) -> bool:
+        """Whether the server may be there but not ready, or stands behind one that does not reach it."""
+        unready = failure.kind is FailureKind.STATUS and failure.status in (502, 503)
+        return unready and self._settings.retries_per_leg > 0
 
     def _came_to_nobody(self, failure: Failure) -> bool:
         """Whether there is no replica at the moment: none may be asked, or the one that was could not be reached."""
@@ -183,12 +208,12 @@ class Recovery:
         That costs no attempt, as nothing was sent; what all of it may take is bounded. Where nobody says how long to
         wait, it may be as long as all waits before.
         """
-        told = failure.retry_after
-        span = max(FIRST_PAUSE_SECONDS, run.waited) if told is None else FIRST_PAUSE_SECONDS
-        seconds = (told or 0.0) + span * self._jitter()
-        run.waited += seconds
-        if run.waited > LONGEST_WAIT_SECONDS:
+        told, left = failure.retry_after, LONGEST_WAIT_SECONDS - run.waited
+        if left <= 0 or (told or 0.0) > left:
             return None
+        span = max(FIRST_PAUSE_SECONDS, run.waited) if told is None else FIRST_PAUSE_SECONDS
+        seconds = min((told or 0.0) + span * self._jitter(), left)
+        run.waited += seconds
         self._roster.pause(run)
         return [Retried(run.leg.number, failure.kind), SetTimer(f"retry:{run.leg.number}", seconds)]
 

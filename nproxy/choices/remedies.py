@@ -22,7 +22,8 @@ from nproxy.openai.requests import CompletionRequest
 # "'n' : number must be at most 1", "Only one completion choice is allowed", "Invalid n value (only n = 1 ...)",
 # "Greedy methods without beam search do not support `num_return_sequences` different than 1 (got 2)".
 _ABOUT_N = re.compile(
-    r"(?<![\w/\\-])n(?![\w/-])|num_return_sequences|one (?:completion )?choice|multiple (?:completions|choices)",
+    r"(?<![\w/\\-])n(?![\w/-])|num_return_sequences|one (?:completion )?choice"
+    r"|multiple (?:completions|choices|candidates)|candidate_?count",
     re.IGNORECASE,
 )
 _ABOUT_GREEDY = re.compile(r"greedy", re.IGNORECASE)  # where `temperature` is not sent, it may be the server's default
@@ -33,7 +34,11 @@ _ABOUT_SEED = re.compile(r"\bseed\b")
 _ABOUT_OPTIONS = re.compile(r"\bstream_options\b")
 _ABOUT_STREAMS = re.compile(r"\bstream(?:s|ed|ing)?\b", re.IGNORECASE)
 _ABOUT_LOGPROBS = re.compile(r"log[ _]?prob", re.IGNORECASE)
-_WIDEST = re.compile(r"(?:<=|at most|maximum(?: of| is)?|up to|exceeds?(?: the)?(?: limit| maximum)?(?: of)?)\s*(\d+)")
+_WIDEST = re.compile(
+    r"(?:<=|at most|maximum(?: of| is)?|up to|exceeds?(?: the)?(?: limit| maximum)?(?: of)?"
+    r"|(?:range|between|from)\W{0,6}1\s*(?:,|-|to|and))\s*(\d+)"
+)
+_BELOW = re.compile(r"\bto (\d+) \(exclusive\)")  # Gemini: "from 1 (inclusive) to 9 (exclusive)"
 # "Unrecognized request argument supplied", "Extra inputs are not permitted", "property 'seed' is unsupported".
 _UNKNOWN = re.compile(
     r"unknown|unrecogni[sz]ed|unexpected|unsupported|additional propert|extra (?:input|field)"
@@ -195,5 +200,5 @@ def _conditional(request: Request, error: ApiError) -> bool:
 
 def named_width(message: str, asked: int) -> int | None:
     """Give the limit that a refusal of `asked` choices names, if it names one below that."""
-    found = [int(digits) for digits in _WIDEST.findall(message)]
+    found = [int(digits) for digits in _WIDEST.findall(message)] + [int(end) - 1 for end in _BELOW.findall(message)]
     return next((width for width in found if 1 <= width < asked), None)

@@ -9,7 +9,8 @@ LONGEST_PAUSE_SECONDS = 4.0
 LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more has no room: the client is told, and waits itself
 
 _STATUSES = frozenset({429, 502, 503, 504, 529})  # "come again"; other answers would only be repeated
-_NO_ROOM = frozenset({429, 503, 529})
+NO_ROOM = frozenset({429, 503, 529})
+"""It has no room at the moment, and may say when there will be."""
 LOOP_DETECTED = 508
 """The way through this replica leads back to who asks; another one's may not (RFC 5842, section 7.2)."""
 _KINDS = frozenset(
@@ -42,7 +43,7 @@ def retryable(failure: Failure) -> bool:
 
 def crowded(failure: Failure) -> bool:
     """Whether the upstream may have taken the call, had there been fewer at once."""
-    return failure.kind is FailureKind.STATUS and failure.status in _NO_ROOM and retryable(failure)
+    return failure.kind is FailureKind.STATUS and failure.status in NO_ROOM and retryable(failure)
 
 
 def resumable(failure: Failure) -> bool:

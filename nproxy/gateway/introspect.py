@@ -16,7 +16,6 @@ from nproxy.openai.errors import not_ready, unknown_url
 from nproxy.openai.jsonvalue import dumps
 from nproxy.telemetry.formats import negotiated
 from nproxy.telemetry.sums import Report, exposition
-from nproxy.upstreams.breaker import State
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.upstream import OK, Upstream
 
@@ -145,7 +144,7 @@ def _show_replicas(app: App) -> None:
             labels = upstream.name, replica.label
             if replica.up is not None:
                 app.metrics.replica_up.labels(*labels).set(replica.up)
-            app.metrics.breaker_open.labels(*labels).set(replica.breaker_state is not State.CLOSED)
+            app.metrics.breaker_open.labels(*labels).set(replica.shut)
             for outcome, calls in {OK: 0, **replica.ended}.items():
                 app.metrics.replica_calls.labels(*labels, outcome).inc(calls)
 

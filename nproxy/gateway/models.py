@@ -24,11 +24,11 @@ async def list_models(app: App, exchange: Exchange) -> None:
 
 async def one_model(app: App, exchange: Exchange, model: str) -> None:
     """Answer with one entry of the list, under the name that it is asked by, or 404."""
-    entries = await asyncio.gather(*(upstream.models.entry(model) for upstream in app.upstreams.all))
-    for upstream, entry in zip(app.upstreams.all, entries, strict=True):
-        if entry is not None and exchange.caller.may_use(model):
-            return await exchange.respond(200, dumps(_told(upstream, model, entry)))
-    raise model_not_found(model)
+    route = await app.upstreams.find(model)
+    if route is None or not exchange.caller.may_use(model):
+        raise model_not_found(model)
+    entry = await route.upstream.models.entry(model)
+    await exchange.respond(200, dumps(_told(route.upstream, model, entry or {})))
 
 
 async def _merged(app: App, exchange: Exchange) -> dict[str, dict[str, Any]]:

@@ -234,10 +234,8 @@ def _model_of(body: Body | None) -> str | None:
 async def _route(app: App, model: str | None) -> Route:
     """The upstream whose model the body names, else the configured one, else the only one."""
     upstreams, unknown = app.upstreams, ModelName(model or "")
-    if model is not None:
-        for upstream in upstreams.all:
-            if (name := await upstream.models.find(model)) is not None:
-                return Route(upstream, name)
+    if model is not None and (known := await upstreams.find(model)) is not None:
+        return known
     if app.config.passthrough.upstream is not None:
         return Route(upstreams.by_name[app.config.passthrough.upstream], unknown)
     if len(upstreams.all) == 1:

@@ -175,6 +175,8 @@ def _inside(value: JSON) -> Mapping[str, JSON]:
             return {"message": value.strip()}
         case {"error": dict(error)}:
             return error
+        case [dict(one), *_]:  # Google's Gemini
+            return _inside(one)
         case {"error": str(text)}:
             return {"message": text}
         case {"detail": str(text)}:

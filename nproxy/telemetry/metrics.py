@@ -165,7 +165,11 @@ class Metrics(CommonMetrics):
             "replicas", "Replicas that are known of the upstream, in order or not.", "upstream", across="min"
         )
         self.breaker_open = self._plain(
-            "breaker_open", "Whether a breaker keeps calls from the replica.", "upstream", "replica", across="max"
+            "breaker_open",
+            "Whether a breaker keeps calls from the replica while others can take them.",
+            "upstream",
+            "replica",
+            across="max",
         )
 
     def _of_admission(self) -> None:

@@ -87,6 +87,10 @@ class Breaker:
         """Whether all calls go through."""
         return self._opened_at is None
 
+    def shut(self, now: float) -> bool:
+        """Whether it keeps requests away: not once the next one may try it, and nobody does."""
+        return self._opened_at is not None and (self._tried or self.wait(now) > 0)
+
     @property
     def answers(self) -> bool:
         """Whether the last request that failed was answered: what is asked on where there is nothing else to ask."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from nproxy.upstreams.replicas import Replica
@@ -16,7 +16,8 @@ class Kin:
     serve it. together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first,
     by which that one is chosen; None where any will do. placed: hears of every call and its replica. replica: where
     the last of them went. at: where each leg's last call went. uncounted: those of calls whose end is not counted
-    yet. failed: the replicas that each leg has failed on, which it avoids while another one can take it. blamed,
+    yet. failed: the replicas that each leg has failed on, which it avoids while another one can take it; full: those
+    that had no room for it, each time. blamed,
     praised: the replicas whose breakers have counted a failure, or a success, of this request; each counts once
     there, however many of its legs there are.
     """
@@ -29,8 +30,14 @@ class Kin:
     at: dict[int, Replica] = field(default_factory=dict)
     uncounted: dict[int, Replica] = field(default_factory=dict)
     failed: dict[int, set[Replica]] = field(default_factory=dict)
+    full: dict[int, list[Replica]] = field(default_factory=dict)
     blamed: set[Replica] = field(default_factory=set)
     praised: set[Replica] = field(default_factory=set)
+
+    def avoided(self, leg: int) -> Collection[Replica]:
+        """Where a leg has failed; not, once it was turned away twice for want of room, where a sibling found some."""
+        failed, full = self.failed.get(leg, set()), self.full.get(leg, ())
+        return failed - self.praised.intersection(full) if len(full) > 1 else failed
 
     def place(self, leg: int, now: float) -> Replica | None:
         """Where a leg belongs; None where that is open, or others are to be preferred to that replica."""

@@ -42,6 +42,11 @@ class ModelName:
     upstream: str | None = None
     listed: bool = False
 
+    @property
+    def implied(self) -> bool:
+        """Whether the list has it by another name, which is only taken to be meant."""
+        return self.listed and self.upstream is not None
+
 
 class ModelList:
     """The models of one upstream.

@@ -38,7 +38,8 @@ class Replica:
     for the metrics. reserved: one of them has the replica for itself. speaker: whose answer said something last.
     trusted_until: by then it is known to stream several calls at once, in monotonic seconds. up: whether the last
     attempt to reach it succeeded, None before the first. resting_until: it asked to be left alone till then. breaker,
-    looks: how it fares, by calls and while nobody calls it. lifelines: of the calls in flight.
+    looks: how it fares, by calls and while nobody calls it. told_until: the log has been told of its breaker, and is
+    not again before. lifelines: of the calls in flight.
     """
 
     base: str
@@ -59,6 +60,7 @@ class Replica:
     up: bool | None = None
     avoid_until: float = 0.0
     resting_until: float = 0.0
+    told_until: float = -inf
     breaker: Breaker = field(default_factory=lambda: Breaker(None))
     looks: Looks = field(default_factory=lambda: Looks(config.Health(interval=None)))
     lifelines: set[Lifeline] = field(default_factory=set)
@@ -151,6 +153,11 @@ class Replica:
     @property
     def breaker_state(self) -> State:
         return self.breaker.state(time.monotonic())
+
+    @property
+    def shut(self) -> bool:
+        """Whether its breaker keeps requests from it."""
+        return self.breaker.shut(time.monotonic())
 
     def reached(self) -> None:
         """Note that the replica has answered."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pydantic import SecretStr
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFailed
-from nproxy.choices.retry import LOOP_DETECTED
+from nproxy.choices.retry import LOOP_DETECTED, NO_ROOM
 from nproxy.config import ENGINE_UPSTREAM, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.upstreams.capabilities import Capabilities
@@ -38,6 +38,9 @@ OK, CANCELLED = "ok", "cancelled"
 _LAST = LegEnded, LegFailed  # of what a call brings
 _TEACHING = frozenset({"replicas", "models", "n", "wire", "parallel", "seed", "prefix_cache", "usage", "prompts"})
 """Settings with which an upstream may be another server, or may be asked otherwise."""
+
+TOLD_SECONDS = 10.0
+"""How often the log is told of one replica's breaker at most."""
 
 log = logging.getLogger("nproxy.upstreams")
 
@@ -203,7 +206,9 @@ class Upstream:
     def _failed(self, kin: Kin, replica: Replica, leg: int, failure: Failure) -> Failure:
         """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while."""
         self.judge(kin, leg, failure)
-        if failure.retry_after is not None and failure.status in (429, 503):
+        if failure.status in NO_ROOM:
+            kin.full.setdefault(leg, []).append(replica)
+        if failure.retry_after is not None and failure.status in NO_ROOM:
             replica.rest(failure.retry_after)
         elif failure.status != LOOP_DETECTED:
             return failure
@@ -211,9 +216,15 @@ class Upstream:
 
     def judge(self, kin: Kin, leg: int, failure: Failure | None) -> None:
         """Take what became of a leg's last call; see `Gate.judge`."""
-        if self.gate.judge(kin, leg, failure) and failure is not None:
-            # not its message, which may be the server's own words, and these the prompt's
-            log.warning("a replica's breaker is open", extra=self._fields(kin.at[leg], why=failure.kind.value))
+        if not self.gate.judge(kin, leg, failure) or failure is None:
+            return
+        replica, now = kin.at[leg], time.monotonic()
+        if now < replica.told_until:
+            return  # it opens and closes, as one client's requests fail and others' do not
+        replica.told_until = now + TOLD_SECONDS
+        # not its message, which may be the server's own words, and these the prompt's
+        why = failure.kind.value if failure.status is None else f"{failure.kind.value} {failure.status}"
+        log.warning("a replica's breaker is open", extra=self._fields(replica, why=why))
 
     def count(self, kin: Kin, leg: int, outcome: str) -> None:
         """Note for the metrics how a leg's last call ended, once; nothing where no replica was called."""

@@ -108,13 +108,23 @@ class Upstreams:
         Raises ApiError 404 when there is none.
         """
         everyone, only = self.all, self._only
-        for upstream in everyone:
-            if (name := await upstream.models.find(model)) is not None:
-                return Route(upstream, name)
+        if (known := await self.find(model)) is not None:
+            return known
         for upstream in everyone:
             if upstream.models.takes_any() or (upstream is only and upstream.may_serve(model)):
                 return Route(upstream, ModelName(model))
         raise model_not_found(model)
+
+    async def find(self, model: str) -> Route | None:
+        """The first upstream that has a model by just this name, else the first that has it as its `:latest`."""
+        implied: Route | None = None
+        for upstream in self.all:
+            name = await upstream.models.find(model)
+            if name is not None and not name.implied:
+                return Route(upstream, name)
+            if name is not None and implied is None:
+                implied = Route(upstream, name)
+        return implied
 
     def routes(self, first: Route, model: str | None, *, taken: bool = False) -> Routes:
         """Where a request may go, `first` and what is behind it; see Routes."""

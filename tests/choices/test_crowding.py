@@ -42,24 +42,59 @@ def test_what_is_refused_is_called_when_others_have_ended(code: int) -> None:
     assert [anomaly.kind for anomaly in play.anomalies] == ["crowded"]
 
 
-def test_each_refusal_leaves_room_for_fewer() -> None:
+def test_room_that_is_given_back_behind_the_answer_is_knocked_for_twice() -> None:
+    """A limiter in front of a server counts a call until its connection has been read, or longer."""
     play = refused()
     play.answers(1, answer("b"))
     play.fails(2, status(503))
-    assert opened(play)[6:] == [(2, 2)], "it is by itself that the first one can be served"
-    play.answers(0, answer("a"))
-    assert opened(play)[6:] == [(2, 2), (2, 3)]
+    assert play.timers["retry:2"] == 0.375 and opened(play)[6:] == [(2, 2)], "nobody else knocks meanwhile"
+    play.fires("retry:2")
+    assert opened(play)[7:] == [(2, 3)]
     play.answers(2, answer("c"))
-    assert opened(play)[6:] == [(2, 2), (2, 3), (3, 2)]
+    assert opened(play)[8:] == [(3, 2)], "there is room for two still"
 
 
-def test_it_fails_where_nobody_is_beside_it() -> None:
+def test_a_refusal_without_such_an_end_leaves_room_for_fewer() -> None:
+    play = refused()
+    play.answers(1, answer("b"))
+    play.fails(2, status(503))
+    play.fires("retry:2")
+    play.fails(2, status(503))
+    assert opened(play)[6:] == [(2, 2), (2, 3)]
+    play.answers(0, answer("a"))
+    assert opened(play)[8:] == [(2, 4)], "by itself"
+    play.answers(2, answer("c"))
+    assert opened(play)[9:] == [(3, 2)]
+
+
+def test_it_fails_where_nobody_is_beside_it_and_nobody_has_ended() -> None:
     play = refused()
     play.answers(0, answer("a"))
     play.answers(1, answer("b"))
     play.answers(2, answer("c"))
     play.fails(3, status(503))
+    assert not play.over and play.timers["retry:3"] == 0.375
+    play.fires("retry:3")
+    play.fails(3, status(503))
     assert play.over and play.respond.status == 503
+
+
+def test_a_lone_leg_waits_for_nobody() -> None:
+    play = Play(chat(), FANOUT, retries=1)
+    play.fails(0, status(503))
+    play.fires("retry:0")
+    play.fails(0, status(503))
+    assert play.over
+
+
+def test_where_another_replica_has_room_nobody_waits_as_long_as_this_one_asks() -> None:
+    play = Play(chat(n=2, seed=1), FANOUT, retries=1)
+    elsewhere = replace(status(429), retry_after=3600.0, elsewhere=True)
+    play.fails(1, elsewhere)
+    play.fires("retry:1")
+    play.fails(1, elsewhere)
+    play.answers(0, answer("a"))
+    assert opened(play) == [(0, 0), (1, 0), (1, 1), (1, 2)]
 
 
 def test_it_comes_no_sooner_than_it_was_told() -> None:
@@ -84,15 +119,6 @@ def test_other_failures_are_not_about_room(failure: object) -> None:
         play.fails(1, failure)  # type: ignore[arg-type]
     play.fires("gather")
     assert play.over and play.respond.status >= 429
-
-
-def test_where_another_upstream_can_have_the_request_it_goes_there() -> None:
-    for code, over in ((503, True), (429, False)):
-        play = Play(chat(n=2), FANOUT, retries=1, fallback=True)
-        play.fails(1, status(code))
-        play.fires("retry:1")
-        play.fails(1, status(code))
-        assert ("gather" in play.timers) is over, "that it has no room for one client is no fault of a server"
 
 
 def test_nobody_waits_where_nothing_is_to_be_tried_again() -> None:

@@ -117,17 +117,50 @@ def test_K6_not_streaming_siblings_are_cancelled() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("error", ['"boom"', '{"message":"boom","type":"t","code":400}'])
-def test_K8_200_with_an_error(stream: bool, error: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        ('"boom"', 502),
+        ('{"message":"boom","type":"t","code":400}', 400),
+        ('{"message":"boom","code":402}', 402),
+        ('{"message":"boom","code":"429"}', 429),
+        ('{"message":"boom","code":401}', 502),  # whose key it was is not known
+        ('{"message":"boom","code":500}', 502),
+        ('{"message":"boom","code":503}', 502),
+    ],
+)
+def test_K8_200_with_an_error(stream: bool, error: str, shown: int) -> None:
     body = f'{{"error":{error}}}'.encode()
     play = Play(chat(stream=stream))
     if stream:
         play.says(0, body)
     else:
         play.answers(0, body)
-    assert play.respond.status == 502
+    if not play.over:
+        play.fires("gather")
+    assert play.respond.status == shown
     assert play.reply["error"]["message"] == "boom"
     assert [command.leg for command in play.of(CancelLeg)] == [0]
+
+
+def test_K8_every_choice_of_a_200_is_an_error() -> None:
+    """OpenRouter, where the provider that was to answer has failed."""
+    lost = {"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "error"}
+    why = {"code": 400, "message": "boom", "metadata": {"provider": "p"}}
+    play = Play(chat(), retries=0)
+    play.answers(0, json.dumps({"id": "x", "choices": [{**lost, "error": why}]}).encode())
+    assert play.respond.status == 400
+    assert play.reply["error"] == {"type": "invalid_request_error", "param": None, **why, "code": None}
+
+
+def test_choices_that_are_lost_beside_others_are_part_of_the_answer() -> None:
+    """As nproxy itself tells them, where a part will do."""
+    said = {"message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}
+    choices = [{"index": index, **said} for index in range(2)]
+    choices[1] |= {"finish_reason": "error", "error": {"message": "boom"}}
+    play = Play(chat(n=2), NATIVE)
+    play.answers(0, json.dumps({"id": "x", "choices": choices}).encode())
+    assert play.respond.status == 200
 
 
 def test_K8_in_mid_stream() -> None:

@@ -163,6 +163,21 @@ def test_K13_the_budget_is_spent() -> None:
     assert play.headers["x-should-retry"] == "false" and len(play.opened) == 2
 
 
+def test_K13_a_limit_on_the_clients_requests_wants_a_longer_pause() -> None:
+    play = Play(chat(), retries=1)
+    play.fails(0, status(429))
+    play.fires("retry:0")
+    play.fails(0, status(429))
+    assert play.respond.status == 429 and "x-should-retry" not in play.headers
+
+
+@pytest.mark.parametrize("code", [429, 500, 503, 529])
+def test_K2_the_wait_that_a_server_asks_for_is_told_with_any_status(code: int) -> None:
+    play = Play(chat(), retries=0)
+    play.fails(0, replace(status(code), retry_after=29.5))
+    assert play.respond.status == code and play.headers["retry-after"] == "30"
+
+
 def test_K13_without_retries_the_client_may_try() -> None:
     play = Play(chat(n=2), retries=0)
     play.fails(0, status(503))

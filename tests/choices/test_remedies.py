@@ -85,6 +85,22 @@ def test_Q6_a_short_greedy_answer_teaches_nothing() -> None:
     assert play.of(Learn) == [Learn(NativeWidth(2, 2))], "a whole one does"
 
 
+@pytest.mark.parametrize(
+    ("message", "width"),
+    [
+        ("it has a candidateCount value of 9 but the supported range is from 1 (inclusive) to 9 (exclusive).", 8),
+        ("candidate_count must be in the range [1, 8].", 8),
+        ("n must be between 1 and 8", 8),
+        ("Multiple candidates is not enabled for this model", 1),
+    ],
+)
+def test_R7_a_limit_as_googles_gemini_words_it(message: str, width: int) -> None:
+    """Its errors are in a list."""
+    play = Play(chat(n=9), UNTESTED)
+    play.fails(0, status(400, json.dumps([{"error": {"code": 400, "message": message}}]).encode()))
+    assert [opened.leg.width for opened in play.opened[1:]] == ([8, 1] if width == 8 else [1] * 9)
+
+
 def test_A14_greedy_choices_of_a_server_that_refuses_them_together() -> None:
     play = Play(chat(n=3, temperature=0), NATIVE)
     play.fails(0, status(400, b'{"error":{"message":"n must be 1 when using greedy sampling, got 3."}}'))

@@ -10,7 +10,7 @@ from nproxy.choices.commands import Resumed, Retried
 from nproxy.choices.events import FailureKind
 from nproxy.choices.recovery import LONGEST_WAIT_SECONDS
 from tests.choices.tutil import FANOUT, NATIVE, Play, chat, contents, continued, replayed
-from tests.choices.upstream_says import DONE, NOBODY, STOP, delta
+from tests.choices.upstream_says import DONE, NOBODY, STOP, delta, status
 
 
 def cut(n: int = 1, retries: int = 1) -> Play:
@@ -44,6 +44,17 @@ def test_so_it_does_for_a_server_that_cannot_be_reached_for_longer_each_time() -
     play.streams(0, delta("Hello"), STOP, DONE)
     assert contents(play.frames) == {0: "Hello"} and play.finish == "ok"
     assert [resumed.outcome for resumed in play.of(Resumed)] == ["ok"]
+
+
+def test_so_it_does_for_one_that_is_there_but_not_ready() -> None:
+    """llama.cpp's server answers 503 while it loads its model, nproxy 502 while its engine does."""
+    play = cut()
+    for code in (503, 502, 503):
+        play.fires("retry:0")
+        play.fails(0, status(code))
+    play.fires("retry:0")
+    play.streams(0, delta("Hello"), STOP, DONE)
+    assert contents(play.frames) == {0: "Hello"} and play.finish == "ok"
 
 
 def test_but_not_where_nothing_is_to_be_tried_again() -> None:

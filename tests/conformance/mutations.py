@@ -288,11 +288,12 @@ _ERRORS = [
         "        raise LegFault(failure) from error",
         "return UpstreamChunk((), None, None, None, {})",
     ),
-    ("K13", CHOICES + "failures.py", "    if retries_spent:", "    if False:"),
+    ("K13", CHOICES + "failures.py", "    if retries_spent and", "    if False and"),
+    ("K8", CHOICES + "failures.py", "return status if status < 500 and", "return status if False and"),
     ("K17", CHOICES + "merge.py", 'if body.lstrip()[:5] == b"data:":', "if False:"),
     ("K16", OPENAI + "chunks.py", "if error else None", "if error is not None else None"),
     ("K14", CHOICES + "bodies.py", "for piece in (text, finish)]", "for piece in (text,)]"),
-    ("K15", CHOICES + "failures.py", "if status in (401, 403) and failure.own_key:", "if False:"),
+    ("K15", CHOICES + "failures.py", "    if status in _KEYS and failure.own_key:", "    if False:"),
 ]
 
 _LIMITS = [
@@ -494,13 +495,13 @@ _NATIVE = [
         'request_id=self._recall(model, "request_id") is None,',
         "request_id=True,",
     ),
-    ("R11", CHOICES + "recovery.py", "if beside == 0 or ", "if True or "),
-    ("R11", CHOICES + "recovery.py", "self._parallel, self._crowded = beside, True", "self._crowded = True"),
+    ("R11", CHOICES + "recovery.py", "or not (beside or one_has_ended):", "or True:"),
+    ("R11", CHOICES + "recovery.py", "self._parallel = max(1, beside)", "pass"),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 
 _FLEET = [
-    ("S1", UPSTREAMS + "permits.py", "failed=kin.failed.get(wish.leg, ()),", "failed=(),"),
+    ("S1", UPSTREAMS + "permits.py", "failed=kin.avoided(wish.leg) if wish.has_failed else (),", "failed=(),"),
     ("S2", UPSTREAMS + "breaker.py", "        if opens:\n            self._open(now)\n", ""),
     (
         "S3",

@@ -68,6 +68,15 @@ async def test_Q1_a_name_without_a_tag_is_its_latest() -> None:
             assert (await gateway.ask(model="llama3.2:1b")).status_code == 404
 
 
+@of_http
+async def test_Q1_a_name_that_is_listed_as_it_is_comes_before_one_that_is_meant() -> None:
+    async with FakeUpstream(models=["qwen:latest"]) as one, FakeUpstream(models=["qwen"]) as other:
+        upstreams = [{"name": name, "replicas": [at.url]} for name, at in (("one", one), ("other", other))]
+        async with gateway_for({"upstreams": upstreams}) as gateway:
+            assert (await gateway.ask(model="qwen")).headers["x-nproxy-upstream"] == "other"
+            assert (await gateway.ask(model="qwen:latest")).headers["x-nproxy-upstream"] == "one"
+
+
 @everywhere
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 async def test_Q1_Q19_the_only_upstream_is_asked_for_names_that_it_does_not_list(scene: Scene, path: str) -> None:

@@ -114,6 +114,18 @@ async def test_each_is_asked_once_in_the_order_of_the_lists(upstream: FakeUpstre
             assert await gateway.metric('nproxy_fallbacks_total{to="third",upstream="spare"}') == 1
 
 
+@pytest.mark.parametrize("code", [401, 403])
+async def test_another_is_asked_where_a_key_of_nproxys_own_is_refused(
+    upstream: FakeUpstream, spare: FakeUpstream, code: int
+) -> None:
+    upstream.behaviour = Behaviour(status=code)
+    one = main(upstream, "spare", api_key="revoked")
+    async with behind(one, {"name": "spare", "replicas": [spare.url]}) as gateway:
+        assert (await gateway.ask()).status_code == 200
+    async with behind(main(upstream, "spare"), {"name": "spare", "replicas": [spare.url]}) as gateway:
+        assert (await gateway.ask()).status_code == code, "the client's own key is the client's business"
+
+
 async def test_one_without_a_replica_in_order_is_passed_over(upstream: FakeUpstream, spare: FakeUpstream) -> None:
     upstream.behaviour = DOWN
     one = main(upstream, "spare", breaker={"in_a_row": 2, "open": 3600})

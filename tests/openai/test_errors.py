@@ -123,6 +123,8 @@ def test_K1_an_envelope_comes_out_as_it_went_in() -> None:
         ({"error": "text", "message": "unused"}, "text", None),
         ({"object": "error", "message": "old", "type": "t", "param": "p", "code": 400}, "old", "p"),
         ({"message": "m"}, "m", None),
+        ([{"error": {"code": 400, "message": "m", "status": "INVALID_ARGUMENT"}}], "m", None),
+        ([{"message": "m"}, {"message": "more"}], "m", None),
         ("a string", "a string", None),
         (b"plain text\n", "plain text", None),
         (b"caf\xe9", "caf\ufffd", None),

@@ -148,6 +148,17 @@ def test_requests_from_before_do_not_keep_it_open_and_close_it_where_they_went_w
     assert breaker.state(9.0) is State.CLOSED
 
 
+def test_it_is_shut_until_the_next_request_may_try_it_and_while_one_does() -> None:
+    breaker = Breaker(DEFAULT)
+    assert not breaker.shut(0.0)
+    breaker = opened()
+    assert breaker.shut(9.9) and not breaker.shut(10.0), "on a quiet night nobody may come to close it"
+    who = trial(breaker, 10.0)
+    assert breaker.shut(60.0)
+    breaker.spoke(who, 60.0)
+    assert not breaker.shut(60.0)
+
+
 def test_it_answers_unless_the_last_that_failed_was_met_with_silence() -> None:
     breaker = opened()
     assert breaker.answers and opened(silent=True).answers is False
