@@ -79,7 +79,12 @@ class Recovery:
             return 1
         if self._parallel is None or not self._knocking:
             return self._parallel
-        return self._parallel - sum(self._roster.find(leg).state is LegState.PAUSED for leg in self._knocking)
+        return self._parallel - self._knocks
+
+    @property
+    def _knocks(self) -> int:
+        """How many legs will knock once more in a moment."""
+        return sum(self._roster.find(leg).state is LegState.PAUSED for leg in self._knocking)
 
     def succeeded(self, run: Run, *, streamed: bool) -> list[Command]:
         """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before.
@@ -168,7 +173,6 @@ class Recovery:
 
         That costs no attempt: it knocks once when a sibling has ended, and once more a moment later, as a server may
         give the room back some time behind its answer. What is refused without such an end leaves fewer calls at once.
-        So there are three times as many calls as legs at most.
         """
         beside = len(self._roster.called) - 1
         one_has_ended = self._whole > run.whole_before
@@ -177,14 +181,13 @@ class Recovery:
         noted: list[Command] = [Retried(run.leg.number, failure.kind)]
         if not self._crowded:
             noted.append(Anomaly("crowded"))
-            self._crowded = True
+        if not (one_has_ended and self._crowded) or self._knocks:
+            self._parallel = max(1, beside)
         pause = 0.0 if failure.elsewhere else failure.retry_after or 0.0
         if one_has_ended:
             self._knocking.add(run.leg.number)
             pause = max(pause, FIRST_PAUSE_SECONDS * (1 + self._jitter()))
-        else:
-            self._parallel = max(1, beside)
-        run.whole_before = self._whole
+        self._crowded, run.whole_before = True, self._whole
         if pause == 0:
             self._roster.again(run)
             return noted
