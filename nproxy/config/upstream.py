@@ -16,9 +16,9 @@ class Timeouts(Settings):
     connect: Seconds | None = 5
     """Until the connection stands."""
     first_event: Seconds | None = 120
-    """From sending the call to the first event of a stream."""
+    """From sending the call to the first event of a stream; comments that keep the connection alive are none."""
     idle: Seconds | None = 60
-    """Between two events of a stream."""
+    """Between two events of a stream; comments are none. More for servers that are long silent under load."""
     response: Seconds | None = 600
     """From sending the call to the whole body, for calls answered in JSON form."""
     total: Seconds | None = None

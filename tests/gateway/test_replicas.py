@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nproxy.upstreams import breaker
+from tests.fakes.behaviour import said
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, envelope, gateway_for
 from tests.waiting import until
@@ -141,7 +142,7 @@ async def test_all_open_fails_at_once_and_says_when_to_come_again(
 
 @pytest.mark.parametrize("bad", [FAILS, Behaviour(status=503), Behaviour(before_head="reset")])
 async def test_one_that_answers_is_asked_on_where_there_is_no_other(
-    start: Start, upstream: FakeUpstream, bad: Behaviour
+    start: Start, upstream: FakeUpstream, bad: Behaviour, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What one client asks for can fail every time, at an endpoint that a server has not, and others are served."""
     gateway = await start(breaker={"in_a_row": 1, "open": 3600}, retries={"per_leg": 0})
@@ -151,6 +152,7 @@ async def test_one_that_answers_is_asked_on_where_there_is_no_other(
         assert replica(gateway, upstream.url).breaker_state == "open"
         assert {answer.status_code for answer in await asyncio.gather(*(gateway.ask(n=2) for _ in range(3)))} == {200}
     assert len(upstream.calls) >= 20 * 7, "those whose kept-alive connection was closed are made once more"
+    assert caplog.messages.count("a replica's breaker is open") == 1, "though it opens and closes all the time"
 
 
 async def test_a_long_answer_holds_up_nobody_where_there_is_no_other_replica(
@@ -210,6 +212,26 @@ async def test_a_replica_that_asks_to_be_left_alone_is_and_another_is_not_waited
         other.behaviour = upstream.behaviour
         refused = await gateway.ask()
         assert refused.status_code == code and refused.headers["retry-after"] == "3600"
+
+
+async def test_legs_that_wait_for_room_go_where_siblings_found_some(
+    upstream: FakeUpstream, other: FakeUpstream
+) -> None:
+    """The replica that turns everybody away is never busy."""
+    full, room = Behaviour(status=429), Behaviour(pause=0.01)
+    taken: list[Any] = []
+
+    def choose(seen: Any) -> Behaviour:
+        if sum(one.closed is None for one in taken) >= 2:
+            return full
+        taken.append(seen)
+        return room
+
+    upstream.behaviour, other.choose = full, choose
+    async with pair(upstream.url, other.url, health={"interval": None}, retries={"budget": 1}) as gateway:
+        answer = await gateway.ask(n=6, seed=1)
+        assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [said(1 + i) for i in range(6)]
+        assert len(taken) == 6
 
 
 async def test_one_conversation_stays_on_one_replica(upstream: FakeUpstream, other: FakeUpstream) -> None:
