@@ -218,20 +218,20 @@ async def test_legs_that_wait_for_room_go_where_siblings_found_some(
     upstream: FakeUpstream, other: FakeUpstream
 ) -> None:
     """The replica that turns everybody away is never busy."""
-    full, room = Behaviour(status=429), Behaviour(pause=0.01)
-    taken: list[Any] = []
+    room, taken = Behaviour(pause=0.01), list[Any]()
+    upstream.behaviour = Behaviour(status=429)
 
     def choose(seen: Any) -> Behaviour:
         if sum(one.closed is None for one in taken) >= 2:
-            return full
+            return Behaviour(status=429)
         taken.append(seen)
         return room
 
-    upstream.behaviour, other.choose = full, choose
+    other.choose = choose
     async with pair(upstream.url, other.url, health={"interval": None}, retries={"budget": 1}) as gateway:
-        answer = await gateway.ask(n=6, seed=1)
-        assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [said(1 + i) for i in range(6)]
-        assert len(taken) == 6
+        answer = await gateway.ask(n=12, seed=1)
+        assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [said(1 + i) for i in range(12)]
+        assert len(taken) == 12
 
 
 async def test_one_conversation_stays_on_one_replica(upstream: FakeUpstream, other: FakeUpstream) -> None:
