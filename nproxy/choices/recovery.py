@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
 from nproxy.choices.continuation import continuing
+from nproxy.choices.crowding import Crowding
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning, of_unfinished
@@ -51,10 +52,7 @@ class Recovery:
         self._merge = merge
         self._learning = Learning()
         self._interruptions = Interruptions(capability)
-        self._parallel = capability.parallel
-        self._crowded = False
-        self._whole = 0  # legs that ended well
-        self._knocking: set[int] = set()
+        self._crowding = Crowding(capability, roster)
         self._settings = settings
         self._budget = budget
         self._jitter = jitter
@@ -71,27 +69,15 @@ class Recovery:
 
     @property
     def parallel(self) -> int | None:
-        """How many calls may be open at once, as the upstream says and as it refused more; None for any number.
-
-        For one that will knock once more in a moment, no other one knocks.
-        """
-        if self._interruptions.seen:
-            return 1
-        if self._parallel is None or not self._knocking:
-            return self._parallel
-        return self._parallel - self._knocks
-
-    @property
-    def _knocks(self) -> int:
-        """How many legs will knock once more in a moment."""
-        return sum(self._roster.find(leg).state is LegState.PAUSED for leg in self._knocking)
+        """How many calls may be open at once; None for any number."""
+        return 1 if self._interruptions.seen else self._crowding.parallel
 
     def succeeded(self, run: Run, *, streamed: bool) -> list[Command]:
         """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before.
 
         streamed: its answer came as events.
         """
-        self._whole += 1
+        self._crowding.ended_well += 1
         if run.resumed:
             self._resumed(run, "ok")
         lessons: list[Command] = []
@@ -174,20 +160,17 @@ class Recovery:
         That costs no attempt: it knocks once when a sibling has ended, and once more a moment later, as a server may
         give the room back some time behind its answer. What is refused without such an end leaves fewer calls at once.
         """
-        beside = len(self._roster.called) - 1
-        one_has_ended = self._whole > run.whole_before
-        if self._settings.retries_per_leg == 0 or not crowded(failure) or not (beside or one_has_ended):
+        if self._settings.retries_per_leg == 0 or not crowded(failure):
             return None
         noted: list[Command] = [Retried(run.leg.number, failure.kind)]
-        if not self._crowded:
+        if not self._crowding.seen:
             noted.append(Anomaly("crowded"))
-        if not (one_has_ended and self._crowded) or self._knocks:
-            self._parallel = max(1, beside)
+        knocks = self._crowding.refused(run, len(self._roster.called) - 1)
+        if knocks is None:
+            return None
         pause = 0.0 if failure.elsewhere else failure.retry_after or 0.0
-        if one_has_ended:
-            self._knocking.add(run.leg.number)
+        if knocks:
             pause = max(pause, FIRST_PAUSE_SECONDS * (1 + self._jitter()))
-        self._crowded, run.whole_before = True, self._whole
         if pause == 0:
             self._roster.again(run)
             return noted

@@ -17,7 +17,7 @@ class Run:
 
     attempt: the number of its call, counted from 0. retries: those attempts that the budget paid for. stale: it has had
     its free attempt. waited: seconds for a replica that may be asked. alone: its call has, or had, no other beside it.
-    resumed: its call goes on with what an earlier one has brought. whole_before: how many legs had ended well when it
+    resumed: its call goes on with what an earlier one has brought. ended_before: how many legs had ended well when it
     was turned away last for want of room, 0 before the first time.
     """
 
@@ -29,7 +29,7 @@ class Run:
     waited: float = 0.0
     alone: bool = False
     resumed: bool = False
-    whole_before: int = 0
+    ended_before: int = 0
 
 
 class Roster:

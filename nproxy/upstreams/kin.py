@@ -36,7 +36,10 @@ class Kin:
 
     def avoided(self, leg: int) -> Collection[Replica]:
         """Where a leg has failed; not, once it was turned away twice for want of room, where a sibling found some."""
-        failed, full = self.failed.get(leg, set()), self.full.get(leg, ())
+        failed = self.failed.get(leg)
+        if failed is None:
+            return ()
+        full = self.full.get(leg, ())
         return failed - self.praised.intersection(full) if len(full) > 1 else failed
 
     def place(self, leg: int, now: float) -> Replica | None:

@@ -81,7 +81,7 @@ class Permits:
             self._draw,
             now,
             parallel=1 if wish.alone else self.parallel,
-            failed=kin.avoided(wish.leg) if wish.has_failed else (),
+            failed=kin.avoided(wish.leg),
             prompt=kin.prompt,
         )
         if replica is not None:

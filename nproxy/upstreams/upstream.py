@@ -206,9 +206,9 @@ class Upstream:
     def _failed(self, kin: Kin, replica: Replica, leg: int, failure: Failure) -> Failure:
         """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while."""
         self.judge(kin, leg, failure)
-        if failure.status in NO_ROOM:
+        if full := failure.status in NO_ROOM:
             kin.full.setdefault(leg, []).append(replica)
-        if failure.retry_after is not None and failure.status in NO_ROOM:
+        if full and failure.retry_after is not None:
             replica.rest(failure.retry_after)
         elif failure.status != LOOP_DETECTED:
             return failure

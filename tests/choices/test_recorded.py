@@ -200,24 +200,25 @@ def test_D11_recorded_streams_of_one_choice_are_relayed(server: str) -> None:
     assert play.emitted == b"".join(b"data: " + data + b"\n\n" for data in [*only, DONE])
 
 
-def test_C7_E4_ollama_ignores_n_and_counts_nothing_before_the_end() -> None:
-    """Each chunk of its legacy streams but the last carries a usage of zeros."""
-    transcript = load("ollama", "cmpl_n2_stream_usage")
+def streamed_twice(transcript: Transcript, capability: Capability) -> Play:
+    """Its request for two choices, each of them answered with the recorded stream of one."""
     chunks = [event.data for event in events_of(transcript) if isinstance(event, LegChunk)]
-    play = Play(request_of(transcript), UNTESTED)
+    play = Play(request_of(transcript), capability)
     play.streams(0, *chunks)
     play.streams(1, *chunks)
+    return play
+
+
+def test_C7_E4_ollama_ignores_n_and_counts_nothing_before_the_end() -> None:
+    """Each chunk of its legacy streams but the last carries a usage of zeros."""
+    play = streamed_twice(load("ollama", "cmpl_n2_stream_usage"), UNTESTED)
     assert play.finish == "ok" and finishes(play.frames) == [0, 1]
     told = [frame["usage"] for frame in play.frames if isinstance(frame, dict) and frame.get("usage")]
     assert told == [{"prompt_tokens": 15, "completion_tokens": 16, "total_tokens": 31}]
 
 
 def test_F1_ollama_tells_a_tool_call_in_one_chunk() -> None:
-    transcript = load("ollama", "n2_tools_stream")
-    chunks = [event.data for event in events_of(transcript) if isinstance(event, LegChunk)]
-    play = Play(request_of(transcript), FANOUT)
-    play.streams(0, *chunks)
-    play.streams(1, *chunks)
+    play = streamed_twice(load("ollama", "n2_tools_stream"), FANOUT)
     calls = {
         choice["index"]: choice["delta"]["tool_calls"]
         for choice in choices_in(play.frames)

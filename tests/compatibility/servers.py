@@ -74,8 +74,9 @@ def ollama(logs: Path) -> Iterator[Running]:
     argv, log = [binary, "serve"], logs / "ollama.log"
     with server(argv, port=port, log=log, ready="/api/version", env={**os.environ, **own}) as running:
         with httpx.Client(base_url=running.url, timeout=START_SECONDS, trust_env=False) as client:
-            digest = f"sha256:{hashlib.sha256(_gguf().read_bytes()).hexdigest()}"
-            client.post(f"/api/blobs/{digest}", content=_gguf().read_bytes()).raise_for_status()
+            weights = _gguf().read_bytes()
+            digest = f"sha256:{hashlib.sha256(weights).hexdigest()}"
+            client.post(f"/api/blobs/{digest}", content=weights).raise_for_status()
             created = client.post("/api/create", json={"model": MODEL, "files": {_gguf().name: digest}})
             if '"success"' not in created.text:
                 raise Unavailable(f"ollama does not take the model: {created.text.splitlines()[-1]}")

@@ -138,7 +138,7 @@ _STREAMS = [
         "return written + event(dumps(wanted) if patch is None else patch(data))",
         "return written + event(dumps(wanted))",
     ),
-    ("D15", CHOICES + "recovery.py", "self._parallel = capability.parallel", "self._parallel = 1"),
+    ("D15", CHOICES + "crowding.py", "self._parallel = capability.parallel", "self._parallel = 1"),
     (
         "D16",
         OPENAI + "rewriter.py",
@@ -495,13 +495,13 @@ _NATIVE = [
         'request_id=self._recall(model, "request_id") is None,',
         "request_id=True,",
     ),
-    ("R11", CHOICES + "recovery.py", "or not (beside or one_has_ended):", "or True:"),
-    ("R11", CHOICES + "recovery.py", "self._parallel = max(1, beside)", "pass"),
+    ("R11", CHOICES + "crowding.py", "if not (beside or knocks):", "if True:"),
+    ("R11", CHOICES + "crowding.py", "self._parallel = max(1, beside)", "pass"),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 
 _FLEET = [
-    ("S1", UPSTREAMS + "permits.py", "failed=kin.avoided(wish.leg) if wish.has_failed else (),", "failed=(),"),
+    ("S1", UPSTREAMS + "permits.py", "failed=kin.avoided(wish.leg),", "failed=(),"),
     ("S2", UPSTREAMS + "breaker.py", "        if opens:\n            self._open(now)\n", ""),
     (
         "S3",
