@@ -17,11 +17,12 @@ class FailureKind(StrEnum):
     """Why a leg failed; the value is the `outcome` label of `legs_total`."""
 
     CONNECT = "connect"  # refused, unresolvable, TLS: nothing was sent
+    CONNECT_TIMEOUT = "connect_timeout"  # no connection came about in time: nothing was sent
     STALE = "stale"  # a kept-alive socket was already closed: nothing was answered, retried freely
     RESET = "reset"  # the connection broke before the response head
     DOWN = "down"  # the replica was found down while the leg waited for its first event, and the leg was called off
     UNAVAILABLE = "unavailable"  # no replica may be asked now; nothing was sent
-    TIMEOUT = "timeout"  # connect, first event, idle, response or total time ran out
+    TIMEOUT = "timeout"  # first event, idle, response or total time ran out
     STATUS = "status"  # the upstream answered with a status other than 2xx
     CUT = "cut"  # the body ended in an error, or cleanly but without what was promised
     MALFORMED = "malformed"  # what came is not what the protocol says
@@ -33,6 +34,10 @@ class FailureKind(StrEnum):
     UNSCORED = "unscored"  # `best_of` has nothing to choose by: the upstream gives no log probabilities
 
 
+NOT_REACHED = frozenset({FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT})
+"""No connection came about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What went wrong with one leg, in the upstream's own words where it had any.
@@ -42,6 +47,7 @@ class Failure:
     retry_after: seconds, read from the answer's `retry-after-ms` or `retry-after`; of kind UNAVAILABLE, until a replica
     may be asked. elsewhere: another replica can take it meanwhile.
     own_key: the upstream was called with nproxy's own key, so its 401 is not the client's fault.
+    seconds: that went by in vain before anything was sent (kind CONNECT_TIMEOUT).
     ours: this process had no file descriptor, port or memory for the call, so no server is to blame.
     message: one sentence for the client; holds no URL, no credentials and no prompt.
     """
@@ -54,6 +60,7 @@ class Failure:
     retry_after: float | None = None
     elsewhere: bool = False
     own_key: bool = False
+    seconds: float = 0.0
     ours: bool = False
 
 

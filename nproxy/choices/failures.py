@@ -33,7 +33,7 @@ _UPSTREAMS_OWN = frozenset(FailureKind) - {
 
 def rank(failure: Failure) -> int:
     """How telling a failure is, 0 most: what the client can mend, keys, limits, the upstream's faults, lateness."""
-    if failure.kind is FailureKind.TIMEOUT:
+    if failure.kind in (FailureKind.TIMEOUT, FailureKind.CONNECT_TIMEOUT):
         return _LATE
     if failure.kind is FailureKind.UNSCORED:
         return _REQUEST_AT_FAULT
@@ -138,7 +138,7 @@ def _worded(failure: Failure) -> ApiError:
             return upstream_unavailable(failure.message)
         case FailureKind.UNAVAILABLE:
             return upstream_unavailable(failure.message, status=503)
-        case FailureKind.TIMEOUT:
+        case FailureKind.TIMEOUT | FailureKind.CONNECT_TIMEOUT:
             return upstream_timeout(failure.message)
         case (
             FailureKind.CUT

@@ -8,7 +8,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
 from nproxy.choices.continuation import continuing
 from nproxy.choices.crowding import Crowding
-from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.events import NOT_REACHED, Failure, FailureKind
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
@@ -184,7 +184,7 @@ class Recovery:
 
     def _came_to_nobody(self, failure: Failure) -> bool:
         """Whether there is no replica at the moment: none may be asked, or the one that was could not be reached."""
-        if failure.kind is FailureKind.CONNECT:
+        if failure.kind in NOT_REACHED:
             return self._settings.retries_per_leg > 0
         return failure.kind is FailureKind.UNAVAILABLE
 
@@ -192,13 +192,14 @@ class Recovery:
         """Ask for a replica once more: the client has read something, and cannot be refused any more.
 
         That costs no attempt, as nothing was sent; what all of it may take is bounded. Where nobody says how long to
-        wait, it may be as long as all waits before.
+        wait, it may be as long as all waits before; an attempt to connect that took its time was a wait, too.
         """
+        run.waited += failure.seconds
         told, left = failure.retry_after, LONGEST_WAIT_SECONDS - run.waited
         if left <= 0 or (told or 0.0) > left:
             return None
         span = max(FIRST_PAUSE_SECONDS, run.waited) if told is None else FIRST_PAUSE_SECONDS
-        seconds = min((told or 0.0) + span * self._jitter(), left)
+        seconds = min(max((told or 0.0) + span * self._jitter() - failure.seconds, 0.0), left)
         run.waited += seconds
         self._roster.pause(run)
         return [Retried(run.leg.number, failure.kind), SetTimer(f"retry:{run.leg.number}", seconds)]

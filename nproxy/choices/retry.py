@@ -16,6 +16,7 @@ LOOP_DETECTED = 508
 _KINDS = frozenset(
     {
         FailureKind.CONNECT,
+        FailureKind.CONNECT_TIMEOUT,
         FailureKind.STALE,
         FailureKind.RESET,
         FailureKind.DOWN,
@@ -31,8 +32,8 @@ _KINDS_BEGUN = frozenset(
 def retryable(failure: Failure) -> bool:
     """Whether another attempt may go better, where nothing of an answer has come.
 
-    Timeouts are not: the upstream may still be at work on the first. An error within a 200 is by the same rule as
-    behind the first event, and so may be a 500: the request had been taken.
+    Timeouts are not, as the upstream may still be at work on the first, unless there was no connection. An error within
+    a 200 is by the same rule as behind the first event, and so may be a 500: the request had been taken.
     """
     if not failure.elsewhere and (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER_SECONDS:
         return False

@@ -9,7 +9,7 @@ from functools import partial
 from aiohttp import hdrs
 from multidict import CIMultiDict
 
-from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.events import NOT_REACHED, Failure, FailureKind
 from nproxy.choices.failures import as_error, upstreams_own
 from nproxy.gateway import forms
 from nproxy.gateway.admission.memory import Hold
@@ -33,6 +33,9 @@ from nproxy.upstreams.upstream import Upstream
 
 Following = Callable[[], Awaitable[Attempt | None]]
 """Gives the next upstream to ask, None for no other."""
+
+_UNSERVED = NOT_REACHED | {FailureKind.DOWN}
+"""Nothing can have been done with the request."""
 
 PEEK_BYTES = 64 << 10
 """How far into a multipart body the model is looked for."""
@@ -137,7 +140,7 @@ class _Retries:
         if failure.kind is FailureKind.STALE and self._free:
             self._free = False
             return True
-        if failure.kind not in (FailureKind.CONNECT, FailureKind.DOWN) or not self._left or not self._budget.take():
+        if failure.kind not in _UNSERVED or not self._left or not self._budget.take():
             return False
         self._left -= 1
         return True

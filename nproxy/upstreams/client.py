@@ -12,7 +12,7 @@ from math import inf
 from aiohttp import hdrs
 from yarl import URL
 
-from nproxy.choices.events import Event, Failure, FailureKind, LegBegan, LegBody, LegEnded, LegFailed
+from nproxy.choices.events import NOT_REACHED, Event, Failure, FailureKind, LegBegan, LegBody, LegEnded, LegFailed
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
 from nproxy.openai.frozen import frozen
@@ -21,7 +21,7 @@ from nproxy.upstreams.event_stream import EventStream, Take
 from nproxy.upstreams.failures import FOREIGN, after_the_head, before_the_head, malformed, oversize, timed_out
 from nproxy.upstreams.http.connection import Reply
 from nproxy.upstreams.http.connections import Connections
-from nproxy.upstreams.http.errors import ConnectTimeoutError, LateError
+from nproxy.upstreams.http.errors import LateError
 from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.http.message import Head
 from nproxy.upstreams.http.sending import Upload
@@ -120,7 +120,7 @@ class Client:
             if stale:
                 self._connections.forget(replica)
             failure = before_the_head(error, stale=stale, upstream=self._name)
-            if not failure.ours and (failure.kind is FailureKind.CONNECT or isinstance(error, ConnectTimeoutError)):
+            if not failure.ours and failure.kind in NOT_REACHED:
                 replica.unreachable()
             return failure
         replica.reached()

@@ -47,7 +47,7 @@ def before_the_head(error: Exception, *, stale: bool, upstream: str) -> Failure:
         case _ if _ours(error):
             return replace(_connect(f"The gateway has no resources left to call the upstream '{upstream}'."), ours=True)
         case ConnectTimeoutError():
-            return Failure(FailureKind.TIMEOUT, f"{who} could not be reached in time.")
+            return Failure(FailureKind.CONNECT_TIMEOUT, f"{who} could not be reached in time.", seconds=error.seconds)
         case TimeoutError():
             return timed_out("first_event")
         case ConnectError():
@@ -79,7 +79,7 @@ def after_the_head(error: Exception) -> Failure:
 
 _WHAT_RAN_OUT = {
     "first_event": "The upstream's answer did not begin in time.",
-    "idle": "The upstream fell silent in the middle of its answer.",
+    "idle": "Nothing more of the upstream's answer came in time.",
     "response": "The upstream's answer did not come in time.",
     "total": "The upstream's answer was not complete in time.",
 }

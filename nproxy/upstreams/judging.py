@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.events import NOT_REACHED, Failure, FailureKind
 
 _FAILURES = frozenset(
     {
-        FailureKind.CONNECT,
+        *NOT_REACHED,
         FailureKind.RESET,
         FailureKind.DOWN,
         FailureKind.TIMEOUT,
@@ -15,7 +15,7 @@ _FAILURES = frozenset(
         FailureKind.SHORT,
     }
 )
-_SILENT = frozenset({FailureKind.CONNECT, FailureKind.DOWN, FailureKind.TIMEOUT})
+_SILENT = NOT_REACHED | {FailureKind.DOWN, FailureKind.TIMEOUT}
 
 
 def serves(failure: Failure | None) -> bool | None:

@@ -57,6 +57,7 @@ ORDER = [
     status(429),
     status(500),
     failure(FailureKind.TIMEOUT),
+    failure(FailureKind.CONNECT_TIMEOUT),
 ]
 
 
@@ -80,6 +81,7 @@ def test_K4_the_most_telling_failure(low: int, high: int) -> None:
         (FailureKind.CONNECT, 502, "upstream_unavailable"),
         (FailureKind.RESET, 502, "upstream_unavailable"),
         (FailureKind.TIMEOUT, 504, "upstream_timeout"),
+        (FailureKind.CONNECT_TIMEOUT, 504, "upstream_timeout"),
         (FailureKind.CUT, 502, "upstream_error"),
         (FailureKind.MALFORMED, 502, "upstream_error"),
         (FailureKind.OVERSIZE, 502, "upstream_error"),

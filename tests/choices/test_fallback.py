@@ -9,7 +9,8 @@ from nproxy.choices.events import Failure, FailureKind
 from tests.choices.tutil import Play, chat
 from tests.choices.upstream_says import answer, delta, failure, in_band, status
 
-_OWN_KINDS = ("connect", "stale", "reset", "timeout", "cut", "malformed", "interrupted", "short", "down", "unavailable")
+_LATE = ("timeout", "connect_timeout")
+_OWN_KINDS = ("connect", "stale", "reset", "cut", "malformed", "interrupted", "short", "down", "unavailable", *_LATE)
 
 
 OWN = [

@@ -16,6 +16,7 @@ from tests.choices.upstream_says import answer, delta, failure, status, usage_ch
 
 RETRYABLE = [
     failure(FailureKind.CONNECT),
+    failure(FailureKind.CONNECT_TIMEOUT),
     failure(FailureKind.RESET),
     failure(FailureKind.STALE),
     failure(FailureKind.CUT),

@@ -10,7 +10,7 @@ from nproxy.choices.commands import Resumed, Retried
 from nproxy.choices.events import FailureKind
 from nproxy.choices.recovery import LONGEST_WAIT_SECONDS
 from tests.choices.tutil import FANOUT, NATIVE, Play, chat, contents, continued, replayed
-from tests.choices.upstream_says import DONE, NOBODY, STOP, delta, status
+from tests.choices.upstream_says import DONE, NOBODY, STOP, delta, failure, status
 
 
 def cut(n: int = 1, retries: int = 1) -> Play:
@@ -44,6 +44,15 @@ def test_so_it_does_for_a_server_that_cannot_be_reached_for_longer_each_time() -
     play.streams(0, delta("Hello"), STOP, DONE)
     assert contents(play.frames) == {0: "Hello"} and play.finish == "ok"
     assert [resumed.outcome for resumed in play.of(Resumed)] == ["ok"]
+
+
+def test_what_went_by_while_no_connection_came_about_is_a_part_of_the_wait() -> None:
+    play, calls = cut(), 0
+    while not play.over:
+        play.fires("retry:0")
+        play.fails(0, replace(failure(FailureKind.CONNECT_TIMEOUT), seconds=4.0))
+        calls += 1
+    assert calls == 3
 
 
 def test_so_it_does_for_one_that_is_there_but_not_ready() -> None:

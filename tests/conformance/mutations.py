@@ -327,7 +327,7 @@ _LIMITS = [
     ("N1", UPSTREAMS + "event_stream.py", "watchdog.watch(at)", "watchdog.watch(min(at, self._watchdog.deadline))"),
     ("N1", UPSTREAMS + "event_stream.py", 'at, self._which = self._total, "total"', "pass"),
     ("N1", UPSTREAMS + "client.py", "watch(started + limit.seconds)", "watch(inf)"),
-    ("N2", CHOICES + "failures.py", "case FailureKind.TIMEOUT:", "case FailureKind.TIMEOUT if False:"),
+    ("N2", CHOICES + "failures.py", "FailureKind.CONNECT_TIMEOUT:\n", "FailureKind.CONNECT_TIMEOUT if False:\n"),
     ("N3", ADMISSION + "ledger.py", "elif self.taken + choices > self.bounds.inflight:", "elif False:"),
     ("N3", ADMISSION + "bounds.py", "return least if ask.choices > least else None", "return None"),
     (

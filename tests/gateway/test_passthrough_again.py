@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.fakes.collector import Collector
+from tests.fakes.unreachable import says_nothing
 from tests.fakes.upstream import FakeUpstream, raw_server
 from tests.gateway.conftest import gateway_for
 
@@ -59,6 +60,15 @@ async def test_what_is_passed_through_earns_retries_as_all_calls_do(upstream: Fa
         for _ in range(3):
             assert (await gateway.post(*ASKED)).status_code == 200
         assert sum(gateway.app.upstreams.by_name["u"].budget._calls) == 3
+
+
+async def test_one_where_no_connection_comes_about_is_left_for_another(upstream: FakeUpstream) -> None:
+    with says_nothing() as gone:
+        config = settings(gone, 1)
+        (first,) = config["upstreams"]
+        first |= {"replicas": [gone, upstream.url], "timeouts": {"connect": 0.2}, "health": {"interval": None}}
+        async with gateway_for(config) as gateway:
+            assert [(await gateway.post(*ASKED)).status_code for _ in range(4)] == [200] * 4
 
 
 async def test_a_server_that_is_not_there_is_tried_as_often_as_retries_are_left() -> None:

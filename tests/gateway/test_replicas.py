@@ -11,6 +11,7 @@ import pytest
 
 from nproxy.upstreams import breaker
 from tests.fakes.behaviour import said
+from tests.fakes.unreachable import says_nothing
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, Start, envelope, gateway_for
 from tests.waiting import until
@@ -192,6 +193,19 @@ async def test_a_retry_goes_to_another_replica(upstream: FakeUpstream, other: Fa
             assert (await gateway.ask(n=3, stream=stream)).status_code == 200
     assert upstream.calls, "it was tried"
     assert len(other.calls) == 36, "and no leg was tried there twice"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_so_it_does_where_no_connection_comes_about(upstream: FakeUpstream, stream: bool) -> None:
+    alone = {"breaker": None, "health": {"interval": None}, "timeouts": {"connect": 0.2}}
+    with says_nothing() as gone:
+        async with pair(gone, upstream.url, **alone) as gateway:
+            for _ in range(3):
+                assert (await gateway.ask(n=3, stream=stream)).status_code == 200
+        async with pair(gone, **alone) as gateway:
+            late = await gateway.ask(n=3, stream=stream)
+            assert (late.status_code, envelope(late)["code"]) == (504, "upstream_timeout")
+    assert len(upstream.calls) == 9
 
 
 async def test_a_retry_goes_where_there_is_one_replica_only(start: Start, upstream: FakeUpstream) -> None:

@@ -16,6 +16,7 @@ from nproxy.openai.sse import BETWEEN
 from nproxy.upstreams import client as client_module
 from nproxy.upstreams import event_stream
 from nproxy.upstreams.http import connection
+from tests.fakes.unreachable import says_nothing
 from tests.fakes.upstream import Behaviour, FakeUpstream, raw_server, words
 from tests.upstreams.conftest import Caller, datas, replica_at, whole
 
@@ -326,28 +327,26 @@ async def test_an_event_of_600_kib_passes(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "told"),
+    ("times", "kind", "told"),
     [
-        ({"connect": 0.1, "first_event": None, "total": None}, "The upstream 'u' could not be reached in time."),
-        ({"connect": 5.0, "first_event": 0.1}, "The upstream's answer did not begin in time."),
-        ({"connect": None, "first_event": None, "total": 0.1}, "The upstream's answer was not complete in time."),
+        (
+            {"connect": 0.1, "first_event": None, "total": None},
+            FailureKind.CONNECT_TIMEOUT,
+            "The upstream 'u' could not be reached in time.",
+        ),
+        ({"connect": 5.0, "first_event": 0.1}, FailureKind.TIMEOUT, "The upstream's answer did not begin in time."),
+        (
+            {"connect": None, "first_event": None, "total": 0.1},
+            FailureKind.TIMEOUT,
+            "The upstream's answer was not complete in time.",
+        ),
     ],
 )
-async def test_N1_connect(caller: Caller, times: dict[str, float | None], told: str) -> None:
-    """A listener whose backlog is full answers no SYN."""
-    with socket.socket() as listener, socket.socket() as filler:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        filler.connect(listener.getsockname())
-        extra = socket.socket()
-        extra.setblocking(False)
-        extra.connect_ex(listener.getsockname())
-        try:
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-            failure = await caller.failure(url, **times)
-        finally:
-            extra.close()
-    assert (failure.kind, failure.message) == (FailureKind.TIMEOUT, told)
+async def test_N1_connect(caller: Caller, times: dict[str, float | None], kind: FailureKind, told: str) -> None:
+    with says_nothing() as url:
+        failure = await caller.failure(url, **times)
+    assert (failure.kind, failure.message) == (kind, told)
+    assert failure.seconds == (0.1 if kind is FailureKind.CONNECT_TIMEOUT else 0.0)
 
 
 async def test_N1_first_event_before_the_head(caller: Caller) -> None:
@@ -369,7 +368,7 @@ async def test_N1_idle(caller: Caller) -> None:
     assert len(datas(events)) == 2
     last = events[-1]
     assert isinstance(last, LegFailed)
-    assert last.failure.message == "The upstream fell silent in the middle of its answer."
+    assert last.failure.message == "Nothing more of the upstream's answer came in time."
 
 
 async def test_N1_idle_is_per_event(caller: Caller) -> None:

@@ -7,7 +7,7 @@ import pytest
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.upstreams.judging import serves
 
-FAILED = {"connect", "reset", "down", "timeout", "cut", "malformed", "short"}
+FAILED = {"connect", "connect_timeout", "reset", "down", "timeout", "cut", "malformed", "short"}
 
 
 def test_a_call_that_brought_what_it_should() -> None:

@@ -56,7 +56,8 @@ class Connector:
 
         Raises ConnectError, ConnectTimeoutError, LateError.
         """
-        own = inf if seconds is None else asyncio.get_running_loop().time() + seconds
+        patience = inf if seconds is None else seconds
+        own = asyncio.get_running_loop().time() + patience
         soonest = min(own, deadline)
         try:
             async with asyncio.timeout_at(soonest if soonest < inf else None) as limit:
@@ -65,7 +66,7 @@ class Connector:
             connection.abort()
             match error:
                 case TimeoutError() if limit.expired():
-                    raise ConnectTimeoutError if own <= deadline else LateError from error
+                    raise ConnectTimeoutError(patience) if own <= deadline else LateError from error
                 case socket.gaierror():
                     raise ConnectError("name", error) from error
                 case ssl.SSLError():

@@ -22,7 +22,11 @@ class ConnectError(HTTPError):
 
 
 class ConnectTimeoutError(HTTPError):
-    """No connection came about in time."""
+    """No connection came about within so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
 
 
 class LateError(HTTPError):

@@ -28,6 +28,7 @@ from nproxy.upstreams.http.sending import SLICE_BYTES, Upload
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.via import Pseudonym
+from tests.fakes.unreachable import says_nothing
 from tests.fakes.upstream import raw_server
 from tests.upstreams.conftest import replica_at
 from tests.waiting import until
@@ -695,13 +696,7 @@ async def test_an_address_that_refuses_or_says_nothing_is_not_waited_for(
     handle, _ = answering(OK)
     async with raw_server(handle) as url, contextlib.AsyncExitStack() as stack:
         port = int(url.rpartition(":")[2].partition("/")[0])
-        # A listener whose backlog is full answers no SYN; nobody listens at the third address.
-        listener, filler, extra = (stack.enter_context(socket.socket()) for _ in range(3))
-        listener.bind(("127.0.0.2", port))
-        listener.listen(0)
-        filler.connect(listener.getsockname())
-        extra.setblocking(False)
-        extra.connect_ex(listener.getsockname())
+        stack.enter_context(says_nothing("127.0.0.2", port))  # and nobody listens at the third address
 
         loop = asyncio.get_running_loop()
         lookup = loop.getaddrinfo
