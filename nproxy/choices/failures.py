@@ -22,6 +22,7 @@ _REQUEST_AT_FAULT, _REFUSED, _LIMITED, _BROKEN, _LATE = range(5)  # most telling
 
 _DOWN = frozenset({502, 503, 504, LOOP_DETECTED, 529})  # a 500 may be the request's doing, and would be so elsewhere
 _KEYS = frozenset({401, 403})
+_ACCOUNTS = _KEYS | {402}  # what holds for one key, and what it may spend
 _UPSTREAMS_OWN = frozenset(FailureKind) - {
     FailureKind.STATUS,
     FailureKind.IN_BAND,
@@ -50,12 +51,15 @@ def rank(failure: Failure) -> int:
 
 
 def upstreams_own(failure: Failure) -> bool:
-    """Whether the upstream is at fault, so that another may do what this one did not: it refuses nproxy's key, too.
+    """Whether another upstream may do what this one did not.
 
-    An error within a 200 is by the same rule as where the same upstream is asked again.
+    It is at fault, or has no room, or refuses nproxy's own key, or what that is to spend. An error within a 200 is by
+    the same rule as where the same upstream is asked again.
     """
+    if failure.status == 429:
+        return True
     if failure.kind is FailureKind.STATUS:
-        return failure.status in _DOWN or (failure.own_key and failure.status in _KEYS)
+        return failure.status in _DOWN or (failure.own_key and failure.status in _ACCOUNTS)
     return failure.kind in _UPSTREAMS_OWN or servers_error(failure)
 
 

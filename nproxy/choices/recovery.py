@@ -16,7 +16,14 @@ from nproxy.choices.lessons import Lesson
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request, apart, narrower
 from nproxy.choices.remedies import Apart, Remedy, Reseeded, TooWide, Without, one_by_one, remedy
-from nproxy.choices.retry import FIRST_PAUSE_SECONDS, crowded, pause_seconds, resumable, retryable
+from nproxy.choices.retry import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_WITH_ANOTHER_SECONDS,
+    crowded,
+    pause_seconds,
+    resumable,
+    retryable,
+)
 from nproxy.choices.roster import Roster, Run
 from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal
@@ -144,6 +151,8 @@ class Recovery:
         """Try the same again, once the pause is over, where that may help and is allowed."""
         if not retryable(failure) and not (run.resumed and resumable(failure)):
             return None
+        if self._goes_to_another_upstream(failure):
+            return None
         retried = Retried(run.leg.number, failure.kind)
         if failure.kind is FailureKind.STALE and not run.stale:
             run.stale = True  # its connection had ended before: this attempt costs nothing
@@ -153,6 +162,11 @@ class Recovery:
             return None
         self._roster.pause(run)
         return [retried, self._timer(run, failure)]
+
+    def _goes_to_another_upstream(self, failure: Failure) -> bool:
+        """Whether there may be another upstream, which is asked rather than to wait for this one as it wishes."""
+        waits = not failure.elsewhere and (failure.retry_after or 0.0) > LONGEST_WITH_ANOTHER_SECONDS
+        return waits and self._settings.fallback and not self._merge.client_has_read_any
 
     def _wait_for_room(self, run: Run, failure: Failure) -> list[Command] | None:
         """Have a leg that has no attempts left wait for a sibling's end, where the upstream has no room for both.

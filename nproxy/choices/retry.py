@@ -6,6 +6,7 @@ from nproxy.choices.events import Failure, FailureKind
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 4.0
+LONGEST_WITH_ANOTHER_SECONDS = 1.0  # where another upstream may be asked, which needs no wait
 LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more has no room: the client is told, and waits itself
 
 _STATUSES = frozenset({429, 502, 503, 504, 529})  # "come again"; other answers would only be repeated

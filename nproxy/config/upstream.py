@@ -115,6 +115,6 @@ class Upstream(Settings):
     """How the server goes on with the last assistant message, for resume: continue. flag: by continue_final_message
     (vLLM, SGLang, transformers); trailing: by itself (llama.cpp); no: it cannot, and such legs fail."""
     fallback: tuple[str, ...] = ()
-    """Upstreams that are asked, in this order, when this one cannot answer."""
+    """Upstreams that are asked, in this order, when this one cannot answer, or has no room."""
     max_inflight: Count = 1024
     """Choices in flight on this upstream; beyond, requests wait in the queue."""

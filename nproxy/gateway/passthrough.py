@@ -103,8 +103,8 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
                 headers.update(trace)
                 async with upstream.pass_on(kin, method, target, headers, upload.data(route.name)) as answer:
                     exchange.forwarded(answer.status)
-                    status = Failure(FailureKind.STATUS, "The upstream refused.", status=answer.status)
-                    if (attempt := await _elsewhere(status, upload, following)) is None:
+                    refusal = Failure(FailureKind.STATUS, "It refused.", status=answer.status, own_key=upstream.own_key)
+                    if (attempt := await _elsewhere(refusal, upload, following)) is None:
                         await _send_back(exchange, answer)
                     return attempt
         except ForwardError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nproxy.choices.commands import Begin, FallBack, Finish, Respond
@@ -16,12 +18,14 @@ _OWN_KINDS = ("connect", "stale", "reset", "cut", "malformed", "interrupted", "s
 OWN = [
     in_band({"message": "it died"}),
     *(failure(kind) for kind in FailureKind if kind in _OWN_KINDS),
-    *(status(code) for code in (502, 503, 504, 508, 529)),
+    *(status(code) for code in (429, 502, 503, 504, 508, 529)),
+    *(replace(status(code), own_key=True) for code in (401, 402, 403)),
+    in_band({"message": "slow down", "code": 429}),
 ]
 NOT_OWN = [
     in_band({"message": "no", "code": 400}),
     *(failure(kind) for kind in FailureKind if kind not in (*_OWN_KINDS, "status", "in_band")),
-    *(status(code) for code in (400, 401, 404, 422, 429, 500, 501)),
+    *(status(code) for code in (400, 401, 402, 403, 404, 422, 500, 501)),
 ]
 
 
@@ -43,7 +47,8 @@ def test_another_upstream_may_do_what_this_one_did_not(why: Failure, stream: boo
     if why.kind is FailureKind.STALE:  # its second attempt is free
         play.fails(0, why)
     assert fallen(play) == (why.kind,)
-    assert play.of(FallBack)[0].instead.status >= 429, "what is said where nobody else has the model"
+    told = play.of(FallBack)[0].instead.status
+    assert told == 402 if why.status == 402 else told >= 429, "what is said where nobody else has the model"
 
 
 @pytest.mark.parametrize("why", NOT_OWN, ids=lambda f: f"{f.kind}-{f.status}")
@@ -88,6 +93,19 @@ def test_failures_of_one_moment_are_weighed_together_and_calls_end() -> None:
     assert fallen(play) is None and list(play.open) == [2]
     play.fires("gather")
     assert fallen(play) == (FailureKind.RESET,) and not play.open
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(1.0, True), (1.5, False)])
+def test_a_wait_that_is_asked_for_is_kept_only_as_long_as_another_is_not_sooner(seconds: float, waits: bool) -> None:
+    play = Play(chat(), fallback=True, retries=1)
+    play.fails(0, status(429, retry_after=seconds))
+    assert (fallen(play) is None) is waits and ("retry:0" in play.timers) is waits
+    alone = Play(chat(), retries=1)
+    alone.fails(0, status(429, retry_after=seconds))
+    assert alone.timers["retry:0"] == seconds
+    another_replica = Play(chat(), fallback=True, retries=1)
+    another_replica.fails(0, replace(status(429, retry_after=seconds), elsewhere=True))
+    assert "retry:0" in another_replica.timers
 
 
 def test_after_the_retries() -> None:

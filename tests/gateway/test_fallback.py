@@ -35,7 +35,7 @@ def main(upstream: FakeUpstream, *fallback: str, **settings: Any) -> dict[str, A
     return {"name": "main", "replicas": [upstream.url], "models": [MODEL], "fallback": list(fallback), **settings}
 
 
-@pytest.mark.parametrize("bad", [DOWN, Behaviour(before_head="reset"), Behaviour(status=529)])
+@pytest.mark.parametrize("bad", [DOWN, Behaviour(before_head="reset"), Behaviour(status=529), Behaviour(status=429)])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_next_upstream_answers_by_its_own_plan(
     upstream: FakeUpstream, spare: FakeUpstream, bad: Behaviour, stream: bool
@@ -53,7 +53,7 @@ async def test_the_next_upstream_answers_by_its_own_plan(
         assert await gateway.metric("nproxy_inflight_choices") == 0
 
 
-@pytest.mark.parametrize("status", [400, 401, 422, 429, 500])
+@pytest.mark.parametrize("status", [400, 401, 402, 422, 500])
 async def test_an_answer_is_an_answer(upstream: FakeUpstream, spare: FakeUpstream, status: int) -> None:
     upstream.behaviour = Behaviour(status=status)
     async with behind(main(upstream, "spare"), {"name": "spare", "replicas": [spare.url]}) as gateway:
@@ -114,7 +114,7 @@ async def test_each_is_asked_once_in_the_order_of_the_lists(upstream: FakeUpstre
             assert await gateway.metric('nproxy_fallbacks_total{to="third",upstream="spare"}') == 1
 
 
-@pytest.mark.parametrize("code", [401, 403])
+@pytest.mark.parametrize("code", [401, 402, 403])
 async def test_another_is_asked_where_a_key_of_nproxys_own_is_refused(
     upstream: FakeUpstream, spare: FakeUpstream, code: int
 ) -> None:
@@ -208,7 +208,7 @@ async def test_what_passes_through_falls_back_while_its_body_is_here(
         assert await gateway.metric('nproxy_fallbacks_total{to="spare",upstream="main"}') == 1
 
 
-@pytest.mark.parametrize("status", [200, 400, 429, 500])
+@pytest.mark.parametrize("status", [200, 400, 402, 500])
 async def test_an_answer_to_what_passes_through_is_an_answer(spare: FakeUpstream, status: int) -> None:
     async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")
@@ -219,6 +219,22 @@ async def test_an_answer_to_what_passes_through_is_an_answer(spare: FakeUpstream
         async with behind(one, {"name": "spare", "replicas": [spare.url], "models": ["m"]}) as gateway:
             answer = await gateway.post({"model": "m"}, "/v1/embeddings")
             assert answer.status_code == status and not spare.requests
+
+
+@pytest.mark.parametrize(("status", "key"), [(429, None), (503, None), (401, "revoked"), (402, "spent")])
+async def test_where_it_cannot_be_had_what_passes_through_goes_on(
+    spare: FakeUpstream, status: int, key: str | None
+) -> None:
+    async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)
+
+    async with raw_server(says) as url:
+        one = {"name": "main", "replicas": [url], "models": ["m"], "fallback": ["spare"]}
+        if key is not None:
+            one["api_key"] = key
+        async with behind(one, {"name": "spare", "replicas": [spare.url], "models": ["m"]}) as gateway:
+            assert (await gateway.post({"model": "m"}, "/v1/embeddings")).status_code == 200
 
 
 async def test_what_has_begun_to_go_up_goes_nowhere_else(spare: FakeUpstream) -> None:
