@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter
 
-from nproxy.cli.probe.findings import Finding
+from nproxy.cli.probe.findings import Finding, completed
 
 Setting = Literal["auto", "native", "fanout"]
 """The `n` of the upstream's entry, all else as the probe wrote it. native stands for whatever native calls it found."""
@@ -47,8 +47,13 @@ _FILE = TypeAdapter[Records](Records)
 
 
 def load(file: Path) -> Records:
-    """Read the records; there are none where there is no file."""
-    return _FILE.validate_json(file.read_bytes()) if file.exists() else {}
+    """Read the records; there are none where there is no file. Facts that came later were not asked for."""
+    records = _FILE.validate_json(file.read_bytes()) if file.exists() else {}
+    return {name: replace(record, findings=_whole(record.findings)) for name, record in records.items()}
+
+
+def _whole(findings: Mapping[str, Mapping[str, Finding]]) -> Mapping[str, Mapping[str, Finding]]:
+    return {section: completed(section, found) for section, found in findings.items()}
 
 
 def save(file: Path, records: Records) -> None:

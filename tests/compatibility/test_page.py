@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from nproxy.cli.probe.findings import Finding, completed, no, unknown, yes
@@ -47,6 +48,13 @@ def test_facts_that_nobody_was_asked_are_left_out() -> None:
     assert lines("native n") == ["| native n | no: ignored | yes: 128 |"]
     assert lines("honours seed") == ["| honours seed | – | – |"]
     assert lines("logprobs |") == []
+
+
+def test_a_fact_that_came_later_was_not_asked_for(tmp_path: Path) -> None:
+    older, file = record(no("ignored")), tmp_path / "records.json"
+    server = {name: found for name, found in older.findings["server"].items() if name != "at_once"}
+    save(file, {"older": replace(older, findings={**older.findings, "server": server})})
+    assert load(file) == {"older": older}
 
 
 def test_outcomes() -> None:

@@ -26,7 +26,7 @@ def test_transformers_serve_gives_the_true_table(transformers_server: Server, sm
         section: {name: one["verdict"] for name, one in facts.items() if one["verdict"] != "unknown"}
         for section, facts in told["findings"].items()
     }
-    assert verdicts["server"] == {"model_list": "no", "beside": "yes", "seeds_at_once": "yes"}
+    assert verdicts["server"] == {"model_list": "no", "beside": "yes", "seeds_at_once": "yes", "at_once": "yes"}
     assert verdicts["chat"] == {
         "available": "yes",
         "sampling": "no",

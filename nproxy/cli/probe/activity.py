@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from nproxy.choices.retry import NO_ROOM
 from nproxy.cli.probe.findings import Finding, no, unknown, yes
 from nproxy.cli.probe.questions import LONG, Asking, Beside, Form, Get, Leave, Reply, Together
 from nproxy.cli.probe.reading import read
@@ -24,6 +25,10 @@ HITS_PAUSE = 0.25
 PAUSES = (0.25, 0.25, 0.5, 1.0, 1.0)
 """Seconds between looks after leaving. A server that stops has stopped after the last."""
 LEFT_TOKENS = 1024
+AT_ONCE = 32
+"""So many calls at once, as n = 32 takes of a server without `n`."""
+BACK_PAUSE = 1.0
+"""Seconds after which a server has given back the room of what it has answered."""
 BESIDE_TOKENS = 64
 """So many that a stream of them goes on while another request comes."""
 
@@ -73,14 +78,34 @@ def beside(form: Form) -> Asking[Finding]:
 
 def seeds_at_once(form: Form, seed: int) -> Asking[Finding]:
     """Ask with two seeds at the same time: mlx-vlm draws all that it computes together by one of them."""
-    both = yield Together(form.ask(seed=seed), form.ask(seed=seed + 1))
-    readings = [read(both), None if both.other is None else read(both.other)]
+    both = yield Together((form.ask(seed=seed), form.ask(seed=seed + 1)))
+    readings = [read(one) for one in (both, *both.others)]
     texts = [reading.texts[0] for reading in readings if reading is not None and reading.texts[0]]
     if len(texts) < 2:
         return unknown("not both were answered")
     if texts[0] == texts[1]:
         return no("two seeds at the same time gave one answer")
     return yes("two seeds at the same time gave two answers")
+
+
+def at_once(form: Form) -> Asking[Finding]:
+    """Make many calls at once, then as many as were answered, and so on until there is room for all of them.
+
+    The first ones ask for one token, as a server may answer them one after the other.
+    """
+    asking, refused, after = AT_ONCE, "", 0.0
+    asked = form.short()
+    while asking:
+        first = yield Together([asked.ask()] * asking, after)
+        replies = (first, *first.others)
+        full = [reply for reply in replies if reply.status in NO_ROOM]
+        if failed := next((reply for reply in replies if not reply.ok and reply not in full), None):
+            return unknown(failed.said())
+        if not full:
+            return no(refused, asking) if refused else yes(f"{asking} calls at once were answered", asking)
+        refused = refused or f"{len(full)} of {asking} calls at once were refused: {full[0].said()}"
+        asking, asked, after = asking - len(full), form, BACK_PAUSE
+    return unknown(refused)
 
 
 def cancel(form: Form) -> Asking[Finding]:

@@ -57,10 +57,11 @@ class Client:
                 return self._leave(question)
             case Beside():
                 return self._beside(question)
-            case Together(post, other):
-                with ThreadPoolExecutor(2) as both:
-                    first, second = both.map(self._once, (post, other))
-                return replace(first, other=second)
+            case Together(posts, after):
+                time.sleep(after)
+                with ThreadPoolExecutor(len(posts)) as at_once:
+                    first, *others = at_once.map(self._once, posts)
+                return replace(first, others=others)
 
     def _url(self, path: str, *, root: bool = False) -> str:
         base = self.target.url

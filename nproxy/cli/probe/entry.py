@@ -119,10 +119,12 @@ def _wire(report: Report) -> list[Line]:
 
 
 def _parallel(report: Report) -> list[Line]:
-    slots, beside = report["server", "slots"], report["server", "beside"]
-    for alone in (beside, report["server", "seeds_at_once"]):
+    for alone in (report["server", "beside"], report["server", "seeds_at_once"]):
         if alone.verdict == "no":
             return [("parallel", "1", alone.how)]
+    room, slots = report["server", "at_once"], report["server", "slots"]
+    if room.verdict == "no":
+        return [("parallel", str(room.value), room.how)]
     return [("parallel", str(slots.value), slots.how)] if slots.verdict == "yes" else []
 
 

@@ -42,6 +42,7 @@ SERVER_FACTS: Mapping[str, str] = {
     "prefix_cache": "caches prefixes",
     "beside": "streams on beside other requests",
     "seeds_at_once": "tells two seeds at once apart",
+    "at_once": "takes many calls at once",
     "cancel": "stops when the client leaves",
 }
 ENDPOINT_FACTS: Mapping[str, str] = {

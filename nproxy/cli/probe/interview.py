@@ -101,6 +101,8 @@ def interview(plan: Plan) -> Asking[Report]:
         found["server"]["beside"] = yield from activity.beside(form)
     if "seed" in facts and facts["seed"].verdict == "yes":
         found["server"]["seeds_at_once"] = yield from activity.seeds_at_once(form, plan.seed)
+    if not any(one.verdict == "no" for fact, one in found["server"].items() if fact in ("beside", "seeds_at_once")):
+        found["server"]["at_once"] = yield from activity.at_once(form)
     if Dialect.COMPLETIONS in forms:  # last, for it asks what a server may not survive
         found["completions"] |= yield from legacy.prompts(forms[Dialect.COMPLETIONS])
     name, own_engine = _called(listed, opened[main].reply)

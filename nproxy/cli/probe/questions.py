@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeVar
 
@@ -57,10 +57,10 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Ask both at the same time. The reply is that of `post`, and `other` of it that of the other one."""
+    """Ask all of these at the same time. The reply is the first one's, and `others` of it are those of the others."""
 
-    post: Post
-    other: Post
+    posts: Sequence[Post]
+    after: float = 0.0
 
 
 Question = Get | Post | Leave | Beside | Together
@@ -70,7 +70,7 @@ Question = Get | Post | Leave | Beside | Together
 class Reply:
     """An answer. status: 0 where none came, and then `failure` says why. seconds: until its last byte.
 
-    other: that of what was asked at the same time.
+    others: those to what was asked at the same time.
     """
 
     status: int
@@ -78,7 +78,7 @@ class Reply:
     body: bytes = b""
     seconds: float = 0.0
     failure: str = ""
-    other: Reply | None = None
+    others: Sequence[Reply] = ()
 
     @property
     def ok(self) -> bool:

@@ -44,6 +44,8 @@ class Pretend:
     tool_choices: tuple[Any, ...] = tuple(tools.CHOICES.values())
     prompt_lists: Literal["all", "first", "break", "die", "whole"] = "all"
     stream_n: Literal["all", "breaks", "empty", "unfinished", "mixed"] = "all"
+    room: int = 10_000  # calls at once
+    room_for_long_ones: int | None = None  # the same, where more than one token is asked for
     one_seed: bool = False  # what is asked at the same time has one seed
     fixed_seed: bool = False  # a call without a seed always has the same one
     draws: Literal["always", "never", "specially"] = "always"
@@ -84,11 +86,18 @@ class Pretend:
                 self(other)
                 self.asked.remove(other)
                 return replace(whole, body=b"".join(whole.body.partition(b"\n\n")[:2])) if self.cuts else whole
-            case Together(post, other):
+            case Together(posts):
                 seed = {"seed": 5} if self.one_seed else {}
-                first, second = (self(replace(one, body={**one.body, **seed})) for one in (post, other))
-                del self.asked[-2:]
-                return replace(first, other=second)
+                full = refusal("server busy, please try again", 503)
+                long = self.room_for_long_ones is not None and posts[0].body["max_tokens"] != 1
+                room = self.room_for_long_ones if long else self.room
+                before = len(self.asked)
+                first, *others = [
+                    self(replace(one, body={**one.body, **seed})) if place < room else full
+                    for place, one in enumerate(posts)
+                ]
+                del self.asked[before:]
+                return replace(first, others=others)
             case Post():
                 answer = self._post(question)
                 return replace(answer, headers={**answer.headers, **self.headers})

@@ -132,6 +132,25 @@ async def test_a_429_is_waited_for() -> None:
     assert done.verdict("available") == "yes"
 
 
+async def test_room_for_six_calls_is_found() -> None:
+    taken: list[Seen] = []
+    async with FakeUpstream() as upstream:
+
+        def choose(seen: Seen) -> Behaviour:
+            if sum(call.closed is None for call in taken) >= 6:
+                return Behaviour(status=429)
+            taken.append(seen)
+            hold = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.2, hold.set)  # what is asked for at once has come by then
+            return Behaviour(hold=hold)
+
+        upstream.choose = choose
+        done = await probe(upstream.url)
+        told = await in_here("probe", upstream.url, "--yaml")
+    assert (done.verdict("at_once", "server"), done.value("at_once", "server")) == ("no", 6)
+    assert "parallel: 6  # 26 of 32 calls at once were refused: 429: " in told.out
+
+
 async def test_in_front_of_nproxy_everything_is_mended() -> None:
     async with (
         FakeUpstream(Behaviour(usage=True, done=False, role=False)) as upstream,

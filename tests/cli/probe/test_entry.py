@@ -52,6 +52,8 @@ def upstream(text: str, folder: Path) -> Upstream:
         (Pretend(paths=("/chat/completions",)), {"prompts": "auto"}),
         (Pretend(gets={"/slots": iter([SLOTS])}), {"parallel": 4}),
         (Pretend(gets={"/slots": iter([SLOTS])}, cuts=True), {"parallel": 1}),
+        (Pretend(gets={"/slots": iter([SLOTS])}, room=3), {"parallel": 3}),
+        (Pretend(), {"parallel": "auto"}),
         (Pretend(one_seed=True), {"parallel": 1, "seed": "send"}),
         (Pretend(listed=reply({"data": [{"id": "m", "owned_by": "nproxy"}]})), {"wire": "exact"}),
         (Pretend(draws="never", paths=("/completions",)), {"n": "native", "seed": "auto"}),

@@ -324,6 +324,26 @@ def test_B1_two_seeds_at_once(server: Pretend, expected: str) -> None:
     assert verdict(server, "seeds_at_once", "server") == expected
 
 
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        (Pretend(), ("yes", 32, "32 calls at once were answered")),
+        (Pretend(room=5), ("no", 5, "27 of 32 calls at once were refused: 503: server busy, please try again")),
+        (Pretend(room=5, room_for_long_ones=3), ("no", 3, "27 of 32 calls at once were refused: 503: server busy, ")),
+        (Pretend(room=2, room_for_long_ones=0), ("unknown", None, "30 of 32 calls at once were refused: 503: server")),
+        (Pretend(room=0), ("unknown", None, "32 of 32 calls at once were refused: 503: server busy")),
+    ],
+    ids=["for all", "for some", "for fewer that take longer", "for none then", "for none"],
+)
+def test_R11_room_for_calls_at_once(server: Pretend, expected: tuple[str, int | None, str]) -> None:
+    found = server.probe()["server", "at_once"]
+    assert (found.verdict, found.value) == expected[:2] and found.how.startswith(expected[2])
+
+
+def test_calls_at_once_are_not_made_where_two_are_too_many() -> None:
+    assert Pretend(cuts=True).probe()["server", "at_once"].how == "not asked"
+
+
 def test_only_legacy_completions() -> None:
     report = Pretend(paths=("/completions",)).probe()
     assert report["chat", "available"].verdict == "no"
