@@ -139,12 +139,21 @@ _CALLS = Row(
             stacked=True,
         ),
         lines(
+            "Errors by status",
+            CALLS,
+            "What servers say. 401, 402, 403: the key, nproxy's own where NproxyKeyRefused fires; 429, 503: no room; "
+            "400, 404, 422: the requests.",
+            rates("nproxy_replica_errors_total", UPSTREAM, by=("upstream", "code")),
+            stacked=True,
+        ),
+        lines(
             "Failed answers",
             SHARE,
             "What clients saw in spite of retries and fallbacks. Not zero while others answer: give it a fallback, or "
             "resume.",
             Query(error_ratio(("upstream",)), "{{upstream}}"),
             thresholds=rising(0.005, 0.05),
+            width=12,
         ),
         lines(
             "Calls in flight",
@@ -152,6 +161,7 @@ _CALLS = Row(
             "By upstream. A plateau at parallel x replicas: calls wait for their turn (`legs_waiting` in /status).",
             gauges("sum", "nproxy_inflight_legs", UPSTREAM, by=("upstream",)),
             stacked=True,
+            width=12,
         ),
         lines(
             "Gone to another upstream",
@@ -159,12 +169,14 @@ _CALLS = Row(
             "Requests a second, from where to where. They cost what the substitute costs; the first one's replicas "
             "say why.",
             Query(rate("nproxy_fallbacks_total", UPSTREAM, by=("upstream", "to")), "{{upstream}} to {{to}}"),
+            width=12,
         ),
         lines(
             "Calls made again",
             CALLS,
             "Before the client read of them. More than retries.budget lets through is never tried.",
             rates("nproxy_retries_total", UPSTREAM, by=("upstream",)),
+            width=12,
         ),
     ],
 )

@@ -118,6 +118,10 @@ def _describe(upstream: Upstream) -> dict[str, object]:
     }
 
 
+_OF_A_KEY = (401, True), (402, True), (403, True)
+"""What says that nproxy's own key is refused, or spent: counted from 0 on, as an alert goes by how it grows."""
+
+
 def _describe_replica(replica: Replica) -> dict[str, object]:
     return {
         "replica": replica.label,
@@ -136,6 +140,7 @@ def _show_replicas(app: App) -> None:
     """Set all that is known of replicas anew: those that left leave the metrics too."""
     app.metrics.replicas.clear()
     app.metrics.replica_calls.clear()
+    app.metrics.replica_errors.clear()
     app.metrics.replica_up.clear()
     app.metrics.breaker_open.clear()
     for upstream in app.upstreams.all:
@@ -147,6 +152,9 @@ def _show_replicas(app: App) -> None:
             app.metrics.breaker_open.labels(*labels).set(replica.shut)
             for outcome, calls in {OK: 0, **replica.ended}.items():
                 app.metrics.replica_calls.labels(*labels, outcome).inc(calls)
+            refused = dict.fromkeys(_OF_A_KEY, 0) if upstream.own_key else {}
+            for (status, own), errors in {**refused, **replica.errors}.items():
+                app.metrics.replica_errors.labels(*labels, str(status), "own" if own else "other").inc(errors)
 
 
 def _show_capabilities(app: App) -> None:

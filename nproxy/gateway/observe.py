@@ -49,9 +49,9 @@ class Observer:
     )
 
     def __init__(
-        self, metrics: Metrics, exchange: Exchange, account: Account, count_call: Callable[[int, str], None]
+        self, metrics: Metrics, exchange: Exchange, account: Account, count_call: Callable[[int, str, int | None], None]
     ) -> None:
-        """count_call: hears how each leg's call ended."""
+        """count_call: hears how each leg's call ended, and the status of its error."""
         self._account = account
         self._count_call = count_call
         self._metrics = metrics
@@ -80,7 +80,10 @@ class Observer:
 
     def call_ended(self, leg: int, failure: Failure | None) -> None:
         """What became of a leg's last call: a whole answer that nobody can read is known as one only here."""
-        self._count(leg, OK if failure is None else failure.kind.value)
+        if failure is None:
+            self._count(leg, OK)
+        else:
+            self._count(leg, failure.kind.value, failure.status)
         if self._spans is not None:
             self._spans.call_ended(leg, failure)
 
@@ -161,12 +164,12 @@ class Observer:
         if well and self._last and following > 0:
             self._metrics.per_token(*self._labels).observe((max(self._last.values()) - self._first) / following)
 
-    def _count(self, leg: int, outcome: str) -> None:
-        """Count a call that is over."""
+    def _count(self, leg: int, outcome: str, status: int | None = None) -> None:
+        """Count a call that is over. status: of the error that it was answered with."""
         opened = self._opened.pop(leg, None)
         if opened is not None:
             self._metrics.legs(*self._labels, outcome).observe(self._clock() - opened, self._trace)
-            self._count_call(leg, outcome)
+            self._count_call(leg, outcome, status)
 
 
 _REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error"})

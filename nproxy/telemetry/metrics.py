@@ -158,6 +158,15 @@ class Metrics(CommonMetrics):
             "replica",
             "outcome",
         )
+        self._across["nproxy_replica_errors"] = "present"
+        self.replica_errors = self._plain_counter(
+            "replica_errors",
+            "Calls that the replica answered with an error, in a 200 as well.",
+            "upstream",
+            "replica",
+            "code",
+            "api_key",
+        )
         self.replica_up = self._plain(
             "replica_up", "Whether the replica was reachable last.", "upstream", "replica", across="min"
         )

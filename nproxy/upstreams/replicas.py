@@ -35,7 +35,8 @@ class Replica:
     weight: its share of the calls, measured against the others'. models: the upstream's names of those that it serves,
     None for all of the upstream's. draining: it gets no new calls.
     legs, choices: calls in flight and the choices they carry. begun: calls so far. ended: how many of them ended how,
-    for the metrics. reserved: one of them has the replica for itself. speaker: whose answer said something last.
+    for the metrics. errors: how many were answered with an error, by its status and whether the key was nproxy's own.
+    reserved: one of them has the replica for itself. speaker: whose answer said something last.
     trusted_until: by then it is known to stream several calls at once, in monotonic seconds. up: whether the last
     attempt to reach it succeeded, None before the first. resting_until: it asked to be left alone till then. breaker,
     looks: how it fares, by calls and while nobody calls it. told_until: the log has been told of its breaker, and is
@@ -54,6 +55,7 @@ class Replica:
     choices: int = 0
     begun: int = 0
     ended: Counter[str] = field(default_factory=Counter)
+    errors: Counter[tuple[int, bool]] = field(default_factory=Counter)
     reserved: bool = False
     speaker: object | None = None
     trusted_until: float = -inf

@@ -201,7 +201,10 @@ class Upstream:
 
     def _passed_on(self, kin: Kin, failure: Failure | None) -> None:
         self.judge(kin, 0, failure)
-        self.count(kin, 0, OK if failure is None else failure.kind)
+        if failure is None:
+            self.count(kin, 0, OK)
+        else:
+            self.count(kin, 0, failure.kind, failure.status)
 
     def _failed(self, kin: Kin, replica: Replica, leg: int, failure: Failure) -> Failure:
         """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while."""
@@ -226,10 +229,16 @@ class Upstream:
         why = failure.kind.value if failure.status is None else f"{failure.kind.value} {failure.status}"
         log.warning("a replica's breaker is open", extra=self._fields(replica, why=why))
 
-    def count(self, kin: Kin, leg: int, outcome: str) -> None:
-        """Note for the metrics how a leg's last call ended, once; nothing where no replica was called."""
-        if (replica := kin.uncounted.pop(leg, None)) is not None:
-            replica.ended[outcome] += 1
+    def count(self, kin: Kin, leg: int, outcome: str, status: int | None = None) -> None:
+        """Note for the metrics how a leg's last call ended, once; nothing where no replica was called.
+
+        status: of the error that it was answered with.
+        """
+        if (replica := kin.uncounted.pop(leg, None)) is None:
+            return
+        replica.ended[outcome] += 1
+        if status is not None:
+            replica.errors[status, self.own_key] += 1
 
     @property
     def watched(self) -> bool:

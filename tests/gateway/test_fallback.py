@@ -121,9 +121,14 @@ async def test_another_is_asked_where_a_key_of_nproxys_own_is_refused(
     upstream.behaviour = Behaviour(status=code)
     one = main(upstream, "spare", api_key="revoked")
     async with behind(one, {"name": "spare", "replicas": [spare.url]}) as gateway:
+        labels = f'{{api_key="own",code="{code}",replica="{upstream.url}",upstream="main"}}'
+        assert await gateway.metric("nproxy_replica_errors_total" + labels) == 0, "a counter is seen to grow from 0 on"
         assert (await gateway.ask()).status_code == 200
+        assert await gateway.metric("nproxy_replica_errors_total" + labels) == 1
     async with behind(main(upstream, "spare"), {"name": "spare", "replicas": [spare.url]}) as gateway:
         assert (await gateway.ask()).status_code == code, "the client's own key is the client's business"
+        labels = f'{{api_key="other",code="{code}",replica="{upstream.url}",upstream="main"}}'
+        assert await gateway.metric("nproxy_replica_errors_total" + labels) == 1
 
 
 async def test_one_without_a_replica_in_order_is_passed_over(upstream: FakeUpstream, spare: FakeUpstream) -> None:
@@ -235,6 +240,9 @@ async def test_where_it_cannot_be_had_what_passes_through_goes_on(
             one["api_key"] = key
         async with behind(one, {"name": "spare", "replicas": [spare.url], "models": ["m"]}) as gateway:
             assert (await gateway.post({"model": "m"}, "/v1/embeddings")).status_code == 200
+            api_key = "other" if key is None else "own"
+            labels = f'{{api_key="{api_key}",code="{status}",replica="{url}",upstream="main"}}'
+            assert await gateway.metric("nproxy_replica_errors_total" + labels) == 1
 
 
 async def test_what_has_begun_to_go_up_goes_nowhere_else(spare: FakeUpstream) -> None:

@@ -24,7 +24,7 @@ class Scene:
         self.ended: list[tuple[int, str]] = []
         self.now = 100.0
         exchange: Any = Exchange(None, "id", self.now, endpoint=CALL[0], upstream="u", model="m")  # type: ignore[arg-type]
-        self.observer = Observer(self.metrics, exchange, self, lambda leg, outcome: self.ended.append((leg, outcome)))
+        self.observer = Observer(self.metrics, exchange, self, lambda *how: self.ended.append(how[:2]))
         self.observer._clock = lambda: self.now
 
     def came(self, tokens: int) -> None:

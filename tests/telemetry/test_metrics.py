@@ -26,6 +26,7 @@ NAMES = (
     "anomalies",
     "broken_answers",
     "replica_calls",
+    "replica_errors",
     "replica_up",
     "replicas",
     "tls_certificate_expiry_timestamp_seconds",
