@@ -16,19 +16,30 @@ from nproxy.upstreams.upstream import Upstream
 async def list_models(app: App, exchange: Exchange) -> None:
     """Answer with the merged list; what the caller may not use is left out.
 
-    A model in several upstreams stands once, as its first upstream tells it.
+    A model in several upstreams stands once, as its first upstream tells it. A key for some models has them by the
+    names that it has, be it that a list has them by another one.
     """
     merged = await _merged(app, exchange)
+    for name in sorted((exchange.caller.models or frozenset()) - merged.keys()):
+        if (told := await _one(app, name)) is not None:
+            merged[name] = told
     await exchange.respond(200, dumps({"object": "list", "data": list(merged.values())}))
 
 
 async def one_model(app: App, exchange: Exchange, model: str) -> None:
     """Answer with one entry of the list, under the name that it is asked by, or 404."""
-    route = await app.upstreams.find(model)
-    if route is None or not exchange.caller.may_use(model):
+    told = await _one(app, model) if exchange.caller.may_use(model) else None
+    if told is None:
         raise model_not_found(model)
+    await exchange.respond(200, dumps(told))
+
+
+async def _one(app: App, model: str) -> dict[str, Any] | None:
+    """The entry under the name that clients use; None where no upstream has such a model."""
+    if (route := await app.upstreams.find(model)) is None:
+        return None
     entry = await route.upstream.models.entry(model)
-    await exchange.respond(200, dumps(_told(route.upstream, model, entry or {})))
+    return _told(route.upstream, model, entry or {})
 
 
 async def _merged(app: App, exchange: Exchange) -> dict[str, dict[str, Any]]:

@@ -183,6 +183,18 @@ async def test_a_key_for_some_models_knows_no_others(config: dict[str, Any], ups
         assert (await ask(gateway, KEY, model="other")).status_code == 200
 
 
+async def test_a_key_for_some_models_has_them_by_the_names_that_it_has(
+    config: dict[str, Any], upstream: FakeUpstream
+) -> None:
+    """Ollama lists llama3.2:latest and takes llama3.2."""
+    config["upstreams"][0].pop("models", None)
+    for listed in ("fake-model:latest", "fake-model"):
+        upstream.models = [listed, "other"]
+        async with gateway_for(config) as gateway:
+            told = await gateway.client.get("/v1/models", headers=bearer(NARROW))
+            assert [entry["id"] for entry in told.json()["data"]] == ["fake-model"]
+
+
 @pytest.mark.parametrize("configured", [False, True])
 async def test_a_key_for_some_models_passes_through_to_them_only(
     config: dict[str, Any], upstream: FakeUpstream, configured: bool
