@@ -13,6 +13,7 @@ from aiohttp import hdrs
 from yarl import URL
 
 from nproxy.choices.events import NOT_REACHED, Event, Failure, FailureKind, LegBegan, LegBody, LegEnded, LegFailed
+from nproxy.choices.retry import NO_ROOM
 from nproxy.config import Timeouts
 from nproxy.openai.body import Spliced
 from nproxy.openai.frozen import frozen
@@ -26,7 +27,7 @@ from nproxy.upstreams.http.head import Fields
 from nproxy.upstreams.http.message import Head
 from nproxy.upstreams.http.sending import Upload
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.retry_after import retry_after
+from nproxy.upstreams.retry_after import retry_after, said_in
 
 MAX_BODY = 128 << 20
 """Bytes of a JSON answer of one choice: 60,000 tokens, each with the 20 likeliest and their log probabilities."""
@@ -148,7 +149,7 @@ class Client:
             status=head.status,
             content_type=head.headers.get(hdrs.CONTENT_TYPE, ""),
             body=bytes(body[:MAX_ERROR_BODY]),
-            retry_after=retry_after(head.headers),
+            retry_after=_wait(head, bytes(body)),
             own_key=call.own_key,
         )
 
@@ -171,6 +172,12 @@ class Client:
             failure = timed_out(limit.which) if reply.watchdog.expired else after_the_head(error)
             return [began, LegFailed(leg, failure)]
         return [began, LegBody(leg, b"".join(parts)), LegEnded(leg)]
+
+
+def _wait(head: Head, body: bytes) -> float | None:
+    """How long an error answer asks to wait: by its header, else where there is no room, by its words."""
+    told = retry_after(head.headers)
+    return said_in(body) if told is None and head.status in NO_ROOM else told
 
 
 def _refusal(head: Head) -> Failure | None:

@@ -146,6 +146,13 @@ async def test_status_with_retry_after(caller: Caller) -> None:
     assert not failure.own_key
 
 
+@pytest.mark.parametrize(("status", "seconds"), [(429, 1.0), (503, 1.0), (529, 1.0), (400, None)])
+async def test_K2_a_wait_in_the_words_of_an_error(caller: Caller, status: int, seconds: float | None) -> None:
+    body = b'{"error": {"message": "reached max concurrency: 1, please try again after 1 seconds"}}'
+    async with FakeUpstream(Behaviour(status=status, body=body)) as upstream:
+        assert (await caller.failure(upstream.url)).retry_after == seconds
+
+
 async def test_K15_own_key_is_noted(caller: Caller) -> None:
     async with FakeUpstream(Behaviour(status=401)) as upstream:
         ((failed,),) = await caller.batches(upstream.url, caller.call(stream=True, own_key=True))

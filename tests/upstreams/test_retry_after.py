@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nproxy.upstreams.retry_after import retry_after
+from nproxy.upstreams.retry_after import retry_after, said_in
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
@@ -28,3 +28,37 @@ NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 )
 def test_seconds(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (
+            "Rate limit reached for gpt-4o in organization o (TPM). Please try again in 1.2s. Visit",
+            1.2,
+        ),
+        ("Please try again in 20ms. Visit https://platform.openai.com/account/rate-limits to learn more.", 0.02),
+        ("Please try again in 6m0.5s.", 360.5),
+        ("Your account reached max organization concurrency: 1, please try again after 1 seconds", 1.0),
+        ("Please retry after 6 seconds. Please contact Azure support", 6.0),
+        ("retry in 2 minutes", 120.0),
+        ("Try again in 1h", 3600.0),
+        ("try again after 250 milliseconds", 0.25),
+        ("try again in 7", 7.0),
+        ("try again in 7 days", 7.0 * 24 * 3600),
+        ("try again in 7 parsecs", None),
+        ('[{"error": {"code": 429, "details": [{"@type": "RetryInfo", "retryDelay": "41.5s"}]}}]', 41.5),
+        ('{"retryDelay":"0s"}', 0.0),
+        ("The queue is full, try again in a while.", None),
+        ("I'd retry it in 5 s", None),
+        ("", None),
+    ],
+)
+def test_seconds_that_an_error_tells_in_its_words(words: str, seconds: float | None) -> None:
+    found = said_in(words.encode())
+    assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_a_number_of_many_digits_is_no_endless_wait() -> None:
+    told = said_in(b"try again in " + b"1" * 65536 + b"!")
+    assert told is not None and told < 1e10
