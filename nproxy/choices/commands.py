@@ -12,12 +12,14 @@ from nproxy.openai.frozen import frozen
 class OpenLeg:
     """Start an upstream call. `attempt` counts from 0 and is 1 for the first retry (same seed).
 
-    alone: on a replica that has no other call, and gets none before this one is over.
+    alone: on a replica that has no other call, and gets none before this one is over. waits: it was turned away for
+    want of room, and is called once others have left some.
     """
 
     leg: Leg
     attempt: int = 0
     alone: bool = False
+    waits: bool = False
 
 
 @frozen

@@ -328,7 +328,8 @@ class Conduct:
             run.alone = alone
             self._merge.add(run.leg)
             self._roster.move(run, Signal.OPEN)
-            self._commands.append(OpenLeg(run.leg, run.attempt, alone))
+            self._commands.append(OpenLeg(run.leg, run.attempt, alone, run.waits))
+            run.waits = False
 
     def _begin(self) -> None:
         self._commands += self._outlet.begin(self._headers())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from nproxy.openai.frozen import frozen
 
@@ -38,6 +39,11 @@ NOT_REACHED = frozenset({FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT})
 """No connection came about."""
 
 
+Room = Literal["", "elsewhere", "siblings", "others"]
+"""Where there may be room for a call that was turned away: at another replica, or where siblings are being answered, or
+calls of others are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What went wrong with one leg, in the upstream's own words where it had any.
@@ -45,7 +51,7 @@ class Failure:
     status, content_type, body: the upstream's answer (kind STATUS), or its in-band error and the status that it would
     have had.
     retry_after: seconds, read from the answer's `retry-after-ms` or `retry-after`; of kind UNAVAILABLE, until a replica
-    may be asked. elsewhere: another replica can take it meanwhile.
+    may be asked. elsewhere: another replica can take it meanwhile. room: there was none for it, but there may be later.
     own_key: the upstream was called with nproxy's own key, so its 401 is not the client's fault.
     seconds: that went by in vain before anything was sent (kind CONNECT_TIMEOUT).
     ours: this process had no file descriptor, port or memory for the call, so no server is to blame.
@@ -59,6 +65,7 @@ class Failure:
     body: bytes = b""
     retry_after: float | None = None
     elsewhere: bool = False
+    room: Room = ""
     own_key: bool = False
     seconds: float = 0.0
     ours: bool = False

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
 from nproxy.choices.continuation import continuing
-from nproxy.choices.crowding import Crowding
 from nproxy.choices.events import NOT_REACHED, Failure, FailureKind
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning, of_unfinished
@@ -19,7 +18,7 @@ from nproxy.choices.remedies import Apart, Remedy, Reseeded, TooWide, Without, o
 from nproxy.choices.retry import (
     FIRST_PAUSE_SECONDS,
     LONGEST_WITH_ANOTHER_SECONDS,
-    crowded,
+    no_room,
     pause_seconds,
     resumable,
     retryable,
@@ -59,7 +58,7 @@ class Recovery:
         self._merge = merge
         self._learning = Learning()
         self._interruptions = Interruptions(capability)
-        self._crowding = Crowding(capability, roster)
+        self._crowded = False
         self._settings = settings
         self._budget = budget
         self._jitter = jitter
@@ -77,14 +76,13 @@ class Recovery:
     @property
     def parallel(self) -> int | None:
         """How many calls may be open at once; None for any number."""
-        return 1 if self._interruptions.seen else self._crowding.parallel
+        return 1 if self._interruptions.seen else self._capability.parallel
 
     def succeeded(self, run: Run, *, streamed: bool) -> list[Command]:
         """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before.
 
         streamed: its answer came as events.
         """
-        self._crowding.ended_well += 1
         if run.resumed:
             self._resumed(run, "ok")
         lessons: list[Command] = []
@@ -109,11 +107,14 @@ class Recovery:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
         if run.state is LegState.SPEAKING:
             return self._resume(run, failure) if self._missed(run) else self._begin_anew(run, failure)
-        less = self._ask_for_less(run, remedy(self._request, self._capability, run.leg, failure))
-        again = self._try_again(run, failure) if less is None else less
+        again = self._ask_for_less(run, remedy(self._request, self._capability, run.leg, failure))
+        if again is None and failure.room != "elsewhere":
+            again = self._wait_for_room(run, failure)
+        if again is None:
+            again = self._try_again(run, failure)
         if again is None:
             again = self._ask_for_less(run, one_by_one(self._request, self._capability, run.leg, failure))
-        if again is None:
+        if again is None and failure.room == "elsewhere":
             again = self._wait_for_room(run, failure)
         if again is None and self._is_being_started(failure) and (run.resumed or self._merge.client_has_read_any):
             again = self._wait(run, failure)
@@ -153,6 +154,9 @@ class Recovery:
             return None
         if self._goes_to_another_upstream(failure):
             return None
+        if run.crowded and no_room(failure):
+            self.retries_spent = True
+            return None
         retried = Retried(run.leg.number, failure.kind)
         if failure.kind is FailureKind.STALE and not run.stale:
             run.stale = True  # its connection had ended before: this attempt costs nothing
@@ -169,27 +173,22 @@ class Recovery:
         return waits and self._settings.fallback and not self._merge.client_has_read_any
 
     def _wait_for_room(self, run: Run, failure: Failure) -> list[Command] | None:
-        """Have a leg that has no attempts left wait for a sibling's end, where the upstream has no room for both.
+        """Have a leg that was turned away wait until others have left room, at the gate, which sees all requests.
 
-        That costs no attempt: it knocks once when a sibling has ended, and once more a moment later, as a server may
-        give the room back some time behind its answer. What is refused without such an end leaves fewer calls at once.
+        That costs no attempt, as somebody is being served. Where that is nobody of this request, another upstream
+        comes first.
         """
-        if self._settings.retries_per_leg == 0 or not crowded(failure):
+        if self._settings.retries_per_leg == 0 or not failure.room:
+            return None
+        if failure.room != "siblings" and self._settings.fallback and not self._merge.client_has_read_any:
             return None
         noted: list[Command] = [Retried(run.leg.number, failure.kind)]
-        if not self._crowding.seen:
+        if not self._crowded:
+            self._crowded = True
             noted.append(Anomaly("crowded"))
-        knocks = self._crowding.refused(run, len(self._roster.called) - 1)
-        if knocks is None:
-            return None
-        pause = 0.0 if failure.elsewhere else failure.retry_after or 0.0
-        if knocks:
-            pause = max(pause, FIRST_PAUSE_SECONDS * (1 + self._jitter()))
-        if pause == 0:
-            self._roster.again(run)
-            return noted
-        self._roster.pause(run)
-        return [*noted, SetTimer(f"retry:{run.leg.number}", pause)]
+        run.waits = run.crowded = True
+        self._roster.again(run)
+        return noted
 
     def _is_being_started(self, failure: Failure) -> bool:
         """Whether the server may be there but not ready, or stands behind one that does not reach it."""

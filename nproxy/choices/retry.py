@@ -43,9 +43,9 @@ def retryable(failure: Failure) -> bool:
     return failure.kind in _KINDS or servers_error(failure)
 
 
-def crowded(failure: Failure) -> bool:
-    """Whether the upstream may have taken the call, had there been fewer at once."""
-    return failure.kind is FailureKind.STATUS and failure.status in NO_ROOM and retryable(failure)
+def no_room(failure: Failure) -> bool:
+    """Whether the upstream turned it away, and may have taken it at another moment."""
+    return failure.kind is FailureKind.STATUS and failure.status in NO_ROOM
 
 
 def resumable(failure: Failure) -> bool:

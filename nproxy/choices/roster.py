@@ -17,8 +17,8 @@ class Run:
 
     attempt: the number of its call, counted from 0. retries: those attempts that the budget paid for. stale: it has had
     its free attempt. waited: seconds for a replica that may be asked. alone: its call has, or had, no other beside it.
-    resumed: its call goes on with what an earlier one has brought. ended_before: how many legs had ended well when it
-    was turned away last for want of room, 0 before the first time.
+    resumed: its call goes on with what an earlier one has brought. waits: its next call is to wait for room.
+    crowded: it has waited for that.
     """
 
     leg: Leg
@@ -29,7 +29,8 @@ class Run:
     waited: float = 0.0
     alone: bool = False
     resumed: bool = False
-    ended_before: int = 0
+    waits: bool = False
+    crowded: bool = False
 
 
 class Roster:

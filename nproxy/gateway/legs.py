@@ -56,7 +56,8 @@ class Legs:
         self._capability = capability
         prompt = prompt_hash(request) if upstream.by_prompt else None
         together, placed = capability.prefix_cache, exchange.placed
-        self.kin = Kin(attempt.route.called, together=together, prompt=prompt, placed=placed)
+        account = (attempt.route.called, exchange.caller.bucket if upstream.shows_key(headers) else "")
+        self.kin = Kin(attempt.route.called, together=together, prompt=prompt, placed=placed, account=account)
         caller = upstream.caller_shown(exchange.caller.name)
         shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)
         self._fields = Fields([*shared, *_ALL_TELL])
@@ -74,4 +75,4 @@ class Legs:
         body, streamed = compose(request, capability, leg), asked_as_stream(request, capability, leg)
         path, choices = _PATHS[request.dialect], leg.choices(request.prompts)
         call = Call(leg.number, path, self._fields, body, streamed, own, upstream.own_key, choices)
-        return upstream.call(call, self.kin, take, alone=command.alone)
+        return upstream.call(call, self.kin, take, alone=command.alone, waits=command.waits)

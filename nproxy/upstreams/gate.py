@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from nproxy import config
-from nproxy.choices.events import Failure
+from nproxy.choices.events import Failure, Room
 from nproxy.choices.retry import LOOP_DETECTED
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
+from nproxy.upstreams.crowd import Crowd, Visit
 from nproxy.upstreams.health import Looks
 from nproxy.upstreams.judging import serves, silent
-from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.kin import Account, Kin
 from nproxy.upstreams.permits import ROUNDING, Permits, Wish
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.waiting import Waiting
+
+MOST_ACCOUNTS = 1024
+"""So many are remembered of which no call is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class Gate:
         self._clock = clock
         self._permits = Permits(policy.parallel, draw, clock)
         self._waiting = Waiting(self._permits)
+        self._draw = draw
+        self._crowds: dict[Account, Crowd] = {}
         self._leaving: dict[str, Replica] = {}  # that are gone, and may have calls yet
         self.replace(replicas)
 
@@ -89,6 +96,7 @@ class Gate:
         self._leaving = {label: known[label] for label in gone if known[label].legs}
         self._permits.replace(tuple(kept.values()))
         self._waiting.serve()
+        self._may_have_room()
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
@@ -97,8 +105,8 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """Legs that wait for a permit."""
-        return len(self._waiting)
+        """Legs that wait for a permit, or for room."""
+        return len(self._waiting) + sum(len(crowd.waiting) for crowd in self._crowds.values())
 
     def usable(self, model: str | None = None) -> bool:
         """Whether some replica is in order and may be asked now, be it that it has no room at the moment."""
@@ -157,7 +165,14 @@ class Gate:
 
     def _returned(self) -> None:
         self._waiting.serve()
+        self._may_have_room()
         self.rescue()
+
+    def _may_have_room(self) -> None:
+        """Have those who wait for room find out what a replica that came, or came back, is good for."""
+        for crowd in self._crowds.values():
+            if crowd.waiting:
+                crowd.widened()
 
     def rescue(self, most: int | None = None) -> None:
         """Give up calls that wait at replicas which are down, where another one can take them; no more than `most`.
@@ -190,29 +205,79 @@ class Gate:
         self._returned()
         return True
 
-    def permit(self, choices: int, kin: Kin | None = None, *, leg: int = 0, alone: bool = False) -> Permit:
+    def permit(
+        self, choices: int, kin: Kin | None = None, *, leg: int = 0, alone: bool = False, waits: bool = False
+    ) -> Permit:
         """Wait for a replica with room, hold one of its permits, give it back however the block is left.
 
-        leg: its number in the request. alone: hold all permits. Raises NobodyError where no replica may be asked.
+        leg: its number in the request. alone: hold all permits. waits: the leg was turned away for want of room, and is
+        to wait till others have left some. Raises NobodyError where no replica may be asked.
         """
-        return Permit(self._waiting, Wish(choices, Kin() if kin is None else kin, leg, alone))
+        kin = Kin() if kin is None else kin
+        crowd = None if kin.account is None else self._crowd(kin.account)
+        waits = crowd is not None and (waits or bool(crowd.waiting))
+        return Permit(self._waiting, Wish(choices, kin, leg, alone), crowd, waits=waits)
+
+    def _crowd(self, account: Account) -> Crowd:
+        crowd = self._crowds.get(account)
+        if crowd is None:
+            if len(self._crowds) >= MOST_ACCOUNTS:
+                self._crowds = {known: one for known, one in self._crowds.items() if one.calls or one.waiting}
+            more = partial(self._any_beside, account[0])
+            crowd = self._crowds[account] = Crowd(self._draw, self._clock, more)
+        return crowd
+
+    def _any_beside(self, model: str | None, some: Collection[Replica]) -> bool:
+        """Whether a replica beside these is in order for a model, and has nothing that speaks against it."""
+        now = self._clock()
+        return any(
+            one not in some and one.serves(model) and one.admits(self, now) and not one.flawed(now)
+            for one in self.replicas
+        )
 
 
 class Permit:
     """A permit, held while an `async with` block runs, which is given the replica."""
 
-    __slots__ = ("_replica", "_waiting", "_wish")
+    __slots__ = ("_crowd", "_replica", "_visit", "_waiting", "_waits", "_wish")
 
-    def __init__(self, waiting: Waiting, wish: Wish) -> None:
+    def __init__(self, waiting: Waiting, wish: Wish, crowd: Crowd | None, *, waits: bool) -> None:
         self._waiting = waiting
         self._wish = wish
+        self._crowd = crowd
+        self._waits = waits
 
     async def __aenter__(self) -> Replica:
-        self._replica = self._waiting.at_once(self._wish) or await self._waiting.acquire(self._wish)
+        wish, crowd = self._wish, self._crowd
+        if crowd is None:
+            self._replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
+            return self._replica
+        visit = self._visit = Visit(wish.kin, wish.leg)
+        if self._waits:
+            await crowd.turn(visit)
+        else:
+            crowd.calls += 1
+        try:
+            self._replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
+        except BaseException:
+            crowd.gone(visit)
+            raise
         return self._replica
 
     async def __aexit__(self, *_: object) -> None:
         self._waiting.give_back(self._replica, self._wish)
+        if self._crowd is not None:
+            self._crowd.left(self._visit, self._replica)
+
+    def refused(self, wait: float | None, *, sure: bool) -> Room:
+        """Note that the replica turned the call away for want of room; gives where there may be some.
+
+        wait, sure: see Crowd.refused.
+        """
+        self._wish.kin.turned_away(self._wish.leg, self._replica)
+        if self._crowd is None:
+            return ""
+        return self._crowd.refused(self._visit, self._replica, wait, sure=sure)
 
 
 def _well(status: int | None) -> bool:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from nproxy.upstreams.replicas import Replica
 
+Account = tuple[str | None, str]
+"""What may have a limit of its own at a server: a model, and who asks for it, "" where all use one key or none."""
+
 
 @dataclass(slots=True, eq=False)
 class Kin:
@@ -17,9 +20,10 @@ class Kin:
     by which that one is chosen; None where any will do. placed: hears of every call and its replica. replica: where
     the last of them went. at: where each leg's last call went. uncounted: those of calls whose end is not counted
     yet. failed: the replicas that each leg has failed on, which it avoids while another one can take it; full: those
-    that had no room for it, each time. blamed,
-    praised: the replicas whose breakers have counted a failure, or a success, of this request; each counts once
-    there, however many of its legs there are.
+    that have no room for it, likewise. blamed, praised: the replicas whose breakers have counted a failure, or a
+    success, of this request; each counts once there, however many of its legs there are. account: for what a server
+    may have a limit; None for calls that no crowd is made of. places: of legs in a crowd. crowded_since: when the first
+    of them came there, or something of the request was answered last.
     """
 
     model: str | None = None
@@ -30,17 +34,26 @@ class Kin:
     at: dict[int, Replica] = field(default_factory=dict)
     uncounted: dict[int, Replica] = field(default_factory=dict)
     failed: dict[int, set[Replica]] = field(default_factory=dict)
-    full: dict[int, list[Replica]] = field(default_factory=dict)
+    full: dict[int, set[Replica]] = field(default_factory=dict)
     blamed: set[Replica] = field(default_factory=set)
     praised: set[Replica] = field(default_factory=set)
+    account: Account | None = None
+    places: dict[int, float] = field(default_factory=dict)
+    crowded_since: float | None = None
 
     def avoided(self, leg: int) -> Collection[Replica]:
-        """Where a leg has failed; not, once it was turned away twice for want of room, where a sibling found some."""
-        failed = self.failed.get(leg)
-        if failed is None:
-            return ()
-        full = self.full.get(leg, ())
-        return failed - self.praised.intersection(full) if len(full) > 1 else failed
+        """What a leg avoids while another replica can take it."""
+        failed = self.failed.get(leg, ())
+        return {*failed, *full} if (full := self.full.get(leg)) else failed
+
+    def turned_away(self, leg: int, replica: Replica) -> None:
+        """Note that a replica had no room for a leg, which is no failure that it would show again."""
+        self.failed[leg].discard(replica)
+        self.full.setdefault(leg, set()).add(replica)
+
+    def beside(self, leg: int) -> bool:
+        """Whether another leg is being called."""
+        return len(self.uncounted) > (leg in self.uncounted)
 
     def place(self, leg: int, now: float) -> Replica | None:
         """Where a leg belongs; None where that is open, or others are to be preferred to that replica."""

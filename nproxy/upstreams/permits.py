@@ -35,7 +35,7 @@ class Wish:
     @property
     def has_failed(self) -> bool:
         """Whether there are replicas that the leg is to avoid, having failed there."""
-        return self.leg in self.kin.failed
+        return bool(self.kin.avoided(self.leg))
 
 
 class Permits:
@@ -70,7 +70,7 @@ class Permits:
     def avoided_seconds(self, wish: Wish) -> float:
         """After how many seconds, at the latest, another replica may do for a leg that has failed."""
         now = self._clock()
-        ends = [max(one.avoid_until, one.resting_until) - now for one in wish.kin.failed[wish.leg]]
+        ends = [max(one.avoid_until, one.resting_until) - now for one in wish.kin.avoided(wish.leg)]
         return ROUNDING + min([AVOID_SECONDS, *(seconds for seconds in ends if seconds > 0)])
 
     def take(self, wish: Wish) -> Replica | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pydantic import SecretStr
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFailed
-from nproxy.choices.retry import LOOP_DETECTED, NO_ROOM
+from nproxy.choices.retry import LOOP_DETECTED, no_room
 from nproxy.config import ENGINE_UPSTREAM, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.upstreams.capabilities import Capabilities
@@ -22,7 +22,7 @@ from nproxy.upstreams.documents import LIST_SECONDS, Documents
 from nproxy.upstreams.event_stream import Take
 from nproxy.upstreams.failures import given_up, unavailable
 from nproxy.upstreams.forward import Answer, ForwardError, forward
-from nproxy.upstreams.gate import Gate, Policy
+from nproxy.upstreams.gate import Gate, Permit, Policy
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.lifeline import GivenUpError, Lifeline
@@ -128,21 +128,27 @@ class Upstream:
     def timeouts(self) -> Timeouts:
         return self.settings.timeouts
 
+    def shows_key(self, headers: Mapping[str, str]) -> bool:
+        """Whether it is shown a key of the client's, whose limits are that one's own."""
+        return self.api_key == "passthrough" and "Authorization" in headers
+
     def caller_shown(self, name: str) -> str:
         """What it is told of who calls: nproxy's own engine the caller's name, any other server nothing."""
         return name if self._told_callers else ""
 
-    async def call(self, call: Call, kin: Kin, take: Take, *, alone: bool = False) -> None:
+    async def call(self, call: Call, kin: Kin, take: Take, *, alone: bool = False, waits: bool = False) -> None:
         """Wait at the gate, then send one leg, where its kin is, and hand over what comes back; see Client.call.
 
-        alone: with no other call at its replica. The last event is LegFailed too where no replica may be asked, or
-        where the one that was asked is found down; `judge` is to be told of what else becomes of it.
+        alone: with no other call at its replica. waits: until there is room for it; see Gate.permit. The last event is
+        LegFailed too where no replica may be asked, or where the one that was asked is found down; `judge` is to be
+        told of what else becomes of it.
         """
         try:
-            async with self.gate.permit(call.choices, kin, leg=call.leg, alone=alone) as replica:
+            permit = self.gate.permit(call.choices, kin, leg=call.leg, alone=alone, waits=waits)
+            async with permit as replica:
                 self.budget.count_call()
                 line = replica.lifeline()
-                heard = self._heard(call.leg, kin, replica, line, take)
+                heard = self._heard(call.leg, kin, replica, permit, line, take)
                 try:
                     with line:
                         await self.client.call(replica, call, heard)
@@ -151,7 +157,7 @@ class Upstream:
         except NobodyError as nobody:
             take([LegFailed(call.leg, unavailable(self.name, nobody.seconds))])
 
-    def _heard(self, leg: int, kin: Kin, replica: Replica, line: Lifeline, take: Take) -> Take:
+    def _heard(self, leg: int, kin: Kin, replica: Replica, permit: Permit, line: Lifeline, take: Take) -> Take:
         """What hands a call's events over, and has its replica known by them."""
         company = Company(replica)
 
@@ -161,7 +167,7 @@ class Upstream:
             if isinstance(last, _LAST):
                 line.whole()
                 if isinstance(last, LegFailed):
-                    batch[-1] = LegFailed(leg, self._failed(kin, replica, leg, last.failure))
+                    batch[-1] = LegFailed(leg, self._failed(kin, replica, leg, permit, last.failure))
                     return take(batch)
                 if company.may_have_interrupted:
                     batch[-1] = LegEnded(leg, beside=True)
@@ -206,12 +212,16 @@ class Upstream:
         else:
             self.count(kin, 0, failure.kind, failure.status)
 
-    def _failed(self, kin: Kin, replica: Replica, leg: int, failure: Failure) -> Failure:
-        """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while."""
+    def _failed(self, kin: Kin, replica: Replica, leg: int, permit: Permit, failure: Failure) -> Failure:
+        """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while.
+
+        Where it had no room, say who has.
+        """
         self.judge(kin, leg, failure)
-        if full := failure.status in NO_ROOM:
-            kin.full.setdefault(leg, []).append(replica)
-        if full and failure.retry_after is not None:
+        if no_room(failure):
+            failure = replace(failure, room=permit.refused(failure.retry_after, sure=failure.status != 503))
+            if failure.retry_after is None:
+                return failure
             replica.rest(failure.retry_after)
         elif failure.status != LOOP_DETECTED:
             return failure

@@ -138,7 +138,7 @@ _STREAMS = [
         "return written + event(dumps(wanted) if patch is None else patch(data))",
         "return written + event(dumps(wanted))",
     ),
-    ("D15", CHOICES + "crowding.py", "self._parallel = capability.parallel", "self._parallel = 1"),
+    ("D15", CHOICES + "recovery.py", "else self._capability.parallel", "else 1"),
     (
         "D16",
         OPENAI + "rewriter.py",
@@ -487,7 +487,7 @@ _NATIVE = [
     ("R9", CHOICES + "retry.py", "FailureKind.MALFORMED, FailureKind.INTERRUPTED}", "FailureKind.MALFORMED}"),
     ("R9", CHOICES + "merge.py", "return self._request.stream and self._strands[number].generated", "return False"),
     ("R9", CHOICES + "interruptions.py", "return OneAtATime(verdict)", "return None"),
-    ("R9", UPSTREAMS + "upstream.py", "leg=call.leg, alone=alone)", "leg=call.leg)"),
+    ("R9", UPSTREAMS + "upstream.py", "leg=call.leg, alone=alone, waits", "leg=call.leg, waits"),
     ("R10", CHOICES + "remedies.py", "if not failure.body and failure.status in _AT_FAULT:", "if False:"),
     (
         "R10",
@@ -495,8 +495,9 @@ _NATIVE = [
         'request_id=self._recall(model, "request_id") is None,',
         "request_id=True,",
     ),
-    ("R11", CHOICES + "crowding.py", "if not (beside or knocks):", "if True:"),
-    ("R11", CHOICES + "crowding.py", "self._parallel = max(1, beside)", "pass"),
+    ("R11", CHOICES + "recovery.py", "or not failure.room:", "or True:"),
+    ("R11", UPSTREAMS + "crowd.py", "if self.calls > 1 or late or not found_out", "if True"),
+    ("R11", UPSTREAMS + "gate.py", "(waits or bool(crowd.waiting))", "waits"),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 

@@ -63,3 +63,36 @@ async def test_R11_where_none_is_served_the_request_fails_at_once(scene: Scene) 
     scene.does(status=503, body=FULL, content_type="application/json")
     await scene.refused(503, n=N)
     assert len(scene.calls) <= 2 * N, "each was tried again once, and nobody else's end was waited for"
+
+
+@of_legs
+async def test_R11_a_request_that_comes_to_a_full_server_waits_for_its_turn(scene: Scene) -> None:
+    """One choice is not kept waiting by all of another request's, and asks once or twice."""
+    await scene.start(breaker=None)
+    hold = asyncio.Event()
+    room = Room(scene, 429, hold)
+    async with asyncio.TaskGroup() as group:
+        many = group.create_task(scene.whole(n=N))
+        await scene.upstream.until(lambda: room.refused >= N - ROOM)
+        one = group.create_task(scene.whole(n=1))
+        await asyncio.sleep(0.1)
+        assert len(room.taken) == ROOM
+        hold.set()
+    assert one.result().texts == {0: said(SEED)} and many.result().texts == TEXTS
+    assert len(room.taken) == N + 1
+
+
+@of_legs
+async def test_R11_those_that_come_later_do_not_pass_by_those_that_wait(scene: Scene) -> None:
+    await scene.start(breaker=None)
+    hold = asyncio.Event()
+    room = Room(scene, 429, hold)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(scene.whole(n=N))
+        await scene.upstream.until(lambda: room.refused >= N - ROOM)
+        refused = room.refused
+        later = [group.create_task(scene.whole(n=1)) for _ in range(8)]
+        await asyncio.sleep(0.1)
+        assert room.refused <= refused + 1, "they do not ask a server that is known to be full"
+        hold.set()
+    assert all(one.result().texts == {0: said(SEED)} for one in later)

@@ -1,0 +1,267 @@
+"""Calls that a server turns away for want of room: who waits until others have left some, and who goes next.
+
+How many calls a server takes at once is not known, and others may use the same room. So nothing is counted but what
+happens: one that waits is let in as a call ends that was being answered, and now and then without such an end, to find
+out whether there is more room. That comes the more seldom the longer it was in vain, and soon where it was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from nproxy.choices.events import Room
+from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
+from nproxy.upstreams.balancing import Draw
+from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.replicas import Replica
+
+FIRST_PAUSE_SECONDS = 0.25
+"""Until the first that waits is let in to find out."""
+LATE_SECONDS = 0.25
+"""A server may give room back so long behind the end of an answer, or twice as long."""
+LONGEST_PAUSE_SECONDS = 16.0
+SHORTEST_PAUSE_SECONDS = 0.05
+PATIENCE_SECONDS = 10.0
+"""How long a request waits while nothing of it is answered; then it tries once more, and is told what it hears."""
+ROUNDING = 0.01
+"""Seconds that a timer may run out before its time."""
+
+LetIn = Literal["", "end", "late", "try"]
+"""Why a call is made now: it did not wait; another one has ended; one has, and its room may be given back late; to find
+out whether there is more room."""
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """A leg on its way to a replica, and there. why: it goes now. room: where there may be some, once it is refused."""
+
+    kin: Kin
+    leg: int
+    why: LetIn = ""
+    room: Room | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    visit: Visit
+    future: asyncio.Future[None]
+    patience: asyncio.TimerHandle | None = None
+
+    @property
+    def place(self) -> float:
+        return self.visit.kin.places[self.visit.leg]
+
+
+class Crowd:
+    """The legs of one account that wait for room. Those that come later wait, too.
+
+    Requests take turns: a leg comes behind as many of each other request as are before it of its own (start-time fair
+    queueing: Goyal, Vin and Cheng, 1996), so that one choice is not kept waiting by a hundred.
+
+    waiting: in their order. calls: in flight, or about to be, of this account. draw: a random number from 0 up to 1.
+    clock: seconds that never go back. more: whether there is a replica in order beside those that are full.
+    """
+
+    def __init__(self, draw: Draw, clock: Callable[[], float], more: Callable[[Collection[Replica]], bool]) -> None:
+        self.waiting: list[_Waiter] = []
+        self.calls = 0
+        self._draw = draw
+        self._clock = clock
+        self._more = more
+        self._full: dict[Replica, float] = {}  # those that turned somebody away, and when they did last
+        self._turn = 0.0  # the place of the last one that was let in
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = FIRST_PAUSE_SECONDS
+        self._ended_at = -inf
+        self._not_before = 0.0  # as the server wishes
+        self._trying = False  # one was let in to find out, and was not turned away yet
+        self._grows = False  # that was not in vain: each that ends leaves room for two
+        self._in_a_row = 0  # turned away since a call ended that was not
+        self._odd = False  # the last of them may have had another cause
+        self._late = 0  # so many will be let in because room may be given back late
+
+    async def turn(self, visit: Visit) -> None:
+        """Wait to be let in, which counts as a call. One that was turned away again has the place that it had."""
+        kin, leg = visit.kin, visit.leg
+        if leg not in kin.places:
+            kin.places[leg] = max(self._turn, *kin.places.values(), 0.0) + 1
+        kin.crowded_since = kin.crowded_since or self._clock()
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(visit, loop.create_future())
+        insort(self.waiting, waiter, key=lambda one: one.place)
+        self._bear(waiter, self._patience(kin))
+        if self._timer is None or not self.calls:
+            self._arm()
+        try:
+            await waiter.future
+        except asyncio.CancelledError:
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
+            else:
+                self.gone(visit)  # let in in the very moment of the cancellation
+            raise
+        finally:
+            if waiter.patience is not None:
+                waiter.patience.cancel()
+
+    def refused(self, visit: Visit, replica: Replica, wait: float | None, *, sure: bool) -> Room:
+        """Take that a call was turned away, which still counts; gives where there may be room.
+
+        wait: seconds that the server asks for. sure: it says that it is about room. Else it is taken for another fault
+        unless it comes again.
+        """
+        self._in_a_row += 1
+        self._odd = not sure and self._in_a_row == 1
+        visit.room = self._room(visit, replica, wait)
+        return visit.room
+
+    def _room(self, visit: Visit, replica: Replica, wait: float | None) -> Room:
+        """Where there may be room for one that was turned away.
+
+        It is waited for, too, where a call has just ended, since a server may count it a little longer, and where
+        others wait and find out. Not by a request that has lost its patience.
+        """
+        now, kin, why = self._clock(), visit.kin, visit.why
+        if wait is not None:
+            if wait > LONGEST_RETRY_AFTER_SECONDS:
+                return ""
+            self._not_before = max(self._not_before, now + wait)
+        if not self._odd:
+            self._is_full(replica, now, why)
+        elif not why:
+            return ""
+        if not why and self._more(self._full):
+            return "elsewhere"
+        if kin.beside(visit.leg):
+            return "siblings"
+        if self._patience(kin) <= ROUNDING:
+            return ""
+        found_out = why in ("late", "try") or not (why or self.waiting)
+        late = now - self._ended_at < 2 * LATE_SECONDS
+        return "others" if self.calls > 1 or late or not found_out else ""
+
+    def _is_full(self, replica: Replica, now: float, why: LetIn) -> None:
+        if not self.waiting and not why and now - max(self._full.values(), default=now) > LONGEST_PAUSE_SECONDS:
+            self._pause = FIRST_PAUSE_SECONDS
+            self._full.clear()
+        self._full[replica] = now
+        self._grows = False
+        if why == "try":
+            self._trying = False
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+            self._disarm()
+        elif why == "end":
+            self._late += 1
+            asyncio.get_running_loop().call_later(LATE_SECONDS * (0.5 + self._draw()), self._once_more)
+        self._arm()
+
+    def _once_more(self) -> None:
+        self._late -= 1
+        self._next("late")
+
+    def left(self, visit: Visit, replica: Replica) -> None:
+        """A call is over: let the next one in where it has left room, or where there is nobody to leave any."""
+        self.calls -= 1
+        if visit.room is None:
+            self._in_a_row = 0
+            self._ended_at = self._clock()
+            visit.kin.crowded_since = None
+            self._next("end", replica)
+            if self._grows:
+                self._next("end", replica)
+        elif self._odd:
+            self._next(visit.why or "end")
+        elif not (self.calls or visit.room):
+            self._next("try")
+        if not self.calls and self.waiting:
+            self._arm()
+
+    def widened(self) -> None:
+        """There may be more room than there was: find out at once, and on as long as there is."""
+        self._pause = SHORTEST_PAUSE_SECONDS
+        self._disarm()
+        self._arm()
+
+    def gone(self, visit: Visit) -> None:
+        """One that was to make a call does not."""
+        self.calls -= 1
+        if visit.why:
+            self._next(visit.why)
+
+    def _next(self, why: LetIn, replica: Replica | None = None) -> None:
+        """Let one in, unless the server asked for a pause. replica: where there is room now, where that is known."""
+        if (waiter := self._first()) is not None and self._clock() >= self._not_before:
+            self._let_in(waiter, why, replica)
+
+    def _first(self) -> _Waiter | None:
+        """The next one that is not about to leave."""
+        return next((one for one in self.waiting if not one.future.done()), None)
+
+    def _let_in(self, waiter: _Waiter, why: LetIn, replica: Replica | None = None) -> None:
+        self.waiting.remove(waiter)
+        self.calls += 1
+        self._turn = max(self._turn, waiter.place)
+        visit = waiter.visit
+        visit.kin.full[visit.leg] = self._full.keys() - {self._asked() if replica is None else replica}
+        visit.why = why
+        waiter.future.set_result(None)
+
+    def _asked(self) -> Replica | None:
+        """The one of the full replicas that is asked again: it has not been for the longest time."""
+        return None if self._more(self._full) else min(self._full, key=self._full.__getitem__, default=None)
+
+    def _arm(self) -> None:
+        """Have the next one find out after a pause, and no sooner than the server said.
+
+        A short pause where no call is in flight, so that nothing else lets anybody in.
+        """
+        loop = asyncio.get_running_loop()
+        pause = self._pause if self.calls or self._late else min(self._pause, FIRST_PAUSE_SECONDS)
+        seconds = max(pause * (0.5 + self._draw()), self._not_before - self._clock())
+        if self._timer is None or self._timer.when() > loop.time() + seconds:
+            self._disarm()
+            self._timer = loop.call_later(seconds, self._try)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    def _try(self) -> None:
+        self._timer = None
+        if self._clock() < self._not_before - ROUNDING:
+            self._arm()
+            return
+        if (waiter := self._first()) is not None:
+            if self._trying:
+                self._grows = True
+                self._pause = max(self._pause / 2, SHORTEST_PAUSE_SECONDS)
+            self._trying = True
+            self._let_in(waiter, "try")
+            self._arm()
+
+    def _patience(self, kin: Kin) -> float:
+        """Seconds that a request has still, of which nothing is being answered."""
+        now = self._clock()
+        return (kin.crowded_since or now) + PATIENCE_SECONDS - now
+
+    def _bear(self, waiter: _Waiter, seconds: float) -> None:
+        waiter.patience = asyncio.get_running_loop().call_later(seconds, self._impatient, waiter)
+
+    def _impatient(self, waiter: _Waiter) -> None:
+        """A request of which nothing is being answered does not wait for ever: the first of its legs finds out."""
+        if waiter not in self.waiting:
+            return
+        kin = waiter.visit.kin
+        first = next(one for one in self.waiting if one.visit.kin is kin)
+        if (left := self._patience(kin)) > ROUNDING:
+            self._bear(waiter, left)
+        elif waiter is first and not kin.beside(waiter.visit.leg):
+            self._let_in(waiter, "try")
+        else:
+            self._bear(waiter, PATIENCE_SECONDS)

@@ -1,0 +1,396 @@
+"""More calls than a server has room for: who waits, who goes next, and who is told; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.upstreams.crowd import LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS
+from nproxy.upstreams.gate import MOST_ACCOUNTS, Gate, Policy
+from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.replicas import Replica
+from tests.upstreams.conftest import replicas
+from tests.virtual_time import run
+
+ACCOUNT = ("m", "")
+
+
+class Refused(Exception):
+    """A leg's refusal stands."""
+
+
+class Server:
+    """Servers with room for so many calls each, which answer after `seconds`.
+
+    late: seconds behind an answer, after which its room is given back. wait: what a refusal asks for. odd: numbers of
+    calls that fail though there is room.
+    """
+
+    def __init__(self, room: int | dict[str, int], seconds: float = 1.0, **how: Any) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.room = room
+        self.seconds = seconds
+        self.late: float = how.get("late", 0.0)
+        self.wait: float | None = how.get("wait")
+        self.sure: bool = how.get("sure", True)
+        self.odd: Callable[[int], bool] = how.get("odd", lambda number: False)
+        self.gate = Gate(replicas(how.get("count", 1)), Policy(), draw=lambda: 0.5, clock=self.loop.time)
+        self.inside: dict[str, int] = {}
+        self.calls = 0
+        self.refusals: list[float] = []
+        self.served: list[tuple[int, int]] = []
+        self._began = self.loop.time()
+
+    @property
+    def now(self) -> float:
+        return self.loop.time() - self._began
+
+    def takes(self, replica: Replica) -> bool:
+        room = self.room if isinstance(self.room, int) else self.room[replica.label]
+        number, self.calls = self.calls, self.calls + 1
+        if self.inside.get(replica.label, 0) >= room or self.odd(number):
+            self.refusals.append(self.now)
+            return False
+        self.inside[replica.label] = self.inside.get(replica.label, 0) + 1
+        return True
+
+    async def answer(self, replica: Replica, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            if self.late:
+                self.loop.call_later(self.late, self._give_back, replica.label)
+            else:
+                self._give_back(replica.label)
+
+    def _give_back(self, label: str) -> None:
+        self.inside[label] -= 1
+
+    async def leg(self, kin: Kin, number: int, seconds: float | None = None) -> None:
+        """A leg that is tried once more, and waits for room as often as it is told to."""
+        waits, tried = False, False
+        while True:
+            permit = self.gate.permit(1, kin, leg=number, waits=waits)
+            async with permit as replica:
+                await asyncio.sleep(0)  # the way there
+                if self.takes(replica):
+                    await self.answer(replica, self.seconds if seconds is None else seconds)
+                    self.served.append((id(kin), number))
+                    kin.uncounted.pop(number)
+                    return
+                self.gate.judge(kin, number, Failure(FailureKind.STATUS, "full", status=429))
+                room = permit.refused(self.wait, sure=self.sure)
+                kin.uncounted.pop(number)
+            if not room and (tried or waits):
+                raise Refused
+            if not room:
+                await asyncio.sleep(0.125)
+            waits, tried = bool(room), True
+
+    async def request(self, n: int, at: float = 0.0, seconds: float | None = None) -> float:
+        """A request's legs; gives when it was whole. Raises Refused where one is refused for good."""
+        await asyncio.sleep(at)
+        kin = Kin("m", account=ACCOUNT)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(n):
+                    group.create_task(self.leg(kin, number, seconds))
+        except* Refused:
+            raise Refused(self.now) from None
+        return self.now
+
+
+def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run(scene())
+
+
+@pytest.mark.parametrize("room", [1, 2, 5])
+@pytest.mark.parametrize("sure", [True, False])
+def test_many_are_served_one_after_the_other_in_their_order(room: int, sure: bool) -> None:
+    async def scene() -> None:
+        server = Server(room, sure=sure)
+        whole = await server.request(32)
+        assert whole == pytest.approx(-(-32 // room), abs=0.3), "no room stands idle"
+        assert server.calls <= 2 * 32 + (6 if sure else 12), (
+            "each is turned away once, and a few find out whether there is more room"
+        )
+        if room == 1 and sure:
+            assert [number for _, number in server.served] == [*range(32)]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("late", [0.02, 0.2])
+def test_room_that_is_given_back_late_is_asked_for_again(late: float) -> None:
+    async def scene() -> None:
+        server = Server(1, late=late)
+        whole = await server.request(16)
+        assert whole < 16 * 1.4
+        assert server.calls < 4 * 16
+
+    play(scene)
+
+
+def test_requests_take_turns() -> None:
+    async def scene() -> None:
+        server = Server(2)
+        async with asyncio.TaskGroup() as group:
+            many = group.create_task(server.request(32))
+            few = [group.create_task(server.request(1, at=0.5)) for _ in range(3)]
+        assert max(one.result() for one in few) <= 4.5, "two are served in each second"
+        assert many.result() == pytest.approx(17.5, abs=0.6)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_all_requests_are_served(sure: bool) -> None:
+    async def scene() -> None:
+        server = Server(4, 0.25, sure=sure)
+        whole = await asyncio.gather(*(server.request(8) for _ in range(16)))
+        assert max(whole) == pytest.approx(16 * 8 / 4 * 0.25, rel=0.1)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_where_nobody_is_served_all_are_told_at_once(sure: bool) -> None:
+    async def scene() -> None:
+        server = Server(0, sure=sure)
+        with pytest.raises(Refused):
+            await server.request(8)
+        assert server.now < 0.5 and server.calls <= 2 * 8
+        assert not server.gate.waiting
+
+    play(scene)
+
+
+def test_who_is_not_served_is_told_after_a_while_and_has_not_asked_often() -> None:
+    async def scene() -> None:
+        server = Server(1, 60.0)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.request(1))
+            with pytest.raises(Refused) as refused:
+                await server.request(1, at=1.0)
+        assert refused.value.args[0] == pytest.approx(1.0 + PATIENCE_SECONDS, abs=0.1)
+        assert len(server.refusals) <= 7
+
+    play(scene)
+
+
+def test_who_is_being_served_has_patience() -> None:
+    async def scene() -> None:
+        server = Server(2, 60.0)
+        assert await server.request(4) == pytest.approx(120.0, abs=0.1)
+        assert len(server.refusals) <= 12, "more seldom each time"
+
+    play(scene)
+
+
+def test_who_is_served_by_turns_has_patience() -> None:
+    async def scene() -> None:
+        server = Server(1, 2.0)
+        whole = await asyncio.gather(*(server.request(4) for _ in range(4)))
+        assert max(whole) == pytest.approx(32.0, abs=0.5)
+
+    play(scene)
+
+
+def test_more_room_is_found() -> None:
+    """Answers are long, so that none ends meanwhile."""
+
+    async def scene() -> None:
+        server = Server(2, 60.0)
+
+        def grows() -> None:
+            server.room = 100
+
+        server.loop.call_later(3.0, grows)
+        assert await server.request(32) < 60 + LONGEST_PAUSE_SECONDS
+        assert sum(server.inside.values()) == 0
+
+    play(scene)
+
+
+def test_a_single_failure_that_may_be_another_is_tried_again_by_itself() -> None:
+    async def scene() -> None:
+        server = Server(100, 10.0, sure=False, odd=lambda number: number == 3)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.request(3))
+            assert await server.request(1, at=1.0, seconds=1.0) == pytest.approx(2.125)
+        assert not server.gate._crowds[ACCOUNT].waiting
+
+    play(scene)
+
+
+def test_many_such_failures_hold_nobody_up() -> None:
+    """One in five fails: nearly as many are served in a second as if each of them were just made again."""
+
+    async def scene() -> None:
+        server = Server(100, 0.1, sure=False, odd=lambda number: number * 2654435761 % 97 < 19)
+
+        failed = 0
+
+        async def client() -> None:
+            nonlocal failed
+            for _ in range(20):
+                try:
+                    await server.request(1)
+                except Refused:
+                    failed += 1
+
+        await asyncio.gather(*(client() for _ in range(32)))
+        assert server.now < 20 * (0.1 + 0.2 * 0.125) * 2
+        assert failed <= 640 * 0.2 * 0.2, "as many as fail twice"
+
+    play(scene)
+
+
+def test_no_call_is_made_before_the_server_wants_one() -> None:
+    async def scene() -> None:
+        server = Server(1, 1.0, wait=3.0)
+        whole = await server.request(3)
+        assert server.refusals[0] == server.refusals[1] == 0
+        assert [at for at in server.refusals if 0 < at < 3] == [] and whole < 8
+
+    play(scene)
+
+
+def test_a_long_wait_is_the_clients() -> None:
+    async def scene() -> None:
+        server = Server(1, 1.0, wait=3600.0)
+        with pytest.raises(Refused):
+            await server.request(3)
+        assert server.now < 1
+
+    play(scene)
+
+
+def test_who_leaves_makes_way() -> None:
+    async def scene() -> None:
+        server = Server(1)
+        first = asyncio.create_task(server.request(1))
+        leaves = asyncio.create_task(server.request(4, at=0.1))
+        stays = asyncio.create_task(server.request(1, at=0.2))
+        await asyncio.sleep(0.5)
+        leaves.cancel()
+        assert await first == 1.0 and await stays == pytest.approx(2.0, abs=0.1)
+        crowd = server.gate._crowds[ACCOUNT]
+        assert not crowd.waiting and not crowd.calls and not server.gate.waiting
+
+    play(scene)
+
+
+def test_who_leaves_as_it_is_let_in_makes_way() -> None:
+    async def scene() -> None:
+        server = Server(1)
+        first = asyncio.create_task(server.request(1))
+        leaves = asyncio.create_task(server.request(1, at=0.1))
+        stays = asyncio.create_task(server.request(1, at=0.2))
+        crowd = server.gate._crowd(ACCOUNT)
+        await asyncio.sleep(0.5)
+        let_in = crowd._let_in
+
+        def and_leave(*how: Any) -> None:
+            let_in(*how)
+            leaves.cancel()
+
+        crowd._let_in = and_leave  # type: ignore[method-assign]
+        assert await first == 1.0 and await stays == pytest.approx(2.0, abs=0.1)
+        assert leaves.cancelled()
+
+    play(scene)
+
+
+def test_other_accounts_do_not_wait() -> None:
+    async def scene() -> None:
+        server = Server(1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.request(4))
+            await asyncio.sleep(0.5)
+            assert server.gate.waiting == 3
+            async with server.gate.permit(1, Kin("m", account=("m", "another"))), server.gate.permit(1):
+                assert server.now == 0.5
+        for number in range(2 * MOST_ACCOUNTS):
+            server.gate.permit(1, Kin("m", account=("m", str(number))))
+        assert len(server.gate._crowds) <= MOST_ACCOUNTS
+
+    play(scene)
+
+
+def test_legs_go_where_there_is_room_not_where_there_is_nobody() -> None:
+    """A replica that turns everybody away is never busy."""
+
+    async def scene() -> None:
+        server = Server({"r0": 0, "r1": 2}, count=2)
+        assert await server.request(12) < 7
+        assert len(server.served) == 12 and server.calls < 5 * 12
+
+    play(scene)
+
+
+def test_both_replicas_are_made_use_of() -> None:
+    async def scene() -> None:
+        server = Server({"r0": 2, "r1": 3}, count=2)
+        whole = await asyncio.gather(server.request(16), server.request(9))
+        assert max(whole) < 25 / 5 + 1.5
+
+    play(scene)
+
+
+def test_a_replica_that_comes_takes_those_that_wait() -> None:
+    async def scene() -> None:
+        server = Server({"r0": 1, "r1": 100}, 5.0)
+        server.loop.call_later(1.0, lambda: server.gate.replace(replicas(2)))
+        assert await server.request(16) < 10
+
+    play(scene)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rooms=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    requests=st.lists(
+        st.tuples(st.integers(1, 8), st.floats(0, 5), st.none() | st.floats(0, 8)), min_size=1, max_size=8
+    ),
+    late=st.sampled_from([0.0, 0.05, 0.3]),
+    sure=st.booleans(),
+    odd=st.sampled_from([0, 10, 50]),
+    wait=st.sampled_from([None, None, 0.0, 2.0, 60.0]),
+)
+def test_nobody_waits_for_ever_and_nothing_is_left(
+    rooms: list[int],
+    requests: list[tuple[int, float, float | None]],
+    late: float,
+    sure: bool,
+    odd: int,
+    wait: float | None,
+) -> None:
+    """Requests come, are served or told, or leave; who has the time to be served by a server without faults is."""
+
+    async def scene() -> None:
+        of = {f"r{place}": room for place, room in enumerate(rooms)}
+        failing = dict[str, Any](sure=sure, wait=wait, odd=lambda number: number * 2654435761 % 100 < odd)
+        server = Server(of, 0.5, count=len(rooms), late=late, **failing)
+        tasks = [asyncio.create_task(server.request(n, at=at)) for n, at, _ in requests]
+        for task, (_, at, leaves) in zip(tasks, requests, strict=True):
+            if leaves is not None:
+                server.loop.call_later(at + leaves, task.cancel)
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert server.now < 120
+        crowd = server.gate._crowd(ACCOUNT)
+        assert (crowd.waiting, crowd.calls, server.gate.waiting) == ([], 0, 0)
+        legs = sum(n for n, _, _ in requests)
+        assert server.calls <= 6 * legs + 5 * server.now + 10, "a full server is not run down"
+        work = legs * 0.5
+        if min(rooms) > 0 and not odd and not late and wait is None and work < 9:
+            for end, (_, _, leaves) in zip(ends, requests, strict=True):
+                assert isinstance(end, float) or leaves is not None, (end, requests)
+
+    play(scene)
