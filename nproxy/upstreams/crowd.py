@@ -36,14 +36,15 @@ LetIn = Literal["", "end", "late", "try"]
 out whether there is more room."""
 
 
-@dataclass(slots=True, eq=False)
 class Visit:
     """A leg on its way to a replica, and there. why: it goes now. room: where there may be some, once it is refused."""
 
+    __slots__ = ("kin", "leg", "room", "why")
+
     kin: Kin
     leg: int
-    why: LetIn = ""
-    room: Room | None = None
+    why: LetIn
+    room: Room | None
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +170,8 @@ class Crowd:
         self.calls -= 1
         if visit.room is None:
             self._in_a_row = 0
+            if not (self._full or self.waiting):
+                return  # nobody was turned away
             self._ended_at = self._clock()
             visit.kin.crowded_since = None
             self._next("end", replica)

@@ -236,12 +236,13 @@ class Gate:
         )
 
 
-class Permit:
+class Permit(Visit):
     """A permit, held while an `async with` block runs, which is given the replica."""
 
-    __slots__ = ("_crowd", "_replica", "_visit", "_waiting", "_waits", "_wish")
+    __slots__ = ("_crowd", "_replica", "_waiting", "_waits", "_wish")
 
     def __init__(self, waiting: Waiting, wish: Wish, crowd: Crowd | None, *, waits: bool) -> None:
+        self.kin, self.leg, self.why, self.room = wish.kin, wish.leg, "", None
         self._waiting = waiting
         self._wish = wish
         self._crowd = crowd
@@ -252,32 +253,29 @@ class Permit:
         if crowd is None:
             self._replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
             return self._replica
-        visit = self._visit = Visit(wish.kin, wish.leg)
         if self._waits:
-            await crowd.turn(visit)
+            await crowd.turn(self)
         else:
             crowd.calls += 1
         try:
             self._replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
         except BaseException:
-            crowd.gone(visit)
+            crowd.gone(self)
             raise
         return self._replica
 
     async def __aexit__(self, *_: object) -> None:
         self._waiting.give_back(self._replica, self._wish)
         if self._crowd is not None:
-            self._crowd.left(self._visit, self._replica)
+            self._crowd.left(self, self._replica)
 
     def refused(self, wait: float | None, *, sure: bool) -> Room:
         """Note that the replica turned the call away for want of room; gives where there may be some.
 
         wait, sure: see Crowd.refused.
         """
-        self._wish.kin.turned_away(self._wish.leg, self._replica)
-        if self._crowd is None:
-            return ""
-        return self._crowd.refused(self._visit, self._replica, wait, sure=sure)
+        self.kin.turned_away(self.leg, self._replica)
+        return "" if self._crowd is None else self._crowd.refused(self, self._replica, wait, sure=sure)
 
 
 def _well(status: int | None) -> bool:
