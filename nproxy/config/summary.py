@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic import SecretStr
 
@@ -30,7 +30,19 @@ def summarise(config: Config, keys: Sequence[Key]) -> str:
     ]
     if config.admin is not None:
         lines.append(("admin", _admin(config.admin)))
+    lines += [("note", note) for note in _notes(config)]
     return "\n".join(f"{what:10}{text}" for what, text in lines)
+
+
+def _notes(config: Config) -> Iterator[str]:
+    """What is right as it stands and may not be meant so."""
+    shown = {upstream.name for upstream in config.upstreams if upstream.api_key == "passthrough"}
+    for upstream in config.upstreams:
+        if upstream.name in shown and (others := [name for name in upstream.fallback if name in shown]):
+            yield (
+                f"a client's key for {upstream.name} is shown to {', '.join(others)} as well, where it falls back:"
+                " give each an api_key, or none, unless they are one party's"
+            )
 
 
 def _listen(listen: Listen) -> str:

@@ -130,3 +130,23 @@ def test_what_needs_a_restart_is_told_with_its_line(tmp_path: Path, served: str,
     assert [str(problem) for problem in problems] == [
         f"{tmp_path}/nproxy.yaml:{place}: cannot change without a restart" for place in told
     ]
+
+
+@pytest.mark.parametrize(
+    ("api_keys", "noted"),
+    [
+        (("passthrough", "passthrough"), True),
+        (("passthrough", "none"), False),
+        (("none", "passthrough"), False),
+        (("own", "passthrough"), False),
+    ],
+)
+def test_a_key_that_several_are_shown_is_noted(api_keys: tuple[str, str], noted: bool, tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_text(
+        "upstreams:\n"
+        f"  - {{name: main, replicas: ['http://a/v1'], models: [m], api_key: {api_keys[0]}, fallback: [cloud]}}\n"
+        f"  - {{name: cloud, replicas: ['http://b/v1'], models: [m], api_key: {api_keys[1]}}}\n"
+    )
+    told = summarise(Source(file, {}).read().checked(), ())
+    assert ("a client's key for main is shown to cloud as well" in told) is noted
