@@ -158,9 +158,10 @@ _CALLS = Row(
         lines(
             "Calls in flight",
             COUNT,
-            "By upstream. A plateau at parallel x replicas: calls wait for their turn (`legs_waiting` in /status).",
+            "By upstream. Those that wait are among them: for a call that parallel allows, or because a server "
+            "turned some away.",
             gauges("sum", "nproxy_inflight_legs", UPSTREAM, by=("upstream",)),
-            stacked=True,
+            Query(over("sum", series("nproxy_legs_waiting", UPSTREAM), "upstream"), "{{upstream}}: wait"),
             width=12,
         ),
         lines(

@@ -139,12 +139,14 @@ def _describe_replica(replica: Replica) -> dict[str, object]:
 def _show_replicas(app: App) -> None:
     """Set all that is known of replicas anew: those that left leave the metrics too."""
     app.metrics.replicas.clear()
+    app.metrics.legs_waiting.clear()
     app.metrics.replica_calls.clear()
     app.metrics.replica_errors.clear()
     app.metrics.replica_up.clear()
     app.metrics.breaker_open.clear()
     for upstream in app.upstreams.all:
         app.metrics.replicas.labels(upstream.name).set(len(upstream.gate.replicas))
+        app.metrics.legs_waiting.labels(upstream.name).set(upstream.gate.waiting)
         for replica in upstream.gate.replicas:
             labels = upstream.name, replica.label
             if replica.up is not None:

@@ -134,6 +134,12 @@ class Metrics(CommonMetrics):
         self.inflight_legs = self._counted(
             "inflight_legs", "Upstream calls opened and not ended.", "upstream", family=GaugeMetricFamily
         )
+        self.legs_waiting = self._plain(
+            "legs_waiting",
+            "Upstream calls that wait for a replica that has room, of those opened.",
+            "upstream",
+            across="sum",
+        )
         self.retries = self._counter("retries", "Upstream calls made again.", "upstream", "reason")
         self.resumes = self._counter(
             "resumes", "Answers that broke off when the client had read of them.", "upstream", "how", "outcome"

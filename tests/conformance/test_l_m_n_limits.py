@@ -83,6 +83,7 @@ async def test_L3_a_client_that_leaves_while_its_calls_wait_made_none(scene: Sce
     _, second = await open_request(gateway, scene.fields(stream=True))
     (waiting,) = gateway.app.upstreams.all
     await waits_for(lambda: waiting.gate.waiting > 0)
+    assert await gateway.metric(f'nproxy_legs_waiting{{upstream="{waiting.name}"}}') == waiting.gate.waiting
     second.close()
     await waits_for(lambda: gateway.app.inflight == 1)
     first.close()

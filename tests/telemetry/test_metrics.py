@@ -16,6 +16,7 @@ NAMES = (
     "inflight_requests",
     "inflight_choices",
     "inflight_legs",
+    "legs_waiting",
     "time_to_first_token_seconds",
     "inter_token_seconds",
     "request_seconds",
