@@ -99,7 +99,7 @@ class Limits(Settings):
     queue_choices: Whole = 1024
     """Choices that wait; beyond: 429."""
     queue_seconds: SecondsOrZero = 10
-    """How long a request waits at most; then 429."""
+    """How long a request waits at most; then 429. So long, too, for room at a server that is full."""
     requests_per_minute: Count | None = None
     """Requests of one key; null: any number."""
     choices_per_minute: Count | None = None

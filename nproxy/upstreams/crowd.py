@@ -26,8 +26,6 @@ LATE_SECONDS = 0.25
 """A server may give room back so long behind the end of an answer, or twice as long."""
 LONGEST_PAUSE_SECONDS = 16.0
 SHORTEST_PAUSE_SECONDS = 0.05
-PATIENCE_SECONDS = 10.0
-"""How long a request waits while nothing of it is answered; then it tries once more, and is told what it hears."""
 ROUNDING = 0.01
 """Seconds that a timer may run out before its time."""
 
@@ -65,15 +63,24 @@ class Crowd:
     queueing: Goyal, Vin and Cheng, 1996), so that one choice is not kept waiting by a hundred.
 
     waiting: in their order. calls: in flight, or about to be, of this account. draw: a random number from 0 up to 1.
-    clock: seconds that never go back. more: whether there is a replica in order beside those that are full.
+    clock: seconds that never go back. more: whether there is a replica in order beside those that are full. patience:
+    seconds that a request waits of which nothing is answered meanwhile; then it tries once more, and is told what it
+    hears.
     """
 
-    def __init__(self, draw: Draw, clock: Callable[[], float], more: Callable[[Collection[Replica]], bool]) -> None:
+    def __init__(
+        self,
+        draw: Draw,
+        clock: Callable[[], float],
+        more: Callable[[Collection[Replica]], bool],
+        patience: Callable[[], float],
+    ) -> None:
         self.waiting: list[_Waiter] = []
         self.calls = 0
         self._draw = draw
         self._clock = clock
         self._more = more
+        self._patience = patience
         self._full: dict[Replica, float] = {}  # those that turned somebody away, and when they did last
         self._turn = 0.0  # the place of the last one that was let in
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +102,7 @@ class Crowd:
         loop = asyncio.get_running_loop()
         waiter = _Waiter(visit, loop.create_future())
         insort(self.waiting, waiter, key=lambda one: one.place)
-        self._bear(waiter, self._patience(kin))
+        self._bear(waiter, self._bears(kin))
         if self._timer is None or not self.calls:
             self._arm()
         try:
@@ -140,7 +147,7 @@ class Crowd:
             return "elsewhere"
         if kin.beside(visit.leg):
             return "siblings"
-        if self._patience(kin) <= ROUNDING:
+        if self._bears(kin) <= ROUNDING:
             return ""
         found_out = why in ("late", "try") or not (why or self.waiting)
         late = now - self._ended_at < 2 * LATE_SECONDS
@@ -248,10 +255,10 @@ class Crowd:
             self._let_in(waiter, "try")
             self._arm()
 
-    def _patience(self, kin: Kin) -> float:
-        """Seconds that a request has still, of which nothing is being answered."""
+    def _bears(self, kin: Kin) -> float:
+        """Seconds that a request waits still, of which nothing is being answered."""
         now = self._clock()
-        return (kin.crowded_since or now) + PATIENCE_SECONDS - now
+        return (kin.crowded_since or now) + self._patience() - now
 
     def _bear(self, waiter: _Waiter, seconds: float) -> None:
         waiter.patience = asyncio.get_running_loop().call_later(seconds, self._impatient, waiter)
@@ -262,9 +269,9 @@ class Crowd:
             return
         kin = waiter.visit.kin
         first = next(one for one in self.waiting if one.visit.kin is kin)
-        if (left := self._patience(kin)) > ROUNDING:
+        if (left := self._bears(kin)) > ROUNDING:
             self._bear(waiter, left)
         elif waiter is first and not kin.beside(waiter.visit.leg):
             self._let_in(waiter, "try")
         else:
-            self._bear(waiter, PATIENCE_SECONDS)
+            self._bear(waiter, max(self._patience(), LONGEST_PAUSE_SECONDS))

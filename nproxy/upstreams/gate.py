@@ -22,6 +22,8 @@ from nproxy.upstreams.permits import ROUNDING, Permits, Wish
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.waiting import Waiting
 
+PATIENCE_SECONDS = 10.0
+"""How long a request waits for room, where nothing else is said; as long as for the gateway's own permits."""
 MOST_ACCOUNTS = 1024
 """So many are remembered of which no call is in flight."""
 
@@ -45,6 +47,8 @@ class Gate:
 
     A leg that waits has not been sent, so none of its timers run. One gate serves all requests of an upstream.
 
+    patience: see Crowd.
+
     draw: a random number from 0 up to 1. clock: seconds that never go back.
     """
 
@@ -60,6 +64,7 @@ class Gate:
         self._clock = clock
         self._permits = Permits(policy.parallel, draw, clock)
         self._waiting = Waiting(self._permits)
+        self.patience = PATIENCE_SECONDS
         self._draw = draw
         self._crowds: dict[Account, Crowd] = {}
         self._leaving: dict[str, Replica] = {}  # that are gone, and may have calls yet
@@ -224,7 +229,7 @@ class Gate:
             if len(self._crowds) >= MOST_ACCOUNTS:
                 self._crowds = {known: one for known, one in self._crowds.items() if one.calls or one.waiting}
             more = partial(self._any_beside, account[0])
-            crowd = self._crowds[account] = Crowd(self._draw, self._clock, more)
+            crowd = self._crowds[account] = Crowd(self._draw, self._clock, more, lambda: self.patience)
         return crowd
 
     def _any_beside(self, model: str | None, some: Collection[Replica]) -> bool:

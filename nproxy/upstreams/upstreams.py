@@ -57,6 +57,7 @@ class Upstreams:
                 upstream = Upstream(settings, self._connections)
             elif upstream.settings != settings:
                 upstream.reconfigure(settings)
+            upstream.gate.patience = config.limits.queue_seconds
             self.by_name[settings.name] = upstream
         self.all = tuple(self.by_name.values())
         self._take()

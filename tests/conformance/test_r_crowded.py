@@ -83,6 +83,19 @@ async def test_R11_a_request_that_comes_to_a_full_server_waits_for_its_turn(scen
 
 
 @of_legs
+async def test_R11_who_has_waited_long_enough_is_told_what_the_server_says(scene: Scene) -> None:
+    await scene.start(breaker=None, config={"limits": {"queue_seconds": 0.5}})
+    hold = asyncio.Event()
+    room = Room(scene, 429, hold)
+    async with asyncio.TaskGroup() as group:
+        served = group.create_task(scene.whole(n=ROOM))
+        await scene.upstream.until(lambda: len(room.taken) == ROOM)
+        await scene.refused(429, n=1)
+        hold.set()
+    assert len(served.result().texts) == ROOM
+
+
+@of_legs
 async def test_R11_those_that_come_later_do_not_pass_by_those_that_wait(scene: Scene) -> None:
     await scene.start(breaker=None)
     hold = asyncio.Event()
