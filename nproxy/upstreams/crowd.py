@@ -2,7 +2,7 @@
 
 How many calls a server takes at once is not known, and others may use the same room. So nothing is counted but what
 happens: one that waits is let in as a call ends that was being answered, and now and then without such an end, to find
-out whether there is more room. That comes the more seldom the longer it was in vain, and soon where it was not.
+out whether there is more room (`pace.py`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from nproxy.choices.events import Room
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS, Pace
 from nproxy.upstreams.replicas import Replica
 
-FIRST_PAUSE_SECONDS = 0.25
-"""Until the first that waits is let in to find out."""
 LATE_SECONDS = 0.25
 """A server may give room back so long behind the end of an answer, or twice as long."""
-LONGEST_PAUSE_SECONDS = 16.0
-SHORTEST_PAUSE_SECONDS = 0.05
 ROUNDING = 0.01
 """Seconds that a timer may run out before its time."""
 
@@ -84,13 +81,9 @@ class Crowd:
         self._full: dict[Replica, float] = {}  # those that turned somebody away, and when they did last
         self._turn = 0.0  # the place of the last one that was let in
         self._timer: asyncio.TimerHandle | None = None
-        self._pause = FIRST_PAUSE_SECONDS
+        self._pace = Pace()
         self._ended_at = -inf
         self._not_before = 0.0  # as the server wishes
-        self._trying = False  # one was let in to find out, and was not turned away yet
-        self._grows = False  # that was not in vain: each that ends leaves room for two
-        self._in_a_row = 0  # turned away since a call ended that was not
-        self._odd = False  # the last of them may have had another cause
         self._late = 0  # so many will be let in because room may be given back late
 
     async def turn(self, visit: Visit) -> None:
@@ -123,8 +116,7 @@ class Crowd:
         wait: seconds that the server asks for. sure: it says that it is about room. Else it is taken for another fault
         unless it comes again.
         """
-        self._in_a_row += 1
-        self._odd = not sure and self._in_a_row == 1
+        self._pace.refused(sure=sure)
         visit.room = self._room(visit, replica, wait)
         return visit.room
 
@@ -139,7 +131,7 @@ class Crowd:
             if wait > LONGEST_RETRY_AFTER_SECONDS:
                 return ""
             self._not_before = max(self._not_before, now + wait)
-        if not self._odd:
+        if not self._pace.odd:
             self._is_full(replica, now, why)
         elif not why:
             return ""
@@ -155,13 +147,11 @@ class Crowd:
 
     def _is_full(self, replica: Replica, now: float, why: LetIn) -> None:
         if not self.waiting and not why and now - max(self._full.values(), default=now) > LONGEST_PAUSE_SECONDS:
-            self._pause = FIRST_PAUSE_SECONDS
+            self._pace.begins()
             self._full.clear()
         self._full[replica] = now
-        self._grows = False
+        self._pace.full(tried=why == "try")
         if why == "try":
-            self._trying = False
-            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             self._disarm()
         elif why == "end":
             self._late += 1
@@ -176,15 +166,15 @@ class Crowd:
         """A call is over: let the next one in where it has left room, or where there is nobody to leave any."""
         self.calls -= 1
         if visit.room is None:
-            self._in_a_row = 0
+            self._pace.ended()
             if not (self._full or self.waiting):
                 return  # nobody was turned away
             self._ended_at = self._clock()
             visit.kin.crowded_since = None
             self._next("end", replica)
-            if self._grows:
+            if self._pace.grows:
                 self._next("end", replica)
-        elif self._odd:
+        elif self._pace.odd:
             self._next(visit.why or "end")
         elif not (self.calls or visit.room):
             self._next("try")
@@ -193,7 +183,7 @@ class Crowd:
 
     def widened(self) -> None:
         """There may be more room than there was: find out at once, and on as long as there is."""
-        self._pause = SHORTEST_PAUSE_SECONDS
+        self._pace.hurry()
         self._disarm()
         self._arm()
 
@@ -226,13 +216,10 @@ class Crowd:
         return None if self._more(self._full) else min(self._full, key=self._full.__getitem__, default=None)
 
     def _arm(self) -> None:
-        """Have the next one find out after a pause, and no sooner than the server said.
-
-        A short pause where no call is in flight, so that nothing else lets anybody in.
-        """
+        """Have the next one find out after a pause, and no sooner than the server said."""
         loop = asyncio.get_running_loop()
-        pause = self._pause if self.calls or self._late else min(self._pause, FIRST_PAUSE_SECONDS)
-        seconds = max(pause * (0.5 + self._draw()), self._not_before - self._clock())
+        pause = self._pace.seconds(self._draw(), idle=not (self.calls or self._late))
+        seconds = max(pause, self._not_before - self._clock())
         if self._timer is None or self._timer.when() > loop.time() + seconds:
             self._disarm()
             self._timer = loop.call_later(seconds, self._try)
@@ -248,10 +235,7 @@ class Crowd:
             self._arm()
             return
         if (waiter := self._first()) is not None:
-            if self._trying:
-                self._grows = True
-                self._pause = max(self._pause / 2, SHORTEST_PAUSE_SECONDS)
-            self._trying = True
+            self._pace.tries()
             self._let_in(waiter, "try")
             self._arm()
 

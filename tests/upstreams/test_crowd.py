@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.upstreams.crowd import LONGEST_PAUSE_SECONDS
 from nproxy.upstreams.gate import MOST_ACCOUNTS, Gate, Policy
 from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import replicas
 from tests.virtual_time import run

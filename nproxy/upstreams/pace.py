@@ -1,0 +1,62 @@
+"""How soon those who wait at a full server find out whether there is more room. Pure: randomness is an argument.
+
+It comes the more seldom the longer it was in vain, and soon where it was not; while it goes well, each call that ends
+leaves room for two.
+"""
+
+from __future__ import annotations
+
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 16.0
+SHORTEST_PAUSE_SECONDS = 0.05
+
+
+class Pace:
+    """What refusals and ends say of the room. grows: the last one that was let in to find out has found some.
+
+    odd: the last refusal may have had another cause: it came alone, and does not say that it is for want of room.
+    """
+
+    __slots__ = ("_in_a_row", "_pause", "_trying", "grows", "odd")
+
+    def __init__(self) -> None:
+        self.grows = False
+        self.odd = False
+        self._pause = FIRST_PAUSE_SECONDS
+        self._trying = False  # one was let in to find out, and was not turned away yet
+        self._in_a_row = 0  # refusals since a call ended that was not refused
+
+    def seconds(self, jitter: float, *, idle: bool) -> float:
+        """Until the next one finds out. jitter: from 0 up to 1. idle: nothing else will let anybody in."""
+        return (min(self._pause, FIRST_PAUSE_SECONDS) if idle else self._pause) * (0.5 + jitter)
+
+    def begins(self) -> None:
+        """Nobody has waited for a while."""
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def hurry(self) -> None:
+        """There may be more room than there was."""
+        self._pause = SHORTEST_PAUSE_SECONDS
+
+    def tries(self) -> None:
+        """One is let in to find out; the one before was not turned away."""
+        if self._trying:
+            self.grows = True
+            self._pause = max(self._pause / 2, SHORTEST_PAUSE_SECONDS)
+        self._trying = True
+
+    def refused(self, *, sure: bool) -> None:
+        """Count a refusal. sure: it says that it is for want of room."""
+        self._in_a_row += 1
+        self.odd = not sure and self._in_a_row == 1
+
+    def full(self, *, tried: bool) -> None:
+        """A refusal is taken for one for want of room. tried: of one that was to find out."""
+        self.grows = False
+        if tried:
+            self._trying = False
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+
+    def ended(self) -> None:
+        """A call is over that was not refused."""
+        self._in_a_row = 0
