@@ -12,6 +12,8 @@ LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more has no room
 _STATUSES = frozenset({429, 502, 503, 504, 529})  # "come again"; other answers would only be repeated
 NO_ROOM = frozenset({429, 503, 529})
 """It has no room at the moment, and may say when there will be."""
+UNSURE = 503
+"""The one of these that is also said of other faults: a proxy that reaches nobody, a server that is being started."""
 LOOP_DETECTED = 508
 """The way through this replica leads back to who asks; another one's may not (RFC 5842, section 7.2)."""
 _KINDS = frozenset(

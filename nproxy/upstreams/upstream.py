@@ -12,7 +12,7 @@ from dataclasses import replace
 from pydantic import SecretStr
 
 from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFailed
-from nproxy.choices.retry import LOOP_DETECTED, no_room
+from nproxy.choices.retry import LOOP_DETECTED, UNSURE, no_room
 from nproxy.config import ENGINE_UPSTREAM, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.upstreams.capabilities import Capabilities
@@ -219,7 +219,7 @@ class Upstream:
         """
         self.judge(kin, leg, failure)
         if no_room(failure):
-            failure = replace(failure, room=permit.refused(failure.retry_after, sure=failure.status != 503))
+            failure = replace(failure, room=permit.refused(failure.retry_after, sure=failure.status != UNSURE))
             if failure.retry_after is None:
                 return failure
             replica.rest(failure.retry_after)
