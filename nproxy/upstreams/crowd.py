@@ -127,7 +127,7 @@ class Crowd:
         others wait and find out. Not by a request that has lost its patience.
         """
         now, kin, why = self._clock(), visit.kin, visit.why
-        if wait is not None:
+        if wait is not None and not self._more({replica}):
             if wait > LONGEST_RETRY_AFTER_SECONDS:
                 return ""
             self._not_before = max(self._not_before, now + wait)

@@ -37,7 +37,8 @@ class Server:
         self.room = room
         self.seconds = seconds
         self.late: float = how.get("late", 0.0)
-        self.wait: float | None = how.get("wait")
+        wait: float | dict[str, float] | None = how.get("wait")
+        self.wait = wait if isinstance(wait, dict) else {f"r{place}": wait for place in range(how.get("count", 1))}
         self.sure: bool = how.get("sure", True)
         self.odd: Callable[[int], bool] = how.get("odd", lambda number: False)
         self.gate = Gate(replicas(how.get("count", 1)), Policy(), draw=lambda: 0.5, clock=self.loop.time)
@@ -85,7 +86,10 @@ class Server:
                     kin.uncounted.pop(number)
                     return
                 self.gate.judge(kin, number, Failure(FailureKind.STATUS, "full", status=429))
-                room = permit.refused(self.wait, sure=self.sure)
+                wait = self.wait.get(replica.label)
+                room = permit.refused(wait, sure=self.sure)
+                if wait is not None:
+                    replica.resting_until = self.loop.time() + wait
                 kin.uncounted.pop(number)
             if not room and (tried or waits):
                 raise Refused
@@ -333,6 +337,16 @@ def test_legs_go_where_there_is_room_not_where_there_is_nobody() -> None:
         server = Server({"r0": 0, "r1": 2}, count=2)
         assert await server.request(12) < 7
         assert len(server.served) == 12 and server.calls < 5 * 12
+
+    play(scene)
+
+
+@pytest.mark.parametrize("wait", [2.0, 25.0])
+def test_a_replica_that_asks_for_a_pause_holds_up_nobody_elsewhere(wait: float) -> None:
+    async def scene() -> None:
+        server = Server({"r0": 0, "r1": 2}, count=2, wait={"r0": wait})
+        assert await server.request(24) < 24 / 2 + 2
+        assert len(server.served) == 24
 
     play(scene)
 
