@@ -155,12 +155,12 @@ class Crowd:
             self._disarm()
         elif why == "end":
             self._late += 1
-            asyncio.get_running_loop().call_later(LATE_SECONDS * (0.5 + self._draw()), self._once_more)
+            asyncio.get_running_loop().call_later(LATE_SECONDS * (0.5 + self._draw()), self._once_more, replica)
         self._arm()
 
-    def _once_more(self) -> None:
+    def _once_more(self, replica: Replica) -> None:
         self._late -= 1
-        self._next("late")
+        self._next("late", replica)
 
     def left(self, visit: Visit, replica: Replica) -> None:
         """A call is over: let the next one in where it has left room, or where there is nobody to leave any."""

@@ -141,7 +141,7 @@ class Gate:
         replica = kin.at.get(leg)
         if replica is None:
             return False  # it was never called
-        if failure is not None:
+        if failure is not None and replica not in kin.full.get(leg, ()):
             kin.failed.setdefault(leg, set()).add(replica)
         verdict, now = serves(failure), self._clock()
         if verdict is True and replica not in kin.praised:

@@ -48,7 +48,7 @@ class Kin:
 
     def turned_away(self, leg: int, replica: Replica) -> None:
         """Note that a replica had no room for a leg, which is no failure that it would show again."""
-        self.failed[leg].discard(replica)
+        self.failed.get(leg, set()).discard(replica)
         self.full.setdefault(leg, set()).add(replica)
 
     def beside(self, leg: int) -> bool:
@@ -58,6 +58,6 @@ class Kin:
     def place(self, leg: int, now: float) -> Replica | None:
         """Where a leg belongs; None where that is open, or others are to be preferred to that replica."""
         replica = self.replica
-        if not self.together or replica is None or replica in self.failed.get(leg, ()):
+        if not self.together or replica is None or replica in self.avoided(leg):
             return None
         return replica if replica.admits(self, now) and not replica.flawed(now) else None

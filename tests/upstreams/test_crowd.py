@@ -85,11 +85,13 @@ class Server:
                     self.served.append((id(kin), number))
                     kin.uncounted.pop(number)
                     return
-                self.gate.judge(kin, number, Failure(FailureKind.STATUS, "full", status=429))
+                failure = Failure(FailureKind.STATUS, "full", status=429)
+                self.gate.judge(kin, number, failure)
                 wait = self.wait.get(replica.label)
                 room = permit.refused(wait, sure=self.sure)
                 if wait is not None:
                     replica.resting_until = self.loop.time() + wait
+                self.gate.judge(kin, number, failure)  # as the call says, and then the conduct
                 kin.uncounted.pop(number)
             if not room and (tried or waits):
                 raise Refused
@@ -330,13 +332,14 @@ def test_other_accounts_do_not_wait() -> None:
     play(scene)
 
 
-def test_legs_go_where_there_is_room_not_where_there_is_nobody() -> None:
+@pytest.mark.parametrize("late", [0.0, 0.001])
+def test_legs_go_where_there_is_room_not_where_there_is_nobody(late: float) -> None:
     """A replica that turns everybody away is never busy."""
 
     async def scene() -> None:
-        server = Server({"r0": 0, "r1": 2}, count=2)
-        assert await server.request(12) < 7
-        assert len(server.served) == 12 and server.calls < 5 * 12
+        server = Server({"r0": 0, "r1": 2}, count=2, late=late)
+        assert await server.request(24) < 12 * (1 + 1.5 * (late > 0) * 0.25) + 1
+        assert len(server.served) == 24 and server.calls < 5 * 24
 
     play(scene)
 
