@@ -1,7 +1,7 @@
 """Four gateways under a real Prometheus, and a load that leaves nothing at zero: every way to answer, and every fault.
 
-main     two workers and the built-in engine; upstreams that fan out, break off, fail, are gone, and one that steps in;
-         keys, of which one has a rate
+main     two workers and the built-in engine; upstreams that fan out, break off, fail, refuse nproxy's key, are gone,
+         and one that steps in; keys, of which one has a rate
 narrow   lets four choices in and four wait; its collector of traces is gone
 short    holds more memory than it may
 secure   speaks TLS, by a certificate that ends within the hour
@@ -55,6 +55,7 @@ class Monitored:
                 "cutting": Behaviour(end_after=3, end="cut"),
                 "failing": Behaviour(pause=0.002),
                 "broken": Behaviour(status=500, body=b"{}"),
+                "refusing": Behaviour(status=401, body=b"{}"),
                 "substitute": Behaviour(pause=0.002),
                 "slow": Behaviour(pause=0.1),
             }
@@ -103,6 +104,7 @@ class Monitored:
                 _ask(main, "cutting", 1, 4),
                 _ask(main, "failing", 1, 20, stream=False),
                 _ask(main, "failing", 1, 1),
+                _ask(main, "refusing", 1, 2, stream=False),
                 _ask(main, "gone", 2, 3),
                 _ask(main, "odd", 2, 3),
                 _ask(main, "pair", 1, 4, key="slow"),
@@ -149,6 +151,7 @@ def _main(folder: Path, urls: dict[str, str], admin: int) -> dict[str, Any]:
             ),
             _upstream("cutting", [urls["cutting"]], resume="replay", retries={"per_leg": 0}, breaker=None),
             _upstream("failing", [urls["failing"]], retries={"per_leg": 0}, breaker=None),
+            _upstream("refusing", [urls["refusing"]], api_key="revoked"),
             _upstream("gone", [gone], fallback=["substitute"], health=looks, breaker={"in_a_row": 1, "open": 300}),
             _upstream("substitute", [urls["substitute"]], models={"substitute": MODEL, "gone": MODEL, "odd": MODEL}),
         ],
