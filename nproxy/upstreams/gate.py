@@ -279,8 +279,9 @@ class Permit(Visit):
 
         wait, sure: see Crowd.refused.
         """
+        again = self._replica in self.kin.full.get(self.leg, ())
         self.kin.turned_away(self.leg, self._replica)
-        return "" if self._crowd is None else self._crowd.refused(self, self._replica, wait, sure=sure)
+        return "" if self._crowd is None else self._crowd.refused(self, self._replica, wait, sure=sure or again)
 
 
 def _well(status: int | None) -> bool:
