@@ -23,6 +23,8 @@ from nproxy.upstreams.replicas import Replica
 
 LATE_SECONDS = 0.25
 """A server may give room back so long behind the end of an answer, or twice as long."""
+AGAIN_SECONDS = 2.0
+"""How soon one is looked at again that would be impatient, were it not for its siblings."""
 ROUNDING = 0.01
 """Seconds that a timer may run out before its time."""
 
@@ -32,14 +34,18 @@ out whether there is more room."""
 
 
 class Visit:
-    """A leg on its way to a replica, and there. why: it goes now. room: where there may be some, once it is refused."""
+    """A leg on its way to a replica, and there.
 
-    __slots__ = ("kin", "leg", "room", "why")
+    why: it goes now. room: where there may be some, once it is refused. broke: it failed otherwise.
+    """
+
+    __slots__ = ("broke", "kin", "leg", "room", "why")
 
     kin: Kin
     leg: int
     why: LetIn
     room: Room | None
+    broke: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +89,8 @@ class Crowd:
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace()
         self._ended_at = -inf
-        self._not_before = 0.0  # as the server wishes
+        self._not_before = 0.0  # as the server wishes, and an end makes no difference
+        self._no_try_before = 0.0  # as the server wishes
         self._late = 0  # so many will be let in because room may be given back late
 
     async def turn(self, visit: Visit) -> None:
@@ -117,10 +124,10 @@ class Crowd:
         unless it comes again.
         """
         self._pace.refused(sure=sure)
-        visit.room = self._room(visit, replica, wait)
+        visit.room = self._room(visit, replica, wait, sure=sure)
         return visit.room
 
-    def _room(self, visit: Visit, replica: Replica, wait: float | None) -> Room:
+    def _room(self, visit: Visit, replica: Replica, wait: float | None, *, sure: bool) -> Room:
         """Where there may be room for one that was turned away.
 
         It is waited for, too, where a call has just ended, since a server may count it a little longer, and where
@@ -130,19 +137,21 @@ class Crowd:
         if wait is not None and not self._more({replica}):
             if wait > LONGEST_RETRY_AFTER_SECONDS:
                 return ""
-            self._not_before = max(self._not_before, now + wait)
+            self._no_try_before = max(self._no_try_before, now + wait)
+            if why in ("end", "late") or self.calls == 1:
+                self._not_before = self._no_try_before
         if not self._pace.odd:
             self._is_full(replica, now, why)
         elif not why:
             return ""
-        if not why and self._more(self._full):
+        if not why and self._more(self._full if sure else kin.avoided(visit.leg)):
             return "elsewhere"
         if kin.beside(visit.leg):
             return "siblings"
         if self._bears(kin) <= ROUNDING:
             return ""
         found_out = why in ("late", "try") or not (why or self.waiting)
-        late = now - self._ended_at < 2 * LATE_SECONDS
+        late = (sure or why) and now - self._ended_at < 2 * LATE_SECONDS
         return "others" if self.calls > 1 or late or not found_out else ""
 
     def _is_full(self, replica: Replica, now: float, why: LetIn) -> None:
@@ -167,9 +176,9 @@ class Crowd:
         self.calls -= 1
         if visit.room is None:
             self._pace.ended()
-            if not (self._full or self.waiting):
-                return  # nobody was turned away
             self._ended_at = self._clock()
+            if visit.broke or not (self._full or self.waiting):
+                return  # its end says nothing of room, or nobody was turned away
             visit.kin.crowded_since = None
             self._next("end", replica)
             if self._pace.grows:
@@ -219,7 +228,7 @@ class Crowd:
         """Have the next one find out after a pause, and no sooner than the server said."""
         loop = asyncio.get_running_loop()
         pause = self._pace.seconds(self._draw(), idle=not (self.calls or self._late))
-        seconds = max(pause, self._not_before - self._clock())
+        seconds = max(pause, self._no_try_before - self._clock())
         if self._timer is None or self._timer.when() > loop.time() + seconds:
             self._disarm()
             self._timer = loop.call_later(seconds, self._try)
@@ -231,7 +240,7 @@ class Crowd:
 
     def _try(self) -> None:
         self._timer = None
-        if self._clock() < self._not_before - ROUNDING:
+        if self._clock() < self._no_try_before - ROUNDING:
             self._arm()
             return
         if (waiter := self._first()) is not None:
@@ -249,7 +258,7 @@ class Crowd:
 
     def _impatient(self, waiter: _Waiter) -> None:
         """A request of which nothing is being answered does not wait for ever: the first of its legs finds out."""
-        if waiter not in self.waiting:
+        if waiter not in self.waiting or waiter.future.done():
             return
         kin = waiter.visit.kin
         first = next(one for one in self.waiting if one.visit.kin is kin)
@@ -258,4 +267,4 @@ class Crowd:
         elif waiter is first and not kin.beside(waiter.visit.leg):
             self._let_in(waiter, "try")
         else:
-            self._bear(waiter, max(self._patience(), LONGEST_PAUSE_SECONDS))
+            self._bear(waiter, AGAIN_SECONDS)

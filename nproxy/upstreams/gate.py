@@ -33,11 +33,12 @@ class Policy:
     """What the gate goes by.
 
     parallel: legs at once on each replica, None for any number. resumes: calls that have brought something can go on at
-    another replica.
+    another replica. falls_back: there is another upstream, so who comes to a full one is told rather than to wait.
     """
 
     parallel: int | None = None
     resumes: bool = False
+    falls_back: bool = False
     breaker: config.Breaker | None = None
     health: config.Health = field(default_factory=lambda: config.Health(interval=None))
 
@@ -220,7 +221,8 @@ class Gate:
         """
         kin = Kin() if kin is None else kin
         crowd = None if kin.account is None else self._crowd(kin.account)
-        waits = crowd is not None and (waits or bool(crowd.waiting))
+        if crowd is not None and crowd.waiting and not self.policy.falls_back:
+            waits = True
         return Permit(self._waiting, Wish(choices, kin, leg, alone), crowd, waits=waits)
 
     def _crowd(self, account: Account) -> Crowd:
@@ -247,7 +249,7 @@ class Permit(Visit):
     __slots__ = ("_crowd", "_replica", "_waiting", "_waits", "_wish")
 
     def __init__(self, waiting: Waiting, wish: Wish, crowd: Crowd | None, *, waits: bool) -> None:
-        self.kin, self.leg, self.why, self.room = wish.kin, wish.leg, "", None
+        self.kin, self.leg, self.why, self.room, self.broke = wish.kin, wish.leg, "", None, False
         self._waiting = waiting
         self._wish = wish
         self._crowd = crowd

@@ -224,6 +224,7 @@ class Upstream:
                 return failure
             replica.rest(failure.retry_after)
         elif failure.status != LOOP_DETECTED:
+            permit.broke = failure.kind is not FailureKind.STATUS or failure.status in (502, 504)
             return failure
         return replace(failure, elsewhere=self.gate.other(replica, kin))
 
@@ -300,6 +301,7 @@ def _policy(settings: Settings) -> Policy:
     return Policy(
         parallel=None if settings.parallel == "auto" else settings.parallel,
         resumes=settings.resume != "off",
+        falls_back=bool(settings.fallback),
         breaker=settings.breaker,
         health=settings.health,
     )

@@ -131,6 +131,21 @@ async def test_another_is_asked_where_a_key_of_nproxys_own_is_refused(
         assert await gateway.metric("nproxy_replica_errors_total" + labels) == 1
 
 
+async def test_who_comes_to_a_full_one_where_others_wait_is_answered_by_the_next(
+    upstream: FakeUpstream, spare: FakeUpstream
+) -> None:
+    hold = asyncio.Event()
+    upstream.choose = lambda call: Behaviour(hold=hold) if call is upstream.calls[0] else Behaviour(status=429)
+    one = main(upstream, "spare", retries={"per_leg": 1})
+    async with behind(one, {"name": "spare", "replicas": [spare.url]}) as gateway, asyncio.TaskGroup() as group:
+        many = group.create_task(gateway.ask(n=3))
+        await until(lambda: gateway.app.upstreams.by_name["main"].gate.waiting == 2)
+        assert (await gateway.ask()).headers["x-nproxy-upstream"] == "spare" and not many.done()
+        upstream.choose = None
+        hold.set()
+    assert many.result().headers["x-nproxy-upstream"] == "main"
+
+
 async def test_one_without_a_replica_in_order_is_passed_over(upstream: FakeUpstream, spare: FakeUpstream) -> None:
     upstream.behaviour = DOWN
     one = main(upstream, "spare", breaker={"in_a_row": 2, "open": 3600})

@@ -260,12 +260,33 @@ def test_many_such_failures_hold_nobody_up() -> None:
     play(scene)
 
 
-def test_no_call_is_made_before_the_server_wants_one() -> None:
+def test_a_wait_that_the_server_asks_for_is_kept_but_where_another_call_ends() -> None:
     async def scene() -> None:
         server = Server(1, 1.0, wait=3.0)
-        whole = await server.request(3)
-        assert server.refusals[0] == server.refusals[1] == 0
-        assert [at for at in server.refusals if 0 < at < 3] == [] and whole < 8
+        assert await server.request(3) == pytest.approx(3.0)
+        late = Server(1, 1.0, wait=3.0, late=0.1)
+        await late.request(3)
+        assert late.refusals[:3] == [0, 0, 1.0] and min(late.refusals[3:], default=4.0) >= 4.0
+
+    play(scene)
+
+
+def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
+    async def scene() -> None:
+        server = Server({"r0": 2, "r1": 100}, count=2)
+        crowd = server.gate._crowd(ACCOUNT)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.request(2, seconds=5.0))
+            await asyncio.sleep(0.1)
+            crowd._full[server.gate.replicas[0]] = server.loop.time()
+            waiter = group.create_task(server.gate.permit(1, Kin("m", account=ACCOUNT), waits=True).__aenter__())
+            await asyncio.sleep(0.01)
+            permit = server.gate.permit(1, Kin("m", account=ACCOUNT))
+            permit.why, crowd.calls = "", crowd.calls + 1
+            permit.broke = True
+            crowd.left(permit, server.gate.replicas[1])
+            assert not waiter.done() and crowd.waiting
+            await waiter
 
     play(scene)
 
