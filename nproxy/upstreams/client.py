@@ -143,13 +143,14 @@ class Client:
                     body += data
         except FOREIGN:
             body.clear()
+        said = bytes(body[:MAX_ERROR_BODY])
         return Failure(
             FailureKind.STATUS,
             f"The upstream answered with status {head.status}.",
             status=head.status,
             content_type=head.headers.get(hdrs.CONTENT_TYPE, ""),
-            body=bytes(body[:MAX_ERROR_BODY]),
-            retry_after=_wait(head, bytes(body)),
+            body=said,
+            retry_after=_wait(head, said),
             own_key=call.own_key,
         )
 

@@ -19,14 +19,13 @@ from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS, Pace
+from nproxy.upstreams.permits import ROUNDING
 from nproxy.upstreams.replicas import Replica
 
 LATE_SECONDS = 0.25
 """A server may give room back so long behind the end of an answer, or twice as long."""
 AGAIN_SECONDS = 2.0
 """How soon one is looked at again that would be impatient, were it not for its siblings."""
-ROUNDING = 0.01
-"""Seconds that a timer may run out before its time."""
 
 LetIn = Literal["", "end", "late", "try"]
 """Why a call is made now: it did not wait; another one has ended; one has, and its room may be given back late; to find

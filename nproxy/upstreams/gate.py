@@ -124,9 +124,12 @@ class Gate:
 
     def other(self, replica: Replica, kin: Kin | None = None) -> bool:
         """Whether another replica is in order, serves the model and has nothing that speaks against it."""
+        return self._any_beside({replica}, None if kin is None else kin.model, kin)
+
+    def _any_beside(self, some: Collection[Replica], model: str | None, kin: Kin | None = None) -> bool:
+        """The same for any replica beside these."""
         now = self._clock()
-        others = (other for other in self.replicas if other is not replica)
-        model = None if kin is None else kin.model
+        others = (one for one in self.replicas if one not in some)
         return any(one.serves(model) and one.admits(kin or self, now) and not one.flawed(now) for one in others)
 
     def in_order(self) -> list[Replica]:
@@ -230,23 +233,17 @@ class Gate:
         if crowd is None:
             if len(self._crowds) >= MOST_ACCOUNTS:
                 self._crowds = {known: one for known, one in self._crowds.items() if one.calls or one.waiting}
-            more = partial(self._any_beside, account[0])
+            more = partial(self._any_beside, model=account[0])
             crowd = self._crowds[account] = Crowd(self._draw, self._clock, more, lambda: self.patience)
         return crowd
-
-    def _any_beside(self, model: str | None, some: Collection[Replica]) -> bool:
-        """Whether a replica beside these is in order for a model, and has nothing that speaks against it."""
-        now = self._clock()
-        return any(
-            one not in some and one.serves(model) and one.admits(self, now) and not one.flawed(now)
-            for one in self.replicas
-        )
 
 
 class Permit(Visit):
     """A permit, held while an `async with` block runs, which is given the replica."""
 
-    __slots__ = ("_crowd", "_replica", "_waiting", "_waits", "_wish")
+    __slots__ = ("_crowd", "_waiting", "_waits", "_wish", "replica")
+
+    replica: Replica
 
     def __init__(self, waiting: Waiting, wish: Wish, crowd: Crowd | None, *, waits: bool) -> None:
         self.kin, self.leg, self.why, self.room, self.broke = wish.kin, wish.leg, "", None, False
@@ -258,32 +255,32 @@ class Permit(Visit):
     async def __aenter__(self) -> Replica:
         wish, crowd = self._wish, self._crowd
         if crowd is None:
-            self._replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
-            return self._replica
+            self.replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
+            return self.replica
         if self._waits:
             await crowd.turn(self)
         else:
             crowd.calls += 1
         try:
-            self._replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
+            self.replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
         except BaseException:
             crowd.gone(self)
             raise
-        return self._replica
+        return self.replica
 
     async def __aexit__(self, *_: object) -> None:
-        self._waiting.give_back(self._replica, self._wish)
+        self._waiting.give_back(self.replica, self._wish)
         if self._crowd is not None:
-            self._crowd.left(self, self._replica)
+            self._crowd.left(self, self.replica)
 
     def refused(self, wait: float | None, *, sure: bool) -> Room:
         """Note that the replica turned the call away for want of room; gives where there may be some.
 
         wait, sure: see Crowd.refused.
         """
-        again = self._replica in self.kin.full.get(self.leg, ())
-        self.kin.turned_away(self.leg, self._replica)
-        return "" if self._crowd is None else self._crowd.refused(self, self._replica, wait, sure=sure or again)
+        again = self.replica in self.kin.full.get(self.leg, ())
+        self.kin.turned_away(self.leg, self.replica)
+        return "" if self._crowd is None else self._crowd.refused(self, self.replica, wait, sure=sure or again)
 
 
 def _well(status: int | None) -> bool:

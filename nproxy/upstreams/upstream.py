@@ -148,7 +148,7 @@ class Upstream:
             async with permit as replica:
                 self.budget.count_call()
                 line = replica.lifeline()
-                heard = self._heard(call.leg, kin, replica, permit, line, take)
+                heard = self._heard(permit, line, take)
                 try:
                     with line:
                         await self.client.call(replica, call, heard)
@@ -157,8 +157,9 @@ class Upstream:
         except NobodyError as nobody:
             take([LegFailed(call.leg, unavailable(self.name, nobody.seconds))])
 
-    def _heard(self, leg: int, kin: Kin, replica: Replica, permit: Permit, line: Lifeline, take: Take) -> Take:
+    def _heard(self, permit: Permit, line: Lifeline, take: Take) -> Take:
         """What hands a call's events over, and has its replica known by them."""
+        leg, kin, replica = permit.leg, permit.kin, permit.replica
         company = Company(replica)
 
         def heard(batch: list[Event]) -> asyncio.Future[None] | None:
@@ -167,7 +168,7 @@ class Upstream:
             if isinstance(last, _LAST):
                 line.whole()
                 if isinstance(last, LegFailed):
-                    batch[-1] = LegFailed(leg, self._failed(kin, replica, leg, permit, last.failure))
+                    batch[-1] = LegFailed(leg, self._failed(permit, last.failure))
                     return take(batch)
                 if company.may_have_interrupted:
                     batch[-1] = LegEnded(leg, beside=True)
@@ -212,12 +213,13 @@ class Upstream:
         else:
             self.count(kin, 0, failure.kind, failure.status)
 
-    def _failed(self, kin: Kin, replica: Replica, leg: int, permit: Permit, failure: Failure) -> Failure:
+    def _failed(self, permit: Permit, failure: Failure) -> Failure:
         """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while.
 
-        Where it had no room, say who has.
+        Where it had no room, say where there may be some.
         """
-        self.judge(kin, leg, failure)
+        kin, replica = permit.kin, permit.replica
+        self.judge(kin, permit.leg, failure)
         if no_room(failure):
             failure = replace(failure, room=permit.refused(failure.retry_after, sure=failure.status != UNSURE))
             if failure.retry_after is None:
