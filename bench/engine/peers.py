@@ -20,7 +20,8 @@ from bench.engine.weights import Kind, as_gguf, packed
 from engine.config import EngineConfig
 from engine.roads import Machine, cpu_road
 from tests.compatibility.installing import LLAMA_CPP, llama_cpp, pinned, versions, vllm
-from tests.real.processes import ROOT, Server, free_port, nproxy, server
+from tests.ports import free_port
+from tests.real.processes import ROOT, Server, nproxy, server
 from tests.system.transformers_serve import hf_folder
 
 MODEL = "smollm2-135m-instruct"

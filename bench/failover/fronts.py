@@ -13,7 +13,8 @@ from pathlib import Path
 
 from bench.failover.replicas import Pair
 from tests.compatibility.installing import pinned
-from tests.real.processes import free_port, nproxy, server
+from tests.ports import free_port
+from tests.real.processes import nproxy, server
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 

@@ -12,7 +12,8 @@ from typing import Self
 
 from nproxy import models
 from tests.compatibility.installing import llama_cpp
-from tests.real.processes import Server, free_port, server
+from tests.ports import free_port
+from tests.real.processes import Server, server
 
 MODEL = "smollm2-135m-instruct"
 Start = Callable[[Path], AbstractContextManager[Server]]

@@ -14,7 +14,8 @@ from pathlib import Path
 from bench.gateway import installing
 from bench.gateway.cases import CHAT
 from tests.compatibility.installing import pinned, versions
-from tests.real.processes import free_port, server
+from tests.ports import free_port
+from tests.real.processes import server
 
 HERE = Path(__file__).parent
 NO_N = "it has no n"

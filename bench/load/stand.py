@@ -21,7 +21,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.clients import plain_client
-from tests.real.processes import ROOT, free_port
+from tests.ports import free_port
+from tests.real.processes import ROOT
 
 START_SECONDS = 60.0
 END_SECONDS = 60.0

@@ -23,6 +23,7 @@ import pytest
 from nproxy.cli import serving
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, FakeUpstream
+from tests.ports import free_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +147,7 @@ def test_of_two_that_are_bound_at_once_one_is_told_that_the_port_is_in_use(monke
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 async def test_a_greeting_that_cannot_be_written_does_not_end_it() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     async with FakeUpstream() as upstream:
         with Path("/dev/full").open("w") as full:
             process = await asyncio.create_subprocess_exec(
@@ -227,9 +226,7 @@ def with_an_admin_port(tmp_path: Path, port: int) -> str:
 
 
 async def test_servers_announce_themselves_to_every_worker_of_a_gateway(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = ("--config", with_an_admin_port(tmp_path, port), "--workers", "2")
     replicas = "/admin/upstreams/fleet/replicas"
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}

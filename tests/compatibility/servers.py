@@ -15,8 +15,9 @@ import httpx
 
 from nproxy import models
 from tests.compatibility.installing import LLAMA_CPP, Unavailable, llama_cpp, pinned, versions, vllm
+from tests.ports import free_port
 from tests.real.fixtures import MODEL
-from tests.real.processes import ROOT, Server, free_port, nproxy, server
+from tests.real.processes import ROOT, Server, nproxy, server
 from tests.system.transformers_serve import hf_folder, transformers_serve
 
 START_SECONDS = 600.0

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from tests.docs.blocks import Block, blocks_of
 from tests.docs.reading import Reading
 from tests.docs.scenes import SCENES, Scene, scripted
-from tests.real.processes import ROOT, free_port
+from tests.ports import free_port
+from tests.real.processes import ROOT
 
 START = "nproxy serve --config nproxy.yaml\n"
 

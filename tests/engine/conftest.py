@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from bench.gpu.interpreted import exact_products
-from tests.real.processes import Server, free_port, server
+from tests.ports import free_port
+from tests.real.processes import Server, server
 
 MODEL = "smollm2"
 

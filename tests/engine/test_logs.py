@@ -17,8 +17,9 @@ import pytest
 from tests.engine.asking import chat
 from tests.engine.conftest import MODEL
 from tests.fakes import tiny_chat
+from tests.ports import free_port
 from tests.real.metrics import wait_for
-from tests.real.processes import ROOT, free_port
+from tests.real.processes import ROOT
 
 CHATTERS = """
 import logging, os, sys

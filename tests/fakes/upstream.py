@@ -32,6 +32,7 @@ from multidict import CIMultiDict
 
 from tests.fakes.answers import Answer
 from tests.fakes.behaviour import MODEL, Behaviour, words
+from tests.ports import free_port
 
 __all__ = ["MODEL", "Behaviour", "FakeUpstream", "Seen", "at_once", "raw_server", "words"]
 
@@ -131,8 +132,8 @@ class FakeUpstream:
         if self.unix:
             self._server = await loop.create_unix_server(connection, self.unix, backlog=BACKLOG)
         else:
+            self.port = self.port or free_port()  # nobody else gets it while the server is stopped
             self._server = await loop.create_server(connection, self.host, self.port, ssl=self.tls, backlog=BACKLOG)
-            self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -14,7 +14,7 @@ from typing import IO
 import httpx
 
 from tests.clients import plain_client
-from tests.real.processes import free_port
+from tests.ports import free_port
 
 
 @dataclass(frozen=True, slots=True)

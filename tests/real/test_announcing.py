@@ -8,8 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.ports import free_port
 from tests.real.metrics import wait_for
-from tests.real.processes import free_port, nproxy, server
+from tests.real.processes import nproxy, server
 
 REPLICAS = "/admin/upstreams/fleet/replicas"
 

@@ -12,9 +12,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
+from tests.ports import free_port
 from tests.real.at_once import at_once
 from tests.real.fixtures import MODEL
-from tests.real.processes import Server, free_port, nproxy
+from tests.real.processes import Server, nproxy
 
 pytestmark = pytest.mark.model
 

@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nproxy.config import digest_of
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
+from tests.ports import free_port
 from tests.real.processes import ROOT, ended
 from tests.waiting import until
 
@@ -79,9 +80,7 @@ async def metric_of(asking: httpx.AsyncClient, name: str, **labels: str) -> floa
 @contextlib.asynccontextmanager
 async def serve(folder: Path, *words: str, workers: int = 2) -> AsyncIterator[Running]:
     """`nproxy serve` on a free port, once all workers accept connections; afterwards no process of it may be left."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     log = folder / "nproxy.log"
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
@@ -198,9 +197,7 @@ async def test_a_killed_worker_is_replaced_and_no_counter_goes_back(tmp_path: Pa
 
 
 async def test_limits_servers_and_settings_are_those_of_all_workers(tmp_path: Path, upstream: FakeUpstream) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        admin = f"http://127.0.0.1:{free.getsockname()[1]}"
+    admin = f"http://127.0.0.1:{free_port()}"
     file = tmp_path / "nproxy.yaml"
 
     def write(max_n: int) -> None:

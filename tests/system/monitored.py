@@ -28,8 +28,9 @@ from nproxy.config import digest_of
 from tests.clients import plain_client
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.secure import put
+from tests.ports import free_port
 from tests.real.fixtures import MODEL as ENGINES
-from tests.real.processes import Server, free_port, nproxy, server
+from tests.real.processes import Server, nproxy, server
 
 KEYS = {"team": "sk-of-the-team", "slow": "sk-of-the-slow"}
 STEADY = "The lighthouse stands where the river meets the sea, and its keeper counts the ships that pass. " * 3

@@ -13,8 +13,9 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from tests.ports import free_port
 from tests.real.metrics import wait_for
-from tests.real.processes import ROOT, Server, free_port, server
+from tests.real.processes import ROOT, Server, server
 from tests.system.tools import PROMETHEUS, needed
 
 SHIPPED = ROOT / "grafana" / "prometheus.yml"

@@ -25,7 +25,8 @@ from bench.gateway.measuring import play
 from bench.gateway.peers import PEERS, Running
 from bench.gateway.programs import Told, ask, upstream
 from tests.fakes.upstream import raw_server
-from tests.real.processes import ROOT, free_port
+from tests.ports import free_port
+from tests.real.processes import ROOT
 
 TWO = Case("", connections=1, n=2, chunks=2, answers=1)
 WHOLE = replace(TWO, stream=False)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from tests.real.processes import ROOT, Server, free_port, server
+from tests.ports import free_port
+from tests.real.processes import ROOT, Server, server
 from tests.system.packages import installed
 
 MODELS = ROOT / "build" / "real"

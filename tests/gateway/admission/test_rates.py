@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from nproxy.gateway.admission.known_rates import KnownRates
 from nproxy.gateway.admission.messages import Ask, Level
 from nproxy.gateway.admission.rates import MINUTE, Charge, Meters, limits_of
 from nproxy.gateway.admission.refusals import duration, limited, rate_headers
-from nproxy.gateway.callers import Rates
+from nproxy.gateway.callers import Caller, Rates
 
 steps = st.lists(
     st.tuples(st.integers(0, 40).map(lambda half: half / 2), st.integers(1, 30), st.integers(0, 30)), max_size=60
@@ -134,3 +135,15 @@ def test_a_wait_is_not_a_second_longer_for_what_floats_lose() -> None:
     """30 seconds by a clock that is at 16,000: the next second would be one too many."""
     headers = limited("", "", 16030.3 - 16000.3 + 2e-12).headers
     assert headers == {"retry-after": "30", "retry-after-ms": "30000"}
+
+
+@given(limit=st.integers(1, 2000), now=st.floats(0, 1e6))
+@example(limit=42, now=0.0)
+def test_floats_keep_nobody_out_at_the_door(limit: int, now: float) -> None:
+    """All is spent and one comes back: there is room for one, whatever moment the clock of this process shows."""
+    meters, known, caller = Meters(), KnownRates(), Caller("ann", "ann")
+    known.for_all = Rates(choices=limit)
+    charges = [meters.charge("choices", 1, limit, now) for _ in range(limit)]
+    meters.settle(charges[0], 0, now)
+    known.hear(caller, (Level("choices", limit, meters.behind("choices", now)),), now)
+    assert known.refusal(caller, now) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.fakes.upstream import Behaviour
-from tests.real.processes import free_port
+from tests.ports import free_port
 from tests.system.browser import picture
 from tests.system.playground.servers import gateway, scripted
 from tests.system.playground.window import Pages, begun, ended, finishes, send, texts

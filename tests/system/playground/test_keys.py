@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.upstream import Behaviour
-from tests.real.processes import Server, free_port
+from tests.ports import free_port
+from tests.real.processes import Server
 from tests.system.browser import picture
 from tests.system.playground.servers import gateway, scripted
 from tests.system.playground.window import Pages, begun, ended, finishes, send

@@ -1,0 +1,54 @@
+"""Ports to listen on that no other test process takes, neither before a server has bound its port nor once it is gone.
+
+A port that the system gives away (`bind` to 0) is free for all again as soon as its socket is closed: while a server
+starts, and after it was killed, another process may get it, and clients of one test reach servers of another. So ports
+come from below those that Linux gives away (net.ipv4.ip_local_port_range), and each process has a block of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import os
+import socket
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+_BLOCK = 1024
+_BLOCKS = range(12 * _BLOCK, 32 * _BLOCK, _BLOCK)
+_next = itertools.count()
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on; this process gives it away again after a thousand others."""
+    first, _ = _block(os.getpid())
+    for _ in range(_BLOCK):
+        port = first + next(_next) % _BLOCK
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            return port
+    raise RuntimeError(f"all ports from {first} to {first + _BLOCK - 1} are in use")
+
+
+@cache
+def _block(process: int) -> tuple[int, IO[bytes]]:
+    """The first port of a block that is this process's as long as it keeps the lock's file open."""
+    folder = Path(tempfile.gettempdir()) / f"nproxy-tests-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    for first in _BLOCKS:
+        file = (folder / str(first)).open("wb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            continue
+        return first, file
+    raise RuntimeError(f"all blocks of ports are taken: {folder} has a lock for each")
