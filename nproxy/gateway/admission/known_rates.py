@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from nproxy.gateway.admission.messages import Kind, Level, Refused
-from nproxy.gateway.admission.rates import MINUTE
+from nproxy.gateway.admission.rates import wait_for
 from nproxy.gateway.callers import UNLIMITED, Caller, Rates
 
 MOST_LEVELS = 4096
@@ -58,7 +58,7 @@ class KnownRates:
     def refusal(self, caller: Caller, now: float) -> Refused | None:
         """Why a caller need not even ask for one choice now, if so: what is known here is spent, or spoken for."""
         for level in self.levels(caller, now):
-            wait = level.behind + MINUTE / level.limit - MINUTE
-            if wait > 0 and level.what != "tokens":
+            wait = wait_for(1, level.limit, level.behind)
+            if wait and level.what != "tokens":
                 return Refused("", level.what, wait, levels=(level,))
         return None

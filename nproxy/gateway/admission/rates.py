@@ -55,8 +55,7 @@ class Meters:
 
     def wait(self, what: Kind, amount: int, limit: int, now: float) -> float:
         """Seconds until so much may be spent, which is at most the limit; 0 for now."""
-        seconds = self.behind(what, now) + MINUTE * amount / limit - MINUTE
-        return seconds if seconds > _ROUNDING else 0.0
+        return wait_for(amount, limit, self.behind(what, now))
 
     def charge(self, what: Kind, amount: int, limit: int, now: float) -> Charge:
         """Count so much as spent, be there room for it or not."""
@@ -77,6 +76,12 @@ class Meters:
     def full(self, now: float) -> bool:
         """Whether nothing that was spent counts any more."""
         return all(until <= now for until in self._until.values())
+
+
+def wait_for(amount: int, limit: int, behind: float) -> float:
+    """Seconds until so much may be spent, 0 for now; what was spent before counts for `behind` seconds more."""
+    seconds = behind + MINUTE * amount / limit - MINUTE
+    return seconds if seconds > _ROUNDING else 0.0
 
 
 def limits_of(ask: Ask) -> tuple[tuple[Kind, int, int], ...]:
