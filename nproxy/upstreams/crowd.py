@@ -18,33 +18,39 @@ from nproxy.choices.events import Room
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Lateness, Opening
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS, Pace
 from nproxy.upstreams.permits import ROUNDING
 from nproxy.upstreams.replicas import Replica
 
-LATE_SECONDS = 0.25
-"""A server may give room back so long behind the end of an answer, or twice as long."""
+JUST_NOW_SECONDS = 0.5
+"""A server may still count a call that ended so long ago; longer than all LATE_SECONDS together."""
 AGAIN_SECONDS = 2.0
 """How soon one is looked at again that would be impatient, were it not for its siblings."""
 
-LetIn = Literal["", "end", "late", "try"]
-"""Why a call is made now: it did not wait; another one has ended; one has, and its room may be given back late; to find
-out whether there is more room."""
+End = Literal["whole", "error", "broken"]
+"""How a call ended that was not turned away. A broken one says nothing of room."""
+LetIn = Literal["", "end", "try"]
+"""Why a call is made now: it did not wait; another one has ended; to find out whether there is more room."""
 
 
 class Visit:
     """A leg on its way to a replica, and there.
 
-    why: it goes now. room: where there may be some, once it is refused. broke: it failed otherwise.
+    why: it goes now. opening: what for. number: among the calls of its account. room: where there may be some, once it
+    is refused. odd: that may have another cause.
     """
 
-    __slots__ = ("broke", "kin", "leg", "room", "why")
+    __slots__ = ("end", "kin", "leg", "number", "odd", "opening", "room", "why")
 
     kin: Kin
     leg: int
     why: LetIn
+    opening: Opening | None
+    number: int
     room: Room | None
-    broke: bool
+    odd: bool
+    end: End
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +85,7 @@ class Crowd:
     ) -> None:
         self.waiting: list[_Waiter] = []
         self.calls = 0
+        self.begun = 0
         self._draw = draw
         self._clock = clock
         self._more = more
@@ -87,10 +94,17 @@ class Crowd:
         self._turn = 0.0  # the place of the last one that was let in
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace()
+        self._lateness = Lateness()
         self._ended_at = -inf
         self._not_before = 0.0  # as the server wishes, and an end makes no difference
         self._no_try_before = 0.0  # as the server wishes
-        self._late = 0  # so many will be let in because room may be given back late
+        self._openings: set[Opening] = set()
+        self._waits_behind = 0  # so many will be let in, some time behind an end
+
+    def begins(self, visit: Visit) -> None:
+        """A call is about to be made."""
+        self.calls += 1
+        self.begun = visit.number = self.begun + 1
 
     async def turn(self, visit: Visit) -> None:
         """Wait to be let in, which counts as a call. One that was turned away again has the place that it had."""
@@ -122,7 +136,9 @@ class Crowd:
         wait: seconds that the server asks for. sure: it says that it is about room. Else it is taken for another fault
         unless it comes again.
         """
-        self._pace.refused(sure=sure)
+        for opening in self._openings:
+            opening.beside -= visit.number <= opening.since
+        visit.odd = self._pace.refused(sure=sure)
         visit.room = self._room(visit, replica, wait, sure=sure)
         return visit.room
 
@@ -137,53 +153,79 @@ class Crowd:
             if wait > LONGEST_RETRY_AFTER_SECONDS:
                 return ""
             self._no_try_before = max(self._no_try_before, now + wait)
-            if why in ("end", "late") or self.calls == 1:
+            if why == "end" or self.calls == 1:
                 self._not_before = self._no_try_before
-        if not self._pace.odd:
-            self._is_full(replica, now, why)
+        if not visit.odd:
+            self._is_full(visit, replica, now)
         elif not why:
             return ""
         if not why and self._more(self._full if sure else kin.avoided(visit.leg)):
             return "elsewhere"
-        if kin.beside(visit.leg):
+        if kin.beside(visit.leg) or now - kin.served_at < JUST_NOW_SECONDS:
             return "siblings"
         if self._bears(kin) <= ROUNDING:
             return ""
-        found_out = why in ("late", "try") or not (why or self.waiting)
-        late = (sure or why) and now - self._ended_at < 2 * LATE_SECONDS
-        return "others" if self.calls > 1 or late or not found_out else ""
+        latest = visit.opening is not None and visit.opening.late == LATEST
+        found_out = why == "try" or latest or not (why or self.waiting)
+        late = (sure or why) and now - self._ended_at < JUST_NOW_SECONDS
+        served = kin.served_at > -inf
+        return "others" if served or self.calls > 1 or late or not found_out else ""
 
-    def _is_full(self, replica: Replica, now: float, why: LetIn) -> None:
+    def _is_full(self, visit: Visit, replica: Replica, now: float) -> None:
+        why = visit.why
         if not self.waiting and not why and now - max(self._full.values(), default=now) > LONGEST_PAUSE_SECONDS:
             self._pace.begins()
+            self._lateness = Lateness()
             self._full.clear()
         self._full[replica] = now
         self._pace.full(tried=why == "try")
         if why == "try":
             self._disarm()
-        elif why == "end":
-            self._late += 1
-            asyncio.get_running_loop().call_later(LATE_SECONDS * (0.5 + self._draw()), self._once_more, replica)
+        elif (opening := visit.opening) is not None:
+            self._comes_again(opening, replica, now)
         self._arm()
 
-    def _once_more(self, replica: Replica) -> None:
-        self._late -= 1
-        self._next("late", replica)
+    def _comes_again(self, opening: Opening, replica: Replica, now: float) -> None:
+        """Who came behind an end was refused: the next one comes later, unless somebody else has taken the room."""
+        taken = self.calls - 1 > opening.beside
+        if taken or not self._lateness.too_soon(opening, stays=now < self._not_before):
+            self._openings.discard(opening)
+        else:
+            self._comes(opening, replica)
+
+    def _comes(self, opening: Opening, replica: Replica) -> None:
+        """Let the next one in as late as it is to come."""
+        if not opening.late:
+            self._next("end", replica, opening)
+            return
+        self._waits_behind += 1
+        asyncio.get_running_loop().call_later(LATE_SECONDS[opening.late], self._comes_now, opening, replica)
+
+    def _comes_now(self, opening: Opening, replica: Replica) -> None:
+        self._waits_behind -= 1
+        self._next("end", replica, opening)
 
     def left(self, visit: Visit, replica: Replica) -> None:
         """A call is over: let the next one in where it has left room, or where there is nobody to leave any."""
         self.calls -= 1
         if visit.room is None:
             self._pace.ended()
-            self._ended_at = self._clock()
-            if visit.broke or not (self._full or self.waiting):
-                return  # its end says nothing of room, or nobody was turned away
+            self._ended_at = now = self._clock()
+            if visit.end == "whole":
+                visit.kin.served_at = now
+            if visit.end == "broken" or not (self._full or self.waiting):
+                return
             visit.kin.crowded_since = None
-            self._next("end", replica)
+            if visit.opening is not None:
+                self._openings.discard(visit.opening)
+                self._lateness.in_time(visit.opening)
+            opening = Opening(self._lateness.late, self.begun, self.calls)
+            self._openings.add(opening)
+            self._comes(opening, replica)
             if self._pace.grows:
-                self._next("end", replica)
-        elif self._pace.odd:
-            self._next(visit.why or "end")
+                self._next("try", replica)
+        elif visit.odd:
+            self._next(visit.why or "end", None, visit.opening)
         elif not (self.calls or visit.room):
             self._next("try")
         if not self.calls and self.waiting:
@@ -199,12 +241,15 @@ class Crowd:
         """One that was to make a call does not."""
         self.calls -= 1
         if visit.why:
-            self._next(visit.why)
+            self._next(visit.why, None, visit.opening)
 
-    def _next(self, why: LetIn, replica: Replica | None = None) -> None:
+    def _next(self, why: LetIn, replica: Replica | None = None, opening: Opening | None = None) -> None:
         """Let one in, unless the server asked for a pause. replica: where there is room now, where that is known."""
         if (waiter := self._first()) is not None and self._clock() >= self._not_before:
+            waiter.visit.opening = opening
             self._let_in(waiter, why, replica)
+        elif opening is not None:
+            self._openings.discard(opening)
 
     def _first(self) -> _Waiter | None:
         """The next one that is not about to leave."""
@@ -212,7 +257,7 @@ class Crowd:
 
     def _let_in(self, waiter: _Waiter, why: LetIn, replica: Replica | None = None) -> None:
         self.waiting.remove(waiter)
-        self.calls += 1
+        self.begins(waiter.visit)
         self._turn = max(self._turn, waiter.place)
         visit = waiter.visit
         visit.kin.full[visit.leg] = self._full.keys() - {self._asked() if replica is None else replica}
@@ -226,7 +271,7 @@ class Crowd:
     def _arm(self) -> None:
         """Have the next one find out after a pause, and no sooner than the server said."""
         loop = asyncio.get_running_loop()
-        pause = self._pace.seconds(self._draw(), idle=not (self.calls or self._late))
+        pause = self._pace.seconds(self._draw(), idle=not (self.calls or self._waits_behind))
         seconds = max(pause, self._no_try_before - self._clock())
         if self._timer is None or self._timer.when() > loop.time() + seconds:
             self._disarm()

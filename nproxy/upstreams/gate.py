@@ -11,7 +11,7 @@ from functools import partial
 
 from nproxy import config
 from nproxy.choices.events import Failure, Room
-from nproxy.choices.retry import LOOP_DETECTED
+from nproxy.choices.retry import LOOP_DETECTED, no_room
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.crowd import Crowd, Visit
@@ -137,15 +137,15 @@ class Gate:
         now = self._clock()
         return sorted(self.replicas, key=lambda replica: (not replica.admits(self, now), replica.flawed(now)))
 
-    def judge(self, kin: Kin, leg: int, failure: Failure | None) -> bool:
-        """Take what became of a leg's last call; True where a breaker opened by it.
+    def judge(self, kin: Kin, leg: int, failure: Failure | None) -> Replica | None:
+        """Take what became of a leg's last call, once; gives its replica where a breaker opened by it.
 
         A request counts once at each replica, however many of its legs failed there, and the leg avoids it.
         """
-        replica = kin.at.get(leg)
+        replica = kin.at.pop(leg, None)
         if replica is None:
-            return False  # it was never called
-        if failure is not None and replica not in kin.full.get(leg, ()):
+            return None  # it was never called, or its call is judged already
+        if failure is not None and not no_room(failure):
             kin.failed.setdefault(leg, set()).add(replica)
         verdict, now = serves(failure), self._clock()
         if verdict is True and replica not in kin.praised:
@@ -159,8 +159,8 @@ class Gate:
             if replica.breaker.failed(kin, now, silent=silent(failure)):
                 asyncio.get_running_loop().call_later(replica.breaker.wait(now) + ROUNDING, self._may_be_tried)
                 self._waiting.serve()
-                return True
-        return False
+                return replica
+        return None
 
     def heard(self, replica: Replica, kin: Kin) -> None:
         """Note that a call brought something; with the first of a trial its replica is back."""
@@ -246,7 +246,8 @@ class Permit(Visit):
     replica: Replica
 
     def __init__(self, waiting: Waiting, wish: Wish, crowd: Crowd | None, *, waits: bool) -> None:
-        self.kin, self.leg, self.why, self.room, self.broke = wish.kin, wish.leg, "", None, False
+        self.kin, self.leg, self.why, self.opening = wish.kin, wish.leg, "", None
+        self.room, self.odd, self.end = None, False, "whole"
         self._waiting = waiting
         self._wish = wish
         self._crowd = crowd
@@ -260,7 +261,7 @@ class Permit(Visit):
         if self._waits:
             await crowd.turn(self)
         else:
-            crowd.calls += 1
+            crowd.begins(self)
         try:
             self.replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
         except BaseException:
@@ -278,7 +279,8 @@ class Permit(Visit):
 
         wait, sure: see Crowd.refused.
         """
-        again = self.replica in self.kin.full.get(self.leg, ())
+        full = self.kin.full.get(self.leg, ())
+        again = self.replica in full if self.why else bool(full)
         self.kin.turned_away(self.leg, self.replica)
         return "" if self._crowd is None else self._crowd.refused(self, self.replica, wait, sure=sure or again)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from math import inf
 
 from nproxy.upstreams.replicas import Replica
 
@@ -15,15 +16,15 @@ Account = tuple[str | None, str]
 class Kin:
     """The calls of one request to one upstream.
 
-    model: the upstream's name of the one that they ask for, None where that is not known; not every replica may
-    serve it. together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first,
-    by which that one is chosen; None where any will do. placed: hears of every call and its replica. replica: where
-    the last of them went. at: where each leg's last call went. uncounted: those of calls whose end is not counted
+    model: the upstream's name of the one that they ask for, None where that is not known; not every replica may serve
+    it. together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first, by which
+    that one is chosen; None where any will do. placed: hears of every call and its replica. replica: where the last of
+    them went. at: where each leg's call is that is not judged yet. uncounted: those of calls whose end is not counted
     yet. failed: the replicas that each leg has failed on, which it avoids while another one can take it; full: those
     that have no room for it, likewise. blamed, praised: the replicas whose breakers have counted a failure, or a
-    success, of this request; each counts once there, however many of its legs there are. account: for what a server
-    may have a limit; None for calls that no crowd is made of. places: of legs in a crowd. crowded_since: when the first
-    of them came there, or something of the request was answered last.
+    success, of this request; each counts once there, however many of its legs there are. account: for what a server may
+    have a limit; None for calls that no crowd is made of. places: of legs in a crowd. crowded_since: when the first of
+    them came there, or something of the request was answered last. served_at: when a leg was last.
     """
 
     model: str | None = None
@@ -40,6 +41,7 @@ class Kin:
     account: Account | None = None
     places: dict[int, float] = field(default_factory=dict)
     crowded_since: float | None = None
+    served_at: float = -inf
 
     def avoided(self, leg: int) -> Collection[Replica]:
         """What a leg avoids while another replica can take it."""

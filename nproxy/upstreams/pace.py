@@ -9,26 +9,24 @@ from __future__ import annotations
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 16.0
 SHORTEST_PAUSE_SECONDS = 0.05
+IDLE_PAUSE_SECONDS = 1.0
+"""The longest while no call is in flight, whose end would let somebody in."""
 
 
 class Pace:
-    """What refusals and ends say of the room. grows: the last one that was let in to find out has found some.
+    """What refusals and ends say of the room. grows: the last one that was let in to find out has found some."""
 
-    odd: the last refusal may have had another cause: it came alone, and does not say that it is for want of room.
-    """
-
-    __slots__ = ("_in_a_row", "_pause", "_trying", "grows", "odd")
+    __slots__ = ("_in_a_row", "_pause", "_trying", "grows")
 
     def __init__(self) -> None:
         self.grows = False
-        self.odd = False
         self._pause = FIRST_PAUSE_SECONDS
         self._trying = False  # one was let in to find out, and was not turned away yet
         self._in_a_row = 0  # refusals since a call ended that was not refused
 
     def seconds(self, jitter: float, *, idle: bool) -> float:
         """Until the next one finds out. jitter: from 0 up to 1. idle: nothing else will let anybody in."""
-        return (min(self._pause, FIRST_PAUSE_SECONDS) if idle else self._pause) * (0.5 + jitter)
+        return (min(self._pause, IDLE_PAUSE_SECONDS) if idle else self._pause) * (0.5 + jitter)
 
     def begins(self) -> None:
         """Nobody has waited for a while."""
@@ -45,10 +43,13 @@ class Pace:
             self._pause = max(self._pause / 2, SHORTEST_PAUSE_SECONDS)
         self._trying = True
 
-    def refused(self, *, sure: bool) -> None:
-        """Count a refusal. sure: it says that it is for want of room."""
+    def refused(self, *, sure: bool) -> bool:
+        """Count a refusal. sure: it says that it is for want of room.
+
+        True where it may have another cause: it came alone, and does not say so.
+        """
         self._in_a_row += 1
-        self.odd = not sure and self._in_a_row == 1
+        return not sure and self._in_a_row == 1
 
     def full(self, *, tried: bool) -> None:
         """A refusal is taken for one for want of room. tried: of one that was to find out."""

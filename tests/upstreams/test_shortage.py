@@ -51,7 +51,8 @@ async def test_a_call_fails_and_says_why_and_its_replica_is_believed_in(caller: 
     with no_descriptors():
         await upstream.call(caller.call(stream=False), kin, batches.append)
     (batch,) = batches
-    (replica,) = kin.at.values()
+    replica = kin.replica
+    assert replica is not None
     assert isinstance(failed := batch[-1], LegFailed)
     assert (failed.failure.kind, failed.failure.ours) == (FailureKind.CONNECT, True)
     assert failed.failure.message == "The gateway has no resources left to call the upstream 'u'."

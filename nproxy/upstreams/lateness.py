@@ -1,0 +1,75 @@
+"""How late behind an answer a server gives its room back, as those find out who come at the end of a call. Pure.
+
+A server counts a call until it is done with it itself. Who comes sooner is turned away, and where the server asks for a
+pause then, nobody may come for so long. A server may also fail now and then: what happens most of the time counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LATE_SECONDS = (0.0, 0.005, 0.025, 0.1, 0.25)
+"""Behind the end of a call, and between two that come behind the same end."""
+LATEST = len(LATE_SECONDS) - 1
+_LIKEWISE = 8
+"""So many in a row came in time, and it is tried whether they could come sooner."""
+_FORGOTTEN, _FORGOTTEN_AT_A_PAUSE = 0.2, 0.5
+"""What one that comes makes forgotten of those before it."""
+
+
+@dataclass(slots=True, eq=False)
+class Opening:
+    """The room that the end of a call leaves, or is to leave.
+
+    late: who comes waits so long behind the end, or behind the last one that came: a place in LATE_SECONDS. first:
+    nobody has come yet. since: calls that had begun when it ended. beside: those of them that are being answered.
+    """
+
+    late: int
+    since: int
+    beside: int
+    first: bool = True
+
+
+class Lateness:
+    """What is known of one server. late: how late the first one is to come, as a place in LATE_SECONDS."""
+
+    __slots__ = ("_came", "_dear", "_in_a_row", "_in_vain", "_share", "late")
+
+    def __init__(self) -> None:
+        self.late = 0
+        self._share = 1.0  # of those that came first, that were in time; the last ones count most
+        self._in_a_row = 0  # of them were in time
+        self._came = 0  # room came so late for one that was not the first
+        self._in_vain = False  # none came at all
+        self._dear = False  # who comes too soon keeps everybody away for a while
+
+    def too_soon(self, opening: Opening, *, stays: bool) -> bool:
+        """Who came was refused: True where the next one is to come, and later.
+
+        stays: as the server wishes, nobody comes now.
+        """
+        if opening.first:
+            self._dear = self._dear or stays
+            self._share *= 1 - (_FORGOTTEN_AT_A_PAUSE if stays else _FORGOTTEN)
+            self._in_a_row = 0
+            if self._share < 0.5:
+                later = max(self._came, self.late + 1)
+                self.late, self._share, self._came = later if self.late < LATEST else 0, 1.0, 0
+        if opening.late == LATEST:
+            self._in_vain = True
+        if opening.late == LATEST or stays:
+            return False
+        opening.late, opening.first = LATEST if self._in_vain else opening.late + 1, False
+        return True
+
+    def in_time(self, opening: Opening) -> None:
+        """Who came was not refused."""
+        if not opening.first:
+            self._came = 0 if self._in_vain else opening.late
+            self._in_vain = False
+            return
+        self._share += (1 - self._share) * _FORGOTTEN
+        self._in_a_row += 1
+        if self._in_a_row >= _LIKEWISE and self.late and not self._dear:
+            self.late, self._share, self._in_a_row, self._came = self.late - 1, 0.6, 0, self.late
