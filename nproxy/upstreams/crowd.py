@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
+from weakref import WeakSet
 
 from nproxy.choices.events import Room
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
@@ -98,7 +99,7 @@ class Crowd:
         self._ended_at = -inf
         self._not_before = 0.0  # as the server wishes, and an end makes no difference
         self._no_try_before = 0.0  # as the server wishes
-        self._openings: set[Opening] = set()
+        self._openings: WeakSet[Opening] = WeakSet()  # that somebody comes for, or is to
         self._waits_behind = 0  # so many will be let in, some time behind an end
 
     def begins(self, visit: Visit) -> None:
@@ -188,9 +189,7 @@ class Crowd:
     def _comes_again(self, opening: Opening, replica: Replica, now: float) -> None:
         """Who came behind an end was refused: the next one comes later, unless somebody else has taken the room."""
         taken = self.calls - 1 > opening.beside
-        if taken or not self._lateness.too_soon(opening, stays=now < self._not_before):
-            self._openings.discard(opening)
-        else:
+        if not taken and self._lateness.too_soon(opening, stays=now < self._not_before):
             self._comes(opening, replica)
 
     def _comes(self, opening: Opening, replica: Replica) -> None:
@@ -217,7 +216,6 @@ class Crowd:
                 return
             visit.kin.crowded_since = None
             if visit.opening is not None:
-                self._openings.discard(visit.opening)
                 self._lateness.in_time(visit.opening)
             opening = Opening(self._lateness.late, self.begun, self.calls)
             self._openings.add(opening)
@@ -248,8 +246,6 @@ class Crowd:
         if (waiter := self._first()) is not None and self._clock() >= self._not_before:
             waiter.visit.opening = opening
             self._let_in(waiter, why, replica)
-        elif opening is not None:
-            self._openings.discard(opening)
 
     def _first(self) -> _Waiter | None:
         """The next one that is not about to leave."""

@@ -17,7 +17,7 @@ _FORGOTTEN, _FORGOTTEN_AT_A_PAUSE = 0.2, 0.5
 """What one that comes makes forgotten of those before it."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Opening:
     """The room that the end of a call leaves, or is to leave.
 
