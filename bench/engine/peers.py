@@ -21,6 +21,7 @@ from engine.config import EngineConfig
 from engine.roads import Machine, cpu_road
 from tests.compatibility.installing import LLAMA_CPP, llama_cpp, pinned, versions, vllm
 from tests.ports import free_port
+from tests.real.metrics import info
 from tests.real.processes import ROOT, Server, nproxy, server
 from tests.system.transformers_serve import hf_folder
 
@@ -60,8 +61,9 @@ def dtype() -> str:
 def whole(logs: Path, settings: Mapping[str, str] | None = None) -> Iterator[Running]:
     """`nproxy serve`, one gateway process with its engine. settings: variables of the environment."""
     env = {f"NPROXY_ENGINE__{key.upper()}": value for key, value in (settings or {}).items()}
-    with _environment(env), nproxy(log=logs / "nproxy.log", seconds=START_SECONDS) as running:
-        how = " ".join(["nproxy serve", *(f"{key}={value}" for key, value in env.items())])
+    with nproxy(log=logs / f"nproxy-{'-'.join(env.values())}.log", seconds=START_SECONDS, env=env) as running:
+        runs_by = ", ".join(f"{key} {value}" for key, value in info(running.url, "nproxy_engine_info").items())
+        how = " ".join([*(f"{key}={value}" for key, value in env.items()), f"nproxy serve: {runs_by}"])
         yield _served(running, {"nproxy": version("nproxy"), "torch": torch.__version__}, how)
 
 
@@ -139,14 +141,3 @@ PEERS: Mapping[str, Peer] = {
 
 def _served(running: Server, packages: Mapping[str, str], how: str, **extra: object) -> Running:
     return Running(lambda asked: ask(running.url, MODEL, asked, extra), running.process.pid, packages, how)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables for what is started meanwhile."""
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            del os.environ[name]

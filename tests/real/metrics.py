@@ -7,20 +7,27 @@ from collections.abc import Callable
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 
 def metric(url: str, name: str, **labels: str) -> float:
     """The sum of all samples called `name` that carry these labels; LookupError where there is none."""
-    text = httpx.get(f"{url}/metrics", timeout=5.0, verify=False, trust_env=False).raise_for_status().text
-    found = [
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    ]
+    found = [sample.value for sample in _samples(url, name) if labels.items() <= sample.labels.items()]
     if not found:
         raise LookupError(f"no {name}{labels} in the metrics of {url}")
     return sum(found)
+
+
+def info(url: str, name: str) -> dict[str, str]:
+    """The labels of the one sample called `name`; ValueError where there is another number of them."""
+    [sample] = _samples(url, name)
+    return dict(sample.labels)
+
+
+def _samples(url: str, name: str) -> list[Sample]:
+    text = httpx.get(f"{url}/metrics", timeout=5.0, verify=False, trust_env=False).raise_for_status().text
+    families = text_string_to_metric_families(text)
+    return [sample for family in families for sample in family.samples if sample.name == name]
 
 
 def wait_for(condition: Callable[[], bool], *, seconds: float, what: str) -> float:

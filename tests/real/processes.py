@@ -78,11 +78,13 @@ def server(
 
 
 @contextmanager
-def nproxy(*arguments: str, log: Path, ready: str = "/ready", seconds: float = 60.0) -> Iterator[Server]:
+def nproxy(
+    *arguments: str, log: Path, ready: str = "/ready", seconds: float = 60.0, env: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """`nproxy serve` with these arguments on a free port, once `ready` answers 200 (`/health` needs no upstream)."""
     port = free_port()
     argv = [sys.executable, "-m", "nproxy", "serve", "--host", "127.0.0.1", "--port", str(port), *arguments]
-    with server(argv, port=port, log=log, ready=ready, seconds=seconds) as running:
+    with server(argv, port=port, log=log, ready=ready, env=env, seconds=seconds) as running:
         yield running
 
 
