@@ -103,7 +103,7 @@ class Recovery:
         """Find another way for a leg; None where there is none and the failure stands."""
         if self._came_to_nobody(failure) and (run.resumed or self._merge.client_has_read_any):
             return self._wait(run, failure)
-        if run.resumed:
+        if run.resumed and not failure.room:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
         if run.state is LegState.SPEAKING:
             return self._resume(run, failure) if self._missed(run) else self._begin_anew(run, failure)

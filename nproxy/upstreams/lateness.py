@@ -49,13 +49,14 @@ class Lateness:
 
         stays: as the server wishes, nobody comes now.
         """
-        if opening.first:
-            self._dear = self._dear or stays
+        self._dear = self._dear or stays
+        if opening.first and opening.late == self.late:
             self._share *= 1 - (_FORGOTTEN_AT_A_PAUSE if stays else _FORGOTTEN)
             self._in_a_row = 0
             if self._share < 0.5:
-                later = max(self._came, self.late + 1)
-                self.late, self._share, self._came = later if self.late < LATEST else 0, 1.0, 0
+                later = self.late + 1 if stays else self._came
+                self.late = later if self.late < later <= LATEST else 0  # where it is not late, others have the room
+                self._share, self._came = 1.0, 0
         if opening.late == LATEST:
             self._in_vain = True
         if opening.late == LATEST or stays:
@@ -68,6 +69,8 @@ class Lateness:
         if not opening.first:
             self._came = 0 if self._in_vain else opening.late
             self._in_vain = False
+            return
+        if opening.late != self.late:
             return
         self._share += (1 - self._share) * _FORGOTTEN
         self._in_a_row += 1

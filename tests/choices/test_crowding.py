@@ -9,8 +9,8 @@ import pytest
 
 from nproxy.choices.commands import FallBack, OpenLeg, Retried
 from nproxy.choices.events import Failure, FailureKind
-from tests.choices.tutil import FANOUT, NATIVE, Play, chat
-from tests.choices.upstream_says import DONE, STOP, answer, delta, status
+from tests.choices.tutil import FANOUT, NATIVE, Play, chat, contents, replayed
+from tests.choices.upstream_says import DONE, ROLE, STOP, answer, delta, status
 
 
 def full(room: Any = "siblings", code: int = 429) -> Failure:
@@ -45,6 +45,16 @@ def test_another_replica_is_tried_before() -> None:
     assert opened(play)[2:] == [(1, 1, False)]
     play.fails(1, full("elsewhere"))
     assert opened(play)[3:] == [(1, 2, True)]
+
+
+def test_a_resume_that_waits_for_room_has_not_failed() -> None:
+    play = replayed(retries=3)
+    play.breaks_off(0, ROLE, delta("Hel"))
+    play.fires("retry:0")
+    for _ in range(3):
+        play.fails(0, full("others"))
+    play.streams(0, ROLE, delta("Hello"), STOP, DONE)
+    assert play.resumed == ["replay ok"] and contents(play.frames) == {0: "Hello"}
 
 
 def test_it_fails_where_there_is_none_and_has_been_tried_again_by_then() -> None:
