@@ -32,7 +32,10 @@ START_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A peer that answers. pid: of the process above all of its others. how: the settings that it was started with."""
+    """A peer that answers. pid: of the process above all of its others. how: the settings that it was started with.
+
+    versions: of its packages, and what our engine says that it runs by.
+    """
 
     ask: Callable[[Asked], Answer]
     pid: int
@@ -62,9 +65,9 @@ def whole(logs: Path, settings: Mapping[str, str] | None = None) -> Iterator[Run
     """`nproxy serve`, one gateway process with its engine. settings: variables of the environment."""
     env = {f"NPROXY_ENGINE__{key.upper()}": value for key, value in (settings or {}).items()}
     with nproxy(log=logs / f"nproxy-{'-'.join(env.values())}.log", seconds=START_SECONDS, env=env) as running:
-        runs_by = ", ".join(f"{key} {value}" for key, value in info(running.url, "nproxy_engine_info").items())
-        how = " ".join([*(f"{key}={value}" for key, value in env.items()), f"nproxy serve: {runs_by}"])
-        yield _served(running, {"nproxy": version("nproxy"), "torch": torch.__version__}, how)
+        how = " ".join([*(f"{key}={value}" for key, value in env.items()), "nproxy serve"])
+        runs_by = info(running.url, "nproxy_engine_info")
+        yield _served(running, {"nproxy": version("nproxy"), "torch": torch.__version__, **runs_by}, how)
 
 
 @contextmanager
