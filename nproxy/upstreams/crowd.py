@@ -154,7 +154,7 @@ class Crowd:
             if wait > LONGEST_RETRY_AFTER_SECONDS:
                 return ""
             self._no_try_before = max(self._no_try_before, now + wait)
-            if why == "end" or self.calls == 1:
+            if self.calls == 1 or (visit.opening is not None and not self._taken(visit.opening)):
                 self._not_before = self._no_try_before
         if not visit.odd:
             self._is_full(visit, replica, now)
@@ -188,9 +188,12 @@ class Crowd:
 
     def _comes_again(self, opening: Opening, replica: Replica, now: float) -> None:
         """Who came behind an end was refused: the next one comes later, unless somebody else has taken the room."""
-        taken = self.calls - 1 > opening.beside
-        if not taken and self._lateness.too_soon(opening, stays=now < self._not_before):
+        if not self._taken(opening) and self._lateness.too_soon(opening, stays=now < self._not_before):
             self._comes(opening, replica)
+
+    def _taken(self, opening: Opening) -> bool:
+        """Whether, as one that came is refused, more calls are in flight than there were when another one ended."""
+        return self.calls - 1 > opening.beside
 
     def _comes(self, opening: Opening, replica: Replica) -> None:
         """Let the next one in as late as it is to come."""

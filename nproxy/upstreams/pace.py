@@ -9,8 +9,6 @@ from __future__ import annotations
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 16.0
 SHORTEST_PAUSE_SECONDS = 0.05
-IDLE_PAUSE_SECONDS = 1.0
-"""The longest while no call is in flight, whose end would let somebody in."""
 
 
 class Pace:
@@ -26,7 +24,7 @@ class Pace:
 
     def seconds(self, jitter: float, *, idle: bool) -> float:
         """Until the next one finds out. jitter: from 0 up to 1. idle: nothing else will let anybody in."""
-        return (min(self._pause, IDLE_PAUSE_SECONDS) if idle else self._pause) * (0.5 + jitter)
+        return (min(self._pause, FIRST_PAUSE_SECONDS) if idle else self._pause) * (0.5 + jitter)
 
     def begins(self) -> None:
         """Nobody has waited for a while."""
