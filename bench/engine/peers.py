@@ -64,7 +64,7 @@ def dtype() -> str:
 def whole(logs: Path, settings: Mapping[str, str] | None = None) -> Iterator[Running]:
     """`nproxy serve`, one gateway process with its engine. settings: variables of the environment."""
     env = {f"NPROXY_ENGINE__{key.upper()}": value for key, value in (settings or {}).items()}
-    with nproxy(log=logs / f"nproxy-{'-'.join(env.values())}.log", seconds=START_SECONDS, env=env) as running:
+    with nproxy(log=logs / f"{'-'.join(('nproxy', *env.values()))}.log", seconds=START_SECONDS, env=env) as running:
         how = " ".join([*(f"{key}={value}" for key, value in env.items()), "nproxy serve"])
         runs_by = info(running.url, "nproxy_engine_info")
         yield _served(running, {"nproxy": version("nproxy"), "torch": torch.__version__, **runs_by}, how)

@@ -86,7 +86,6 @@ class Crowd:
     ) -> None:
         self.waiting: list[_Waiter] = []
         self.calls = 0
-        self.begun = 0
         self._draw = draw
         self._clock = clock
         self._more = more
@@ -96,6 +95,7 @@ class Crowd:
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace()
         self._lateness = Lateness()
+        self._begun = 0
         self._ended_at = -inf
         self._not_before = 0.0  # as the server wishes, and an end makes no difference
         self._no_try_before = 0.0  # as the server wishes
@@ -105,7 +105,7 @@ class Crowd:
     def begins(self, visit: Visit) -> None:
         """A call is about to be made."""
         self.calls += 1
-        self.begun = visit.number = self.begun + 1
+        self._begun = visit.number = self._begun + 1
 
     async def turn(self, visit: Visit) -> None:
         """Wait to be let in, which counts as a call. One that was turned away again has the place that it had."""
@@ -220,7 +220,7 @@ class Crowd:
             visit.kin.crowded_since = None
             if visit.opening is not None:
                 self._lateness.in_time(visit.opening)
-            opening = Opening(self._lateness.late, self.begun, self.calls)
+            opening = Opening(self._lateness.late, self._begun, self.calls)
             self._openings.add(opening)
             self._comes(opening, replica)
             if self._pace.grows:

@@ -15,6 +15,8 @@ _LIKEWISE = 8
 """So many in a row came in time, and it is tried whether they could come sooner."""
 _FORGOTTEN, _FORGOTTEN_AT_A_PAUSE = 0.2, 0.5
 """What one that comes makes forgotten of those before it."""
+_DOUBTED = 0.6
+"""The share that were in time, as it is taken for one that comes sooner than before: a refusal suffices against it."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -59,7 +61,8 @@ class Lateness:
                 self._share, self._came = 1.0, 0
         if opening.late == LATEST:
             self._in_vain = True
-        if opening.late == LATEST or stays:
+            return False
+        if stays:
             return False
         opening.late, opening.first = LATEST if self._in_vain else opening.late + 1, False
         return True
@@ -75,4 +78,4 @@ class Lateness:
         self._share += (1 - self._share) * _FORGOTTEN
         self._in_a_row += 1
         if self._in_a_row >= _LIKEWISE and self.late and not self._dear:
-            self.late, self._share, self._in_a_row, self._came = self.late - 1, 0.6, 0, self.late
+            self.late, self._share, self._in_a_row, self._came = self.late - 1, _DOUBTED, 0, self.late

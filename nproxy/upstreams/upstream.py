@@ -219,22 +219,23 @@ class Upstream:
         Where it had no room, say where there may be some.
         """
         kin, replica = permit.kin, permit.replica
+        self.judge(kin, permit.leg, failure)
         if no_room(failure):
             failure = replace(failure, room=permit.refused(failure.retry_after, sure=failure.status != UNSURE))
+            if failure.retry_after is None:
+                return failure
+            replica.rest(failure.retry_after)
         else:
             broken = failure.kind is not FailureKind.STATUS or failure.status in (502, 504)
             permit.end = "broken" if broken else "error"
-        self.judge(kin, permit.leg, failure)
-        if failure.retry_after is not None and no_room(failure):
-            replica.rest(failure.retry_after)
-        elif failure.status != LOOP_DETECTED:
-            return failure
+            if failure.status != LOOP_DETECTED:
+                return failure
         return replace(failure, elsewhere=self.gate.other(replica, kin))
 
     def judge(self, kin: Kin, leg: int, failure: Failure | None) -> None:
         """Take what became of a leg's last call; see `Gate.judge`."""
-        replica, now = self.gate.judge(kin, leg, failure), time.monotonic()
-        if replica is None or failure is None or now < replica.told_until:
+        replica = self.gate.judge(kin, leg, failure)
+        if replica is None or failure is None or (now := time.monotonic()) < replica.told_until:
             return  # it opens and closes, as one client's requests fail and others' do not
         replica.told_until = now + TOLD_SECONDS
         # not its message, which may be the server's own words, and these the prompt's

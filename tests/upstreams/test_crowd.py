@@ -3,118 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nproxy.choices.events import Failure, FailureKind
-from nproxy.upstreams.crowd import JUST_NOW_SECONDS
-from nproxy.upstreams.gate import MOST_ACCOUNTS, Gate, Policy
+from nproxy.upstreams.gate import MOST_ACCOUNTS
 from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.lateness import LATE_SECONDS
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS
-from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import replicas
-from tests.virtual_time import run
-
-ACCOUNT = ("m", "")
-
-
-class Refused(Exception):
-    """A leg's refusal stands."""
-
-
-class Server:
-    """Servers with room for so many calls each, which answer after `seconds`.
-
-    late: seconds behind an answer, after which its room is given back. wait: what a refusal asks for. odd: numbers of
-    calls that fail though there is room.
-    """
-
-    def __init__(self, room: int | dict[str, int], seconds: float = 1.0, **how: Any) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.room = room
-        self.seconds = seconds
-        self.late: float = how.get("late", 0.0)
-        wait: float | dict[str, float] | None = how.get("wait")
-        self.wait = wait if isinstance(wait, dict) else {f"r{place}": wait for place in range(how.get("count", 1))}
-        self.sure: bool = how.get("sure", True)
-        self.odd: Callable[[int], bool] = how.get("odd", lambda number: False)
-        self.gate = Gate(replicas(how.get("count", 1)), Policy(), draw=lambda: 0.5, clock=self.loop.time)
-        self.inside: dict[str, int] = {}
-        self.calls = 0
-        self.refusals: list[float] = []
-        self.served: list[tuple[int, int]] = []
-        self._began = self.loop.time()
-
-    @property
-    def now(self) -> float:
-        return self.loop.time() - self._began
-
-    def takes(self, replica: Replica) -> bool:
-        room = self.room if isinstance(self.room, int) else self.room[replica.label]
-        number, self.calls = self.calls, self.calls + 1
-        if self.inside.get(replica.label, 0) >= room or self.odd(number):
-            self.refusals.append(self.now)
-            return False
-        self.inside[replica.label] = self.inside.get(replica.label, 0) + 1
-        return True
-
-    async def answer(self, replica: Replica, seconds: float) -> None:
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            if self.late:
-                self.loop.call_later(self.late, self._give_back, replica.label)
-            else:
-                self._give_back(replica.label)
-
-    def _give_back(self, label: str) -> None:
-        self.inside[label] -= 1
-
-    async def leg(self, kin: Kin, number: int, seconds: float | None = None) -> None:
-        """A leg that is tried once more, and waits for room as often as it is told to."""
-        waits, tried = False, False
-        while True:
-            permit = self.gate.permit(1, kin, leg=number, waits=waits)
-            async with permit as replica:
-                await asyncio.sleep(0)  # the way there
-                if self.takes(replica):
-                    await self.answer(replica, self.seconds if seconds is None else seconds)
-                    self.served.append((id(kin), number))
-                    kin.uncounted.pop(number)
-                    return
-                failure = Failure(FailureKind.STATUS, "full", status=429)
-                self.gate.judge(kin, number, failure)
-                wait = self.wait.get(replica.label)
-                room = permit.refused(wait, sure=self.sure)
-                if wait is not None:
-                    replica.resting_until = self.loop.time() + wait
-                kin.uncounted.pop(number)
-            if not room and (tried or waits):
-                raise Refused
-            if not room:
-                await asyncio.sleep(0.125)
-            waits, tried = bool(room), True
-
-    async def request(self, n: int, at: float = 0.0, seconds: float | None = None) -> float:
-        """A request's legs; gives when it was whole. Raises Refused where one is refused for good."""
-        await asyncio.sleep(at)
-        kin = Kin("m", account=ACCOUNT)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for number in range(n):
-                    group.create_task(self.leg(kin, number, seconds))
-        except* Refused:
-            raise Refused(self.now) from None
-        return self.now
-
-
-def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run(scene())
+from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
 
 @pytest.mark.parametrize("room", [1, 2, 5])
@@ -129,78 +28,6 @@ def test_many_are_served_one_after_the_other_in_their_order(room: int, sure: boo
         )
         if room == 1 and sure:
             assert [number for _, number in server.served] == [*range(32)]
-
-    play(scene)
-
-
-@pytest.mark.parametrize(("late", "waits"), [(0.002, 0.005), (0.02, 0.025), (0.09, 0.1), (0.2, 0.25)])
-def test_room_that_is_given_back_late_is_asked_for_as_late(late: float, waits: float) -> None:
-    async def scene() -> None:
-        server = Server(1, 0.1, late=late)
-        whole = await server.request(64)
-        assert whole == pytest.approx(64 * (0.1 + waits), rel=0.1)
-        assert len(server.refusals) <= 63 + (32 if late < 0.2 else 64), "once each as it comes, and now and then"
-
-    play(scene)
-
-
-def test_where_the_server_asks_for_a_wait_at_such_a_moment_the_next_end_is_waited_behind() -> None:
-    async def scene() -> None:
-        server = Server(1, 0.1, late=0.02, wait=1.0)
-        assert await server.request(64) < 64 * 0.125 + 1.0 * (2 + 64 / 8)
-        assert len(server.refusals) <= 63 + 32
-
-    play(scene)
-
-
-def test_room_that_is_given_back_at_once_again_is_taken_at_once_again() -> None:
-    async def scene() -> None:
-        server = Server(1, 0.1, late=0.2)
-        await server.request(16)
-        server.late, since = 0.0, server.now
-        await server.request(64)
-        assert server.now - since < 64 * 0.1 + 8 * sum(LATE_SECONDS) + 0.5
-
-    play(scene)
-
-
-def test_a_request_that_was_answered_in_part_waits_for_others_alone() -> None:
-    """Nobody of its account is in flight, and yet there is no room, for a while."""
-
-    async def scene() -> None:
-        server = Server(1, 0.5)
-
-        def taken(seconds: float) -> None:
-            server.inside["r0"] += 1
-            server.loop.call_later(seconds, server._give_back, "r0")
-
-        server.loop.call_later(0.49, taken, 5.0)
-        server.room = 1
-        assert await server.request(3) == pytest.approx(5.49 + 1.0, abs=1.6)
-        assert len(server.refusals) < 2 + 5 / 0.25 + 8
-        server.loop.call_later(0.49, taken, 60.0)
-        with pytest.raises(Refused) as refused:
-            await server.request(3)
-        assert refused.value.args[0] < 5.49 + 1.0 + 1.6 + 12
-
-    play(scene)
-
-
-def test_a_sibling_that_has_just_ended_still_counts_as_one() -> None:
-    """Its room may be given back late: what was answered is not thrown away for another upstream at once."""
-
-    async def scene() -> None:
-        server = Server(1, 0.5)
-        kin = Kin("m", account=ACCOUNT)
-        async with server.gate.permit(1, kin, leg=0):
-            kin.uncounted.clear()
-        async with server.gate.permit(1, kin, leg=1) as replica:
-            permit = server.gate.permit(1, kin, leg=2)
-            async with permit:
-                assert permit.refused(None, sure=True) == "siblings"
-            await asyncio.sleep(JUST_NOW_SECONDS)
-            kin.uncounted.clear()
-            assert replica and permit.refused(None, sure=True) == "others"
 
     play(scene)
 

@@ -1,0 +1,110 @@
+"""Servers that have room for a few calls, and legs of requests that come to them; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from nproxy.choices.events import Failure, FailureKind
+from nproxy.upstreams.gate import Gate, Policy
+from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.replicas import Replica
+from tests.upstreams.conftest import replicas
+from tests.virtual_time import run
+
+ACCOUNT = ("m", "")
+
+
+class Refused(Exception):
+    """A leg's refusal stands."""
+
+
+class Server:
+    """Servers with room for so many calls each, which answer after `seconds`.
+
+    late: seconds behind an answer, after which its room is given back. wait: what a refusal asks for. odd: numbers of
+    calls that fail though there is room.
+    """
+
+    def __init__(self, room: int | dict[str, int], seconds: float = 1.0, **how: Any) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.room = room
+        self.seconds = seconds
+        self.late: float = how.get("late", 0.0)
+        wait: float | dict[str, float] | None = how.get("wait")
+        self.wait = wait if isinstance(wait, dict) else {f"r{place}": wait for place in range(how.get("count", 1))}
+        self.sure: bool = how.get("sure", True)
+        self.odd: Callable[[int], bool] = how.get("odd", lambda number: False)
+        self.gate = Gate(replicas(how.get("count", 1)), Policy(), draw=lambda: 0.5, clock=self.loop.time)
+        self.inside: dict[str, int] = {}
+        self.calls = 0
+        self.refusals: list[float] = []
+        self.served: list[tuple[int, int]] = []
+        self._began = self.loop.time()
+
+    @property
+    def now(self) -> float:
+        return self.loop.time() - self._began
+
+    def takes(self, replica: Replica) -> bool:
+        room = self.room if isinstance(self.room, int) else self.room[replica.label]
+        number, self.calls = self.calls, self.calls + 1
+        if self.inside.get(replica.label, 0) >= room or self.odd(number):
+            self.refusals.append(self.now)
+            return False
+        self.inside[replica.label] = self.inside.get(replica.label, 0) + 1
+        return True
+
+    async def answer(self, replica: Replica, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            if self.late:
+                self.loop.call_later(self.late, self._give_back, replica.label)
+            else:
+                self._give_back(replica.label)
+
+    def _give_back(self, label: str) -> None:
+        self.inside[label] -= 1
+
+    async def leg(self, kin: Kin, number: int, seconds: float | None = None) -> None:
+        """A leg that is tried once more, and waits for room as often as it is told to."""
+        waits, tried = False, False
+        while True:
+            permit = self.gate.permit(1, kin, leg=number, waits=waits)
+            async with permit as replica:
+                await asyncio.sleep(0)  # the way there
+                if self.takes(replica):
+                    await self.answer(replica, self.seconds if seconds is None else seconds)
+                    self.served.append((id(kin), number))
+                    kin.uncounted.pop(number)
+                    return
+                failure = Failure(FailureKind.STATUS, "full", status=429)
+                self.gate.judge(kin, number, failure)
+                wait = self.wait.get(replica.label)
+                room = permit.refused(wait, sure=self.sure)
+                if wait is not None:
+                    replica.resting_until = self.loop.time() + wait
+                kin.uncounted.pop(number)
+            if not room and (tried or waits):
+                raise Refused
+            if not room:
+                await asyncio.sleep(0.125)
+            waits, tried = bool(room), True
+
+    async def request(self, n: int, at: float = 0.0, seconds: float | None = None) -> float:
+        """A request's legs; gives when it was whole. Raises Refused where one is refused for good."""
+        await asyncio.sleep(at)
+        kin = Kin("m", account=ACCOUNT)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(n):
+                    group.create_task(self.leg(kin, number, seconds))
+        except* Refused:
+            raise Refused(self.now) from None
+        return self.now
+
+
+def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run(scene())

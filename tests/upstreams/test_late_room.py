@@ -1,0 +1,83 @@
+"""A full server whose room is free later than its answers end: when the next one comes; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nproxy.upstreams.crowd import JUST_NOW_SECONDS
+from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.lateness import LATE_SECONDS
+from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
+
+
+@pytest.mark.parametrize(("late", "waits"), [(0.002, 0.005), (0.02, 0.025), (0.09, 0.1), (0.2, 0.25)])
+def test_room_that_is_given_back_late_is_asked_for_as_late(late: float, waits: float) -> None:
+    async def scene() -> None:
+        server = Server(1, 0.1, late=late)
+        whole = await server.request(64)
+        assert whole == pytest.approx(64 * (0.1 + waits), rel=0.1)
+        assert len(server.refusals) <= 63 + (32 if late < 0.2 else 64), "once each as it comes, and now and then"
+
+    play(scene)
+
+
+def test_where_the_server_asks_for_a_wait_at_such_a_moment_the_next_end_is_waited_behind() -> None:
+    async def scene() -> None:
+        server = Server(1, 0.1, late=0.02, wait=1.0)
+        assert await server.request(64) < 64 * 0.125 + 1.0 * (2 + 64 / 8)
+        assert len(server.refusals) <= 63 + 32
+
+    play(scene)
+
+
+def test_room_that_is_given_back_at_once_again_is_taken_at_once_again() -> None:
+    async def scene() -> None:
+        server = Server(1, 0.1, late=0.2)
+        await server.request(16)
+        server.late, since = 0.0, server.now
+        await server.request(64)
+        assert server.now - since < 64 * 0.1 + 8 * sum(LATE_SECONDS) + 0.5
+
+    play(scene)
+
+
+def test_a_request_that_was_answered_in_part_waits_for_others_alone() -> None:
+    """Nobody of its account is in flight, and yet there is no room, for a while."""
+
+    async def scene() -> None:
+        server = Server(1, 0.5)
+
+        def taken(seconds: float) -> None:
+            server.inside["r0"] += 1
+            server.loop.call_later(seconds, server._give_back, "r0")
+
+        server.loop.call_later(0.49, taken, 5.0)
+        assert await server.request(3) == pytest.approx(5.49 + 1.0, abs=1.6)
+        assert len(server.refusals) < 2 + 5 / 0.25 + 8
+        server.loop.call_later(0.49, taken, 60.0)
+        with pytest.raises(Refused) as refused:
+            await server.request(3)
+        assert refused.value.args[0] < 5.49 + 1.0 + 1.6 + 12
+
+    play(scene)
+
+
+def test_a_sibling_that_has_just_ended_still_counts_as_one() -> None:
+    """Its room may be given back late: what was answered is not thrown away for another upstream at once."""
+
+    async def scene() -> None:
+        server = Server(1, 0.5)
+        kin = Kin("m", account=ACCOUNT)
+        async with server.gate.permit(1, kin, leg=0):
+            kin.uncounted.clear()
+        async with server.gate.permit(1, kin, leg=1) as replica:
+            permit = server.gate.permit(1, kin, leg=2)
+            async with permit:
+                assert permit.refused(None, sure=True) == "siblings"
+            await asyncio.sleep(JUST_NOW_SECONDS)
+            kin.uncounted.clear()
+            assert replica and permit.refused(None, sure=True) == "others"
+
+    play(scene)
