@@ -39,10 +39,10 @@ class Visit:
     """A leg on its way to a replica, and there.
 
     why: it goes now. opening: what for. number: among the calls of its account. room: where there may be some, once it
-    is refused. odd: that may have another cause.
+    is refused. odd: that may have another cause. began: when it was let in, in the clock's seconds.
     """
 
-    __slots__ = ("end", "kin", "leg", "number", "odd", "opening", "room", "why")
+    __slots__ = ("began", "end", "kin", "leg", "number", "odd", "opening", "room", "why")
 
     kin: Kin
     leg: int
@@ -52,6 +52,7 @@ class Visit:
     room: Room | None
     odd: bool
     end: End
+    began: float
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +97,7 @@ class Crowd:
         self._pace = Pace()
         self._lateness = Lateness()
         self._begun = 0
-        self._ended_at = -inf
+        self._answered_at = -inf
         self._not_before = 0.0  # as the server wishes, and an end makes no difference
         self._no_try_before = 0.0  # as the server wishes
         self._openings: WeakSet[Opening] = WeakSet()  # that somebody comes for, or is to
@@ -146,8 +147,9 @@ class Crowd:
     def _room(self, visit: Visit, replica: Replica, wait: float | None, *, sure: bool) -> Room:
         """Where there may be room for one that was turned away.
 
-        It is waited for, too, where a call has just ended, since a server may count it a little longer, and where
-        others wait and find out. Not by a request that has lost its patience.
+        It is waited for where calls of this account are being answered, or were of late: others, of whom nothing is
+        known here, may be all that is in the way. And where others wait and find out. Not by a request that has lost
+        its patience.
         """
         now, kin, why = self._clock(), visit.kin, visit.why
         if wait is not None and not self._more({replica}):
@@ -168,9 +170,8 @@ class Crowd:
             return ""
         latest = visit.opening is not None and visit.opening.late == LATEST
         found_out = why == "try" or latest or not (why or self.waiting)
-        late = (sure or why) and now - self._ended_at < JUST_NOW_SECONDS
-        served = kin.served_at > -inf
-        return "others" if served or self.calls > 1 or late or not found_out else ""
+        answers = kin.served_at > -inf or now - self._answered_at < self._patience()
+        return "others" if answers or self.calls > 1 or not found_out else ""
 
     def _is_full(self, visit: Visit, replica: Replica, now: float) -> None:
         why = visit.why
@@ -212,11 +213,15 @@ class Crowd:
         self.calls -= 1
         if visit.room is None:
             self._pace.ended()
-            self._ended_at = now = self._clock()
+            if visit.end == "broken":
+                return
+            self._answered_at = now = self._clock()
             if visit.end == "whole":
                 visit.kin.served_at = now
-            if visit.end == "broken" or not (self._full or self.waiting):
+            if not (self._full or self.waiting):
                 return
+            if visit.why:
+                self._pace.answered(now - visit.began)
             visit.kin.crowded_since = None
             if visit.opening is not None:
                 self._lateness.in_time(visit.opening)
@@ -260,7 +265,7 @@ class Crowd:
         self._turn = max(self._turn, waiter.place)
         visit = waiter.visit
         visit.kin.full[visit.leg] = self._full.keys() - {self._asked() if replica is None else replica}
-        visit.why = why
+        visit.why, visit.began = why, self._clock()
         waiter.future.set_result(None)
 
     def _asked(self) -> Replica | None:

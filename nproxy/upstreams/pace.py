@@ -9,22 +9,28 @@ from __future__ import annotations
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 16.0
 SHORTEST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_ANSWERS = 8
+"""Nor longer than so many answers take, where that is more than the next."""
+IDLE_PAUSE_SECONDS = 1.0
+"""Nor longer than that where nothing else will let anybody in."""
 
 
 class Pace:
     """What refusals and ends say of the room. grows: the last one that was let in to find out has found some."""
 
-    __slots__ = ("_in_a_row", "_pause", "_trying", "grows")
+    __slots__ = ("_answer", "_in_a_row", "_pause", "_trying", "grows")
 
     def __init__(self) -> None:
         self.grows = False
         self._pause = FIRST_PAUSE_SECONDS
+        self._answer = LONGEST_PAUSE_SECONDS  # seconds that one takes
         self._trying = False  # one was let in to find out, and was not turned away yet
         self._in_a_row = 0  # refusals since a call ended that was not refused
 
     def seconds(self, jitter: float, *, idle: bool) -> float:
         """Until the next one finds out. jitter: from 0 up to 1. idle: nothing else will let anybody in."""
-        return (min(self._pause, FIRST_PAUSE_SECONDS) if idle else self._pause) * (0.5 + jitter)
+        most = IDLE_PAUSE_SECONDS if idle else max(LONGEST_PAUSE_ANSWERS * self._answer, IDLE_PAUSE_SECONDS)
+        return min(self._pause, most) * (0.5 + jitter)
 
     def begins(self) -> None:
         """Nobody has waited for a while."""
@@ -59,3 +65,7 @@ class Pace:
     def ended(self) -> None:
         """A call is over that was not refused."""
         self._in_a_row = 0
+
+    def answered(self, seconds: float) -> None:
+        """One that was let in has its answer, so many seconds later."""
+        self._answer += (seconds - self._answer) / 4

@@ -496,7 +496,7 @@ _NATIVE = [
         "request_id=True,",
     ),
     ("R11", CHOICES + "recovery.py", "or not failure.room:", "or True:"),
-    ("R11", UPSTREAMS + "crowd.py", "if served or self.calls > 1 or late or not found_out", "if True"),
+    ("R11", UPSTREAMS + "crowd.py", "if answers or self.calls > 1 or not found_out", "if True"),
     ("R11", UPSTREAMS + "gate.py", "if crowd is not None and crowd.waiting and not", "if False and not"),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]

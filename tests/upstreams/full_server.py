@@ -24,7 +24,7 @@ class Server:
     """Servers with room for so many calls each, which answer after `seconds`.
 
     late: seconds behind an answer, after which its room is given back. wait: what a refusal asks for. odd: numbers of
-    calls that fail though there is room.
+    calls that fail though there is room. beside: the same servers, asked by another gateway.
     """
 
     def __init__(self, room: int | dict[str, int], seconds: float = 1.0, **how: Any) -> None:
@@ -37,7 +37,8 @@ class Server:
         self.sure: bool = how.get("sure", True)
         self.odd: Callable[[int], bool] = how.get("odd", lambda number: False)
         self.gate = Gate(replicas(how.get("count", 1)), Policy(), draw=lambda: 0.5, clock=self.loop.time)
-        self.inside: dict[str, int] = {}
+        beside: Server | None = how.get("beside")
+        self.inside: dict[str, int] = {} if beside is None else beside.inside
         self.calls = 0
         self.refusals: list[float] = []
         self.served: list[tuple[int, int]] = []
