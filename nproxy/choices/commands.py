@@ -70,11 +70,11 @@ class Respond:
 class FallBack:
     """Have the request planned anew at another upstream; the client has been sent nothing of this one.
 
-    Only where the settings allow it. kinds: what went wrong here, in order, each once. instead: what the client is told
-    where no other upstream has the model.
+    Only where the settings allow it. kind: of the failure that decided it. instead: what the client is told where no
+    other upstream has the model.
     """
 
-    kinds: tuple[FailureKind, ...]
+    kind: FailureKind
     instead: Respond
 
 

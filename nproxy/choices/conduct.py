@@ -379,7 +379,7 @@ class Conduct:
             error = self._losses.error(retries_spent=self._recovery.retries_spent)
             told = Respond(error.status, error.envelope(), (*self._headers(), *error.headers.items()))
             falls_back = self._settings.fallback and self._losses.upstreams_own
-            self._commands.append(FallBack(self._losses.kinds, told) if falls_back else told)
+            self._commands.append(FallBack(self._losses.kind, told) if falls_back else told)
             self._finish("fallback" if falls_back else self._losses.kind)
         elif not self._gathering:
             self._gathering = True

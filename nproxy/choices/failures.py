@@ -117,12 +117,8 @@ class Losses:
         return all(map(upstreams_own, self.failures))
 
     @property
-    def kinds(self) -> tuple[FailureKind, ...]:
-        """What went wrong, each kind once."""
-        return tuple(dict.fromkeys(failure.kind for failure in self.failures))
-
-    @property
     def kind(self) -> FailureKind:
+        """That of the failure which the client is told of."""
         return most_telling(self.failures).kind
 
     def error(self, *, retries_spent: bool) -> ApiError:

@@ -17,14 +17,14 @@ class Conducting:
         self._config = config
         self._made: dict[tuple[str, bool], ConductSettings] = {}
 
-    def at(self, upstream: Upstream, *, chain: bool) -> ConductSettings:
-        """What a request is conducted by at one upstream. chain: another one may be asked."""
-        key = upstream.name, chain
+    def at(self, upstream: Upstream, *, falls_back: bool) -> ConductSettings:
+        """What a request is conducted by at one upstream. falls_back: another one may be asked."""
+        key = upstream.name, falls_back
         if (made := self._made.get(key)) is None:
-            made = self._made[key] = self._settings(upstream, chain=chain)
+            made = self._made[key] = self._settings(upstream, falls_back=falls_back)
         return made
 
-    def _settings(self, upstream: Upstream, *, chain: bool) -> ConductSettings:
+    def _settings(self, upstream: Upstream, *, falls_back: bool) -> ConductSettings:
         stream, settings = self._config.stream, upstream.settings
         return ConductSettings(
             retries_per_leg=settings.retries.per_leg,
@@ -33,5 +33,5 @@ class Conducting:
             ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
             partial=self._config.n_policy.on_leg_failure == "partial",
             headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
-            fallback=chain,
+            fallback=falls_back,
         )

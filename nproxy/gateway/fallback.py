@@ -46,6 +46,11 @@ class Fallbacks(Generic[A]):
         self._metrics = app.metrics
         self._name = first.upstream.name
 
+    @property
+    def more(self) -> bool:
+        """Whether there may be another upstream behind the one that is asked now."""
+        return bool(self._first.upstream.fallback) if self._routes is None else self._routes.more
+
     async def begin(self) -> A:
         """Where the request goes first: if the upstream that has its model is not in order, the next that can take it.
 

@@ -69,9 +69,8 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
         exchange.headers.update(desk.headers(caller))
         if counted:
             grant.came(guess_prompt(request))
-        chain = bool(first.upstream.fallback)
         try:
-            while (fell_back := await _drive(app, exchange, request, attempt, grant, chain=chain)) is not None:
+            while (fell_back := await _drive(app, exchange, request, attempt, grant, fallbacks.more)) is not None:
                 if (following := await fallbacks.after(grant)) is None:
                     await _tell(exchange, fell_back)
                     return
@@ -84,7 +83,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
 async def _tell(exchange: Exchange, fell_back: FallBack) -> None:
     """Tell what went wrong, as there is no other upstream to ask."""
     told = fell_back.instead
-    exchange.outcome = fell_back.kinds[0]
+    exchange.outcome = fell_back.kind
     exchange.shows(told.headers)
     await exchange.respond(told.status, told.body)
 
@@ -97,11 +96,11 @@ def _planned(app: App, request: Request, route: Route) -> Planned:
 
 
 async def _drive(
-    app: App, exchange: Exchange, request: Request, attempt: Planned, grant: Grant, *, chain: bool
+    app: App, exchange: Exchange, request: Request, attempt: Planned, grant: Grant, falls_back: bool
 ) -> FallBack | None:
     """Drive the request at one upstream; gives why where the client has nothing, and another one is to be asked.
 
-    chain: there may be another one.
+    falls_back: there may be another one.
     """
     upstream, name, plan = attempt.route.upstream, attempt.route.name, attempt.plan
     exchange.upstream, exchange.mode = upstream.name, plan.mode
@@ -113,7 +112,7 @@ async def _drive(
         request,
         plan,
         attempt.capability,
-        app.conducting.at(upstream, chain=chain),
+        app.conducting.at(upstream, falls_back=falls_back),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
         budget=upstream.budget.take,
         jitter=random.random,
@@ -121,7 +120,7 @@ async def _drive(
     )
     if (spans := exchange.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
-    legs = Legs(exchange, request, attempt)
+    legs = Legs(exchange, request, attempt, falls_back=falls_back)
     observer = Observer(app.metrics, exchange, grant, partial(upstream.count, legs.kin))
     drive = Drive(
         exchange,

@@ -42,9 +42,9 @@ class Planned(Attempt):
 
 
 class Legs:
-    """The upstream calls of one request: what they share is made once."""
+    """The upstream calls of one request: what they share is made once. falls_back: there may be another upstream."""
 
-    def __init__(self, exchange: Exchange, request: Request, attempt: Planned) -> None:
+    def __init__(self, exchange: Exchange, request: Request, attempt: Planned, *, falls_back: bool) -> None:
         headers = exchange.request.headers
         upstream, capability = attempt.route.upstream, attempt.capability
         self._id = exchange.id
@@ -57,7 +57,14 @@ class Legs:
         prompt = prompt_hash(request) if upstream.by_prompt else None
         together, placed = capability.prefix_cache, exchange.placed
         account = (attempt.route.called, exchange.caller.bucket if upstream.shows_key(headers) else "")
-        self.kin = Kin(attempt.route.called, together=together, prompt=prompt, placed=placed, account=account)
+        self.kin = Kin(
+            attempt.route.called,
+            together=together,
+            prompt=prompt,
+            placed=placed,
+            account=account,
+            falls_back=falls_back,
+        )
         caller = upstream.caller_shown(exchange.caller.name)
         shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)
         self._fields = Fields([*shared, *_ALL_TELL])

@@ -33,12 +33,11 @@ class Policy:
     """What the gate goes by.
 
     parallel: legs at once on each replica, None for any number. resumes: calls that have brought something can go on at
-    another replica. falls_back: there is another upstream, so who comes to a full one is told rather than to wait.
+    another replica.
     """
 
     parallel: int | None = None
     resumes: bool = False
-    falls_back: bool = False
     breaker: config.Breaker | None = None
     health: config.Health = field(default_factory=lambda: config.Health(interval=None))
 
@@ -224,7 +223,7 @@ class Gate:
         """
         kin = Kin() if kin is None else kin
         crowd = None if kin.account is None else self._crowd(kin.account)
-        if crowd is not None and crowd.waiting and not self.policy.falls_back:
+        if crowd is not None and crowd.waiting and not kin.falls_back:
             waits = True
         return Permit(self._waiting, Wish(choices, kin, leg, alone), crowd, waits=waits)
 

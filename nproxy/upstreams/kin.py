@@ -14,34 +14,41 @@ Account = tuple[str | None, str]
 
 @dataclass(slots=True, eq=False)
 class Kin:
-    """The calls of one request to one upstream.
-
-    model: the upstream's name of the one that they ask for, None where that is not known; not every replica may serve
-    it. together: they belong on one replica. prompt: a hash of what a server's prefix cache would see first, by which
-    that one is chosen; None where any will do. placed: hears of every call and its replica. replica: where the last of
-    them went. at: where each leg's call is that is not judged yet. uncounted: those of calls whose end is not counted
-    yet. failed: the replicas that each leg has failed on, which it avoids while another one can take it; full: those
-    that have no room for it, likewise. blamed, praised: the replicas whose breakers have counted a failure, or a
-    success, of this request; each counts once there, however many of its legs there are. account: for what a server may
-    have a limit; None for calls that no crowd is made of. places: of legs in a crowd. crowded_since: when the first of
-    them came there, or something of the request was answered last. served_at: when a leg was last.
-    """
+    """The calls of one request to one upstream. "Of a leg" is by its number."""
 
     model: str | None = None
+    """The upstream's name of the one that they ask for, None where that is not known; not every replica may serve it."""
     together: bool = False
+    """They belong on one replica."""
     prompt: bytes | None = None
+    """A hash of what a server's prefix cache would see first, by which that one is chosen; None where any will do."""
     placed: Callable[[int, Replica], None] | None = None
-    replica: Replica | None = None
-    at: dict[int, Replica] = field(default_factory=dict)
-    uncounted: dict[int, Replica] = field(default_factory=dict)
-    failed: dict[int, set[Replica]] = field(default_factory=dict)
-    full: dict[int, set[Replica]] = field(default_factory=dict)
-    blamed: set[Replica] = field(default_factory=set)
-    praised: set[Replica] = field(default_factory=set)
+    """Hears of every call and its replica."""
     account: Account | None = None
+    """For what a server may have a limit; None for calls that no crowd is made of."""
+    falls_back: bool = False
+    """There may be another upstream, so who comes to a full one is told rather than to wait."""
+
+    replica: Replica | None = None
+    """Where the last of them went."""
+    at: dict[int, Replica] = field(default_factory=dict)
+    """Where the call of a leg is, until it is judged."""
+    uncounted: dict[int, Replica] = field(default_factory=dict)
+    """Where the last call of a leg was, until the metrics count its end."""
+    failed: dict[int, set[Replica]] = field(default_factory=dict)
+    """Where a leg has failed: it avoids them while another one can take it."""
+    full: dict[int, set[Replica]] = field(default_factory=dict)
+    """Those that have no room for a leg, likewise."""
+    blamed: set[Replica] = field(default_factory=set)
+    """Whose breakers have counted a failure of this request: once, however many of its legs failed there."""
+    praised: set[Replica] = field(default_factory=set)
+    """Whose breakers have counted a success."""
     places: dict[int, float] = field(default_factory=dict)
+    """Of a leg in its crowd."""
     crowded_since: float | None = None
+    """When the first of those that wait in a crowd came there, or something of the request was answered last."""
     served_at: float = -inf
+    """When a leg was served last."""
 
     def avoided(self, leg: int) -> Collection[Replica]:
         """What a leg avoids while another replica can take it."""
@@ -55,7 +62,7 @@ class Kin:
 
     def beside(self, leg: int) -> bool:
         """Whether another leg is being called."""
-        return len(self.uncounted) > (leg in self.uncounted)
+        return len(self.at) > (leg in self.at)
 
     def place(self, leg: int, now: float) -> Replica | None:
         """Where a leg belongs; None where that is open, or others are to be preferred to that replica."""

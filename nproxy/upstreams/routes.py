@@ -46,6 +46,11 @@ class Routes:
         self._passed_over: list[Route] = []
         self._found = taken
 
+    @property
+    def more(self) -> bool:
+        """Whether there may be a next one."""
+        return self._place < len(self._names) or bool(self._passed_over and not self._found)
+
     async def next(self) -> Route | None:
         """The next route; None where there are no more. There is a first one."""
         while self._place < len(self._names):

@@ -303,7 +303,6 @@ def _policy(settings: Settings) -> Policy:
     return Policy(
         parallel=None if settings.parallel == "auto" else settings.parallel,
         resumes=settings.resume != "off",
-        falls_back=bool(settings.fallback),
         breaker=settings.breaker,
         health=settings.health,
     )

@@ -29,14 +29,14 @@ NOT_OWN = [
 ]
 
 
-def fallen(play: Play) -> tuple[FailureKind, ...] | None:
+def fallen(play: Play) -> FailureKind | None:
     """What the conduct falls back for; it then says nothing to the client."""
     commands = play.of(FallBack)
     if not commands:
         return None
     assert len(commands) == 1 and not play.of(Respond) and not play.of(Begin)
     assert play.everything[-1] == Finish("fallback")
-    return commands[0].kinds
+    return commands[0].kind
 
 
 @pytest.mark.parametrize("why", OWN, ids=lambda f: f"{f.kind}-{f.status}")
@@ -46,7 +46,7 @@ def test_another_upstream_may_do_what_this_one_did_not(why: Failure, stream: boo
     play.fails(0, why)
     if why.kind is FailureKind.STALE:  # its second attempt is free
         play.fails(0, why)
-    assert fallen(play) == (why.kind,)
+    assert fallen(play) == why.kind
     told = play.of(FallBack)[0].instead.status
     assert told == 402 if why.status == 402 else told >= 429, "what is said where nobody else has the model"
 
@@ -92,7 +92,7 @@ def test_failures_of_one_moment_are_weighed_together_and_calls_end() -> None:
     play.answers(1, answer("x"))
     assert fallen(play) is None and list(play.open) == [2]
     play.fires("gather")
-    assert fallen(play) == (FailureKind.RESET,) and not play.open
+    assert fallen(play) == FailureKind.RESET and not play.open
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(1.0, True), (1.5, False)])
@@ -114,4 +114,4 @@ def test_after_the_retries() -> None:
     assert fallen(play) is None
     play.fires("retry:0")
     play.fails(0, FailureKind.TIMEOUT)
-    assert fallen(play) == (FailureKind.TIMEOUT,)
+    assert fallen(play) == FailureKind.TIMEOUT

@@ -255,3 +255,14 @@ def test_every_field_has_a_name_of_its_own_and_says_what_it_is() -> None:
 def test_text_lines_can_be_read_back(value: object, shown: str) -> None:
     record = logging.makeLogRecord({"msg": "m", "levelname": "INFO", "fields": {"key": value}})
     assert logs.TextLines().format(record).endswith(f"m key={shown}")
+
+
+async def test_it_names_the_failure_that_the_client_is_told_of(upstream: FakeUpstream, lines: Lines) -> None:
+    """There might have been another upstream; it has not got the model. One leg is not reached, one is refused."""
+    upstream.script(Behaviour(before_head="reset"), Behaviour(status=429))
+    lacks = {"name": "lacks", "replicas": [upstream.url], "models": ["another"]}
+    one = {"retries": {"per_leg": 0}, "health": {"interval": None}, "fallback": ["lacks"]}
+    async with gateway_for({"upstreams": [{**upstream_settings(upstream, **one)}, lacks]}) as gateway:
+        assert (await gateway.ask(n=2)).status_code == 429
+        await gateway.app.idle()
+    assert lines.last["outcome"] == "status"

@@ -197,7 +197,7 @@ async def test_an_end_from_outside_in_the_turn_of_the_end(falls_back: bool) -> N
         take(chunks(b"a"))
         asyncio.get_running_loop().call_soon(drive.end, not_ready("enough"))
 
-    fall_back: list[Command] = [FallBack((FailureKind.CUT,), Respond(502, b"{}"))] if falls_back else []
+    fall_back: list[Command] = [FallBack(FailureKind.CUT, Respond(502, b"{}"))] if falls_back else []
     drive = driven(client, Once(*fall_back, Finish("ok")), open_call)
     async with asyncio.timeout(5):
         await drive.run()

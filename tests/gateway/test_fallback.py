@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -89,6 +90,23 @@ async def test_only_those_that_have_the_model(upstream: FakeUpstream, spare: Fak
         refused = await gateway.ask()
         assert refused.status_code == 503 and not spare.calls
         assert refused.headers["x-nproxy-upstream"] == "main"
+
+
+@pytest.mark.parametrize("behind_main", [False, True])
+async def test_the_last_one_is_waited_for_as_if_it_were_the_only_one(
+    upstream: FakeUpstream, spare: FakeUpstream, behind_main: bool
+) -> None:
+    """It asks for two seconds; then its only room is another request's."""
+    upstream.behaviour = DOWN
+    last = {"name": "spare", "replicas": [spare.url], "models": [MODEL], "retries": {"per_leg": 1}}
+    async with behind(*([main(upstream, "spare")] if behind_main else []), last) as gateway:
+        spare.script(Behaviour(status=429, headers={"retry-after": "1.5"}))
+        began = time.monotonic()
+        assert (await gateway.ask()).status_code == 200 and time.monotonic() - began >= 1.5
+        spare.script(Behaviour(pause=0.3), *[Behaviour(status=429)] * 3)
+        first = asyncio.create_task(gateway.ask())
+        await until(lambda: len(spare.calls) == 3)
+        assert (await gateway.ask()).status_code == 200 and (await first).status_code == 200
 
 
 async def test_the_model_goes_by_the_name_that_each_knows(upstream: FakeUpstream, spare: FakeUpstream) -> None:

@@ -79,7 +79,7 @@ class Server:
                 if self.takes(replica):
                     await self.answer(replica, self.seconds if seconds is None else seconds)
                     self.served.append((id(kin), number))
-                    kin.uncounted.pop(number)
+                    self.gate.judge(kin, number, None)
                     return
                 failure = Failure(FailureKind.STATUS, "full", status=429)
                 self.gate.judge(kin, number, failure)
@@ -87,7 +87,6 @@ class Server:
                 room = permit.refused(wait, sure=self.sure)
                 if wait is not None:
                     replica.resting_until = self.loop.time() + wait
-                kin.uncounted.pop(number)
             if not room and (tried or waits):
                 raise Refused
             if not room:

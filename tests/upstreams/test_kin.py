@@ -20,5 +20,5 @@ def test_a_replica_without_room_is_avoided_as_one_that_failed_but_apart_from_tho
 def test_whether_another_leg_is_being_called() -> None:
     kin = Kin()
     assert not kin.beside(0)
-    kin.uncounted[0] = Replica(base="http://r/v1", socket=None, label="r")
+    kin.at[0] = Replica(base="http://r/v1", socket=None, label="r")
     assert not kin.beside(0) and kin.beside(1)

@@ -71,13 +71,13 @@ def test_a_sibling_that_has_just_ended_still_counts_as_one() -> None:
         server = Server(1, 0.5)
         kin = Kin("m", account=ACCOUNT)
         async with server.gate.permit(1, kin, leg=0):
-            kin.uncounted.clear()
+            server.gate.judge(kin, 0, None)
         async with server.gate.permit(1, kin, leg=1) as replica:
             permit = server.gate.permit(1, kin, leg=2)
             async with permit:
                 assert permit.refused(None, sure=True) == "siblings"
             await asyncio.sleep(JUST_NOW_SECONDS)
-            kin.uncounted.clear()
+            server.gate.judge(kin, 1, None)
             assert replica and permit.refused(None, sure=True) == "others"
 
     play(scene)
