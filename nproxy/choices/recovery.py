@@ -102,7 +102,10 @@ class Recovery:
     def recover(self, run: Run, failure: Failure) -> list[Command] | None:
         """Find another way for a leg; None where there is none and the failure stands."""
         if self._came_to_nobody(failure) and (run.resumed or self._merge.client_has_read_any):
-            return self._wait(run, failure)
+            waits = self._wait(run, failure)
+            if waits is None and run.resumed:
+                self._resumed(run, "failed")
+            return waits
         if run.resumed and not failure.room:
             self._resumed(run, "differs" if failure.kind is FailureKind.DIFFERS else "failed")
         if run.state is LegState.SPEAKING:

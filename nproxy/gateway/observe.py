@@ -1,4 +1,7 @@
-"""What one generation request adds to the metrics: called by the driver as things happen."""
+"""What one generation request adds to the metrics, to its line in the log, and to what its key has spent.
+
+Called by the driver as things happen; nothing is decided by what is counted here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from nproxy.telemetry.metrics import Metrics
 from nproxy.upstreams.upstream import CANCELLED, OK
 
 
-class Account(Protocol):
+class Charged(Protocol):
     """Whom a request's tokens are charged to."""
 
     def spend(self, prompt: int, completion: int) -> None:
@@ -49,7 +52,7 @@ class Observer:
     )
 
     def __init__(
-        self, metrics: Metrics, exchange: Exchange, account: Account, count_call: Callable[[int, str, int | None], None]
+        self, metrics: Metrics, exchange: Exchange, account: Charged, count_call: Callable[[int, str, int | None], None]
     ) -> None:
         """count_call: hears how each leg's call ended, and the status of its error."""
         self._account = account

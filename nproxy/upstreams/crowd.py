@@ -18,7 +18,7 @@ from weakref import WeakSet
 from nproxy.choices.events import Room
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.balancing import Draw
-from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.kin import Kin, Place
 from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Lateness, Opening
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS, Pace
 from nproxy.upstreams.permits import ROUNDING
@@ -29,8 +29,8 @@ JUST_NOW_SECONDS = 0.5
 AGAIN_SECONDS = 2.0
 """How soon one is looked at again that would be impatient, were it not for its siblings."""
 
-End = Literal["whole", "error", "broken"]
-"""How a call ended that was not turned away. A broken one says nothing of room."""
+End = Literal["", "whole", "error", "broken"]
+"""How a call ended that was not turned away: "" where it was given up. A broken one says nothing of room."""
 LetIn = Literal["", "end", "try"]
 """Why a call is made now: it did not wait; another one has ended; to find out whether there is more room."""
 
@@ -62,7 +62,7 @@ class _Waiter:
     patience: asyncio.TimerHandle | None = None
 
     @property
-    def place(self) -> float:
+    def place(self) -> Place:
         return self.visit.kin.places[self.visit.leg]
 
 
@@ -92,7 +92,8 @@ class Crowd:
         self._more = more
         self._patience = patience
         self._full: dict[Replica, float] = {}  # those that turned somebody away, and when they did last
-        self._turn = 0.0  # the place of the last one that was let in
+        self._turn = 0  # of the last one that was let in
+        self._came = 0  # legs, to wait
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace()
         self._lateness = Lateness()
@@ -112,8 +113,11 @@ class Crowd:
         """Wait to be let in, which counts as a call. One that was turned away again has the place that it had."""
         kin, leg = visit.kin, visit.leg
         if leg not in kin.places:
-            kin.places[leg] = max(self._turn, *kin.places.values(), 0.0) + 1
+            self._came += 1
+            last, _ = max(kin.places.values(), default=(0, 0))
+            kin.places[leg] = max(self._turn, last) + 1, self._came
         kin.crowded_since = kin.crowded_since or self._clock()
+        kin.waiting += 1
         loop = asyncio.get_running_loop()
         waiter = _Waiter(visit, loop.create_future())
         insort(self.waiting, waiter, key=lambda one: one.place)
@@ -129,6 +133,7 @@ class Crowd:
                 self.gone(visit)  # let in in the very moment of the cancellation
             raise
         finally:
+            kin.waiting -= 1
             if waiter.patience is not None:
                 waiter.patience.cancel()
 
@@ -212,33 +217,53 @@ class Crowd:
         """A call is over: let the next one in where it has left room, or where there is nobody to leave any."""
         self.calls -= 1
         if visit.room is None:
-            self._pace.ended()
-            if visit.end == "broken":
-                return
-            self._answered_at = now = self._clock()
-            if visit.end == "whole":
-                visit.kin.served_at = now
-            if not (self._full or self.waiting):
-                return
-            if visit.why:
-                self._pace.answered(now - visit.began)
-            visit.kin.crowded_since = None
-            if visit.opening is not None:
-                self._lateness.in_time(visit.opening)
+            self._ended(visit, replica)
+        elif visit.odd:
+            self._next(visit.why or "end", None, visit.opening)
+        elif not (self.calls or visit.room):
+            self._next("try")
+        self._leave_nobody_behind()
+
+    def _ended(self, visit: Visit, replica: Replica) -> None:
+        """A call is over that was not turned away."""
+        self._pace.ended()
+        if visit.end == "broken":
+            return
+        if visit.end:
+            self._was_answered(visit, self._clock())
+        if self._full or self.waiting:
             opening = Opening(self._lateness.late, self._begun, self.calls)
             self._openings.add(opening)
             self._comes(opening, replica)
             if self._pace.grows:
                 self._next("try", replica)
-        elif visit.odd:
-            self._next(visit.why or "end", None, visit.opening)
-        elif not (self.calls or visit.room):
-            self._next("try")
+
+    def _was_answered(self, visit: Visit, now: float) -> None:
+        self._answered_at = now
+        kin = visit.kin
+        if visit.end == "whole":
+            kin.served_at = now
+        kin.crowded_since = now if kin.waiting else None
+        if visit.why:
+            self._pace.answered(now - visit.began)
+        if visit.opening is not None:
+            self._lateness.in_time(visit.opening)
+
+    def _leave_nobody_behind(self) -> None:
         if not self.calls and self.waiting:
             self._arm()
 
+    def replaced(self, there: Collection[Replica]) -> None:
+        """There are other replicas now than there were."""
+        self._full = {replica: when for replica, when in self._full.items() if replica in there}
+
     def widened(self) -> None:
-        """There may be more room than there was: find out at once, and on as long as there is."""
+        """There may be more room than there was: find out at once, and on as long as there is.
+
+        Where nothing speaks against a replica, what another one wished is nothing to it.
+        """
+        if self._more(self._full):
+            self._not_before = self._no_try_before = 0.0
         self._pace.hurry()
         self._disarm()
         self._arm()
@@ -248,6 +273,7 @@ class Crowd:
         self.calls -= 1
         if visit.why:
             self._next(visit.why, None, visit.opening)
+        self._leave_nobody_behind()
 
     def _next(self, why: LetIn, replica: Replica | None = None, opening: Opening | None = None) -> None:
         """Let one in, unless the server asked for a pause. replica: where there is room now, where that is known."""
@@ -262,7 +288,7 @@ class Crowd:
     def _let_in(self, waiter: _Waiter, why: LetIn, replica: Replica | None = None) -> None:
         self.waiting.remove(waiter)
         self.begins(waiter.visit)
-        self._turn = max(self._turn, waiter.place)
+        self._turn = max(self._turn, waiter.place[0])
         visit = waiter.visit
         visit.kin.full[visit.leg] = self._full.keys() - {self._asked() if replica is None else replica}
         visit.why, visit.began = why, self._clock()

@@ -100,6 +100,8 @@ class Gate:
         gone = known.keys() - kept.keys()
         self._leaving = {label: known[label] for label in gone if known[label].legs}
         self._permits.replace(tuple(kept.values()))
+        for crowd in self._crowds.values():
+            crowd.replaced(self.replicas)
         self._waiting.serve()
         self._may_have_room()
 
@@ -139,7 +141,8 @@ class Gate:
     def judge(self, kin: Kin, leg: int, failure: Failure | None) -> Replica | None:
         """Take what became of a leg's last call, once; gives its replica where a breaker opened by it.
 
-        A request counts once at each replica, however many of its legs failed there, and the leg avoids it.
+        A request counts once at each replica, however many of its legs failed there, but for trials of one whose
+        breaker is not closed. The leg avoids it.
         """
         replica = kin.at.pop(leg, None)
         if replica is None:
@@ -153,7 +156,7 @@ class Gate:
             replica.breaker.went_well(now)
             if not closed:
                 self._returned()
-        elif failure is not None and verdict is False and replica not in kin.blamed:
+        elif failure is not None and verdict is False and not (replica in kin.blamed and replica.breaker.closed):
             kin.blamed.add(replica)
             if replica.breaker.failed(kin, now, silent=silent(failure)):
                 asyncio.get_running_loop().call_later(replica.breaker.wait(now) + ROUNDING, self._may_be_tried)
@@ -187,8 +190,13 @@ class Gate:
 
         A call that has brought something is left to its own time limits, unless it can be resumed elsewhere.
         """
-        down = [replica for replica in self.replicas if replica.looks.down and self.other(replica)]
-        lines = [line for replica in down for line in replica.lifelines if self.policy.resumes or not line.spoken]
+        down = [replica for replica in self.replicas if replica.looks.down]
+        lines = [
+            line
+            for replica in down
+            for line in replica.lifelines
+            if (self.policy.resumes or not line.spoken) and self._any_beside({replica}, line.model)
+        ]
         for line in lines[:most]:
             line.cut()
 
@@ -246,7 +254,7 @@ class Permit(Visit):
 
     def __init__(self, waiting: Waiting, wish: Wish, crowd: Crowd | None, *, waits: bool) -> None:
         self.kin, self.leg, self.why, self.opening = wish.kin, wish.leg, "", None
-        self.room, self.odd, self.end = None, False, "whole"
+        self.room, self.odd, self.end = None, False, ""
         self._waiting = waiting
         self._wish = wish
         self._crowd = crowd

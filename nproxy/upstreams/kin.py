@@ -10,6 +10,8 @@ from nproxy.upstreams.replicas import Replica
 
 Account = tuple[str | None, str]
 """What may have a limit of its own at a server: a model, and who asks for it, "" where all use one key or none."""
+Place = tuple[int, int]
+"""Whose turn it is in a crowd: the turn of a request's leg, and which of those that came to wait it was."""
 
 
 @dataclass(slots=True, eq=False)
@@ -17,7 +19,7 @@ class Kin:
     """The calls of one request to one upstream. "Of a leg" is by its number."""
 
     model: str | None = None
-    """The upstream's name of the one that they ask for, None where that is not known; not every replica may serve it."""
+    """That they ask for, by the upstream's name of it, None where that is not known; not every replica may serve it."""
     together: bool = False
     """They belong on one replica."""
     prompt: bytes | None = None
@@ -43,8 +45,10 @@ class Kin:
     """Whose breakers have counted a failure of this request: once, however many of its legs failed there."""
     praised: set[Replica] = field(default_factory=set)
     """Whose breakers have counted a success."""
-    places: dict[int, float] = field(default_factory=dict)
+    places: dict[int, Place] = field(default_factory=dict)
     """Of a leg in its crowd."""
+    waiting: int = 0
+    """Legs that wait in a crowd."""
     crowded_since: float | None = None
     """When the first of those that wait in a crowd came there, or something of the request was answered last."""
     served_at: float = -inf

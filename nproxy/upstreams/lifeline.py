@@ -12,16 +12,18 @@ class GivenUpError(Exception):
 
 
 class Lifeline:
-    """Belongs to one call and to the task that makes it. spoken: something of its answer has come.
+    """Belongs to one call and to the task that makes it. model: that it asks for. spoken: something of its answer has
+    come.
 
     all: where it can be found while a block `with line:` runs, in which the call is made. The block raises GivenUpError
     where the call is given up before its answer is `whole`.
     """
 
-    __slots__ = ("_all", "_cut", "_over", "_task", "spoken")
+    __slots__ = ("_all", "_cut", "_over", "_task", "model", "spoken")
 
-    def __init__(self, all: set[Lifeline]) -> None:
+    def __init__(self, all: set[Lifeline], model: str | None = None) -> None:
         self._all = all
+        self.model = model
         self._task = asyncio.current_task()
         self._cut = False
         self._over = False

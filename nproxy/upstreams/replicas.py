@@ -148,9 +148,9 @@ class Replica:
         """Note that it asked to be left alone for so long; LONGEST_REST_SECONDS at most."""
         self.resting_until = max(self.resting_until, time.monotonic() + min(seconds, LONGEST_REST_SECONDS))
 
-    def lifeline(self) -> Lifeline:
-        """A lifeline of a call of the current task."""
-        return Lifeline(self.lifelines)
+    def lifeline(self, model: str | None = None) -> Lifeline:
+        """A lifeline of a call of the current task, which asks for a model."""
+        return Lifeline(self.lifelines, model)
 
     @property
     def breaker_state(self) -> State:

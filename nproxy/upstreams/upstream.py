@@ -147,7 +147,7 @@ class Upstream:
             permit = self.gate.permit(call.choices, kin, leg=call.leg, alone=alone, waits=waits)
             async with permit as replica:
                 self.budget.count_call()
-                line = replica.lifeline()
+                line = replica.lifeline(kin.model)
                 heard = self._heard(permit, line, take)
                 try:
                     with line:
@@ -170,6 +170,7 @@ class Upstream:
                 if isinstance(last, LegFailed):
                     batch[-1] = LegFailed(leg, self._failed(permit, last.failure))
                     return take(batch)
+                permit.end = "whole"
                 if company.may_have_interrupted:
                     batch[-1] = LegEnded(leg, beside=True)
             line.spoken = True
@@ -187,7 +188,7 @@ class Upstream:
             async with self.gate.permit(1, kin) as replica, AsyncExitStack() as stack:
                 self.budget.count_call()
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
-                with replica.lifeline():
+                with replica.lifeline(kin.model):
                     answer = await stack.enter_async_context(sent)
                 self.gate.heard(replica, kin)
                 yield answer

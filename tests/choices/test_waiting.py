@@ -53,6 +53,7 @@ def test_what_went_by_while_no_connection_came_about_is_a_part_of_the_wait() -> 
         play.fails(0, replace(failure(FailureKind.CONNECT_TIMEOUT), seconds=4.0))
         calls += 1
     assert calls == 3
+    assert [resumed.outcome for resumed in play.of(Resumed)] == ["failed"], "once, in the end"
 
 
 def test_so_it_does_for_one_that_is_there_but_not_ready() -> None:

@@ -78,6 +78,7 @@ class Server:
                 await asyncio.sleep(0)  # the way there
                 if self.takes(replica):
                     await self.answer(replica, self.seconds if seconds is None else seconds)
+                    permit.end = "whole"
                     self.served.append((id(kin), number))
                     self.gate.judge(kin, number, None)
                     return

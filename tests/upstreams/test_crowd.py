@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nproxy.upstreams.crowd import End
 from nproxy.upstreams.gate import MOST_ACCOUNTS
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS
@@ -40,6 +41,17 @@ def test_requests_take_turns() -> None:
             few = [group.create_task(server.request(1, at=0.5)) for _ in range(3)]
         assert max(one.result() for one in few) <= 4.5, "two are served in each second"
         assert many.result() == pytest.approx(17.5, abs=0.6)
+
+    play(scene)
+
+
+def test_who_comes_first_is_served_first() -> None:
+    """Also where each has found the server full several times."""
+
+    async def scene() -> None:
+        server = Server(1)
+        came = [0.0, 0.1, 0.2, 0.3]
+        assert await asyncio.gather(*(server.request(1, at=at) for at in came)) == [1.0, 2.0, 3.0, 4.0]
 
     play(scene)
 
@@ -77,6 +89,25 @@ def test_who_is_not_served_is_told_after_a_while_and_has_not_asked_often(patienc
                 await server.request(1, at=1.0)
         assert refused.value.args[0] == pytest.approx(1.0 + patience, abs=0.2)
         assert len(server.refusals) <= 9
+
+    play(scene)
+
+
+def test_who_was_served_in_part_is_told_after_a_while_too() -> None:
+    """A place in the room is somebody else's from then on, and others go before it."""
+
+    async def scene() -> None:
+        server = Server(3, 600.0)
+        long = [asyncio.create_task(server.request(2)) for _ in range(2)]
+        kin = Kin("m", account=ACCOUNT)
+        answered = asyncio.create_task(server.leg(kin, 0, 2.0))
+        await asyncio.sleep(1.9)
+        server.room = 2
+        with pytest.raises(Refused):
+            await server.leg(kin, 1)
+        assert answered.done() and server.now == pytest.approx(2.0 + server.gate.patience, abs=2.5)
+        for task in long:
+            task.cancel()
 
     play(scene)
 
@@ -180,6 +211,42 @@ def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("end", ["whole", "error", "broken", ""])
+def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
+    async def scene() -> None:
+        server = Server(1)
+        crowd = server.gate._crowd(ACCOUNT)
+        permit = server.gate.permit(1, Kin("m", account=ACCOUNT))
+        replica = await permit.__aenter__()
+        crowd._full[replica] = server.loop.time()
+        server.inside["r0"] = 1
+        for _ in range(8):
+            crowd._pace.full(tried=True)
+        asks = asyncio.create_task(server.request(1))
+        await asyncio.sleep(1.0)
+        assert crowd.waiting and server.refusals
+        server.inside["r0"] = 0
+        permit.end = end
+        await permit.__aexit__()
+        assert await asks < 1.0 + 1.0 + 1.6
+
+    play(scene)
+
+
+def test_a_call_that_was_given_up_was_not_answered() -> None:
+    async def scene() -> None:
+        server = Server(0)
+        kin = Kin("m", account=ACCOUNT)
+        async with server.gate.permit(1, kin, leg=0):
+            pass  # its client has left
+        server.gate.judge(kin, 0, None)
+        with pytest.raises(Refused):
+            await server.leg(kin, 1)
+        assert server.now < 0.5
+
+    play(scene)
+
+
 def test_a_long_wait_is_the_clients() -> None:
     async def scene() -> None:
         server = Server(1, 1.0, wait=3600.0)
@@ -273,11 +340,25 @@ def test_both_replicas_are_made_use_of() -> None:
     play(scene)
 
 
-def test_a_replica_that_comes_takes_those_that_wait() -> None:
+@pytest.mark.parametrize("wait", [None, 8.0])
+def test_a_replica_that_comes_takes_those_that_wait(wait: float | None) -> None:
+    """What another one asked for is nothing to it."""
+
     async def scene() -> None:
-        server = Server({"r0": 1, "r1": 100}, 5.0)
+        server = Server({"r0": 1, "r1": 100}, 5.0, wait={"r0": wait})
         server.loop.call_later(1.0, lambda: server.gate.replace(replicas(2)))
-        assert await server.request(16) < 10
+        assert await server.request(16) < 7
+
+    play(scene)
+
+
+def test_a_replica_that_is_gone_is_not_asked_again() -> None:
+    async def scene() -> None:
+        server = Server({"r0": 1, "r1": 1}, 1.0, count=2)
+        await server.request(8)
+        server.gate.replace(server.gate.replicas[1:])
+        crowd = server.gate._crowd(ACCOUNT)
+        assert {*crowd._full} == {*server.gate.replicas}
 
     play(scene)
 

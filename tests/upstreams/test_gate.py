@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from nproxy import config
+from nproxy.choices.events import Failure, FailureKind
 from nproxy.upstreams.gate import Gate, Policy
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import hold, replicas
+
+CUT = Failure(FailureKind.CUT, "It broke off.")
 
 
 async def test_no_limit_lets_all_through() -> None:
@@ -100,3 +104,26 @@ async def test_a_replica_that_leaves_takes_none_of_the_kin_of_its_calls() -> Non
             assert (before, after) == (first, second)
         assert first.legs == 1
     assert first.legs == 0
+
+
+async def test_a_trial_that_fails_counts_whoever_makes_it() -> None:
+    """A request may have opened the breaker itself, and try the replica again, having nowhere else to go."""
+    now = 0.0
+    gate = Gate(replicas(1), Policy(breaker=config.Breaker(in_a_row=1, open=2.0)), clock=lambda: now)
+    (replica,), kin = gate.replicas, Kin()
+    for now, open_for in ((0.0, 2.0), (2.5, 4.0), (7.0, 8.0)):
+        async with gate.permit(1, kin):
+            assert gate.judge(kin, 0, CUT) is replica
+        assert replica.breaker.wait(now) == open_for
+    async with gate.permit(1, kin, leg=1):
+        assert gate.judge(kin, 1, CUT) is None, "a last resort makes it no longer"
+
+
+async def test_a_request_counts_once_however_many_of_its_legs_fail() -> None:
+    gate = Gate(replicas(1), Policy(breaker=config.Breaker(in_a_row=2)))
+    kin = Kin()
+    for leg in range(5):
+        async with gate.permit(1, kin, leg=leg):
+            assert gate.judge(kin, leg, CUT) is None
+    async with gate.permit(1, other := Kin()):
+        assert gate.judge(other, 0, CUT) is gate.replicas[0]

@@ -70,8 +70,10 @@ def test_a_sibling_that_has_just_ended_still_counts_as_one() -> None:
     async def scene() -> None:
         server = Server(1, 0.5)
         kin = Kin("m", account=ACCOUNT)
-        async with server.gate.permit(1, kin, leg=0):
+        served = server.gate.permit(1, kin, leg=0)
+        async with served:
             server.gate.judge(kin, 0, None)
+            served.end = "whole"
         async with server.gate.permit(1, kin, leg=1) as replica:
             permit = server.gate.permit(1, kin, leg=2)
             async with permit:

@@ -27,7 +27,7 @@ class Scene:
         self.calls: list[asyncio.Task[str]] = []
 
     async def begin(self, calls: int, *, spoken: bool = False) -> None:
-        self.calls = [asyncio.create_task(self._wait(spoken=spoken)) for _ in range(calls)]
+        self.calls = [asyncio.create_task(self.wait(spoken=spoken)) for _ in range(calls)]
         self.other.draining = True
         self.stuck.looks.began(0.0, 0.0)
         assert [self.gate.looked(self.stuck, None) for _ in range(3)] == [False, False, True]
@@ -38,8 +38,8 @@ class Scene:
         kin.at[0] = self.other
         assert self.gate.judge(kin, 0, CUT), "its breaker is open"
 
-    async def _wait(self, *, spoken: bool) -> str:
-        line = self.stuck.lifeline()
+    async def wait(self, *, spoken: bool = False, model: str | None = None) -> str:
+        line = self.stuck.lifeline(model)
         line.spoken = spoken
         try:
             with line:
@@ -94,3 +94,17 @@ async def test_what_has_spoken_only_where_it_can_be_resumed(resumes: bool) -> No
     assert scene.given_up == (2 if resumes else 0)
     for call in scene.calls:
         call.cancel()
+
+
+async def test_not_where_the_other_one_does_not_serve_its_model() -> None:
+    scene = Scene(3600)
+    scene.stuck.models, scene.other.models = frozenset({"a"}), frozenset({"b"})
+    calls = [asyncio.create_task(scene.wait(model=model)) for model in ("a", "b", None)]
+    await asyncio.sleep(0)
+    scene.stuck.looks.began(0.0, 0.0)
+    for _ in range(3):
+        scene.gate.looked(scene.stuck, None)
+    await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.sleep(0)
+    assert [call.done() for call in calls] == [False, True, True]
+    calls[0].cancel()

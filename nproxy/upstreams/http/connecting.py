@@ -8,7 +8,6 @@ import socket
 import ssl
 from collections import deque
 from dataclasses import dataclass, field
-from functools import cache
 from math import inf
 from pathlib import Path
 
@@ -50,6 +49,7 @@ class Connector:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Known] = {}
+        self._trusted: ssl.SSLContext | None = None
 
     async def connect(self, connection: Connection, place: Place, seconds: float | None, deadline: float) -> None:
         """Open a connection within so many seconds, and before `deadline`, in the loop's time.
@@ -82,10 +82,16 @@ class Connector:
         if place.path is not None:
             await loop.create_unix_connection(lambda: connection, str(place.path))
             return
-        context = None if place.server_name is None else await asyncio.to_thread(trusted)
+        context = None if place.server_name is None else await self._context()
         addresses = await self._addresses(place.host, place.port)
         sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS)
         await loop.create_connection(lambda: connection, sock=sock, ssl=context, server_hostname=place.server_name)
+
+    async def _context(self) -> ssl.SSLContext:
+        """What makes TLS. It is read in a thread; after that no connection needs one, for names may block them all."""
+        if self._trusted is None:
+            self._trusted = await asyncio.to_thread(trusted)
+        return self._trusted
 
     async def _addresses(self, host: str, port: int) -> list[AddrInfoType]:
         """All addresses of a host, by turns another one first."""
@@ -121,7 +127,6 @@ def _literal(host: str, port: int) -> AddrInfoType | None:
     return socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port, 0, 0)
 
 
-@cache
 def trusted() -> ssl.SSLContext:
     """The system's authorities, or those of SSL_CERT_FILE. Reading them takes some ten milliseconds."""
     context = ssl.create_default_context()

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -42,8 +43,13 @@ async def connections(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @asynccontextmanager
-async def serving(authority: trustme.CA, answer: Callable[[ssl.SSLSocket], object]) -> AsyncIterator[int]:
-    """A server for `localhost` in a thread, whose port this gives: it takes one connection, and answers by blocking."""
+async def serving(
+    authority: trustme.CA, answer: Callable[[ssl.SSLSocket], object], *, joined_by: Executor | None = None
+) -> AsyncIterator[int]:
+    """A server for `localhost` in a thread, whose port this gives: it takes one connection, and answers by blocking.
+
+    joined_by: waits for that thread, in place of the loop's pool.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(context)
 
@@ -56,7 +62,7 @@ async def serving(authority: trustme.CA, answer: Callable[[ssl.SSLSocket], objec
         thread = threading.Thread(target=serve)
         thread.start()
         yield server.getsockname()[1]
-    await asyncio.to_thread(thread.join)
+    await asyncio.get_running_loop().run_in_executor(joined_by, thread.join)
 
 
 async def send(connections: Connections, port: int, host: str = "localhost", *, authority: str | None = None) -> Reply:
@@ -95,6 +101,32 @@ async def test_a_replica_that_is_named(connections: Connections, authority: trus
         reply.close()
     assert spoken[0] is None
     assert "Host: localhost:1\r\n" in str(spoken[1])
+
+
+async def test_names_that_nobody_can_look_up_are_in_nobodys_way(
+    connections: Connections, authority: trustme.CA
+) -> None:
+    """All threads of the loop's pool may wait for a resolver; who goes to an address that is known needs none."""
+
+    def answer(taken: ssl.SSLSocket) -> None:
+        taken.recv(1 << 16)
+        taken.sendall(OK)
+
+    released = threading.Event()
+    pool, waits = ThreadPoolExecutor(max_workers=1), ThreadPoolExecutor(max_workers=1)
+    asyncio.get_running_loop().set_default_executor(pool)
+    try:
+        for hangs in (False, True):
+            async with serving(authority, answer, joined_by=waits) as port:
+                if hangs:
+                    pool.submit(released.wait)
+                async with asyncio.timeout(5):
+                    reply = await send(connections, port, "127.0.0.1", authority="localhost:1")
+                assert await reply.read() == b"ok"
+                reply.close()
+    finally:
+        released.set()
+        waits.shutdown()
 
 
 def test_only_this_protocol_is_offered() -> None:
