@@ -36,23 +36,20 @@ LetIn = Literal["", "end", "try"]
 
 
 class Visit:
-    """A leg on its way to a replica, and there.
-
-    why: it goes now. opening: what for. number: among the calls of its account. room: where there may be some, once it
-    is refused. odd: that may have another cause. began: when it was let in, in the clock's seconds.
-    """
+    """A leg on its way to a replica, and there."""
 
     __slots__ = ("began", "end", "kin", "leg", "number", "odd", "opening", "room", "why")
 
-    kin: Kin
-    leg: int
-    why: LetIn
-    opening: Opening | None
-    number: int
-    room: Room | None
-    odd: bool
-    end: End
-    began: float
+    def __init__(self, kin: Kin, leg: int) -> None:
+        self.kin = kin
+        self.leg = leg
+        self.why: LetIn = ""
+        self.opening: Opening | None = None  # that it was let in for
+        self.number = 0  # among the calls of its account
+        self.began = 0.0  # when it was let in
+        self.end: End = ""
+        self.room: Room | None = None  # where there may be some for it, once it was turned away
+        self.odd = False  # it was turned away, and not for want of room, maybe
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +98,7 @@ class Crowd:
         self._answered_at = -inf
         self._not_before = 0.0  # as the server wishes, and an end makes no difference
         self._no_try_before = 0.0  # as the server wishes
-        self._openings: WeakSet[Opening] = WeakSet()  # that somebody comes for, or is to
+        self._openings: WeakSet[Opening] = WeakSet()  # that somebody comes for, or is to: they end with the last one
         self._waits_behind = 0  # so many will be let in, some time behind an end
 
     def begins(self, visit: Visit) -> None:
@@ -143,29 +140,29 @@ class Crowd:
         wait: seconds that the server asks for. sure: it says that it is about room. Else it is taken for another fault
         unless it comes again.
         """
+        now = self._clock()
         for opening in self._openings:
             opening.beside -= visit.number <= opening.since
-        visit.odd = self._pace.refused(sure=sure)
-        visit.room = self._room(visit, replica, wait, sure=sure)
-        return visit.room
+        visit.odd = self._pace.note_refused(sure=sure)
+        if wait is not None and not self._more({replica}):
+            if wait > LONGEST_RETRY_AFTER_SECONDS:
+                visit.room = ""
+                return ""
+            self._is_to_pause(visit, now + wait)
+        if not visit.odd:
+            self._is_full(visit, replica, now)
+        visit.room = room = self._where(visit, now, sure=sure)
+        return room
 
-    def _room(self, visit: Visit, replica: Replica, wait: float | None, *, sure: bool) -> Room:
+    def _where(self, visit: Visit, now: float, *, sure: bool) -> Room:
         """Where there may be room for one that was turned away.
 
         It is waited for where calls of this account are being answered, or were of late: others, of whom nothing is
         known here, may be all that is in the way. And where others wait and find out. Not by a request that has lost
         its patience.
         """
-        now, kin, why = self._clock(), visit.kin, visit.why
-        if wait is not None and not self._more({replica}):
-            if wait > LONGEST_RETRY_AFTER_SECONDS:
-                return ""
-            self._no_try_before = max(self._no_try_before, now + wait)
-            if self.calls == 1 or (visit.opening is not None and not self._taken(visit.opening)):
-                self._not_before = self._no_try_before
-        if not visit.odd:
-            self._is_full(visit, replica, now)
-        elif not why:
+        kin, why = visit.kin, visit.why
+        if visit.odd and not why:
             return ""
         if not why and self._more(self._full if sure else kin.avoided(visit.leg)):
             return "elsewhere"
@@ -178,6 +175,12 @@ class Crowd:
         answers = kin.served_at > -inf or now - self._answered_at < self._patience()
         return "others" if answers or self.calls > 1 or not found_out else ""
 
+    def _is_to_pause(self, visit: Visit, until: float) -> None:
+        """The server has asked for that. Ends let others in meanwhile, unless one came behind one in vain."""
+        self._no_try_before = max(self._no_try_before, until)
+        if self.calls == 1 or (visit.opening is not None and not self._taken(visit.opening)):
+            self._not_before = self._no_try_before
+
     def _is_full(self, visit: Visit, replica: Replica, now: float) -> None:
         why = visit.why
         if not self.waiting and not why and now - max(self._full.values(), default=now) > LONGEST_PAUSE_SECONDS:
@@ -185,7 +188,7 @@ class Crowd:
             self._lateness = Lateness()
             self._full.clear()
         self._full[replica] = now
-        self._pace.full(tried=why == "try")
+        self._pace.note_full(tried=why == "try")
         if why == "try":
             self._disarm()
         elif (opening := visit.opening) is not None:
@@ -194,7 +197,7 @@ class Crowd:
 
     def _comes_again(self, opening: Opening, replica: Replica, now: float) -> None:
         """Who came behind an end was refused: the next one comes later, unless somebody else has taken the room."""
-        if not self._taken(opening) and self._lateness.too_soon(opening, stays=now < self._not_before):
+        if not self._taken(opening) and self._lateness.note_refused(opening, stays=now < self._not_before):
             self._comes(opening, replica)
 
     def _taken(self, opening: Opening) -> bool:
@@ -226,7 +229,7 @@ class Crowd:
 
     def _ended(self, visit: Visit, replica: Replica) -> None:
         """A call is over that was not turned away."""
-        self._pace.ended()
+        self._pace.note_end()
         if visit.end == "broken":
             return
         if visit.end:
@@ -245,9 +248,9 @@ class Crowd:
             kin.served_at = now
         kin.crowded_since = now if kin.waiting else None
         if visit.why:
-            self._pace.answered(now - visit.began)
+            self._pace.note_answer(now - visit.began)
         if visit.opening is not None:
-            self._lateness.in_time(visit.opening)
+            self._lateness.note_served(visit.opening)
 
     def _leave_nobody_behind(self) -> None:
         if not self.calls and self.waiting:
@@ -318,7 +321,7 @@ class Crowd:
             self._arm()
             return
         if (waiter := self._first()) is not None:
-            self._pace.tries()
+            self._pace.note_try()
             self._let_in(waiter, "try")
             self._arm()
 

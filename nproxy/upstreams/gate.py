@@ -253,8 +253,7 @@ class Permit(Visit):
     replica: Replica
 
     def __init__(self, waiting: Waiting, wish: Wish, crowd: Crowd | None, *, waits: bool) -> None:
-        self.kin, self.leg, self.why, self.opening = wish.kin, wish.leg, "", None
-        self.room, self.odd, self.end = None, False, ""
+        super().__init__(wish.kin, wish.leg)
         self._waiting = waiting
         self._wish = wish
         self._crowd = crowd

@@ -46,7 +46,7 @@ class Lateness:
         self._in_vain = False  # none came at all
         self._dear = False  # who comes too soon keeps everybody away for a while
 
-    def too_soon(self, opening: Opening, *, stays: bool) -> bool:
+    def note_refused(self, opening: Opening, *, stays: bool) -> bool:
         """Who came was refused: True where the next one is to come, and later.
 
         stays: as the server wishes, nobody comes now.
@@ -67,7 +67,7 @@ class Lateness:
         opening.late, opening.first = LATEST if self._in_vain else opening.late + 1, False
         return True
 
-    def in_time(self, opening: Opening) -> None:
+    def note_served(self, opening: Opening) -> None:
         """Who came was not refused."""
         if not opening.first:
             self._came = 0 if self._in_vain else opening.late

@@ -40,14 +40,14 @@ class Pace:
         """There may be more room than there was."""
         self._pause = SHORTEST_PAUSE_SECONDS
 
-    def tries(self) -> None:
+    def note_try(self) -> None:
         """One is let in to find out; the one before was not turned away."""
         if self._trying:
             self.grows = True
             self._pause = max(self._pause / 2, SHORTEST_PAUSE_SECONDS)
         self._trying = True
 
-    def refused(self, *, sure: bool) -> bool:
+    def note_refused(self, *, sure: bool) -> bool:
         """Count a refusal. sure: it says that it is for want of room.
 
         True where it may have another cause: it came alone, and does not say so.
@@ -55,17 +55,17 @@ class Pace:
         self._in_a_row += 1
         return not sure and self._in_a_row == 1
 
-    def full(self, *, tried: bool) -> None:
+    def note_full(self, *, tried: bool) -> None:
         """A refusal is taken for one for want of room. tried: of one that was to find out."""
         self.grows = False
         if tried:
             self._trying = False
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
-    def ended(self) -> None:
+    def note_end(self) -> None:
         """A call is over that was not refused."""
         self._in_a_row = 0
 
-    def answered(self, seconds: float) -> None:
+    def note_answer(self, seconds: float) -> None:
         """One that was let in has its answer, so many seconds later."""
         self._answer += (seconds - self._answer) / 4

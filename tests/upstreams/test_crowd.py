@@ -221,7 +221,7 @@ def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
         crowd._full[replica] = server.loop.time()
         server.inside["r0"] = 1
         for _ in range(8):
-            crowd._pace.full(tried=True)
+            crowd._pace.note_full(tried=True)
         asks = asyncio.create_task(server.request(1))
         await asyncio.sleep(1.0)
         assert crowd.waiting and server.refusals

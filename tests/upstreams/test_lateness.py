@@ -13,9 +13,9 @@ def comes(lateness: Lateness, room: int, *, stays: bool = False) -> int:
     opening = Opening(lateness.late, 0, 0)
     for refused in range(len(LATE_SECONDS) + 1):
         if opening.late >= room:
-            lateness.in_time(opening)
+            lateness.note_served(opening)
             return refused
-        if not lateness.too_soon(opening, stays=stays):
+        if not lateness.note_refused(opening, stays=stays):
             return refused + 1
     raise AssertionError("it never ends")
 
@@ -62,5 +62,5 @@ def test_where_one_that_is_too_soon_keeps_everybody_away_the_next_end_shows_it()
 def test_calls_that_end_together_tell_of_the_place_that_they_came_at() -> None:
     lateness = Lateness()
     for opening in [Opening(lateness.late, 0, 0) for _ in range(4)]:
-        lateness.too_soon(opening, stays=True)
+        lateness.note_refused(opening, stays=True)
     assert lateness.late == 1
