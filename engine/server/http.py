@@ -31,7 +31,8 @@ from nproxy.openai import request_id
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError, body_too_large, invalid_request
-from nproxy.openai.requests import parse_chat, parse_completion
+from nproxy.openai.requests import GenerationRequest, parse_chat, parse_completion
+from nproxy.openai.tools import must_call
 from nproxy.openai.wire import Wire
 
 _BODY_BYTES = 10 << 20
@@ -159,7 +160,7 @@ async def _generate(request: web.Request, dialect: Dialect) -> web.StreamRespons
         adds = groups(order, prompts, router.ready, serving.random, salt=salt, adapter=adapter)
         with router.submit(adds) as ticket:
             table, tokens = serving.tokenizer.table, [prompt.tokens for prompt in prompts]
-            wire = _wire(serving, dialect, asked.model, include_usage=asked.stream and asked.include_usage)
+            wire = _wire(serving, dialect, asked)
             answer = Answer(
                 Writer(wire, Spelling(table, order.telling), tokens, asked.n),
                 ticket,
@@ -179,14 +180,15 @@ def _order(body: Body, dialect: Dialect, serving: Serving) -> tuple[Order, str |
     return read_order(asked, serving.most_logprobs), adapter
 
 
-def _wire(serving: Serving, dialect: Dialect, model: str, *, include_usage: bool) -> Wire:
+def _wire(serving: Serving, dialect: Dialect, asked: GenerationRequest) -> Wire:
     return Wire(
         dialect=dialect,
         id=f"{dialect.id_prefix}{uuid.uuid4().hex}",
         created=int(time.time()),
-        model=model,
+        model=asked.model,
         fingerprint=serving.fingerprint,
-        include_usage=include_usage,
+        include_usage=asked.stream and asked.include_usage,
+        calls=must_call(asked.body.fields),
     )
 
 

@@ -22,6 +22,7 @@ from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
+from nproxy.openai.tools import must_call
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE_FRAME, Wire
 
@@ -57,7 +58,14 @@ class Merge:
         self.notes: list[Anomaly | ChoiceFinished | Learn] = []
         self._request = request
         self._chat = request.dialect is Dialect.CHAT
-        self._wire = Wire(request.dialect, id, created, model, include_usage=request.stream and request.include_usage)
+        self._wire = Wire(
+            request.dialect,
+            id,
+            created,
+            model,
+            include_usage=request.stream and request.include_usage,
+            calls=request.stream and must_call(request.body.fields),
+        )
         self.n = request.n if n is None else n
         self._record = record
         self._choices = [self._unheard(index) for index in range(request.prompts * self.n)]

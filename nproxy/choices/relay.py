@@ -196,6 +196,7 @@ class Relay(Merge):
             model if isinstance(model, str) else wire.model,
             wire.fingerprint,
             wire.include_usage,
+            wire.calls,
         )
 
     def _patch(self, data: bytes, came: dict[str, Any], wanted: dict[str, Any]) -> _Patch | None:

@@ -1,10 +1,20 @@
-"""Tool calls in stream deltas: mended so that the official SDKs can put them together."""
+"""Tool calls: whether there must be one, and those in stream deltas, mended so that the official SDKs put them together."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nproxy.openai.jsonvalue import JSON
+
+
+def must_call(fields: Mapping[str, JSON]) -> bool:
+    """Whether a chat request's answers must be calls: it says so, or names the function."""
+    choice = fields.get("tool_choice")
+    if isinstance(choice, dict):
+        allowed = choice.get("allowed_tools")
+        return not isinstance(allowed, dict) or allowed.get("mode") == "required"
+    return choice == "required" or isinstance(fields.get("function_call"), dict)
 
 
 @dataclass(slots=True)

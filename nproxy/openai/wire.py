@@ -28,6 +28,7 @@ STREAM_HEADERS: Mapping[str, str] = MappingProxyType(
 _EMPTY: Mapping[str, JSON] = MappingProxyType({})
 _ROLE = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
 """A choice as `Wire.chunk` writes it."""
+_ROLE_OF_CALLS = _ROLE.replace(b'""', b"null")
 _OWN = frozenset({"id", "object", "created", "model", "system_fingerprint", "choices", "usage"})
 
 
@@ -45,7 +46,8 @@ def error_event(error: ApiError) -> bytes:
 class Wire:
     """What all frames of one answer share. created: seconds since 1970.
 
-    include_usage: every chunk carries `usage`, null on all but the last. fingerprint: None leaves the key out.
+    include_usage: every chunk carries `usage`, null on all but the last. fingerprint: None leaves the key out. calls: a
+    choice must be a tool call, so its role comes with null for a content, which is no text, not an empty one.
     Frames end in a blank line and are ready to be written; texts are any strings. Nothing may change it.
     """
 
@@ -55,6 +57,7 @@ class Wire:
     model: str
     fingerprint: str | None = None
     include_usage: bool = False
+    calls: bool = False
 
     def with_fingerprint(self, fingerprint: str | None) -> Wire:
         """Give the same wire with another `system_fingerprint`."""
@@ -64,8 +67,8 @@ class Wire:
         """Write the role chunks of these choices, one each, in the given order; nothing for legacy completions."""
         if self.dialect is Dialect.COMPLETIONS:
             return b""
-        head, tail = self._head, self._plain_tail
-        return b"".join([b"%b%b%b" % (head, _ROLE % index, tail) for index in indices])
+        head, role, tail = self._head, _ROLE_OF_CALLS if self.calls else _ROLE, self._plain_tail
+        return b"".join([b"%b%b%b" % (head, role % index, tail) for index in indices])
 
     def text(self, index: int, text: str, *, finish_reason: str | None = None, logprobs: JSON = None) -> bytes:
         """Write a chunk of plain text: `delta.content`, or `text` in legacy completions. The engine's usual frame.

@@ -64,6 +64,15 @@ async def test_D1_one_choice_has_its_role_first(scene: Scene) -> None:
     assert prelude(await scene.stream(), 1) == [(0, ROLE)]
 
 
+@of_legs
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+async def test_D1_where_all_must_be_calls_their_roles_come_without_a_text(scene: Scene, choice: Any) -> None:
+    """As OpenAI has it: an empty text is a text to those who show what they read."""
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    answer = await scene.stream(tools=tools, tool_choice=choice)
+    assert prelude(answer, 3) == [(index, ROLE | {"content": None}) for index in range(3)]
+
+
 ROWS = [
     pytest.param({"quirk": quirks.role_repeated}, id="D2-role-repeated"),
     pytest.param({"quirk": quirks.role_null}, id="D2-role-null"),

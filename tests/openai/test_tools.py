@@ -1,4 +1,4 @@
-"""Tool calls in deltas, mended for the SDKs that put them together."""
+"""Tool calls: whether there must be one; in deltas, mended for the SDKs that put them together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nproxy.openai.tools import ToolCalls
+from nproxy.openai.tools import ToolCalls, must_call
 
 
 def mend(*deltas: list[Any]) -> list[list[Any]]:
@@ -16,6 +16,25 @@ def mend(*deltas: list[Any]) -> list[list[Any]]:
 
 def part(index: int | None, **fields: Any) -> dict[str, Any]:
     return ({} if index is None else {"index": index}) | fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "must"),
+    [
+        ({}, False),
+        ({"tool_choice": None}, False),
+        ({"tool_choice": "auto"}, False),
+        ({"tool_choice": "none"}, False),
+        ({"tool_choice": "required"}, True),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, True),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}, False),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}}, True),
+        ({"function_call": "auto"}, False),
+        ({"function_call": {"name": "f"}}, True),
+    ],
+)
+def test_whether_an_answer_must_be_a_call(fields: dict[str, Any], must: bool) -> None:
+    assert must_call(fields) is must
 
 
 def test_G1_what_is_right_stays_as_it_is() -> None:

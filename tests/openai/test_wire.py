@@ -54,9 +54,11 @@ def test_D1_the_prelude_has_one_role_chunk_per_choice() -> None:
     assert frames(CHAT.prelude([])) == []
 
 
-def test_D1_the_prelude_is_written_as_any_other_chunk() -> None:
+@pytest.mark.parametrize("calls", [False, True])
+def test_D1_the_prelude_is_written_as_any_other_chunk(calls: bool) -> None:
     for wire in (CHAT, CHAT.with_fingerprint("fp"), replace(CHAT, include_usage=True)):
-        role: dict[str, JSON] = {"role": "assistant", "content": ""}
+        wire = replace(wire, calls=calls)
+        role: dict[str, JSON] = {"role": "assistant", "content": None if calls else ""}
         assert wire.prelude([0, 127]) == wire.chunk(0, role) + wire.chunk(127, role)
 
 

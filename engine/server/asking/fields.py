@@ -60,6 +60,7 @@ _NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
     "include_reasoning": (True,),
     "length_penalty": (1,),
     "modalities": (["text"],),
+    "moderation": (),
     "no_stop_trim": (False,),
     "prediction": (),
     "priority": (0,),
@@ -73,6 +74,8 @@ _NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
     "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
 }
 _NEUTRAL_BY = {
     Dialect.CHAT: {**_NEUTRAL, "add_special_tokens": (False,), "echo": (False,)},

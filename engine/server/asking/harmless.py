@@ -18,7 +18,7 @@ _TEXTS = (
 _FLAGS = ("parallel_tool_calls", "store")
 _MOST_METADATA = 16
 
-HARMLESS = frozenset({*_TEXTS, *_FLAGS, "metadata"})
+HARMLESS = frozenset({*_TEXTS, *_FLAGS, "metadata", "prompt_cache_options"})
 """All that is checked here."""
 
 
@@ -30,6 +30,9 @@ def check_harmless(members: Members) -> None:
             raise wrong_type(name, "a string", value)
     for name in _FLAGS:
         members.flag(name)
+    value = members.get("prompt_cache_options")
+    if value is not None and not isinstance(value, dict):
+        raise wrong_type("prompt_cache_options", "an object", value)
     _check_metadata(members)
 
 

@@ -47,10 +47,18 @@ _READ = frozenset(
 )
 # They change nothing about the answer; max_tool_calls counts calls of tools that run at OpenAI.
 _HARMLESS = frozenset(
-    {"max_tool_calls", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "user"}
+    {
+        "max_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "user",
+    }
 )
 _NEUTRAL: Mapping[str, JSON] = {"background": False, "truncation": "disabled"}
-_UNSUPPORTED = frozenset({"context_management", "conversation", "moderation", "prompt", "prompt_cache_options"})
+_UNSUPPORTED = frozenset({"context_management", "conversation", "moderation", "prompt"})
 
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = (_LOGPROBS, "reasoning.encrypted_content")  # the latter comes in the open: nothing here is encrypted

@@ -16,6 +16,7 @@ RIGHT: dict[str, Any] = {
     "metadata": {"a": "b"},
     "parallel_tool_calls": False,
     "prompt_cache_key": "k",
+    "prompt_cache_options": {"mode": "explicit"},
     "prompt_cache_retention": "24h",
     "request_id": "r",
     "safety_identifier": "s",
