@@ -1,4 +1,4 @@
-"""Tool calls: whether there must be one, and those in stream deltas, mended so that the official SDKs put them together."""
+"""Tool calls: whether there must be one; in stream deltas, mended so that the official SDKs can put them together."""
 
 from __future__ import annotations
 
