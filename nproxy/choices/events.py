@@ -51,7 +51,8 @@ class Failure:
     status, content_type, body: the upstream's answer (kind STATUS), or its in-band error and the status that it would
     have had.
     retry_after: seconds, read from the answer's `retry-after-ms` or `retry-after`; of kind UNAVAILABLE, until a replica
-    may be asked. elsewhere: another replica can take it meanwhile. room: there was none for it, but there may be later.
+    may be asked. another: there is another replica that can take it meanwhile. room: there was none for it, but there
+    may be later.
     own_key: the upstream was called with nproxy's own key, so its 401 is not the client's fault.
     seconds: that went by in vain before anything was sent (kind CONNECT_TIMEOUT).
     ours: this process had no file descriptor, port or memory for the call, so no server is to blame.
@@ -64,7 +65,7 @@ class Failure:
     content_type: str = ""
     body: bytes = b""
     retry_after: float | None = None
-    elsewhere: bool = False
+    another: bool = False
     room: Room = ""
     own_key: bool = False
     seconds: float = 0.0

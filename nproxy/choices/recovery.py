@@ -172,7 +172,7 @@ class Recovery:
 
     def _goes_to_another_upstream(self, failure: Failure) -> bool:
         """Whether there may be another upstream, which is asked rather than to wait for this one as it wishes."""
-        waits = not failure.elsewhere and (failure.retry_after or 0.0) > LONGEST_WITH_ANOTHER_SECONDS
+        waits = not failure.another and (failure.retry_after or 0.0) > LONGEST_WITH_ANOTHER_SECONDS
         return waits and self._settings.fallback and not self._merge.client_has_read_any
 
     def _wait_for_room(self, run: Run, failure: Failure) -> list[Command] | None:

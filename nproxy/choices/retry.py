@@ -38,10 +38,10 @@ def retryable(failure: Failure) -> bool:
     Timeouts are not, as the upstream may still be at work on the first, unless there was no connection. An error within
     a 200 is by the same rule as behind the first event, and so may be a 500: the request had been taken.
     """
-    if not failure.elsewhere and (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER_SECONDS:
+    if not failure.another and (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER_SECONDS:
         return False
     if failure.kind is FailureKind.STATUS:
-        return failure.status in _STATUSES or (failure.status == LOOP_DETECTED and failure.elsewhere)
+        return failure.status in _STATUSES or (failure.status == LOOP_DETECTED and failure.another)
     return failure.kind in _KINDS or servers_error(failure)
 
 
@@ -62,7 +62,7 @@ def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
     attempt: the one that failed, counted from 0. jitter: from 0 up to 1.
     """
     span: float = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
-    return max(span * jitter, 0.0 if failure.elsewhere else failure.retry_after or 0.0)
+    return max(span * jitter, 0.0 if failure.another else failure.retry_after or 0.0)
 
 
 def servers_error(failure: Failure) -> bool:

@@ -166,7 +166,7 @@ class Gate:
 
     def heard(self, replica: Replica, kin: Kin) -> None:
         """Note that a call brought something; with the first of a trial its replica is back."""
-        if replica.heard(kin):
+        if replica.heard(kin, self._clock()):
             self._returned()
 
     def _may_be_tried(self) -> None:

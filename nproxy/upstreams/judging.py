@@ -34,6 +34,11 @@ def serves(failure: Failure | None) -> bool | None:
     return False if failure.kind in _FAILURES else None
 
 
+def broken(failure: Failure) -> bool:
+    """Whether a call ended in a way that says nothing of the room it had: it was answered by nobody, or by a proxy."""
+    return failure.kind is not FailureKind.STATUS or failure.status in (502, 504)
+
+
 def silent(failure: Failure) -> bool:
     """Whether the replica said nothing at all: it was not reached, or what it was to say did not come in time."""
     return failure.kind in _SILENT

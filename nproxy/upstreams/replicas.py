@@ -138,15 +138,14 @@ class Replica:
         if not self.legs:
             self.looks.idle()
 
-    def heard(self, who: object) -> bool:
+    def heard(self, who: object, now: float) -> bool:
         """Note that a call brought something; True where its breaker closed by it."""
-        now = time.monotonic()
         self.looks.heard(now)
         return self.breaker.spoke(who, now)
 
-    def rest(self, seconds: float) -> None:
+    def rest(self, seconds: float, now: float) -> None:
         """Note that it asked to be left alone for so long; LONGEST_REST_SECONDS at most."""
-        self.resting_until = max(self.resting_until, time.monotonic() + min(seconds, LONGEST_REST_SECONDS))
+        self.resting_until = max(self.resting_until, now + min(seconds, LONGEST_REST_SECONDS))
 
     def lifeline(self, model: str | None = None) -> Lifeline:
         """A lifeline of a call of the current task, which asks for a model."""

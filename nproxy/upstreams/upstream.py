@@ -24,6 +24,7 @@ from nproxy.upstreams.failures import given_up, unavailable
 from nproxy.upstreams.forward import Answer, ForwardError, forward
 from nproxy.upstreams.gate import Gate, Permit, Policy
 from nproxy.upstreams.http.connections import Connections
+from nproxy.upstreams.judging import broken
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.lifeline import GivenUpError, Lifeline
 from nproxy.upstreams.looking import Look
@@ -225,13 +226,12 @@ class Upstream:
             failure = replace(failure, room=permit.refused(failure.retry_after, sure=failure.status != UNSURE))
             if failure.retry_after is None:
                 return failure
-            replica.rest(failure.retry_after)
+            replica.rest(failure.retry_after, time.monotonic())
         else:
-            broken = failure.kind is not FailureKind.STATUS or failure.status in (502, 504)
-            permit.end = "broken" if broken else "error"
+            permit.end = "broken" if broken(failure) else "error"
             if failure.status != LOOP_DETECTED:
                 return failure
-        return replace(failure, elsewhere=self.gate.other(replica, kin))
+        return replace(failure, another=self.gate.other(replica, kin))
 
     def judge(self, kin: Kin, leg: int, failure: Failure | None) -> None:
         """Take what became of a leg's last call; see `Gate.judge`."""

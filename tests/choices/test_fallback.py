@@ -104,7 +104,7 @@ def test_a_wait_that_is_asked_for_is_kept_only_as_long_as_another_is_not_sooner(
     alone.fails(0, status(429, retry_after=seconds))
     assert alone.timers["retry:0"] == seconds
     another_replica = Play(chat(), fallback=True, retries=1)
-    another_replica.fails(0, replace(status(429, retry_after=seconds), elsewhere=True))
+    another_replica.fails(0, replace(status(429, retry_after=seconds), another=True))
     assert "retry:0" in another_replica.timers
 
 

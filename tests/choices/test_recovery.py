@@ -22,7 +22,7 @@ RETRYABLE = [
     failure(FailureKind.CUT),
     failure(FailureKind.MALFORMED),
     *(status(code) for code in (429, 502, 503, 504, 529)),
-    replace(status(508), elsewhere=True),
+    replace(status(508), another=True),
 ]
 FINAL = [
     *(failure(kind) for kind in (FailureKind.TIMEOUT, FailureKind.OVERSIZE)),

@@ -8,8 +8,8 @@ from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, pause_seconds, retryable
 
 
-def limited(seconds: float, *, elsewhere: bool = False) -> Failure:
-    return Failure(FailureKind.STATUS, "too many", status=429, retry_after=seconds, elsewhere=elsewhere)
+def limited(seconds: float, *, another: bool = False) -> Failure:
+    return Failure(FailureKind.STATUS, "too many", status=429, retry_after=seconds, another=another)
 
 
 def test_a_wait_that_a_server_asks_for_is_kept_and_one_that_is_too_long_is_the_clients() -> None:
@@ -18,7 +18,7 @@ def test_a_wait_that_a_server_asks_for_is_kept_and_one_that_is_too_long_is_the_c
 
 
 def test_it_is_not_waited_for_where_another_replica_can_take_the_leg() -> None:
-    failure = limited(LONGEST_RETRY_AFTER_SECONDS + 1, elsewhere=True)
+    failure = limited(LONGEST_RETRY_AFTER_SECONDS + 1, another=True)
     assert retryable(failure) and pause_seconds(failure, 0, 0.5) == 0.125
 
 

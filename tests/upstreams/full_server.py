@@ -87,7 +87,7 @@ class Server:
                 wait = self.wait.get(replica.label)
                 room = permit.refused(wait, sure=self.sure)
                 if wait is not None:
-                    replica.resting_until = self.loop.time() + wait
+                    replica.rest(wait, self.loop.time())
             if not room and (tried or waits):
                 raise Refused
             if not room:

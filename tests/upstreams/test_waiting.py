@@ -252,9 +252,9 @@ async def test_nor_than_it_asked_to_be_left_alone(monkeypatch: pytest.MonkeyPatc
     tired, other = replicas(2)
     gate, kin = Gate([tired, other], Policy(1)), Kin()
     kin.failed[0] = {tired}
-    tired.rest(0.02)
+    tired.rest(0.02, time.monotonic())
     async with gate.permit(1, Kin()) as busy, asyncio.timeout(10):
-        asyncio.get_running_loop().call_later(0.01, tired.rest, rests)
+        asyncio.get_running_loop().call_later(0.01, lambda: tired.rest(rests, time.monotonic()))
         async with gate.permit(1, kin) as replica:
             assert (busy, replica) == (other, tired)
             assert not tired.flawed(time.monotonic())
@@ -264,7 +264,7 @@ async def test_a_leg_that_avoids_a_replica_keeps_nobody_from_it() -> None:
     tired, other = replicas(2)
     gate, kin = Gate([tired, other], Policy(1)), Kin()
     kin.failed[0] = {tired}
-    tired.rest(60)
+    tired.rest(60, time.monotonic())
     async with gate.permit(1, Kin()) as busy:
         assert busy is other
         picky = asyncio.create_task(again(gate, kin))
