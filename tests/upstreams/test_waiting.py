@@ -317,7 +317,7 @@ async def test_nobody_waits_for_no_reason() -> None:
                 tasks.discard(left)
             case "rest":
                 replica = rng.choice(gate.replicas)
-                replica.rest(60) if rng.random() < 0.5 else setattr(replica, "resting_until", 0.0)
+                replica.rest(60, time.monotonic()) if rng.random() < 0.5 else setattr(replica, "resting_until", 0.0)
                 gate._waiting.serve()
         for _ in range(3):
             await asyncio.sleep(0)
