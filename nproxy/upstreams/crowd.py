@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 from weakref import WeakSet
@@ -26,6 +26,10 @@ from nproxy.upstreams.replicas import Replica
 
 JUST_NOW_SECONDS = 0.5
 """A server may still count a call that ended so long ago; longer than all LATE_SECONDS together."""
+MOST_PASSES = 3
+"""So many others go before a request that was let in and turned away again."""
+OFTEN = 16
+"""Who is let in and turned away so often, while others are not, is told."""
 AGAIN_SECONDS = 2.0
 """How soon one is looked at again that would be impatient, were it not for its siblings."""
 
@@ -56,11 +60,21 @@ class Visit:
 class _Waiter:
     visit: Visit
     future: asyncio.Future[None]
+    place: Place
     patience: asyncio.TimerHandle | None = None
 
-    @property
-    def place(self) -> Place:
-        return self.visit.kin.places[self.visit.leg]
+
+@dataclass(slots=True, eq=False)
+class _Full:
+    """What is known of a replica that turned somebody away.
+
+    at: when it did last. no_try_before: as it wishes. not_before: likewise, and an end makes no difference.
+    """
+
+    at: float = 0.0
+    no_try_before: float = 0.0
+    not_before: float = 0.0
+    lateness: Lateness = field(default_factory=Lateness)
 
 
 class Crowd:
@@ -88,16 +102,16 @@ class Crowd:
         self._clock = clock
         self._more = more
         self._patience = patience
-        self._full: dict[Replica, float] = {}  # those that turned somebody away, and when they did last
+        self._full: dict[Replica, _Full] = {}
+        self._refused_at = -inf
         self._turn = 0  # of the last one that was let in
         self._came = 0  # legs, to wait
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = 0.0  # seconds, but for chance
         self._pace = Pace()
-        self._lateness = Lateness()
-        self._begun = 0
+        self._begun = 0  # calls
+        self._newest = [0] * (len(LATE_SECONDS) + 1)  # the last one that was answered, by how soon it came
         self._answered_at = -inf
-        self._not_before = 0.0  # as the server wishes, and an end makes no difference
-        self._no_try_before = 0.0  # as the server wishes
         self._openings: WeakSet[Opening] = WeakSet()  # that somebody comes for, or is to: they end with the last one
         self._waits_behind = 0  # so many will be let in, some time behind an end
 
@@ -116,7 +130,7 @@ class Crowd:
         kin.crowded_since = kin.crowded_since or self._clock()
         kin.waiting += 1
         loop = asyncio.get_running_loop()
-        waiter = _Waiter(visit, loop.create_future())
+        waiter = _Waiter(visit, loop.create_future(), kin.places[leg])
         insort(self.waiting, waiter, key=lambda one: one.place)
         self._bear(waiter, self._bears(kin))
         if self._timer is None or not self.calls:
@@ -143,16 +157,35 @@ class Crowd:
         now = self._clock()
         for opening in self._openings:
             opening.beside -= visit.number <= opening.since
-        visit.odd = self._pace.note_refused(sure=sure)
-        if wait is not None and not self._more({replica}):
-            if wait > LONGEST_RETRY_AFTER_SECONDS:
-                visit.room = ""
-                return ""
-            self._is_to_pause(visit, now + wait)
+        self._pace.note_refused(visit.kin)
+        visit.odd = self._is_its_own(visit) or (self._pace.first and not sure)
+        if wait is not None and wait > LONGEST_RETRY_AFTER_SECONDS and not self._more({replica}):
+            visit.room = ""
+            return ""
         if not visit.odd:
-            self._is_full(visit, replica, now)
+            self._is_full(visit, replica, wait, now)
         visit.room = room = self._where(visit, now, sure=sure)
         return room
+
+    def _is_its_own(self, visit: Visit) -> bool:
+        """Whether a request is turned away again and again where others are not: it may ask for too much.
+
+        Only those that came as soon behind an end, or to find out as it did, tell that it is not for want of room.
+        """
+        if not visit.why:
+            return False
+        kin = visit.kin
+        if kin.served_at > -inf:
+            return False
+        often = (kin.tried if visit.why == "try" else kin.again) >= 2
+        others = kin.own > 0 or (often and max(self._newest[: _soonness(visit) + 1]) > kin.refused)
+        own = others and not self._pace.several
+        kin.refused = kin.refused or self._begun
+        kin.own += own
+        kin.tried += visit.why == "try"
+        kin.again += visit.why == "end"
+        kin.after = self._begun + min(kin.again - 1, MOST_PASSES)
+        return own
 
     def _where(self, visit: Visit, now: float, *, sure: bool) -> Room:
         """Where there may be room for one that was turned away.
@@ -162,7 +195,7 @@ class Crowd:
         its patience.
         """
         kin, why = visit.kin, visit.why
-        if visit.odd and not why:
+        if visit.odd and (not why or kin.own >= OFTEN):
             return ""
         if not why and self._more(self._full if sure else kin.avoided(visit.leg)):
             return "elsewhere"
@@ -175,30 +208,26 @@ class Crowd:
         answers = kin.served_at > -inf or now - self._answered_at < self._patience()
         return "others" if answers or self.calls > 1 or not found_out else ""
 
-    def _is_to_pause(self, visit: Visit, until: float) -> None:
-        """The server has asked for that. Ends let others in meanwhile, unless one came behind one in vain."""
-        self._no_try_before = max(self._no_try_before, until)
-        if self.calls == 1 or (visit.opening is not None and not self._taken(visit.opening)):
-            self._not_before = self._no_try_before
-
-    def _is_full(self, visit: Visit, replica: Replica, now: float) -> None:
-        why = visit.why
-        if not self.waiting and not why and now - max(self._full.values(), default=now) > LONGEST_PAUSE_SECONDS:
+    def _is_full(self, visit: Visit, replica: Replica, wait: float | None, now: float) -> None:
+        why, opening = visit.why, visit.opening
+        if not self.waiting and not why and now - self._refused_at > LONGEST_PAUSE_SECONDS:
             self._pace.begins()
-            self._lateness = Lateness()
             self._full.clear()
-        self._full[replica] = now
+        full = self._full.setdefault(replica, _Full())
+        full.at = self._refused_at = now
+        in_vain = opening is not None and not self._taken(opening)
+        if wait is not None:
+            full.no_try_before = max(full.no_try_before, now + wait)
+            if self.calls == 1 or (in_vain and self._pace.several):
+                full.not_before = full.no_try_before
         self._pace.note_full(tried=why == "try")
         if why == "try":
             self._disarm()
-        elif (opening := visit.opening) is not None:
-            self._comes_again(opening, replica, now)
+        elif opening is not None and in_vain:
+            stays = max(full.not_before - now, 0.0)
+            if opening.lateness.note_refused(opening, now, stays=stays):
+                self._comes(opening, replica)
         self._arm()
-
-    def _comes_again(self, opening: Opening, replica: Replica, now: float) -> None:
-        """Who came behind an end was refused: the next one comes later, unless somebody else has taken the room."""
-        if not self._taken(opening) and self._lateness.note_refused(opening, stays=now < self._not_before):
-            self._comes(opening, replica)
 
     def _taken(self, opening: Opening) -> bool:
         """Whether, as one that came is refused, more calls are in flight than there were when another one ended."""
@@ -235,7 +264,8 @@ class Crowd:
         if visit.end:
             self._was_answered(visit, self._clock())
         if self._full or self.waiting:
-            opening = Opening(self._lateness.late, self._begun, self.calls)
+            lateness = self._full[replica].lateness if replica in self._full else Lateness()
+            opening = Opening(lateness, lateness.late, self._begun, self.calls)
             self._openings.add(opening)
             self._comes(opening, replica)
             if self._pace.grows:
@@ -243,14 +273,17 @@ class Crowd:
 
     def _was_answered(self, visit: Visit, now: float) -> None:
         self._answered_at = now
-        kin = visit.kin
+        kin, soon = visit.kin, _soonness(visit)
+        self._newest[soon] = max(self._newest[soon], visit.number)
         if visit.end == "whole":
             kin.served_at = now
         kin.crowded_since = now if kin.waiting else None
         if visit.why:
-            self._pace.note_answer(now - visit.began)
+            self._pace.note_answer(now - visit.began, tried=visit.why == "try")
+            if self._timer is not None and self._pace.pause(idle=False) < self._armed_for:
+                self._arm()
         if visit.opening is not None:
-            self._lateness.note_served(visit.opening)
+            visit.opening.lateness.note_served(visit.opening, now)
 
     def _leave_nobody_behind(self) -> None:
         if not self.calls and self.waiting:
@@ -258,15 +291,10 @@ class Crowd:
 
     def replaced(self, there: Collection[Replica]) -> None:
         """There are other replicas now than there were."""
-        self._full = {replica: when for replica, when in self._full.items() if replica in there}
+        self._full = {replica: full for replica, full in self._full.items() if replica in there}
 
     def widened(self) -> None:
-        """There may be more room than there was: find out at once, and on as long as there is.
-
-        Where nothing speaks against a replica, what another one wished is nothing to it.
-        """
-        if self._more(self._full):
-            self._not_before = self._no_try_before = 0.0
+        """There may be more room than there was: find out at once, and on as long as there is."""
         self._pace.hurry()
         self._disarm()
         self._arm()
@@ -280,35 +308,70 @@ class Crowd:
 
     def _next(self, why: LetIn, replica: Replica | None = None, opening: Opening | None = None) -> None:
         """Let one in, unless the server asked for a pause. replica: where there is room now, where that is known."""
-        if (waiter := self._first()) is not None and self._clock() >= self._not_before:
+        if (waiter := self._first(opening)) is not None and self._may_come(replica):
             waiter.visit.opening = opening
             self._let_in(waiter, why, replica)
 
-    def _first(self) -> _Waiter | None:
-        """The next one that is not about to leave."""
-        return next((one for one in self.waiting if not one.future.done()), None)
+    def _may_come(self, replica: Replica | None) -> bool:
+        now = self._clock()
+        if replica is not None:
+            return replica not in self._full or now >= self._full[replica].not_before
+        return self._more(self._full) or min((full.not_before for full in self._full.values()), default=0.0) <= now
+
+    def _first(self, opening: Opening | None) -> _Waiter | None:
+        """The next one that is not about to leave, and lets nobody go before it; of those that do, the first.
+
+        Who has just been turned away behind an end lets another one find out whether its room comes later.
+        """
+        polite = None
+        for waiter in self.waiting:
+            if waiter.future.done():
+                continue
+            kin = waiter.visit.kin
+            if kin.after <= self._begun and (opening is None or opening.last is not kin):
+                return waiter
+            polite = polite or waiter
+        return polite
+
+    def _who_finds_out(self) -> _Waiter | None:
+        """The first of those that have done so most seldom."""
+        return min(
+            (one for one in self.waiting if not one.future.done()), key=lambda one: one.visit.kin.tried, default=None
+        )
 
     def _let_in(self, waiter: _Waiter, why: LetIn, replica: Replica | None = None) -> None:
         self.waiting.remove(waiter)
         self.begins(waiter.visit)
         self._turn = max(self._turn, waiter.place[0])
         visit = waiter.visit
+        if visit.opening is not None:
+            visit.opening.last = visit.kin
         visit.kin.full[visit.leg] = self._full.keys() - {self._asked() if replica is None else replica}
         visit.why, visit.began = why, self._clock()
         waiter.future.set_result(None)
 
     def _asked(self) -> Replica | None:
         """The one of the full replicas that is asked again: it has not been for the longest time."""
-        return None if self._more(self._full) else min(self._full, key=self._full.__getitem__, default=None)
+        if self._more(self._full):
+            return None
+        now = self._clock()
+        may = [replica for replica, full in self._full.items() if now >= full.no_try_before - ROUNDING]
+        return min(may or self._full, key=lambda replica: self._full[replica].at, default=None)
+
+    def _tries_from(self) -> float:
+        """When one may find out, as those wish that it could ask."""
+        if self._more(self._full):
+            return 0.0
+        return min((full.no_try_before for full in self._full.values()), default=0.0)
 
     def _arm(self) -> None:
         """Have the next one find out after a pause, and no sooner than the server said."""
         loop = asyncio.get_running_loop()
-        pause = self._pace.seconds(self._draw(), idle=not (self.calls or self._waits_behind))
-        seconds = max(pause, self._no_try_before - self._clock())
+        pause = self._pace.pause(idle=not (self.calls or self._waits_behind))
+        seconds = max(pause * (0.5 + self._draw()), self._tries_from() - self._clock())
         if self._timer is None or self._timer.when() > loop.time() + seconds:
             self._disarm()
-            self._timer = loop.call_later(seconds, self._try)
+            self._timer, self._armed_for = loop.call_later(seconds, self._try), pause
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -317,11 +380,13 @@ class Crowd:
 
     def _try(self) -> None:
         self._timer = None
-        if self._clock() < self._no_try_before - ROUNDING:
+        is_about_to_come = self._waits_behind and not self.calls  # who would find its place taken
+        if is_about_to_come or self._clock() < self._tries_from() - ROUNDING:
             self._arm()
             return
-        if (waiter := self._first()) is not None:
-            self._pace.note_try()
+        if (waiter := self._who_finds_out()) is not None:
+            if self.calls:
+                self._pace.note_try()
             self._let_in(waiter, "try")
             self._arm()
 
@@ -345,3 +410,8 @@ class Crowd:
             self._let_in(waiter, "try")
         else:
             self._bear(waiter, AGAIN_SECONDS)
+
+
+def _soonness(visit: Visit) -> int:
+    """How soon one came, 0 the soonest: to find out, or behind an end."""
+    return 0 if visit.opening is None else visit.opening.late + 1

@@ -10,8 +10,9 @@ from nproxy.upstreams.replicas import Replica
 
 Account = tuple[str | None, str]
 """What may have a limit of its own at a server: a model, and who asks for it, "" where all use one key or none."""
+
 Place = tuple[int, int]
-"""Whose turn it is in a crowd: the turn of a request's leg, and which of those that came to wait it was."""
+"""Where a leg stands among those that wait in a crowd: its turn, and which of those that came it was."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +50,16 @@ class Kin:
     """Of a leg in its crowd."""
     waiting: int = 0
     """Legs that wait in a crowd."""
+    after: int = 0
+    """They let others go before them until so many calls of their account have begun."""
+    again: int = 0
+    """How often a leg was let in behind an end, and turned away."""
+    tried: int = 0
+    """How often one was let in to find out, and turned away."""
+    own: int = 0
+    """How often one was, as others were not."""
+    refused: int = 0
+    """How many calls of the account had begun when one was let in and turned away first."""
     crowded_since: float | None = None
     """When the first of those that wait in a crowd came there, or something of the request was answered last."""
     served_at: float = -inf

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nproxy.upstreams.kin import Kin
+
 LATE_SECONDS = (0.0, 0.005, 0.025, 0.1, 0.25)
 """Behind the end of a call, and between two that come behind the same end."""
 LATEST = len(LATE_SECONDS) - 1
@@ -15,6 +17,8 @@ _LIKEWISE = 8
 """So many in a row came in time, and it is tried whether they could come sooner."""
 _FORGOTTEN, _FORGOTTEN_AT_A_PAUSE = 0.2, 0.5
 """What one that comes makes forgotten of those before it."""
+_DEAR = 64
+"""For so many times as long as a server wished to be left alone, nobody comes sooner to find out."""
 _DOUBTED = 0.6
 """The share that were in time, as it is taken for one that comes sooner than before: a refusal suffices against it."""
 
@@ -23,20 +27,23 @@ _DOUBTED = 0.6
 class Opening:
     """The room that the end of a call leaves, or is to leave.
 
-    late: who comes waits so long behind the end, or behind the last one that came: a place in LATE_SECONDS. first:
-    nobody has come yet. since: calls that had begun when it ended. beside: those of them that are being answered.
+    lateness: of the server where it ended. late: who comes waits so long behind the end, or behind the last one that
+    came: a place in LATE_SECONDS. first: nobody has come yet. last: who came last. since: calls that had begun when it
+    ended. beside: those of them that are being answered.
     """
 
+    lateness: Lateness
     late: int
     since: int
     beside: int
     first: bool = True
+    last: Kin | None = None
 
 
 class Lateness:
     """What is known of one server. late: how late the first one is to come, as a place in LATE_SECONDS."""
 
-    __slots__ = ("_came", "_dear", "_in_a_row", "_in_vain", "_share", "late")
+    __slots__ = ("_came", "_dear_until", "_in_a_row", "_in_vain", "_share", "late")
 
     def __init__(self) -> None:
         self.late = 0
@@ -44,14 +51,14 @@ class Lateness:
         self._in_a_row = 0  # of them were in time
         self._came = 0  # room came so late for one that was not the first
         self._in_vain = False  # none came at all
-        self._dear = False  # who comes too soon keeps everybody away for a while
+        self._dear_until = 0.0  # who comes too soon keeps everybody away for a while
 
-    def note_refused(self, opening: Opening, *, stays: bool) -> bool:
+    def note_refused(self, opening: Opening, now: float, *, stays: float = 0.0) -> bool:
         """Who came was refused: True where the next one is to come, and later.
 
-        stays: as the server wishes, nobody comes now.
+        stays: seconds in which nobody comes, as the server wishes. now: in seconds that never go back.
         """
-        self._dear = self._dear or stays
+        self._dear_until = max(self._dear_until, now + _DEAR * stays)
         if opening.first and opening.late == self.late:
             self._share *= 1 - (_FORGOTTEN_AT_A_PAUSE if stays else _FORGOTTEN)
             self._in_a_row = 0
@@ -67,7 +74,7 @@ class Lateness:
         opening.late, opening.first = LATEST if self._in_vain else opening.late + 1, False
         return True
 
-    def note_served(self, opening: Opening) -> None:
+    def note_served(self, opening: Opening, now: float) -> None:
         """Who came was not refused."""
         if not opening.first:
             self._came = 0 if self._in_vain else opening.late
@@ -77,5 +84,5 @@ class Lateness:
             return
         self._share += (1 - self._share) * _FORGOTTEN
         self._in_a_row += 1
-        if self._in_a_row >= _LIKEWISE and self.late and not self._dear:
+        if self._in_a_row >= _LIKEWISE and self.late and now >= self._dear_until:
             self.late, self._share, self._in_a_row, self._came = self.late - 1, _DOUBTED, 0, self.late

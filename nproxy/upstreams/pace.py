@@ -1,4 +1,4 @@
-"""How soon those who wait at a full server find out whether there is more room. Pure: randomness is an argument.
+"""How soon those who wait at a full server find out whether there is more room. Pure.
 
 It comes the more seldom the longer it was in vain, and soon where it was not; while it goes well, each call that ends
 leaves room for two.
@@ -10,27 +10,35 @@ FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 16.0
 SHORTEST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_ANSWERS = 8
-"""Nor longer than so many answers take, where that is more than the next."""
-IDLE_PAUSE_SECONDS = 1.0
+"""Nor longer than so many answers take, or a second."""
+IDLE_PAUSE_SECONDS = 0.5
 """Nor longer than that where nothing else will let anybody in."""
 
 
 class Pace:
-    """What refusals and ends say of the room. grows: the last one that was let in to find out has found some."""
+    """What refusals and ends say of the room.
 
-    __slots__ = ("_answer", "_in_a_row", "_pause", "_trying", "grows")
+    grows: the last one that was let in to find out has found some. several: since a call ended that was not refused,
+    several requests were.
+    """
+
+    __slots__ = ("_answer", "_answers", "_in_a_row", "_once", "_pause", "_trying", "_who", "grows", "several")
 
     def __init__(self) -> None:
         self.grows = False
         self._pause = FIRST_PAUSE_SECONDS
-        self._answer = LONGEST_PAUSE_SECONDS  # seconds that one takes
+        self._answer = LONGEST_PAUSE_SECONDS  # seconds that one takes, as far as is known
+        self._answers = 0
+        self._once = False  # one that did so found some
         self._trying = False  # one was let in to find out, and was not turned away yet
         self._in_a_row = 0  # refusals since a call ended that was not refused
+        self._who: object = None  # the last one of them was of
+        self.several = False
 
-    def seconds(self, jitter: float, *, idle: bool) -> float:
-        """Until the next one finds out. jitter: from 0 up to 1. idle: nothing else will let anybody in."""
-        most = IDLE_PAUSE_SECONDS if idle else max(LONGEST_PAUSE_ANSWERS * self._answer, IDLE_PAUSE_SECONDS)
-        return min(self._pause, most) * (0.5 + jitter)
+    def pause(self, *, idle: bool) -> float:
+        """Seconds until the next one finds out, more or less. idle: nothing else will let anybody in."""
+        most = IDLE_PAUSE_SECONDS if idle else max(LONGEST_PAUSE_ANSWERS * self._answer, 1.0)
+        return min(self._pause, most)
 
     def begins(self) -> None:
         """Nobody has waited for a while."""
@@ -41,31 +49,42 @@ class Pace:
         self._pause = SHORTEST_PAUSE_SECONDS
 
     def note_try(self) -> None:
-        """One is let in to find out; the one before was not turned away."""
+        """One is let in to find out whether there is room beside those that are in it."""
         if self._trying:
-            self.grows = True
-            self._pause = max(self._pause / 2, SHORTEST_PAUSE_SECONDS)
+            self._found()
         self._trying = True
 
-    def note_refused(self, *, sure: bool) -> bool:
-        """Count a refusal. sure: it says that it is for want of room.
+    @property
+    def first(self) -> bool:
+        """Whether one was refused since a call ended that was not, and no more."""
+        return self._in_a_row == 1
 
-        True where it may have another cause: it came alone, and does not say so.
-        """
+    def note_refused(self, who: object) -> None:
+        """A call was turned away. who: the request that it is of."""
         self._in_a_row += 1
-        return not sure and self._in_a_row == 1
+        self.several = self.several or (self._who is not None and self._who is not who)
+        self._who = who
 
     def note_full(self, *, tried: bool) -> None:
         """A refusal is taken for one for want of room. tried: of one that was to find out."""
         self.grows = False
         if tried:
-            self._trying = False
+            self._trying = self._once = False
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def note_end(self) -> None:
         """A call is over that was not refused."""
-        self._in_a_row = 0
+        self._in_a_row, self._who, self.several = 0, None, False
 
-    def note_answer(self, seconds: float) -> None:
-        """One that was let in has its answer, so many seconds later."""
-        self._answer += (seconds - self._answer) / 4
+    def note_answer(self, seconds: float, *, tried: bool) -> None:
+        """One that was let in has its answer, so many seconds later. tried: it was to find out."""
+        self._answers = min(self._answers + 1, 4)
+        self._answer += (seconds - self._answer) / self._answers
+        if tried and self._trying:
+            self._trying = False
+            self._found()
+
+    def _found(self) -> None:
+        """One that was to find out was not turned away. A single one may have found the room of a call that ended."""
+        self.grows, self._once = self._once, True
+        self._pause = max(self._pause / 2, SHORTEST_PAUSE_SECONDS)

@@ -223,7 +223,8 @@ class Upstream:
         kin, replica = permit.kin, permit.replica
         self.judge(kin, permit.leg, failure)
         if no_room(failure):
-            failure = replace(failure, room=permit.refused(failure.retry_after, sure=failure.status != UNSURE))
+            sure = failure.status != UNSURE or failure.retry_after is not None  # who is out of order names no time
+            failure = replace(failure, room=permit.refused(failure.retry_after, sure=sure))
             if failure.retry_after is None:
                 return failure
             replica.rest(failure.retry_after, time.monotonic())

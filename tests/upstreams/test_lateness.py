@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Lateness, Opening
 
 
-def comes(lateness: Lateness, room: int, *, stays: bool = False) -> int:
+def comes(lateness: Lateness, room: int, *, stays: float = 0.0, now: float = 0.0) -> int:
     """A call ends whose room comes so late, a place in LATE_SECONDS; gives how many were refused."""
-    opening = Opening(lateness.late, 0, 0)
+    opening = Opening(lateness, lateness.late, 0, 0)
     for refused in range(len(LATE_SECONDS) + 1):
         if opening.late >= room:
-            lateness.note_served(opening)
+            lateness.note_served(opening, now)
             return refused
-        if not lateness.note_refused(opening, stays=stays):
+        if not lateness.note_refused(opening, now, stays=stays):
             return refused + 1
     raise AssertionError("it never ends")
 
@@ -55,12 +55,20 @@ def test_where_no_room_comes_at_all_it_is_asked_for_twice_and_believed_to_be_tak
 
 def test_where_one_that_is_too_soon_keeps_everybody_away_the_next_end_shows_it() -> None:
     lateness = Lateness()
-    refusals = [comes(lateness, 2, stays=True) for _ in range(20)]
-    assert refusals == [1] * 4 + [0] * 16, "twice for each place, and then never: it costs too much to find out"
+    refusals = [comes(lateness, 2, stays=2.0, now=number) for number in range(20)]
+    assert refusals == [1] * 4 + [0] * 16, "twice for each place, and then no more: it costs too much to find out"
+
+
+def test_that_it_is_not_late_any_more_is_found_out_at_last() -> None:
+    lateness = Lateness()
+    refused = [sum(comes(lateness, 2, stays=2.0, now=second) for _ in range(10)) for second in range(600)]
+    assert refused[:2] == [4, 0] and sum(refused) <= 4 + 2 * 600 / (64 * 2.0) + 2, "as seldom as it is dear"
+    assert sum(comes(lateness, 0, stays=2.0, now=second) for second in range(600, 800)) == 0
+    assert lateness.late == 0
 
 
 def test_calls_that_end_together_tell_of_the_place_that_they_came_at() -> None:
     lateness = Lateness()
-    for opening in [Opening(lateness.late, 0, 0) for _ in range(4)]:
-        lateness.note_refused(opening, stays=True)
+    for opening in [Opening(lateness, lateness.late, 0, 0) for _ in range(4)]:
+        lateness.note_refused(opening, 0.0, stays=1.0)
     assert lateness.late == 1
