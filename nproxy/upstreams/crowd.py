@@ -12,7 +12,6 @@ from bisect import insort
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal
 from weakref import WeakSet
 
 from nproxy.choices.events import Room
@@ -22,38 +21,14 @@ from nproxy.upstreams.kin import Kin, Place
 from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Lateness, Opening
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS, Pace
 from nproxy.upstreams.permits import ROUNDING
+from nproxy.upstreams.refusals import OFTEN, Refusals
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.visit import LetIn, Visit
 
 JUST_NOW_SECONDS = 0.5
 """A server may still count a call that ended so long ago; longer than all LATE_SECONDS together."""
-MOST_PASSES = 3
-"""So many others go before a request that was let in and turned away again."""
-OFTEN = 16
-"""Who is let in and turned away so often, while others are not, is told."""
 AGAIN_SECONDS = 2.0
 """How soon one is looked at again that would be impatient, were it not for its siblings."""
-
-End = Literal["", "whole", "error", "broken"]
-"""How a call ended that was not turned away: "" where it was given up. A broken one says nothing of room."""
-LetIn = Literal["", "end", "try"]
-"""Why a call is made now: it did not wait; another one has ended; to find out whether there is more room."""
-
-
-class Visit:
-    """A leg on its way to a replica, and there."""
-
-    __slots__ = ("began", "end", "kin", "leg", "number", "odd", "opening", "room", "why")
-
-    def __init__(self, kin: Kin, leg: int) -> None:
-        self.kin = kin
-        self.leg = leg
-        self.why: LetIn = ""
-        self.opening: Opening | None = None  # that it was let in for
-        self.number = 0  # among the calls of its account
-        self.began = 0.0  # when it was let in
-        self.end: End = ""
-        self.room: Room | None = None  # where there may be some for it, once it was turned away
-        self.odd = False  # it was turned away, and not for want of room, maybe
 
 
 @dataclass(slots=True, eq=False)
@@ -109,8 +84,8 @@ class Crowd:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0  # seconds, but for chance
         self._pace = Pace()
+        self._refusals = Refusals()
         self._begun = 0  # calls
-        self._newest = [0] * (len(LATE_SECONDS) + 1)  # the last one that was answered, by how soon it came
         self._answered_at = -inf
         self._openings: WeakSet[Opening] = WeakSet()  # that somebody comes for, or is to: they end with the last one
         self._waits_behind = 0  # so many will be let in, some time behind an end
@@ -157,8 +132,7 @@ class Crowd:
         now = self._clock()
         for opening in self._openings:
             opening.beside -= visit.number <= opening.since
-        self._pace.note_refused(visit.kin)
-        visit.odd = self._is_its_own(visit) or (self._pace.first and not sure)
+        visit.odd = self._refusals.note_refused(visit, self._begun, sure=sure)
         if wait is not None and wait > LONGEST_RETRY_AFTER_SECONDS and not self._more({replica}):
             visit.room = ""
             return ""
@@ -166,26 +140,6 @@ class Crowd:
             self._is_full(visit, replica, wait, now)
         visit.room = room = self._where(visit, now, sure=sure)
         return room
-
-    def _is_its_own(self, visit: Visit) -> bool:
-        """Whether a request is turned away again and again where others are not: it may ask for too much.
-
-        Only those that came as soon behind an end, or to find out as it did, tell that it is not for want of room.
-        """
-        if not visit.why:
-            return False
-        kin = visit.kin
-        if kin.served_at > -inf:
-            return False
-        often = (kin.tried if visit.why == "try" else kin.again) >= 2
-        others = kin.own > 0 or (often and max(self._newest[: _soonness(visit) + 1]) > kin.refused)
-        own = others and not self._pace.several
-        kin.refused = kin.refused or self._begun
-        kin.own += own
-        kin.tried += visit.why == "try"
-        kin.again += visit.why == "end"
-        kin.after = self._begun + min(kin.again - 1, MOST_PASSES)
-        return own
 
     def _where(self, visit: Visit, now: float, *, sure: bool) -> Room:
         """Where there may be room for one that was turned away.
@@ -218,7 +172,7 @@ class Crowd:
         in_vain = opening is not None and not self._taken(opening)
         if wait is not None:
             full.no_try_before = max(full.no_try_before, now + wait)
-            if self.calls == 1 or (in_vain and self._pace.several):
+            if self.calls == 1 or (in_vain and self._refusals.several):
                 full.not_before = full.no_try_before
         self._pace.note_full(tried=why == "try")
         if why == "try":
@@ -258,7 +212,7 @@ class Crowd:
 
     def _ended(self, visit: Visit, replica: Replica) -> None:
         """A call is over that was not turned away."""
-        self._pace.note_end()
+        self._refusals.note_end()
         if visit.end == "broken":
             return
         if visit.end:
@@ -273,8 +227,8 @@ class Crowd:
 
     def _was_answered(self, visit: Visit, now: float) -> None:
         self._answered_at = now
-        kin, soon = visit.kin, _soonness(visit)
-        self._newest[soon] = max(self._newest[soon], visit.number)
+        self._refusals.note_answer(visit)
+        kin = visit.kin
         if visit.end == "whole":
             kin.served_at = now
         kin.crowded_since = now if kin.waiting else None
@@ -410,8 +364,3 @@ class Crowd:
             self._let_in(waiter, "try")
         else:
             self._bear(waiter, AGAIN_SECONDS)
-
-
-def _soonness(visit: Visit) -> int:
-    """How soon one came, 0 the soonest: to find out, or behind an end."""
-    return 0 if visit.opening is None else visit.opening.late + 1

@@ -14,12 +14,13 @@ from nproxy.choices.events import Failure, Room
 from nproxy.choices.retry import LOOP_DETECTED, no_room
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
-from nproxy.upstreams.crowd import Crowd, Visit
+from nproxy.upstreams.crowd import Crowd
 from nproxy.upstreams.health import Looks
 from nproxy.upstreams.judging import serves, silent
 from nproxy.upstreams.kin import Account, Kin
 from nproxy.upstreams.permits import ROUNDING, Permits, Wish
 from nproxy.upstreams.replicas import Replica
+from nproxy.upstreams.visit import Visit
 from nproxy.upstreams.waiting import Waiting
 
 PATIENCE_SECONDS = 10.0

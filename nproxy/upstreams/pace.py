@@ -16,24 +16,17 @@ IDLE_PAUSE_SECONDS = 0.5
 
 
 class Pace:
-    """What refusals and ends say of the room.
+    """What became of those that were let in to find out. grows: the last ones have found some room."""
 
-    grows: the last one that was let in to find out has found some. several: since a call ended that was not refused,
-    several requests were.
-    """
-
-    __slots__ = ("_answer", "_answers", "_in_a_row", "_once", "_pause", "_trying", "_who", "grows", "several")
+    __slots__ = ("_answer", "_answers", "_once", "_pause", "_trying", "grows")
 
     def __init__(self) -> None:
         self.grows = False
         self._pause = FIRST_PAUSE_SECONDS
         self._answer = LONGEST_PAUSE_SECONDS  # seconds that one takes, as far as is known
         self._answers = 0
-        self._once = False  # one that did so found some
         self._trying = False  # one was let in to find out, and was not turned away yet
-        self._in_a_row = 0  # refusals since a call ended that was not refused
-        self._who: object = None  # the last one of them was of
-        self.several = False
+        self._once = False  # one that did so was answered
 
     def pause(self, *, idle: bool) -> float:
         """Seconds until the next one finds out, more or less. idle: nothing else will let anybody in."""
@@ -54,27 +47,12 @@ class Pace:
             self._found()
         self._trying = True
 
-    @property
-    def first(self) -> bool:
-        """Whether one was refused since a call ended that was not, and no more."""
-        return self._in_a_row == 1
-
-    def note_refused(self, who: object) -> None:
-        """A call was turned away. who: the request that it is of."""
-        self._in_a_row += 1
-        self.several = self.several or (self._who is not None and self._who is not who)
-        self._who = who
-
     def note_full(self, *, tried: bool) -> None:
         """A refusal is taken for one for want of room. tried: of one that was to find out."""
         self.grows = False
         if tried:
             self._trying = self._once = False
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
-
-    def note_end(self) -> None:
-        """A call is over that was not refused."""
-        self._in_a_row, self._who, self.several = 0, None, False
 
     def note_answer(self, seconds: float, *, tried: bool) -> None:
         """One that was let in has its answer, so many seconds later. tried: it was to find out."""

@@ -41,6 +41,7 @@ class Server:
         self.inside: dict[str, int] = {} if beside is None else beside.inside
         self.calls = 0
         self.refusals: list[float] = []
+        self.refused: set[Kin] = set()
         self.served: list[tuple[int, int]] = []
         self._began = self.loop.time()
 
@@ -48,10 +49,10 @@ class Server:
     def now(self) -> float:
         return self.loop.time() - self._began
 
-    def takes(self, replica: Replica) -> bool:
+    def takes(self, replica: Replica, kin: Kin) -> bool:
         room = self.room if isinstance(self.room, int) else self.room[replica.label]
         number, self.calls = self.calls, self.calls + 1
-        if self.inside.get(replica.label, 0) >= room or self.odd(number):
+        if self.inside.get(replica.label, 0) >= room or self.odd(number) or kin in self.refused:
             self.refusals.append(self.now)
             return False
         self.inside[replica.label] = self.inside.get(replica.label, 0) + 1
@@ -76,7 +77,7 @@ class Server:
             permit = self.gate.permit(1, kin, leg=number, waits=waits)
             async with permit as replica:
                 await asyncio.sleep(0)  # the way there
-                if self.takes(replica):
+                if self.takes(replica, kin):
                     await self.answer(replica, self.seconds if seconds is None else seconds)
                     permit.end = "whole"
                     self.served.append((id(kin), number))
@@ -94,10 +95,15 @@ class Server:
                 await asyncio.sleep(0.125)
             waits, tried = bool(room), True
 
-    async def request(self, n: int, at: float = 0.0, seconds: float | None = None) -> float:
-        """A request's legs; gives when it was whole. Raises Refused where one is refused for good."""
+    async def request(self, n: int, at: float = 0.0, seconds: float | None = None, *, too_much: bool = False) -> float:
+        """A request's legs; gives when it was whole. Raises Refused where one is refused for good.
+
+        too_much: it is refused, whatever room there is.
+        """
         await asyncio.sleep(at)
         kin = Kin("m", account=ACCOUNT)
+        if too_much:
+            self.refused.add(kin)
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(n):

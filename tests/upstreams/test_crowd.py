@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nproxy.upstreams.crowd import End, _Full
+from nproxy.upstreams.crowd import _Full
 from nproxy.upstreams.gate import MOST_ACCOUNTS
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS
+from nproxy.upstreams.visit import End
 from tests.upstreams.conftest import replicas
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
