@@ -163,6 +163,10 @@ class Crowd:
         return "others" if answers or self.calls > 1 or not found_out else ""
 
     def _is_full(self, visit: Visit, replica: Replica, wait: float | None, now: float) -> None:
+        """Take a refusal for one for want of room: what it says of the replica, and who comes next for all that.
+
+        A wish is kept by those who would find out. By those who come behind an end, once that was in vain for several.
+        """
         why, opening = visit.why, visit.opening
         if not self.waiting and not why and now - self._refused_at > LONGEST_PAUSE_SECONDS:
             self._pace.begins()
@@ -226,6 +230,7 @@ class Crowd:
                 self._next("try", replica)
 
     def _was_answered(self, visit: Visit, now: float) -> None:
+        """Take what that says of its request, of how long answers take, of the room, and of how late that comes."""
         self._answered_at = now
         self._refusals.note_answer(visit)
         kin = visit.kin

@@ -225,10 +225,10 @@ class Gate:
     def permit(
         self, choices: int, kin: Kin | None = None, *, leg: int = 0, alone: bool = False, waits: bool = False
     ) -> Permit:
-        """Wait for a replica with room, hold one of its permits, give it back however the block is left.
+        """A permit of a replica, to be waited for and held by `async with`, and given back however the block is left.
 
         leg: its number in the request. alone: hold all permits. waits: the leg was turned away for want of room, and is
-        to wait till others have left some. Raises NobodyError where no replica may be asked.
+        to wait till others have left some. Entering raises NobodyError where no replica may be asked.
         """
         kin = Kin() if kin is None else kin
         crowd = None if kin.account is None else self._crowd(kin.account)
