@@ -106,7 +106,9 @@ def test_a_second_turn_pays_for_the_new_words_only(client: OpenAI) -> None:
 
 
 def test_an_answer_of_a_given_form(client: OpenAI) -> None:
-    given = client.responses.parse(model=MODEL, input="Describe a cat.", text_format=Animal, max_output_tokens=60)
+    given = client.responses.parse(
+        model=MODEL, input="Describe a cat.", text_format=Animal, max_output_tokens=60, temperature=0
+    )
     assert isinstance(given.output_parsed, Animal)
 
 
