@@ -17,7 +17,7 @@ from weakref import WeakSet
 from nproxy.choices.events import Room
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.balancing import Draw
-from nproxy.upstreams.kin import Kin, Place
+from nproxy.upstreams.kin import Crowded, Kin, Place
 from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Lateness, Opening
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS, Pace
 from nproxy.upstreams.permits import ROUNDING
@@ -34,9 +34,13 @@ AGAIN_SECONDS = 2.0
 @dataclass(slots=True, eq=False)
 class _Waiter:
     visit: Visit
+    fares: Crowded
     future: asyncio.Future[None]
-    place: Place
     patience: asyncio.TimerHandle | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.fares.places[self.visit.leg]
 
 
 @dataclass(slots=True, eq=False)
@@ -98,14 +102,14 @@ class Crowd:
     async def turn(self, visit: Visit) -> None:
         """Wait to be let in, which counts as a call. One that was turned away again has the place that it had."""
         kin, leg = visit.kin, visit.leg
-        if leg not in kin.places:
+        fares = kin.crowded = kin.crowded or Crowded()
+        if leg not in fares.places:
             self._came += 1
-            last, _ = max(kin.places.values(), default=(0, 0))
-            kin.places[leg] = max(self._turn, last) + 1, self._came
-        kin.crowded_since = kin.crowded_since or self._clock()
-        kin.waiting += 1
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(visit, loop.create_future(), kin.places[leg])
+            last, _ = max(fares.places.values(), default=(0, 0))
+            fares.places[leg] = max(self._turn, last) + 1, self._came
+        fares.since = fares.since or self._clock()
+        fares.waiting += 1
+        waiter = _Waiter(visit, fares, asyncio.get_running_loop().create_future())
         insort(self.waiting, waiter, key=lambda one: one.place)
         self._bear(waiter, self._bears(kin))
         if self._timer is None or not self.calls:
@@ -119,7 +123,7 @@ class Crowd:
                 self.gone(visit)  # let in in the very moment of the cancellation
             raise
         finally:
-            kin.waiting -= 1
+            fares.waiting -= 1
             if waiter.patience is not None:
                 waiter.patience.cancel()
 
@@ -149,7 +153,7 @@ class Crowd:
         its patience.
         """
         kin, why = visit.kin, visit.why
-        if visit.odd and (not why or kin.own >= OFTEN):
+        if visit.odd and (kin.crowded is None or not why or kin.crowded.own >= OFTEN):
             return ""
         if not why and self._more(self._full if sure else kin.avoided(visit.leg)):
             return "elsewhere"
@@ -212,41 +216,41 @@ class Crowd:
             self._next(visit.why or "end", None, visit.opening)
         elif not (self.calls or visit.room):
             self._next("try")
-        self._leave_nobody_behind()
+        if self.waiting and not self.calls:
+            self._arm()
 
     def _ended(self, visit: Visit, replica: Replica) -> None:
         """A call is over that was not turned away."""
-        self._refusals.note_end()
+        if self._refusals.in_a_row:
+            self._refusals.note_end()
         if visit.end == "broken":
             return
         if visit.end:
-            self._was_answered(visit, self._clock())
-        if self._full or self.waiting:
-            lateness = self._full[replica].lateness if replica in self._full else Lateness()
-            opening = Opening(lateness, lateness.late, self._begun, self.calls)
-            self._openings.add(opening)
-            self._comes(opening, replica)
-            if self._pace.grows:
-                self._next("try", replica)
+            self._answered_at = now = self._clock()
+            if visit.end == "whole":
+                visit.kin.served_at = now
+        if not self._full and not self.waiting:
+            return  # as nearly always
+        if visit.end:
+            self._was_answered(visit, now)
+        lateness = self._full[replica].lateness if replica in self._full else Lateness()
+        opening = Opening(lateness, lateness.late, self._begun, self.calls)
+        self._openings.add(opening)
+        self._comes(opening, replica)
+        if self._pace.grows:
+            self._next("try", replica)
 
     def _was_answered(self, visit: Visit, now: float) -> None:
-        """Take what that says of its request, of how long answers take, of the room, and of how late that comes."""
-        self._answered_at = now
+        """Take what that says of how long answers take, of the room, and of how late that comes."""
         self._refusals.note_answer(visit)
-        kin = visit.kin
-        if visit.end == "whole":
-            kin.served_at = now
-        kin.crowded_since = now if kin.waiting else None
+        if (fares := visit.kin.crowded) is not None:
+            fares.since = now if fares.waiting else None
         if visit.why:
             self._pace.note_answer(now - visit.began, tried=visit.why == "try")
             if self._timer is not None and self._pace.pause(idle=False) < self._armed_for:
                 self._arm()
         if visit.opening is not None:
             visit.opening.lateness.note_served(visit.opening, now)
-
-    def _leave_nobody_behind(self) -> None:
-        if not self.calls and self.waiting:
-            self._arm()
 
     def replaced(self, there: Collection[Replica]) -> None:
         """There are other replicas now than there were."""
@@ -263,7 +267,8 @@ class Crowd:
         self.calls -= 1
         if visit.why:
             self._next(visit.why, None, visit.opening)
-        self._leave_nobody_behind()
+        if self.waiting and not self.calls:
+            self._arm()
 
     def _next(self, why: LetIn, replica: Replica | None = None, opening: Opening | None = None) -> None:
         """Let one in, unless the server asked for a pause. replica: where there is room now, where that is known."""
@@ -286,8 +291,8 @@ class Crowd:
         for waiter in self.waiting:
             if waiter.future.done():
                 continue
-            kin = waiter.visit.kin
-            if kin.after <= self._begun and (opening is None or opening.last is not kin):
+            another = opening is None or opening.last is not waiter.visit.kin
+            if another and waiter.fares.after <= self._begun:
                 return waiter
             polite = polite or waiter
         return polite
@@ -295,7 +300,7 @@ class Crowd:
     def _who_finds_out(self) -> _Waiter | None:
         """The first of those that have done so most seldom."""
         return min(
-            (one for one in self.waiting if not one.future.done()), key=lambda one: one.visit.kin.tried, default=None
+            (one for one in self.waiting if not one.future.done()), key=lambda one: one.fares.tried, default=None
         )
 
     def _let_in(self, waiter: _Waiter, why: LetIn, replica: Replica | None = None) -> None:
@@ -352,7 +357,8 @@ class Crowd:
     def _bears(self, kin: Kin) -> float:
         """Seconds that a request waits still, of which nothing is being answered."""
         now = self._clock()
-        return (kin.crowded_since or now) + self._patience() - now
+        since = None if kin.crowded is None else kin.crowded.since
+        return (since or now) + self._patience() - now
 
     def _bear(self, waiter: _Waiter, seconds: float) -> None:
         waiter.patience = asyncio.get_running_loop().call_later(seconds, self._impatient, waiter)

@@ -16,6 +16,28 @@ Place = tuple[int, int]
 
 
 @dataclass(slots=True, eq=False)
+class Crowded:
+    """How a request fares in a crowd."""
+
+    places: dict[int, Place] = field(default_factory=dict)
+    """Of a leg."""
+    waiting: int = 0
+    """Legs that wait."""
+    since: float | None = None
+    """When the first of those that wait came, or something of the request was answered last."""
+    after: int = 0
+    """They let others go before them until so many calls of their account have begun."""
+    again: int = 0
+    """How often a leg was let in behind an end, and turned away."""
+    tried: int = 0
+    """How often one was let in to find out, and turned away."""
+    own: int = 0
+    """How often one was, as others were not."""
+    refused: int = 0
+    """How many calls of the account had begun when one was let in and turned away first."""
+
+
+@dataclass(slots=True, eq=False)
 class Kin:
     """The calls of one request to one upstream. "Of a leg" is by its number."""
 
@@ -46,22 +68,8 @@ class Kin:
     """Whose breakers have counted a failure of this request: once, however many of its legs failed there."""
     praised: set[Replica] = field(default_factory=set)
     """Whose breakers have counted a success."""
-    places: dict[int, Place] = field(default_factory=dict)
-    """Of a leg in its crowd."""
-    waiting: int = 0
-    """Legs that wait in a crowd."""
-    after: int = 0
-    """They let others go before them until so many calls of their account have begun."""
-    again: int = 0
-    """How often a leg was let in behind an end, and turned away."""
-    tried: int = 0
-    """How often one was let in to find out, and turned away."""
-    own: int = 0
-    """How often one was, as others were not."""
-    refused: int = 0
-    """How many calls of the account had begun when one was let in and turned away first."""
-    crowded_since: float | None = None
-    """When the first of those that wait in a crowd came there, or something of the request was answered last."""
+    crowded: Crowded | None = None
+    """How it fares in a crowd; None where it never waited in one."""
     served_at: float = -inf
     """When a leg was served last."""
 

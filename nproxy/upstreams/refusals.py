@@ -23,20 +23,20 @@ OFTEN = 16
 class Refusals:
     """Those of one account, and the answers that tell what they mean.
 
-    several: since a call ended that was not refused, several requests were.
+    in_a_row: since a call ended that was not refused. several: these were of several requests.
     """
 
-    __slots__ = ("_in_a_row", "_newest", "_who", "several")
+    __slots__ = ("_newest", "_who", "in_a_row", "several")
 
     def __init__(self) -> None:
+        self.in_a_row = 0
         self.several = False
-        self._in_a_row = 0
         self._who: object = None  # the last one of them was of
         self._newest = [0] * (len(LATE_SECONDS) + 1)  # the last call that was answered, by how soon it came
 
     def note_end(self) -> None:
         """A call is over that was not refused."""
-        self._in_a_row, self._who, self.several = 0, None, False
+        self.in_a_row, self._who, self.several = 0, None, False
 
     def note_answer(self, visit: Visit) -> None:
         """It had an answer, be it an error."""
@@ -48,25 +48,25 @@ class Refusals:
 
         begun: calls of the account so far. sure: it says that it is for want of room.
         """
-        self._in_a_row += 1
+        self.in_a_row += 1
         self.several = self.several or self._who not in (None, visit.kin)
         self._who = visit.kin
-        return self._is_its_own(visit, begun) or (self._in_a_row == 1 and not sure)
+        return self._is_its_own(visit, begun) or (self.in_a_row == 1 and not sure)
 
     def _is_its_own(self, visit: Visit, begun: int) -> bool:
         """Whether a request is turned away again and again where others are not.
 
         Only those tell that which came as soon behind an end as it did, or like it without one.
         """
-        kin = visit.kin
-        if not visit.why or kin.served_at > -inf:
+        fares = visit.kin.crowded
+        if not visit.why or fares is None or visit.kin.served_at > -inf:
             return False
-        often = (kin.tried if visit.why == "try" else kin.again) >= TWICE
-        others = kin.own > 0 or (often and max(self._newest[: visit.soonness + 1]) > kin.refused)
+        often = (fares.tried if visit.why == "try" else fares.again) >= TWICE
+        others = fares.own > 0 or (often and max(self._newest[: visit.soonness + 1]) > fares.refused)
         own = others and not self.several
-        kin.refused = kin.refused or begun
-        kin.own += own
-        kin.tried += visit.why == "try"
-        kin.again += visit.why == "end"
-        kin.after = begun + min(kin.again - 1, MOST_PASSES)
+        fares.refused = fares.refused or begun
+        fares.own += own
+        fares.tried += visit.why == "try"
+        fares.again += visit.why == "end"
+        fares.after = begun + min(fares.again - 1, MOST_PASSES)
         return own
