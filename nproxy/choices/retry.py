@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from nproxy.choices.events import Failure, FailureKind
 
 FIRST_PAUSE_SECONDS = 0.25
@@ -14,6 +16,8 @@ NO_ROOM = frozenset({429, 503, 529})
 """It has no room at the moment, and may say when there will be."""
 UNSURE = 503
 """The one of these that is also said of other faults: a proxy that reaches nobody, a server that is being started."""
+_SPENT = re.compile(rb'"(?:code|type)"\s*:\s*"(?:insufficient_quota|exceeded_current_quota_error)"')
+"""As OpenAI and Moonshot have it in a 429: what the account may spend is spent, and no moment is better than another."""
 LOOP_DETECTED = 508
 """The way through this replica leads back to who asks; another one's may not (RFC 5842, section 7.2)."""
 _KINDS = frozenset(
@@ -41,13 +45,18 @@ def retryable(failure: Failure) -> bool:
     if not failure.another and (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER_SECONDS:
         return False
     if failure.kind is FailureKind.STATUS:
-        return failure.status in _STATUSES or (failure.status == LOOP_DETECTED and failure.another)
+        again = failure.status in _STATUSES and not _spent(failure)
+        return again or (failure.status == LOOP_DETECTED and failure.another)
     return failure.kind in _KINDS or servers_error(failure)
 
 
 def no_room(failure: Failure) -> bool:
     """Whether the upstream turned it away, and may have taken it at another moment."""
-    return failure.kind is FailureKind.STATUS and failure.status in NO_ROOM
+    return failure.kind is FailureKind.STATUS and failure.status in NO_ROOM and not _spent(failure)
+
+
+def _spent(failure: Failure) -> bool:
+    return failure.status == 429 and _SPENT.search(failure.body) is not None
 
 
 def resumable(failure: Failure) -> bool:
