@@ -17,7 +17,7 @@ NO_ROOM = frozenset({429, 503, 529})
 UNSURE = 503
 """The one of these that is also said of other faults: a proxy that reaches nobody, a server that is being started."""
 _SPENT = re.compile(rb'"(?:code|type)"\s*:\s*"(?:insufficient_quota|exceeded_current_quota_error)"')
-"""As OpenAI and Moonshot have it in a 429: what the account may spend is spent, and no moment is better than another."""
+"""As OpenAI and Moonshot have it in a 429: what the account may spend is spent, and no moment is a better one."""
 LOOP_DETECTED = 508
 """The way through this replica leads back to who asks; another one's may not (RFC 5842, section 7.2)."""
 _KINDS = frozenset(
