@@ -136,12 +136,15 @@ class Crowd:
         now = self._clock()
         for opening in self._openings:
             opening.beside -= visit.number <= opening.since
-        visit.odd = self._refusals.note_refused(visit, self._begun, sure=sure)
-        if wait is not None and wait > LONGEST_RETRY_AFTER_SECONDS and not self._more({replica}):
+        visit.own = self._refusals.note_refused(visit, self._begun) and self._waits_another(visit.kin)
+        visit.odd = visit.own or (self._refusals.in_a_row == 1 and not sure)
+        if wait is not None and wait > LONGEST_RETRY_AFTER_SECONDS and not self._any_may_be_asked(replica, now):
             visit.room = ""
             return ""
         if not visit.odd:
             self._is_full(visit, replica, wait, now)
+        elif replica in self._full:
+            self._full[replica].at = now
         visit.room = room = self._where(visit, now, sure=sure)
         return room
 
@@ -153,13 +156,13 @@ class Crowd:
         its patience.
         """
         kin, why = visit.kin, visit.why
-        if visit.odd and (kin.crowded is None or not why or kin.crowded.own >= OFTEN):
+        if visit.odd and not why:
             return ""
         if not why and self._more(self._full if sure else kin.avoided(visit.leg)):
             return "elsewhere"
         if kin.beside(visit.leg) or now - kin.served_at < JUST_NOW_SECONDS:
             return "siblings"
-        if self._bears(kin) <= ROUNDING:
+        if self._bears(kin) <= ROUNDING or (kin.crowded is not None and kin.crowded.own >= OFTEN):
             return ""
         latest = visit.opening is not None and visit.opening.late == LATEST
         found_out = why == "try" or latest or not (why or self.waiting)
@@ -206,6 +209,8 @@ class Crowd:
     def _comes_now(self, opening: Opening, replica: Replica) -> None:
         self._waits_behind -= 1
         self._next("end", replica, opening)
+        if self.waiting and not self.calls:
+            self._arm()
 
     def left(self, visit: Visit, replica: Replica) -> None:
         """A call is over: let the next one in where it has left room, or where there is nobody to leave any."""
@@ -213,7 +218,7 @@ class Crowd:
         if visit.room is None:
             self._ended(visit, replica)
         elif visit.odd:
-            self._next(visit.why or "end", None, visit.opening)
+            self._next(visit.why or "end", None, visit.opening, but=visit.kin if visit.own else None)
         elif not (self.calls or visit.room):
             self._next("try")
         if self.waiting and not self.calls:
@@ -270,9 +275,14 @@ class Crowd:
         if self.waiting and not self.calls:
             self._arm()
 
-    def _next(self, why: LetIn, replica: Replica | None = None, opening: Opening | None = None) -> None:
-        """Let one in, unless the server asked for a pause. replica: where there is room now, where that is known."""
-        if (waiter := self._first(opening)) is not None and self._may_come(replica):
+    def _next(
+        self, why: LetIn, replica: Replica | None = None, opening: Opening | None = None, but: Kin | None = None
+    ) -> None:
+        """Let one in, unless the server asked for a pause.
+
+        replica: where there is room now, where that is known. but: none of this request's.
+        """
+        if (waiter := self._first(opening, but)) is not None and self._may_come(replica):
             waiter.visit.opening = opening
             self._let_in(waiter, why, replica)
 
@@ -282,20 +292,23 @@ class Crowd:
             return replica not in self._full or now >= self._full[replica].not_before
         return self._more(self._full) or min((full.not_before for full in self._full.values()), default=0.0) <= now
 
-    def _first(self, opening: Opening | None) -> _Waiter | None:
+    def _first(self, opening: Opening | None, but: Kin | None) -> _Waiter | None:
         """The next one that is not about to leave, and lets nobody go before it; of those that do, the first.
 
         Who has just been turned away behind an end lets another one find out whether its room comes later.
         """
         polite = None
         for waiter in self.waiting:
-            if waiter.future.done():
+            if waiter.future.done() or waiter.visit.kin is but:
                 continue
             another = opening is None or opening.last is not waiter.visit.kin
             if another and waiter.fares.after <= self._begun:
                 return waiter
             polite = polite or waiter
         return polite
+
+    def _waits_another(self, kin: Kin) -> bool:
+        return any(one.visit.kin is not kin and not one.future.done() for one in self.waiting)
 
     def _who_finds_out(self) -> _Waiter | None:
         """The first of those that have done so most seldom."""
@@ -313,6 +326,12 @@ class Crowd:
         visit.kin.full[visit.leg] = self._full.keys() - {self._asked() if replica is None else replica}
         visit.why, visit.began = why, self._clock()
         waiter.future.set_result(None)
+
+    def _any_may_be_asked(self, replica: Replica, now: float) -> bool:
+        """Whether another replica is in order, or is full and may be asked again before long."""
+        others = (full for one, full in self._full.items() if one is not replica)
+        latest = now + LONGEST_RETRY_AFTER_SECONDS
+        return self._more({replica}) or any(full.no_try_before <= latest for full in others)
 
     def _asked(self) -> Replica | None:
         """The one of the full replicas that is asked again: it has not been for the longest time."""

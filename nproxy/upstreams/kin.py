@@ -32,9 +32,11 @@ class Crowded:
     tried: int = 0
     """How often one was let in to find out, and turned away."""
     own: int = 0
-    """How often one was, as others were not."""
-    refused: int = 0
-    """How many calls of the account had begun when one was let in and turned away first."""
+    """How often it showed that others are not."""
+    taken_for_own: int = 0
+    """So many further refusals are for what it asks for."""
+    compared: int = 0
+    """How many calls of the account had begun when it was last compared with others."""
 
 
 @dataclass(slots=True, eq=False)

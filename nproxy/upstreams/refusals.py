@@ -12,12 +12,15 @@ from nproxy.upstreams.lateness import LATE_SECONDS
 from nproxy.upstreams.visit import Visit
 
 TWICE = 2
-"""One may have bad luck. Who was let in and turned away so often before, while others were not, is turned away again
-for what it asks for."""
-MOST_PASSES = 3
-"""So many others go before a request that was let in and turned away again."""
-OFTEN = 16
-"""Who was turned away so often for what it asks for is told."""
+"""One may have bad luck. Who was let in and turned away so often before may be turned away for what it asks for."""
+STICKS = 8
+"""So many further refusals are taken for the same, until it shows anew that others are not turned away."""
+AT_ONCE = 3
+"""So many of those that are turned away for what they ask for make way for another one at the same end."""
+MOST_PASSES, MOST_PASSES_OF_ITS_OWN = 3, 64
+"""So many others go before a request that was let in and turned away again; before one that asks for too much."""
+OFTEN = 10
+"""Who has shown so often that it is turned away where others are not is told."""
 
 
 class Refusals:
@@ -43,30 +46,35 @@ class Refusals:
         soon = visit.soonness
         self._newest[soon] = max(self._newest[soon], visit.number)
 
-    def note_refused(self, visit: Visit, begun: int, *, sure: bool) -> bool:
-        """A call was turned away: True where that may be for something else than want of room.
+    def note_refused(self, visit: Visit, begun: int) -> bool:
+        """A call was turned away: True where that is for what its request asks for.
 
-        begun: calls of the account so far. sure: it says that it is for want of room.
+        begun: calls of the account so far.
         """
         self.in_a_row += 1
         self.several = self.several or self._who not in (None, visit.kin)
         self._who = visit.kin
-        return self._is_its_own(visit, begun) or (self.in_a_row == 1 and not sure)
+        return self._is_its_own(visit, begun)
 
     def _is_its_own(self, visit: Visit, begun: int) -> bool:
-        """Whether a request is turned away again and again where others are not.
+        """Whether a request is turned away again and again where others are not, and nothing of it is answered.
 
-        Only those tell that which came as soon behind an end as it did, or like it without one.
+        Only those tell that which came as soon behind an end as it did, or like it without one, and since it was last
+        compared with others.
         """
-        fares = visit.kin.crowded
-        if not visit.why or fares is None or visit.kin.served_at > -inf:
+        kin, fares = visit.kin, visit.kin.crowded
+        if not visit.why or fares is None or kin.served_at > -inf or kin.beside(visit.leg):
             return False
-        often = (fares.tried if visit.why == "try" else fares.again) >= TWICE
-        others = fares.own > 0 or (often and max(self._newest[: visit.soonness + 1]) > fares.refused)
-        own = others and not self.several
-        fares.refused = fares.refused or begun
-        fares.own += own
         fares.tried += visit.why == "try"
         fares.again += visit.why == "end"
-        fares.after = begun + min(fares.again - 1, MOST_PASSES)
+        often = (fares.tried if visit.why == "try" else fares.again) > TWICE
+        if often and max(self._newest[: visit.soonness + 1]) > fares.compared:
+            fares.own += 1
+            fares.taken_for_own = STICKS
+            fares.compared = begun
+        fares.compared = fares.compared or begun
+        own = fares.taken_for_own > 0 and self.in_a_row <= AT_ONCE
+        fares.taken_for_own = max(fares.taken_for_own - 1, 0)
+        passes = min(2**fares.own, MOST_PASSES_OF_ITS_OWN) if fares.own else min(fares.again - 1, MOST_PASSES)
+        fares.after = begun + passes
         return own

@@ -18,7 +18,7 @@ LetIn = Literal["", "end", "try"]
 class Visit:
     """A leg on its way to a replica, and there."""
 
-    __slots__ = ("began", "end", "kin", "leg", "number", "odd", "opening", "room", "why")
+    __slots__ = ("began", "end", "kin", "leg", "number", "odd", "opening", "own", "room", "why")
 
     def __init__(self, kin: Kin, leg: int) -> None:
         self.kin = kin
@@ -30,6 +30,7 @@ class Visit:
         self.end: End = ""
         self.room: Room | None = None  # where there may be some for it, once it was turned away
         self.odd = False  # it was turned away, and not for want of room, maybe
+        self.own = False  # but for what its request asks for
 
     @property
     def soonness(self) -> int:
