@@ -25,8 +25,9 @@ class ConductSettings:
     this in a stream that has begun. headers_after_seconds: a stream without any event by then begins all the same.
     gather_seconds: failures so shortly after the first are weighed together. partial: where some choices are finished
     and others are lost, the client gets those that are. fallback: another upstream may be asked, so where this one is
-    at fault and the client has nothing yet, the conduct ends with FallBack and says no error. resume: what becomes of a
-    leg that is cut when the client has read of it. chat_continues: how the upstream goes on with a message.
+    at fault and the client has nothing yet, the conduct ends with FallBack and says no error. spare: there is one in
+    order, which is asked rather than to wait for this one. resume: what becomes of a leg that is cut when the client
+    has read of it. chat_continues: how the upstream goes on with a message.
     """
 
     retries_per_leg: int = 1
@@ -35,5 +36,6 @@ class ConductSettings:
     gather_seconds: float = 0.05
     partial: bool = False
     fallback: bool = False
+    spare: bool = False
     resume: Resume = "off"
     chat_continues: ChatContinues = "no"

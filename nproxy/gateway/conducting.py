@@ -15,16 +15,16 @@ class Conducting:
     def __init__(self, config: Config) -> None:
         self.greedy = config.n_policy.greedy
         self._config = config
-        self._made: dict[tuple[str, bool], ConductSettings] = {}
+        self._made: dict[tuple[str, bool, bool], ConductSettings] = {}
 
-    def at(self, upstream: Upstream, *, falls_back: bool) -> ConductSettings:
-        """What a request is conducted by at one upstream. falls_back: another one may be asked."""
-        key = upstream.name, falls_back
+    def at(self, upstream: Upstream, *, fallback: bool, spare: bool) -> ConductSettings:
+        """What a request is conducted by at one upstream. fallback, spare: see ConductSettings."""
+        key = upstream.name, fallback, spare
         if (made := self._made.get(key)) is None:
-            made = self._made[key] = self._settings(upstream, falls_back=falls_back)
+            made = self._made[key] = self._settings(upstream, fallback=fallback, spare=spare)
         return made
 
-    def _settings(self, upstream: Upstream, *, falls_back: bool) -> ConductSettings:
+    def _settings(self, upstream: Upstream, *, fallback: bool, spare: bool) -> ConductSettings:
         stream, settings = self._config.stream, upstream.settings
         return ConductSettings(
             retries_per_leg=settings.retries.per_leg,
@@ -33,5 +33,6 @@ class Conducting:
             ping_seconds=inf if stream.ping_seconds is None else stream.ping_seconds,
             partial=self._config.n_policy.on_leg_failure == "partial",
             headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
-            fallback=falls_back,
+            fallback=fallback,
+            spare=spare,
         )

@@ -49,7 +49,12 @@ class Fallbacks(Generic[A]):
     @property
     def more(self) -> bool:
         """Whether there may be another upstream behind the one that is asked now."""
-        return bool(self._first.upstream.fallback) if self._routes is None else self._routes.more
+        return bool(self._routes or self._first.upstream.fallback) and self._following().more
+
+    @property
+    def spare(self) -> bool:
+        """Whether there may be one that is in order."""
+        return bool(self._routes or self._first.upstream.fallback) and self._following().spare
 
     async def begin(self) -> A:
         """Where the request goes first: if the upstream that has its model is not in order, the next that can take it.
@@ -68,9 +73,8 @@ class Fallbacks(Generic[A]):
 
     async def after(self, grant: Grant) -> A | None:
         """The next upstream that can do what is asked for and has room; the permits are there now. None: no other."""
-        if self._routes is None:
-            self._routes = self._further(taken=True)
-        while (route := await self._routes.next()) is not None:
+        routes = self._following()
+        while (route := await routes.next()) is not None:
             try:
                 attempt = self._plan(route)
                 await grant.move(route.upstream.name)
@@ -80,6 +84,11 @@ class Fallbacks(Generic[A]):
             except ApiError:
                 continue
         return None
+
+    def _following(self) -> Routes:
+        if self._routes is None:
+            self._routes = self._further(taken=True)
+        return self._routes
 
     def _taken(self, attempt: A) -> A:
         name = attempt.upstream.name

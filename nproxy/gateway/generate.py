@@ -70,7 +70,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
         if counted:
             grant.came(guess_prompt(request))
         try:
-            while (fell_back := await _drive(app, exchange, request, attempt, grant, fallbacks.more)) is not None:
+            while (fell_back := await _drive(app, exchange, request, attempt, grant, fallbacks)) is not None:
                 if (following := await fallbacks.after(grant)) is None:
                     await _tell(exchange, fell_back)
                     return
@@ -96,13 +96,11 @@ def _planned(app: App, request: Request, route: Route) -> Planned:
 
 
 async def _drive(
-    app: App, exchange: Exchange, request: Request, attempt: Planned, grant: Grant, falls_back: bool
+    app: App, exchange: Exchange, request: Request, attempt: Planned, grant: Grant, fallbacks: Fallbacks[Planned]
 ) -> FallBack | None:
-    """Drive the request at one upstream; gives why where the client has nothing, and another one is to be asked.
-
-    falls_back: there may be another one.
-    """
+    """Drive the request at one upstream; gives why where the client has nothing, and another one is to be asked."""
     upstream, name, plan = attempt.route.upstream, attempt.route.name, attempt.plan
+    spare = fallbacks.spare
     exchange.upstream, exchange.mode = upstream.name, plan.mode
     exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
     exchange.headers["x-nproxy-mode"] = plan.mode
@@ -112,7 +110,7 @@ async def _drive(
         request,
         plan,
         attempt.capability,
-        app.conducting.at(upstream, falls_back=falls_back),
+        app.conducting.at(upstream, fallback=fallbacks.more, spare=spare),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
         budget=upstream.budget.take,
         jitter=random.random,
@@ -120,7 +118,7 @@ async def _drive(
     )
     if (spans := exchange.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
-    legs = Legs(exchange, request, attempt, falls_back=falls_back)
+    legs = Legs(exchange, request, attempt, spare=spare)
     observer = Observer(app.metrics, exchange, grant, partial(upstream.count, legs.kin))
     drive = Drive(
         exchange,

@@ -42,9 +42,9 @@ class Planned(Attempt):
 
 
 class Legs:
-    """The upstream calls of one request: what they share is made once. falls_back: there may be another upstream."""
+    """The upstream calls of one request: what they share is made once. spare: see Kin."""
 
-    def __init__(self, exchange: Exchange, request: Request, attempt: Planned, *, falls_back: bool) -> None:
+    def __init__(self, exchange: Exchange, request: Request, attempt: Planned, *, spare: bool) -> None:
         headers = exchange.request.headers
         upstream, capability = attempt.route.upstream, attempt.capability
         self._id = exchange.id
@@ -63,7 +63,7 @@ class Legs:
             prompt=prompt,
             placed=placed,
             account=account,
-            falls_back=falls_back,
+            spare=spare,
         )
         caller = upstream.caller_shown(exchange.caller.name)
         shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)

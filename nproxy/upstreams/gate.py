@@ -232,7 +232,7 @@ class Gate:
         """
         kin = Kin() if kin is None else kin
         crowd = None if kin.account is None else self._crowd(kin.account)
-        if crowd is not None and crowd.waiting and not kin.falls_back:
+        if crowd is not None and crowd.waiting and not kin.spare:
             waits = True
         return Permit(self._waiting, Wish(choices, kin, leg, alone), crowd, waits=waits)
 

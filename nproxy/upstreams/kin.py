@@ -53,8 +53,8 @@ class Kin:
     """Hears of every call and its replica."""
     account: Account | None = None
     """For what a server may have a limit; None for calls that no crowd is made of."""
-    falls_back: bool = False
-    """There may be another upstream, so who comes to a full one is told rather than to wait."""
+    spare: bool = False
+    """There is another upstream, in order, so who comes to a full one is told rather than to wait."""
 
     replica: Replica | None = None
     """Where the last of them went."""

@@ -107,6 +107,12 @@ class ModelList:
             return model
         return model + _LATEST if model + _LATEST in self._entries else None
 
+    def lacks(self, model: str) -> bool:
+        """Whether it is known not to have a model that clients call so; nobody is asked."""
+        if self._configured is not None:
+            return model not in self._names
+        return self._entries is not None and self._listed(model) is None
+
     def takes_any(self) -> bool:
         """Whether the list is to be the upstream's own, and there is none."""
         return self._configured is None and self._entries is None

@@ -49,7 +49,18 @@ class Routes:
     @property
     def more(self) -> bool:
         """Whether there may be a next one."""
-        return self._place < len(self._names) or bool(self._passed_over and not self._found)
+        return bool(self._following()) or bool(self._passed_over and not self._found)
+
+    @property
+    def spare(self) -> bool:
+        """Whether there may be a next one that is in order."""
+        return any(upstream.gate.usable() for upstream in self._following())
+
+    def _following(self) -> Sequence[Upstream]:
+        """Those that may have the model, of the ones that are known to come next."""
+        model = self._model
+        there = (self._upstreams.get(name) for name in self._names[self._place :])
+        return [one for one in there if one is not None and model is not None and not one.models.lacks(model)]
 
     async def next(self) -> Route | None:
         """The next route; None where there are no more. There is a first one."""

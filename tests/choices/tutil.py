@@ -106,6 +106,7 @@ class Play:
             retries_per_leg=self.retries,
             partial=self.partial,
             fallback=self.fallback,
+            spare=self.fallback,
             resume=self.resume,
             chat_continues=self.chat_continues,
         )

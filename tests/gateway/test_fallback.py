@@ -109,6 +109,21 @@ async def test_the_last_one_is_waited_for_as_if_it_were_the_only_one(
         assert (await gateway.ask()).status_code == 200 and (await first).status_code == 200
 
 
+@pytest.mark.parametrize("why_not", ["lacks the model", "not in order"])
+async def test_one_that_cannot_take_it_is_no_reason_not_to_wait(
+    upstream: FakeUpstream, spare: FakeUpstream, why_not: str
+) -> None:
+    models = ["another"] if why_not == "lacks the model" else [MODEL]
+    other = {"name": "spare", "replicas": [spare.url], "models": models}
+    async with behind(main(upstream, "spare", retries={"per_leg": 1}), other) as gateway:
+        if why_not == "not in order":
+            gateway.app.upstreams.by_name["spare"].gate.replicas[0].draining = True
+        upstream.script(Behaviour(status=429, headers={"retry-after": "1.5"}))
+        began = time.monotonic()
+        assert (await gateway.ask()).status_code == 200 and time.monotonic() - began >= 1.5
+        assert not spare.calls
+
+
 async def test_the_model_goes_by_the_name_that_each_knows(upstream: FakeUpstream, spare: FakeUpstream) -> None:
     upstream.behaviour = DOWN
     one = main(upstream, "spare", models={"m": "theirs"})
