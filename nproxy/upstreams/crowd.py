@@ -145,6 +145,8 @@ class Crowd:
             self._is_full(visit, replica, wait, now)
         elif replica in self._full:
             self._full[replica].at = now
+            if visit.why == "try":
+                self._pace.forget_try()
         visit.room = room = self._where(visit, now, sure=sure)
         return room
 
@@ -228,10 +230,13 @@ class Crowd:
         """A call is over that was not turned away."""
         if self._refusals.in_a_row:
             self._refusals.note_end()
+        now = self._clock()
+        if visit.kin.crowded is not None:
+            visit.kin.crowded.since = now if visit.kin.crowded.waiting else None
         if visit.end == "broken":
             return
         if visit.end:
-            self._answered_at = now = self._clock()
+            self._answered_at = now
             if visit.end == "whole":
                 visit.kin.served_at = now
         if not self._full and not self.waiting:
@@ -248,8 +253,6 @@ class Crowd:
     def _was_answered(self, visit: Visit, now: float) -> None:
         """Take what that says of how long answers take, of the room, and of how late that comes."""
         self._refusals.note_answer(visit)
-        if (fares := visit.kin.crowded) is not None:
-            fares.since = now if fares.waiting else None
         if visit.why:
             self._pace.note_answer(now - visit.began, tried=visit.why == "try")
             if self._timer is not None and self._pace.pause(idle=False) < self._armed_for:

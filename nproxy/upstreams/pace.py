@@ -47,6 +47,10 @@ class Pace:
             self._found()
         self._trying = True
 
+    def forget_try(self) -> None:
+        """One that was to find out was turned away, and not for want of room."""
+        self._trying = False
+
     def note_full(self, *, tried: bool) -> None:
         """A refusal is taken for one for want of room. tried: of one that was to find out."""
         self.grows = False

@@ -54,9 +54,9 @@ class Refusals:
         self.in_a_row += 1
         self.several = self.several or self._who not in (None, visit.kin)
         self._who = visit.kin
-        return self._is_its_own(visit, begun)
+        return self._compare(visit, begun)
 
-    def _is_its_own(self, visit: Visit, begun: int) -> bool:
+    def _compare(self, visit: Visit, begun: int) -> bool:
         """Whether a request is turned away again and again where others are not, and nothing of it is answered.
 
         Only those tell that which came as soon behind an end as it did, or like it without one, and since it was last
