@@ -145,8 +145,8 @@ class Crowd:
             self._is_full(visit, replica, wait, now)
         elif replica in self._full:
             self._full[replica].at = now
-            if visit.why == "try":
-                self._pace.forget_try()
+        if visit.odd and visit.why == "try":
+            self._pace.forget_try()
         visit.room = room = self._where(visit, now, sure=sure)
         return room
 
@@ -211,8 +211,7 @@ class Crowd:
     def _comes_now(self, opening: Opening, replica: Replica) -> None:
         self._waits_behind -= 1
         self._next("end", replica, opening)
-        if self.waiting and not self.calls:
-            self._arm()
+        self._leave_nobody_behind()
 
     def left(self, visit: Visit, replica: Replica) -> None:
         """A call is over: let the next one in where it has left room, or where there is nobody to leave any."""
@@ -223,6 +222,10 @@ class Crowd:
             self._next(visit.why or "end", None, visit.opening, but=visit.kin if visit.own else None)
         elif not (self.calls or visit.room):
             self._next("try")
+        self._leave_nobody_behind()
+
+    def _leave_nobody_behind(self) -> None:
+        """Where nobody is in flight, no end lets in those who wait: they find out soon."""
         if self.waiting and not self.calls:
             self._arm()
 
@@ -275,8 +278,7 @@ class Crowd:
         self.calls -= 1
         if visit.why:
             self._next(visit.why, None, visit.opening)
-        if self.waiting and not self.calls:
-            self._arm()
+        self._leave_nobody_behind()
 
     def _next(
         self, why: LetIn, replica: Replica | None = None, opening: Opening | None = None, but: Kin | None = None

@@ -18,6 +18,7 @@ from nproxy.upstreams.crowd import Crowd
 from nproxy.upstreams.health import Looks
 from nproxy.upstreams.judging import serves, silent
 from nproxy.upstreams.kin import Account, Kin
+from nproxy.upstreams.lifeline import Lifeline
 from nproxy.upstreams.permits import ROUNDING, Permits, Wish
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.visit import Visit
@@ -191,13 +192,13 @@ class Gate:
 
         A call that has brought something is left to its own time limits, unless it can be resumed elsewhere.
         """
-        down = [replica for replica in self.replicas if replica.looks.down]
-        lines = [
-            line
-            for replica in down
-            for line in replica.lifelines
-            if (self.policy.resumes or not line.spoken) and self._any_beside({replica}, line.model)
-        ]
+        lines: list[Lifeline] = []
+        for replica in self.replicas:
+            if replica.looks.down:
+                asked_for = {line.model for line in replica.lifelines}
+                had = {model for model in asked_for if self._any_beside({replica}, model)}
+                stuck = (line for line in replica.lifelines if self.policy.resumes or not line.spoken)
+                lines += (line for line in stuck if line.model in had)
         for line in lines[:most]:
             line.cut()
 

@@ -26,6 +26,16 @@ async def served(server: Server, seconds: float, *, clients: int = CLIENTS, n: i
     return done / seconds
 
 
+async def asks_too_much(server: Server, n: int, told: list[float]) -> None:
+    """A client that does so again and again. told: takes how long each time it was refused after."""
+    while True:
+        since = server.now
+        with pytest.raises(Refused):
+            await server.request(n, too_much=True)
+        told.append(server.now - since)
+        await asyncio.sleep(0.5)
+
+
 @pytest.mark.parametrize("n", [1, 8])
 @pytest.mark.parametrize("wait", [None, 1.0])
 @pytest.mark.parametrize("sure", [True, False])
@@ -34,16 +44,7 @@ def test_they_are_in_nobodys_way_and_are_told(n: int, wait: float | None, sure: 
         random.seed(7)
         server = Server(1000, ANSWER, sure=sure, wait=wait)
         told: list[float] = []
-
-        async def asks_too_much() -> None:
-            while True:
-                since = server.now
-                with pytest.raises(Refused):
-                    await server.request(n, too_much=True)
-                told.append(server.now - since)
-                await asyncio.sleep(0.5)
-
-        asking = asyncio.create_task(asks_too_much())
+        asking = asyncio.create_task(asks_too_much(server, n, told))
         assert await served(server, 20.0) > 0.75 * CLIENTS / ANSWER
         asking.cancel()
         assert max(told) < 6.0
@@ -55,14 +56,7 @@ def test_not_even_a_few_of_them() -> None:
     async def scene() -> None:
         random.seed(7)
         server = Server(1000, ANSWER)
-
-        async def asks_too_much() -> None:
-            while True:
-                with pytest.raises(Refused):
-                    await server.request(1, too_much=True)
-                await asyncio.sleep(0.5)
-
-        asking = [asyncio.create_task(asks_too_much()) for _ in range(3)]
+        asking = [asyncio.create_task(asks_too_much(server, 1, [])) for _ in range(3)]
         assert await served(server, 20.0) > 0.5 * CLIENTS / ANSWER
         for task in asking:
             task.cancel()

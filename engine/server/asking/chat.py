@@ -77,7 +77,7 @@ def read_chat(fields: Mapping[str, JSON]) -> Chat:
         messages=messages,
         tools=read_tools(fields),
         documents=_documents(fields.get("documents")),
-        variables=_variables(fields.get("chat_template_kwargs")),
+        variables=_variables(members.object("chat_template_kwargs")),
         reasoning_effort=effort,
         generation=generation,
         continued=continued,
@@ -163,11 +163,7 @@ def _documents(value: JSON) -> tuple[JSON, ...]:
     return tuple(value)
 
 
-def _variables(value: JSON) -> Mapping[str, JSON]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise wrong_type("chat_template_kwargs", "an object", value)
+def _variables(value: Mapping[str, JSON]) -> Mapping[str, JSON]:
     if reserved := value.keys() & _RESERVED_VARIABLES:
         raise invalid_request(f"'{min(reserved)}' is not a template's own variable.", param="chat_template_kwargs")
     return value

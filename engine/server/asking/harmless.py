@@ -30,18 +30,12 @@ def check_harmless(members: Members) -> None:
             raise wrong_type(name, "a string", value)
     for name in _FLAGS:
         members.flag(name)
-    value = members.get("prompt_cache_options")
-    if value is not None and not isinstance(value, dict):
-        raise wrong_type("prompt_cache_options", "an object", value)
+    members.object("prompt_cache_options")
     _check_metadata(members)
 
 
 def _check_metadata(members: Members) -> None:
-    value = members.get("metadata")
-    if value is None:
-        return
-    if not isinstance(value, dict):
-        raise wrong_type("metadata", "an object", value)
+    value = members.object("metadata")
     if len(value) > _MOST_METADATA:
         raise invalid_request(f"'metadata' has up to {_MOST_METADATA} keys.", param="metadata")
     for key, text in value.items():

@@ -36,6 +36,13 @@ class Members:
             raise wrong_type(self.called(name), "a boolean", value)
         return bool(value)
 
+    def object(self, name: str) -> Mapping[str, JSON]:
+        """An object, empty where absent."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise wrong_type(self.called(name), "an object", value)
+        return value or {}
+
     def integer(self, name: str, least: int, most: int | None = None) -> int | None:
         """An integer from `least` on, up to `most` where that is given."""
         value = self.get(name)

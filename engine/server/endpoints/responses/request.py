@@ -82,8 +82,8 @@ class Asked:
         asked: dict[str, Any] = {name: fields[name] for name in _AS_IN_CHAT & fields.keys()}
         asked["messages"] = messages_of([*before, *self.items], self.instructions)
         asked["max_completion_tokens"] = members.integer("max_output_tokens", 1)
-        asked["response_format"] = _format(_object(members, "text"))
-        asked["reasoning_effort"] = _object(members, "reasoning").get("effort")
+        asked["response_format"] = _format(members.object("text"))
+        asked["reasoning_effort"] = members.object("reasoning").get("effort")
         asked["tools"], asked["tool_choice"] = _tools(fields.get("tools")), _choice(fields.get("tool_choice"))
         if self.logprobs is not None:
             asked |= {"logprobs": True, "top_logprobs": self.logprobs}
@@ -92,7 +92,7 @@ class Asked:
     def repeated(self) -> dict[str, JSON]:
         """What the response says again of its request, with the defaults that stood for what was left out."""
         given = {name: value for name, value in self.fields.items() if value is not None}
-        reasoning, text = _object(Members(given), "reasoning"), _object(Members(given), "text")
+        reasoning, text = Members(given).object("reasoning"), Members(given).object("text")
         return {
             "instructions": self.instructions,
             "max_output_tokens": given.get("max_output_tokens"),
@@ -127,8 +127,8 @@ def read_asked(fields: Mapping[str, JSON], new_id: NewId) -> Asked:
         raise missing("model")
     check_harmless(members)
     members.integer("max_tool_calls", 1)
-    _check_texts(_object(members, "text"), _object(members, "reasoning"))
-    for name in _object(members, "stream_options").keys() - {"include_obfuscation"}:
+    _check_texts(members.object("text"), members.object("reasoning"))
+    for name in members.object("stream_options").keys() - {"include_obfuscation"}:
         raise unknown(f"stream_options.{name}")
     included = _included(fields.get("include"))
     top = members.integer("top_logprobs", 0)
@@ -181,13 +181,6 @@ def _text(members: Members, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise wrong_type(members.called(name), "a string", value)
     return value
-
-
-def _object(members: Members, name: str) -> Mapping[str, JSON]:
-    value = members.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise wrong_type(name, "an object", value)
-    return value or {}
 
 
 def _check_texts(text: Mapping[str, JSON], reasoning: Mapping[str, JSON]) -> None:
