@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from weakref import WeakSet
 
 from nproxy.choices.events import Room
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.balancing import Draw
+from nproxy.upstreams.full import FullReplicas
 from nproxy.upstreams.kin import Crowded, Kin, Place
-from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Lateness, Opening
+from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Opening
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS, Pace
 from nproxy.upstreams.permits import ROUNDING
 from nproxy.upstreams.refusals import OFTEN, Refusals
@@ -43,19 +44,6 @@ class _Waiter:
         return self.fares.places[self.visit.leg]
 
 
-@dataclass(slots=True, eq=False)
-class _Full:
-    """What is known of a replica that turned somebody away.
-
-    at: when it did last. no_try_before: as it wishes. not_before: likewise, and an end makes no difference.
-    """
-
-    at: float = 0.0
-    no_try_before: float = 0.0
-    not_before: float = 0.0
-    lateness: Lateness = field(default_factory=Lateness)
-
-
 class Crowd:
     """The legs of one account that wait for room. Those that come later wait, too.
 
@@ -63,30 +51,29 @@ class Crowd:
     queueing: Goyal, Vin and Cheng, 1996), so that one choice is not kept waiting by a hundred.
 
     waiting: in their order. calls: in flight, or about to be, of this account. draw: a random number from 0 up to 1.
-    clock: seconds that never go back. more: whether there is a replica in order beside those that are full. patience:
-    seconds that a request waits of which nothing is answered meanwhile; then it tries once more, and is told what it
-    hears.
+    clock: seconds that never go back. beside: whether there is a replica in order beside some. patience: seconds that a
+    request waits of which nothing is answered meanwhile; then it tries once more, and is told what it hears.
     """
 
     def __init__(
         self,
         draw: Draw,
         clock: Callable[[], float],
-        more: Callable[[Collection[Replica]], bool],
+        beside: Callable[[Collection[Replica]], bool],
         patience: Callable[[], float],
     ) -> None:
         self.waiting: list[_Waiter] = []
         self.calls = 0
         self._draw = draw
         self._clock = clock
-        self._more = more
         self._patience = patience
-        self._full: dict[Replica, _Full] = {}
+        self._full = FullReplicas(beside)
         self._refused_at = -inf
         self._turn = 0  # of the last one that was let in
         self._came = 0  # legs, to wait
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0  # seconds, but for chance
+        self._beside = beside
         self._pace = Pace()
         self._refusals = Refusals()
         self._begun = 0  # calls
@@ -138,13 +125,13 @@ class Crowd:
             opening.beside -= visit.number <= opening.since
         visit.own = self._refusals.note_refused(visit, self._begun) and self._waits_another(visit.kin)
         visit.odd = visit.own or (self._refusals.in_a_row == 1 and not sure)
-        if wait is not None and wait > LONGEST_RETRY_AFTER_SECONDS and not self._any_may_be_asked(replica, now):
+        if wait is not None and wait > LONGEST_RETRY_AFTER_SECONDS and not self._full.another_before_long(replica, now):
             visit.room = ""
             return ""
         if not visit.odd:
             self._is_full(visit, replica, wait, now)
-        elif replica in self._full:
-            self._full[replica].at = now
+        else:
+            self._full.note_refused(replica, now)
         if visit.odd and visit.why == "try":
             self._pace.forget_try()
         visit.room = room = self._where(visit, now, sure=sure)
@@ -160,7 +147,7 @@ class Crowd:
         kin, why = visit.kin, visit.why
         if visit.odd and not why:
             return ""
-        if not why and self._more(self._full if sure else kin.avoided(visit.leg)):
+        if not why and self._beside(self._full if sure else kin.avoided(visit.leg)):
             return "elsewhere"
         if kin.beside(visit.leg) or now - kin.served_at < JUST_NOW_SECONDS:
             return "siblings"
@@ -179,14 +166,12 @@ class Crowd:
         why, opening = visit.why, visit.opening
         if not self.waiting and not why and now - self._refused_at > LONGEST_PAUSE_SECONDS:
             self._pace.begins()
-            self._full.clear()
-        full = self._full.setdefault(replica, _Full())
-        full.at = self._refused_at = now
+            self._full.forget()
+        self._refused_at = now
+        full = self._full.note_full(replica, now, wait)
         in_vain = opening is not None and not self._taken(opening)
-        if wait is not None:
-            full.no_try_before = max(full.no_try_before, now + wait)
-            if self.calls == 1 or (in_vain and self._refusals.several):
-                full.not_before = full.no_try_before
+        if wait is not None and (self.calls == 1 or (in_vain and self._refusals.several)):
+            full.not_before = full.no_try_before
         self._pace.note_full(tried=why == "try")
         if why == "try":
             self._disarm()
@@ -246,7 +231,7 @@ class Crowd:
             return  # as nearly always
         if visit.end:
             self._was_answered(visit, now)
-        lateness = self._full[replica].lateness if replica in self._full else Lateness()
+        lateness = self._full.lateness(replica)
         opening = Opening(lateness, lateness.late, self._begun, self.calls)
         self._openings.add(opening)
         self._comes(opening, replica)
@@ -265,7 +250,7 @@ class Crowd:
 
     def replaced(self, there: Collection[Replica]) -> None:
         """There are other replicas now than there were."""
-        self._full = {replica: full for replica, full in self._full.items() if replica in there}
+        self._full.keep(there)
 
     def widened(self) -> None:
         """There may be more room than there was: find out at once, and on as long as there is."""
@@ -287,15 +272,9 @@ class Crowd:
 
         replica: where there is room now, where that is known. but: none of this request's.
         """
-        if (waiter := self._first(opening, but)) is not None and self._may_come(replica):
+        if (waiter := self._first(opening, but)) is not None and self._full.may_be_entered(replica, self._clock()):
             waiter.visit.opening = opening
             self._let_in(waiter, why, replica)
-
-    def _may_come(self, replica: Replica | None) -> bool:
-        now = self._clock()
-        if replica is not None:
-            return replica not in self._full or now >= self._full[replica].not_before
-        return self._more(self._full) or min((full.not_before for full in self._full.values()), default=0.0) <= now
 
     def _first(self, opening: Opening | None, but: Kin | None) -> _Waiter | None:
         """The next one that is not about to leave, and lets nobody go before it; of those that do, the first.
@@ -328,35 +307,16 @@ class Crowd:
         visit = waiter.visit
         if visit.opening is not None:
             visit.opening.last = visit.kin
-        visit.kin.full[visit.leg] = self._full.keys() - {self._asked() if replica is None else replica}
         visit.why, visit.began = why, self._clock()
+        asked = self._full.next_asked(visit.began) if replica is None else replica
+        visit.kin.full[visit.leg] = self._full.but(asked)
         waiter.future.set_result(None)
-
-    def _any_may_be_asked(self, replica: Replica, now: float) -> bool:
-        """Whether another replica is in order, or is full and may be asked again before long."""
-        others = (full for one, full in self._full.items() if one is not replica)
-        latest = now + LONGEST_RETRY_AFTER_SECONDS
-        return self._more({replica}) or any(full.no_try_before <= latest for full in others)
-
-    def _asked(self) -> Replica | None:
-        """The one of the full replicas that is asked again: it has not been for the longest time."""
-        if self._more(self._full):
-            return None
-        now = self._clock()
-        may = [replica for replica, full in self._full.items() if now >= full.no_try_before - ROUNDING]
-        return min(may or self._full, key=lambda replica: self._full[replica].at, default=None)
-
-    def _tries_from(self) -> float:
-        """When one may find out, as those wish that it could ask."""
-        if self._more(self._full):
-            return 0.0
-        return min((full.no_try_before for full in self._full.values()), default=0.0)
 
     def _arm(self) -> None:
         """Have the next one find out after a pause, and no sooner than the server said."""
         loop = asyncio.get_running_loop()
         pause = self._pace.pause(idle=not (self.calls or self._waits_behind))
-        seconds = max(pause * (0.5 + self._draw()), self._tries_from() - self._clock())
+        seconds = max(pause * (0.5 + self._draw()), self._full.no_try_before - self._clock())
         if self._timer is None or self._timer.when() > loop.time() + seconds:
             self._disarm()
             self._timer, self._armed_for = loop.call_later(seconds, self._try), pause
@@ -369,7 +329,7 @@ class Crowd:
     def _try(self) -> None:
         self._timer = None
         is_about_to_come = self._waits_behind and not self.calls  # who would find its place taken
-        if is_about_to_come or self._clock() < self._tries_from() - ROUNDING:
+        if is_about_to_come or self._clock() < self._full.no_try_before - ROUNDING:
             self._arm()
             return
         if (waiter := self._who_finds_out()) is not None:

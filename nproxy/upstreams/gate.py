@@ -242,8 +242,8 @@ class Gate:
         if crowd is None:
             if len(self._crowds) >= MOST_ACCOUNTS:
                 self._crowds = {known: one for known, one in self._crowds.items() if one.calls or one.waiting}
-            more = partial(self._any_beside, model=account[0])
-            crowd = self._crowds[account] = Crowd(self._draw, self._clock, more, lambda: self.patience)
+            beside = partial(self._any_beside, model=account[0])
+            crowd = self._crowds[account] = Crowd(self._draw, self._clock, beside, lambda: self.patience)
         return crowd
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nproxy.upstreams.kin import Kin
-
 LATE_SECONDS = (0.0, 0.005, 0.025, 0.1, 0.25)
 """Behind the end of a call, and between two that come behind the same end."""
 LATEST = len(LATE_SECONDS) - 1
@@ -28,8 +26,8 @@ class Opening:
     """The room that the end of a call leaves, or is to leave.
 
     lateness: of the server where it ended. late: who comes waits so long behind the end, or behind the last one that
-    came: a place in LATE_SECONDS. first: nobody has come yet. last: who came last. since: calls that had begun when it
-    ended. beside: those of them that are being answered.
+    came: a place in LATE_SECONDS. first: nobody has come yet. last: the request of which the last one came. since:
+    calls that had begun when it ended. beside: those of them that are being answered.
     """
 
     lateness: Lateness
@@ -37,7 +35,7 @@ class Opening:
     since: int
     beside: int
     first: bool = True
-    last: Kin | None = None
+    last: object = None
 
 
 class Lateness:

@@ -10,9 +10,13 @@ FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 16.0
 SHORTEST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_ANSWERS = 8
-"""Nor longer than so many answers take, or a second."""
+"""Nor longer than so many answers take."""
+ANSWERS_SECONDS = 1.0
+"""However short those are."""
 IDLE_PAUSE_SECONDS = 0.5
 """Nor longer than that where nothing else will let anybody in."""
+_REMEMBERED_ANSWERS = 4
+"""How long one takes is an average, in which the last one has a share of one in so many."""
 
 
 class Pace:
@@ -30,7 +34,7 @@ class Pace:
 
     def pause(self, *, idle: bool) -> float:
         """Seconds until the next one finds out, more or less. idle: nothing else will let anybody in."""
-        most = IDLE_PAUSE_SECONDS if idle else max(LONGEST_PAUSE_ANSWERS * self._answer, 1.0)
+        most = IDLE_PAUSE_SECONDS if idle else max(LONGEST_PAUSE_ANSWERS * self._answer, ANSWERS_SECONDS)
         return min(self._pause, most)
 
     def begins(self) -> None:
@@ -60,7 +64,7 @@ class Pace:
 
     def note_answer(self, seconds: float, *, tried: bool) -> None:
         """One that was let in has its answer, so many seconds later. tried: it was to find out."""
-        self._answers = min(self._answers + 1, 4)
+        self._answers = min(self._answers + 1, _REMEMBERED_ANSWERS)
         self._answer += (seconds - self._answer) / self._answers
         if tried and self._trying:
             self._trying = False

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nproxy.upstreams.crowd import _Full
 from nproxy.upstreams.gate import MOST_ACCOUNTS
 from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS
@@ -199,7 +198,7 @@ def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(server.request(2, seconds=5.0))
             await asyncio.sleep(0.1)
-            crowd._full[server.gate.replicas[0]] = _Full(server.loop.time())
+            crowd._full.note_full(server.gate.replicas[0], server.loop.time(), None)
             waiter = group.create_task(server.gate.permit(1, Kin("m", account=ACCOUNT), waits=True).__aenter__())
             await asyncio.sleep(0.01)
             permit = server.gate.permit(1, Kin("m", account=ACCOUNT))
@@ -219,7 +218,7 @@ def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
         crowd = server.gate._crowd(ACCOUNT)
         permit = server.gate.permit(1, Kin("m", account=ACCOUNT))
         replica = await permit.__aenter__()
-        crowd._full[replica] = _Full(server.loop.time())
+        crowd._full.note_full(replica, server.loop.time(), None)
         server.inside["r0"] = 1
         for _ in range(8):
             crowd._pace.note_full(tried=True)
