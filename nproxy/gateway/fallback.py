@@ -49,12 +49,12 @@ class Fallbacks(Generic[A]):
     @property
     def more(self) -> bool:
         """Whether there may be another upstream behind the one that is asked now."""
-        return bool(self._routes or self._first.upstream.fallback) and self._following().more
+        return self._any and self._following().more
 
     @property
     def spare(self) -> bool:
         """Whether there may be one that is in order."""
-        return bool(self._routes or self._first.upstream.fallback) and self._following().spare
+        return self._any and self._following().spare
 
     async def begin(self) -> A:
         """Where the request goes first: if the upstream that has its model is not in order, the next that can take it.
@@ -84,6 +84,11 @@ class Fallbacks(Generic[A]):
             except ApiError:
                 continue
         return None
+
+    @property
+    def _any(self) -> bool:
+        """Whether the first may have others behind it at all."""
+        return self._routes is not None or bool(self._first.upstream.fallback)
 
     def _following(self) -> Routes:
         if self._routes is None:
