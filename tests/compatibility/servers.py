@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +120,19 @@ def vllm_cpu(logs: Path) -> Iterator[Running]:
 
 
 @contextmanager
+def modular_max(logs: Path) -> Iterator[Running]:
+    """`max serve` of Modular on the CPU, in fp32, for the default model's bf16 has no kernels there."""
+    folder, model = pinned("max"), hf_folder(_gguf())
+    words = ["serve", "--model-path", str(model), "--served-model-name", MODEL, "--devices", "cpu"]
+    words += ["--quantization-encoding", "float32", "--max-length", "2048"]
+    own = {"MAX_SERVE_METRICS_ENDPOINT_PORT": str(free_port()), "MAX_SERVE_DISABLE_TELEMETRY": "1"}
+    env = {**own, "MAX_SERVE_HOST": "127.0.0.1"}  # it has no such option
+    log = logs / "max.log"
+    with _python(folder, "max._entrypoints.pipelines", *words, host=(), ready="/health", log=log, env=env) as running:
+        yield Running(running.url, MODEL, versions(folder, "max", "transformers", "fastapi"))
+
+
+@contextmanager
 def vllm_router(logs: Path) -> Iterator[Running]:
     """vllm-router before vLLM."""
     folder = pinned("vllm-router")
@@ -148,6 +161,7 @@ SERVERS: Mapping[str, Start] = {
     "llama-cpp-python": llama_cpp_python,
     "llama.cpp": llama_server,
     "vLLM": vllm_cpu,
+    "MAX": modular_max,
     "vllm-router": vllm_router,
     "smg": smg,
 }
@@ -160,11 +174,17 @@ def _gguf() -> Path:
 
 @contextmanager
 def _python(
-    folder: Path, module: str, *words: str, ready: str, log: Path, env: Mapping[str, str] | None = None
+    folder: Path,
+    module: str,
+    *words: str,
+    host: Sequence[str] = ("--host", "127.0.0.1"),
+    ready: str,
+    log: Path,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Run a module with the packages of `folder` before those of this environment, on a free port of its own."""
     port = free_port()
-    argv = [sys.executable, "-P", "-m", module, *words, "--host", "127.0.0.1", "--port", str(port)]
+    argv = [sys.executable, "-P", "-m", module, *words, *host, "--port", str(port)]
     threads = {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "passive"}
     environ = {**os.environ, **threads, "PYTHONPATH": str(folder), "HF_HUB_OFFLINE": "1", **(env or {})}
     with server(argv, port=port, log=log, ready=ready, env=environ, seconds=START_SECONDS) as running:
