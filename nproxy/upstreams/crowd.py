@@ -20,7 +20,7 @@ from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.full import FullReplicas
 from nproxy.upstreams.kin import Crowded, Kin, Place
 from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Opening
-from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS, Pace
+from nproxy.upstreams.pace import Pace
 from nproxy.upstreams.permits import ROUNDING
 from nproxy.upstreams.refusals import OFTEN, Refusals
 from nproxy.upstreams.replicas import Replica
@@ -28,6 +28,8 @@ from nproxy.upstreams.visit import LetIn, Visit
 
 JUST_NOW_SECONDS = 0.5
 """A server may still count a call that ended so long ago; longer than all LATE_SECONDS together."""
+OVER_SECONDS = 1.0
+"""Where nobody waits and nobody was turned away for so long, the rush is over."""
 AGAIN_SECONDS = 2.0
 """How soon one is looked at again that would be impatient, were it not for its siblings."""
 
@@ -164,13 +166,14 @@ class Crowd:
         A wish is kept by those who would find out. By those who come behind an end, once that was in vain for several.
         """
         why, opening = visit.why, visit.opening
-        if not self.waiting and not why and now - self._refused_at > LONGEST_PAUSE_SECONDS:
+        if not self.waiting and not why and now - self._refused_at > OVER_SECONDS:
             self._pace.begins()
-            self._full.forget()
+            self._full.forget(now)
         self._refused_at = now
         full = self._full.note_full(replica, now, wait)
         in_vain = opening is not None and not self._taken(opening)
-        if wait is not None and (self.calls == 1 or (in_vain and self._refusals.several)):
+        latest = opening is not None and opening.late == LATEST
+        if wait is not None and (self.calls == 1 or (in_vain and latest and self._refusals.several)):
             full.not_before = full.no_try_before
         self._pace.note_full(tried=why == "try")
         if why == "try":

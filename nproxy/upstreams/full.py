@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.lateness import Lateness
@@ -22,7 +22,6 @@ class Full:
     at: float = 0.0
     no_try_before: float = 0.0
     not_before: float = 0.0
-    lateness: Lateness = field(default_factory=Lateness)
 
 
 class FullReplicas(Collection[Replica]):
@@ -34,6 +33,7 @@ class FullReplicas(Collection[Replica]):
     def __init__(self, beside: Callable[[Collection[Replica]], bool]) -> None:
         self._beside = beside
         self._full: dict[Replica, Full] = {}
+        self._lateness: dict[Replica, Lateness] = {}  # of those that ever were full
 
     def __contains__(self, replica: object) -> bool:
         return replica in self._full
@@ -51,14 +51,15 @@ class FullReplicas(Collection[Replica]):
     def keep(self, there: Collection[Replica]) -> None:
         """Forget those that are no longer there."""
         self._full = {replica: full for replica, full in self._full.items() if replica in there}
+        self._lateness = {replica: late for replica, late in self._lateness.items() if replica in there}
 
-    def forget(self) -> None:
-        """Nothing is known of any of them."""
-        self._full = {}
+    def forget(self, now: float) -> None:
+        """They may have room again, but for those that wish to be left alone still."""
+        self._full = {replica: full for replica, full in self._full.items() if now < full.no_try_before}
 
     def note_full(self, replica: Replica, now: float, wait: float | None) -> Full:
         """One is full. wait: seconds for which it wishes that nobody comes to find out whether it still is."""
-        full = self._full.setdefault(replica, Full())
+        full = Full() if replica.draining else self._full.setdefault(replica, Full())  # who leaves is not asked again
         full.at = now
         if wait is not None:
             full.no_try_before = max(full.no_try_before, now + wait)
@@ -71,7 +72,7 @@ class FullReplicas(Collection[Replica]):
 
     def lateness(self, replica: Replica) -> Lateness:
         """How late it gives its room back."""
-        return self._full[replica].lateness if replica in self._full else Lateness()
+        return self._lateness.setdefault(replica, Lateness())
 
     @property
     def all_there_are(self) -> bool:

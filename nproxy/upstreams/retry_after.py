@@ -24,7 +24,7 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
         return seconds
     try:
         at = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # of years, hours or zones beyond all measure
         return None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())

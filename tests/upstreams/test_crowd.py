@@ -363,6 +363,32 @@ def test_a_replica_that_is_gone_is_not_asked_again() -> None:
     play(scene)
 
 
+def test_nor_where_it_turns_somebody_away_behind_that() -> None:
+    async def scene() -> None:
+        server = Server(1, count=2)
+        permit = server.gate.permit(1, Kin("m", account=ACCOUNT))
+        async with permit as gone:
+            server.gate.replace([one for one in server.gate.replicas if one is not gone])
+            assert permit.refused(8.0, sure=True) == "elsewhere"
+        assert gone not in server.gate._crowd(ACCOUNT)._full
+
+    play(scene)
+
+
+def test_a_rush_that_is_over_keeps_nobody_waiting() -> None:
+    """Who was full then may have room now; and who waits finds out as soon as ever."""
+
+    async def scene() -> None:
+        server = Server({"r0": 1, "r1": 8}, count=2)
+        await asyncio.gather(*(server.request(8, at=at / 2) for at in range(16)))
+        await asyncio.sleep(3.0)
+        since = server.now
+        whole = await asyncio.gather(*(server.request(1, at=at / 7) for at in range(140)))
+        assert max(end - since - at / 7 for at, end in enumerate(whole)) < 2.5
+
+    play(scene)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     rooms=st.lists(st.integers(0, 4), min_size=1, max_size=3),

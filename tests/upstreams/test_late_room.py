@@ -32,6 +32,30 @@ def test_where_the_server_asks_for_a_wait_at_such_a_moment_the_next_end_is_waite
     play(scene)
 
 
+@pytest.mark.parametrize(("room", "clients", "n"), [(8, 16, 1), (8, 4, 8), (32, 64, 1)])
+@pytest.mark.parametrize(("late", "wait"), [(0.02, 5.0), (0.05, 10.0), (0.02, 1.0)])
+def test_a_wish_for_a_pause_at_such_a_moment_keeps_nobody_from_the_next_end(
+    room: int, clients: int, n: int, late: float, wait: float
+) -> None:
+    """Two that come too soon behind one end are no proof that there is no room: others will end, too."""
+
+    async def scene() -> None:
+        server = Server(room, late=late, wait=wait)
+        rounds, ends = 32, []
+
+        async def client(number: int) -> None:
+            for turn in range(rounds):
+                await server.request(n, seconds=0.35 + 0.3 * ((number * 7 + turn * 5) % 11) / 11)
+            ends.append(server.now)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(clients):
+                group.create_task(client(number))
+        assert max(ends) < clients * n * rounds * (0.5 + late) / room * 1.3 + wait
+
+    play(scene)
+
+
 def test_room_that_is_given_back_at_once_again_is_taken_at_once_again() -> None:
     async def scene() -> None:
         server = Server(1, 0.1, late=0.2)

@@ -23,6 +23,8 @@ NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
         ({"retry-after": "-3"}, None),
         ({"retry-after": "inf"}, None),
         ({"retry-after": "later"}, None),
+        ({"retry-after": "Mon, 01 Jan 20000000030 00:00:00 GMT"}, None),
+        ({"retry-after": "Fri, 20 Nov 2026 12:00:30 +99999999999999"}, None),
         ({"retry-after": ""}, None),
     ],
 )

@@ -57,7 +57,7 @@ def test_it_is_told_after_a_while_where_the_server_answers_no_more() -> None:
         server.room = 0
         told = await asyncio.gather(*(server.request(2, at=at) for at in (0.1, 3.0, 9.0, 25.0)), return_exceptions=True)
         ends = [one.args[0] for one in told if isinstance(one, Refused)]
-        assert [round(end - 1.0) for end in ends] == [10, 10, 10, 26]
+        assert [round(end - 1.0) for end in ends] == [10, 10, 10, 25]
 
     play(scene)
 
