@@ -17,6 +17,7 @@ from weakref import WeakSet
 from nproxy.choices.events import Room
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.balancing import Draw
+from nproxy.upstreams.commons import Apart, Commons
 from nproxy.upstreams.full import FullReplicas
 from nproxy.upstreams.kin import Crowded, Kin, Place
 from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Opening
@@ -54,11 +55,14 @@ class Crowd:
 
     waiting: in their order. calls: in flight, or about to be, of this account. draw: a random number from 0 up to 1.
     clock: seconds that never go back. beside: whether there is a replica in order beside some. patience: seconds that a
-    request waits of which nothing is answered meanwhile; then it tries once more, and is told what it hears.
+    request waits of which nothing is answered meanwhile; then it tries once more, and is told what it hears. model:
+    that they ask for. commons: what it shares with the other accounts.
     """
 
     def __init__(
         self,
+        model: str | None,
+        commons: Commons,
         draw: Draw,
         clock: Callable[[], float],
         beside: Callable[[Collection[Replica]], bool],
@@ -66,6 +70,10 @@ class Crowd:
     ) -> None:
         self.waiting: list[_Waiter] = []
         self.calls = 0
+        self.next_turn = 0  # of the account, among others
+        self._model = model
+        self._commons = commons
+        self._apart = Apart()
         self._draw = draw
         self._clock = clock
         self._patience = patience
@@ -86,6 +94,7 @@ class Crowd:
     def begins(self, visit: Visit) -> None:
         """A call is about to be made."""
         self.calls += 1
+        self._commons.calls += 1
         self._begun = visit.number = self._begun + 1
 
     async def turn(self, visit: Visit) -> None:
@@ -100,14 +109,15 @@ class Crowd:
         fares.waiting += 1
         waiter = _Waiter(visit, fares, asyncio.get_running_loop().create_future())
         insort(self.waiting, waiter, key=lambda one: one.place)
+        self._commons.note_waiting(self, waits=True)
         self._bear(waiter, self._bears(kin))
-        if self._timer is None or not self.calls:
+        if self._timer is None or not self._in_flight():
             self._arm()
         try:
             await waiter.future
         except asyncio.CancelledError:
             if waiter in self.waiting:
-                self.waiting.remove(waiter)
+                self._waits_no_more(waiter)
             else:
                 self.gone(visit)  # let in in the very moment of the cancellation
             raise
@@ -156,66 +166,99 @@ class Crowd:
         if self._bears(kin) <= ROUNDING or (kin.crowded is not None and kin.crowded.own >= OFTEN):
             return ""
         latest = visit.opening is not None and visit.opening.late == LATEST
-        found_out = why == "try" or latest or not (why or self.waiting)
-        answers = kin.served_at > -inf or now - self._answered_at < self._patience()
-        return "others" if answers or self.calls > 1 or not found_out else ""
+        found_out = why == "try" or latest or self._is_guest(visit) or not (why or self.waiting)
+        answers = kin.served_at > -inf or now - self._last_answer(now) < self._patience()
+        return "others" if answers or self._in_flight() > 1 or not found_out else ""
+
+    def _last_answer(self, now: float) -> float:
+        """When the server showed last that it answers such calls, as far as is known."""
+        return self._answered_at if self._apart.believed(now) else self._commons.answered_at
+
+    def _is_guest(self, visit: Visit) -> bool:
+        """Whether it came behind the end of another account's call."""
+        return visit.opening is not None and visit.opening.host is not self
 
     def _is_full(self, visit: Visit, replica: Replica, wait: float | None, now: float) -> None:
         """Take a refusal for one for want of room: what it says of the replica, and who comes next for all that.
 
         A wish is kept by those who would find out. By those who come behind an end, once that was in vain for several.
         """
-        why, opening = visit.why, visit.opening
-        if not self.waiting and not why and now - self._refused_at > OVER_SECONDS:
+        why, opening, guest = visit.why, visit.opening, self._is_guest(visit)
+        refused_at = self._refused_at if self._apart.believed(now) else self._commons.refused_at
+        if not self.waiting and not why and now - refused_at > OVER_SECONDS:
             self._pace.begins()
             self._full.forget(now)
         self._refused_at = now
+        self._commons.note_refused(self, now, invited=opening is not None)
         full = self._full.note_full(replica, now, wait)
-        in_vain = opening is not None and not self._taken(opening)
+        in_vain = opening is not None and not opening.host.taken(opening, guest=guest)
         latest = opening is not None and opening.late == LATEST
-        if wait is not None and (self.calls == 1 or (in_vain and latest and self._refusals.several)):
+        idle = self.calls == 1 and not guest
+        if wait is not None and (idle or (in_vain and latest and self._refusals.several)):
             full.not_before = full.no_try_before
         self._pace.note_full(tried=why == "try")
         if why == "try":
             self._disarm()
         elif opening is not None and in_vain:
-            stays = max(full.not_before - now, 0.0)
-            if opening.lateness.note_refused(opening, now, stays=stays):
-                self._comes(opening, replica)
+            if guest and opening.first:
+                self._apart.note_refused(now)
+            stays, tells = max(full.not_before - now, 0.0), not guest or self._apart.disproved
+            if opening.lateness.note_refused(opening, now, stays=stays, tells=tells):
+                opening.host.comes(opening)
         self._arm()
 
-    def _taken(self, opening: Opening) -> bool:
+    def taken(self, opening: Opening, *, guest: bool) -> bool:
         """Whether, as one that came is refused, more calls are in flight than there were when another one ended."""
-        return self.calls - 1 > opening.beside
+        return self.calls - (not guest) > opening.beside
 
-    def _comes(self, opening: Opening, replica: Replica) -> None:
+    def comes(self, opening: Opening) -> None:
         """Let the next one in as late as it is to come."""
         if not opening.late:
-            self._next("end", replica, opening)
+            self._commons.invite(opening)
             return
         self._waits_behind += 1
-        asyncio.get_running_loop().call_later(LATE_SECONDS[opening.late], self._comes_now, opening, replica)
+        asyncio.get_running_loop().call_later(LATE_SECONDS[opening.late], self._comes_now, opening)
 
-    def _comes_now(self, opening: Opening, replica: Replica) -> None:
+    def _comes_now(self, opening: Opening) -> None:
         self._waits_behind -= 1
-        self._next("end", replica, opening)
+        self._commons.invite(opening)
         self._leave_nobody_behind()
+
+    def invited(self, opening: Opening) -> bool:
+        """Let one in for the room that a call leaves, be it another account's; False where none comes."""
+        replica = opening.replica
+        if opening.host is not self and (self._apart.believed(self._clock()) or not replica.serves(self._model)):
+            return False
+        return self._next("end", replica, opening)
 
     def left(self, visit: Visit, replica: Replica) -> None:
         """A call is over: let the next one in where it has left room, or where there is nobody to leave any."""
-        self.calls -= 1
+        self._one_less()
         if visit.room is None:
             self._ended(visit, replica)
         elif visit.odd:
-            self._next(visit.why or "end", None, visit.opening, but=visit.kin if visit.own else None)
-        elif not (self.calls or visit.room):
+            self._pass_on(visit, visit.why or "end", but=visit.kin if visit.own else None)
+        elif not (self._in_flight() or visit.room):
             self._next("try")
         self._leave_nobody_behind()
 
+    def _one_less(self) -> None:
+        self.calls -= 1
+        self._commons.calls -= 1
+
+    def _in_flight(self) -> int:
+        """Calls that leave room when they end, as far as is known."""
+        return self.calls if self._apart.believed(self._clock()) else self._commons.calls
+
     def _leave_nobody_behind(self) -> None:
         """Where nobody is in flight, no end lets in those who wait: they find out soon."""
-        if self.waiting and not self.calls:
+        self._commons.leave_nobody_behind()
+        if self.waiting and not self._in_flight():
             self._arm()
+
+    def left_alone(self) -> None:
+        """No call of any account is in flight."""
+        self._arm()
 
     def _ended(self, visit: Visit, replica: Replica) -> None:
         """A call is over that was not turned away."""
@@ -227,17 +270,17 @@ class Crowd:
         if visit.end == "broken":
             return
         if visit.end:
-            self._answered_at = now
+            self._answered_at = self._commons.answered_at = now
             if visit.end == "whole":
                 visit.kin.served_at = now
-        if not self._full and not self.waiting:
+        if not self._full and not self._commons.waiting:
             return  # as nearly always
         if visit.end:
             self._was_answered(visit, now)
-        lateness = self._full.lateness(replica)
-        opening = Opening(lateness, lateness.late, self._begun, self.calls)
+        lateness = self._commons.lateness(replica)
+        opening = Opening(self, replica, lateness, lateness.late, self._begun, self.calls)
         self._openings.add(opening)
-        self._comes(opening, replica)
+        self.comes(opening)
         if self._pace.grows:
             self._next("try", replica)
 
@@ -249,6 +292,8 @@ class Crowd:
             if self._timer is not None and self._pace.pause(idle=False) < self._armed_for:
                 self._arm()
         if visit.opening is not None:
+            if self._is_guest(visit):
+                self._apart.note_served()
             visit.opening.lateness.note_served(visit.opening, now)
 
     def replaced(self, there: Collection[Replica]) -> None:
@@ -263,21 +308,31 @@ class Crowd:
 
     def gone(self, visit: Visit) -> None:
         """One that was to make a call does not."""
-        self.calls -= 1
+        self._one_less()
         if visit.why:
-            self._next(visit.why, None, visit.opening)
+            self._pass_on(visit, visit.why)
         self._leave_nobody_behind()
+
+    def _pass_on(self, visit: Visit, why: LetIn, but: Kin | None = None) -> None:
+        """Let another one in instead. but: none of this request's."""
+        if visit.opening is not None and self._is_guest(visit):
+            self._commons.invite(visit.opening)
+        else:
+            self._next(why, None, visit.opening, but)
 
     def _next(
         self, why: LetIn, replica: Replica | None = None, opening: Opening | None = None, but: Kin | None = None
-    ) -> None:
-        """Let one in, unless the server asked for a pause.
+    ) -> bool:
+        """Let one in, unless the server asked for a pause; False where nobody comes.
 
         replica: where there is room now, where that is known. but: none of this request's.
         """
-        if (waiter := self._first(opening, but)) is not None and self._full.may_be_entered(replica, self._clock()):
-            waiter.visit.opening = opening
-            self._let_in(waiter, why, replica)
+        waiter = self._first(opening, but)
+        if waiter is None or not self._full.may_be_entered(replica, self._clock()):
+            return False
+        waiter.visit.opening = opening
+        self._let_in(waiter, why, replica)
+        return True
 
     def _first(self, opening: Opening | None, but: Kin | None) -> _Waiter | None:
         """The next one that is not about to leave, and lets nobody go before it; of those that do, the first.
@@ -303,8 +358,13 @@ class Crowd:
             (one for one in self.waiting if not one.future.done()), key=lambda one: one.fares.tried, default=None
         )
 
-    def _let_in(self, waiter: _Waiter, why: LetIn, replica: Replica | None = None) -> None:
+    def _waits_no_more(self, waiter: _Waiter) -> None:
         self.waiting.remove(waiter)
+        if not self.waiting:
+            self._commons.note_waiting(self, waits=False)
+
+    def _let_in(self, waiter: _Waiter, why: LetIn, replica: Replica | None = None) -> None:
+        self._waits_no_more(waiter)
         self.begins(waiter.visit)
         self._turn = max(self._turn, waiter.place[0])
         visit = waiter.visit
@@ -318,7 +378,9 @@ class Crowd:
     def _arm(self) -> None:
         """Have the next one find out after a pause, and no sooner than the server said."""
         loop = asyncio.get_running_loop()
-        pause = self._pace.pause(idle=not (self.calls or self._waits_behind))
+        pause = self._pace.pause(idle=not (self._in_flight() or self._waits_behind))
+        if not self._apart.believed(self._clock()):
+            pause *= max(self._commons.waiting, 1)  # the others find out, too
         seconds = max(pause * (0.5 + self._draw()), self._full.no_try_before - self._clock())
         if self._timer is None or self._timer.when() > loop.time() + seconds:
             self._disarm()
@@ -331,12 +393,12 @@ class Crowd:
 
     def _try(self) -> None:
         self._timer = None
-        is_about_to_come = self._waits_behind and not self.calls  # who would find its place taken
+        is_about_to_come = self._waits_behind and not self._in_flight()  # who would find its place taken
         if is_about_to_come or self._clock() < self._full.no_try_before - ROUNDING:
             self._arm()
             return
         if (waiter := self._who_finds_out()) is not None:
-            if self.calls:
+            if self._in_flight():
                 self._pace.note_try()
             self._let_in(waiter, "try")
             self._arm()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
-from nproxy.upstreams.lateness import Lateness
 from nproxy.upstreams.permits import ROUNDING
 from nproxy.upstreams.replicas import Replica
 
@@ -33,7 +32,6 @@ class FullReplicas(Collection[Replica]):
     def __init__(self, beside: Callable[[Collection[Replica]], bool]) -> None:
         self._beside = beside
         self._full: dict[Replica, Full] = {}
-        self._lateness: dict[Replica, Lateness] = {}  # of those that ever were full
 
     def __contains__(self, replica: object) -> bool:
         return replica in self._full
@@ -51,7 +49,6 @@ class FullReplicas(Collection[Replica]):
     def keep(self, there: Collection[Replica]) -> None:
         """Forget those that are no longer there."""
         self._full = {replica: full for replica, full in self._full.items() if replica in there}
-        self._lateness = {replica: late for replica, late in self._lateness.items() if replica in there}
 
     def forget(self, now: float) -> None:
         """They may have room again, but for those that wish to be left alone still."""
@@ -69,10 +66,6 @@ class FullReplicas(Collection[Replica]):
         """One turned somebody away, for want of room or not."""
         if replica in self._full:
             self._full[replica].at = now
-
-    def lateness(self, replica: Replica) -> Lateness:
-        """How late it gives its room back."""
-        return self._lateness.setdefault(replica, Lateness())
 
     @property
     def all_there_are(self) -> bool:

@@ -14,6 +14,7 @@ from nproxy.choices.events import Failure, Room
 from nproxy.choices.retry import LOOP_DETECTED, no_room
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
+from nproxy.upstreams.commons import Commons
 from nproxy.upstreams.crowd import Crowd
 from nproxy.upstreams.health import Looks
 from nproxy.upstreams.judging import serves, silent
@@ -69,6 +70,7 @@ class Gate:
         self.patience = PATIENCE_SECONDS
         self._draw = draw
         self._crowds: dict[Account, Crowd] = {}
+        self._commons = Commons()
         self._leaving: dict[str, Replica] = {}  # that are gone, and may have calls yet
         self.replace(replicas)
 
@@ -104,6 +106,7 @@ class Gate:
         self._permits.replace(tuple(kept.values()))
         for crowd in self._crowds.values():
             crowd.replaced(self.replicas)
+        self._commons.keep(self.replicas)
         self._waiting.serve()
         self._may_have_room()
 
@@ -243,7 +246,8 @@ class Gate:
             if len(self._crowds) >= MOST_ACCOUNTS:
                 self._crowds = {known: one for known, one in self._crowds.items() if one.calls or one.waiting}
             beside = partial(self._any_beside, model=account[0])
-            crowd = self._crowds[account] = Crowd(self._draw, self._clock, beside, lambda: self.patience)
+            crowd = Crowd(account[0], self._commons, self._draw, self._clock, beside, lambda: self.patience)
+            self._crowds[account] = crowd
         return crowd
 
 

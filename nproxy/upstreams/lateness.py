@@ -7,6 +7,9 @@ pause then, nobody may come for so long. A server may also fail now and then: wh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+from nproxy.upstreams.replicas import Replica
 
 LATE_SECONDS = (0.0, 0.005, 0.025, 0.1, 0.25)
 """Behind the end of a call, and between two that come behind the same end."""
@@ -21,21 +24,35 @@ _DOUBTED = 0.6
 """The share that were in time, as it is taken for one that comes sooner than before: a refusal suffices against it."""
 
 
+class Host(Protocol):
+    """The account whose call ended."""
+
+    def comes(self, opening: Opening) -> None:
+        """Let the next one in as late as it is to come."""
+
+    def taken(self, opening: Opening, *, guest: bool) -> bool:
+        """Whether, as one that came is refused, somebody else of the account has the room. guest: it is of another."""
+
+
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Opening:
-    """The room that the end of a call leaves, or is to leave.
+    """The room that the end of a call leaves, or is to leave, at a replica.
 
     lateness: of the server where it ended. late: who comes waits so long behind the end, or behind the last one that
-    came: a place in LATE_SECONDS. first: nobody has come yet. last: the request of which the last one came. since:
-    calls that had begun when it ended. beside: those of them that are being answered.
+    came: a place in LATE_SECONDS. first: nobody has come yet. last: the request of which the last one came,
+    last_host: its account. since: calls of the host that had begun when it ended. beside: those of them that are being
+    answered.
     """
 
+    host: Host
+    replica: Replica
     lateness: Lateness
     late: int
     since: int
     beside: int
     first: bool = True
     last: object = None
+    last_host: object = None
 
 
 class Lateness:
@@ -51,13 +68,14 @@ class Lateness:
         self._in_vain = False  # none came at all
         self._dear_until = 0.0  # who comes too soon keeps everybody away for a while
 
-    def note_refused(self, opening: Opening, now: float, *, stays: float = 0.0) -> bool:
+    def note_refused(self, opening: Opening, now: float, *, stays: float = 0.0, tells: bool = True) -> bool:
         """Who came was refused: True where the next one is to come, and later.
 
-        stays: seconds in which nobody comes, as the server wishes. now: in seconds that never go back.
+        stays: seconds in which nobody comes, as the server wishes. now: in seconds that never go back. tells: it was
+        for want of this room, as far as is known.
         """
         self._dear_until = max(self._dear_until, now + _DEAR * stays)
-        if opening.first and opening.late == self.late:
+        if tells and opening.first and opening.late == self.late:
             self._share *= 1 - (_FORGOTTEN_AT_A_PAUSE if stays else _FORGOTTEN)
             self._in_a_row = 0
             if self._share < 0.5:
@@ -65,7 +83,7 @@ class Lateness:
                 self.late = later if self.late < later <= LATEST else 0  # where it is not late, others have the room
                 self._share, self._came = 1.0, 0
         if opening.late == LATEST:
-            self._in_vain = True
+            self._in_vain = self._in_vain or tells
             return False
         if stays:
             return False

@@ -8,7 +8,7 @@ from typing import Any
 
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.upstreams.gate import Gate, Policy
-from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.kin import Account, Kin
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import replicas
 from tests.virtual_time import run
@@ -24,7 +24,8 @@ class Server:
     """Servers with room for so many calls each, which answer after `seconds`.
 
     late: seconds behind an answer, after which its room is given back. wait: what a refusal asks for. odd: numbers of
-    calls that fail though there is room. beside: the same servers, asked by another gateway.
+    calls that fail though there is room. beside: the same servers, asked by another gateway. each: every account has
+    so much room for itself, and by its model's name maybe another number.
     """
 
     def __init__(self, room: int | dict[str, int], seconds: float = 1.0, **how: Any) -> None:
@@ -37,6 +38,7 @@ class Server:
         self.sure: bool = how.get("sure", True)
         self.odd: Callable[[int], bool] = how.get("odd", lambda number: False)
         self.gate = Gate(replicas(how.get("count", 1)), Policy(), draw=lambda: 0.5, clock=self.loop.time)
+        self.each: bool | dict[str, int] = how.get("each", False)
         beside: Server | None = how.get("beside")
         self.inside: dict[str, int] = {} if beside is None else beside.inside
         self.calls = 0
@@ -51,24 +53,30 @@ class Server:
 
     def takes(self, replica: Replica, kin: Kin) -> bool:
         room = self.room if isinstance(self.room, int) else self.room[replica.label]
+        if isinstance(self.each, dict):
+            room = self.each.get(kin.model or "", room)
         number, self.calls = self.calls, self.calls + 1
-        if self.inside.get(replica.label, 0) >= room or self.odd(number) or kin in self.refused:
+        place = self._place(replica, kin)
+        if self.inside.get(place, 0) >= room or self.odd(number) or kin in self.refused:
             self.refusals.append(self.now)
             return False
-        self.inside[replica.label] = self.inside.get(replica.label, 0) + 1
+        self.inside[place] = self.inside.get(place, 0) + 1
         return True
 
-    async def answer(self, replica: Replica, seconds: float) -> None:
+    def _place(self, replica: Replica, kin: Kin) -> str:
+        return f"{replica.label} {kin.account}" if self.each else replica.label
+
+    async def answer(self, replica: Replica, kin: Kin, seconds: float) -> None:
         try:
             await asyncio.sleep(seconds)
         finally:
             if self.late:
-                self.loop.call_later(self.late, self._give_back, replica.label)
+                self.loop.call_later(self.late, self._give_back, self._place(replica, kin))
             else:
-                self._give_back(replica.label)
+                self._give_back(self._place(replica, kin))
 
-    def _give_back(self, label: str) -> None:
-        self.inside[label] -= 1
+    def _give_back(self, place: str) -> None:
+        self.inside[place] -= 1
 
     async def leg(self, kin: Kin, number: int, seconds: float | None = None) -> None:
         """A leg that is tried once more, and waits for room as often as it is told to."""
@@ -78,7 +86,7 @@ class Server:
             async with permit as replica:
                 await asyncio.sleep(0)  # the way there
                 if self.takes(replica, kin):
-                    await self.answer(replica, self.seconds if seconds is None else seconds)
+                    await self.answer(replica, kin, self.seconds if seconds is None else seconds)
                     permit.end = "whole"
                     self.served.append((id(kin), number))
                     self.gate.judge(kin, number, None)
@@ -95,13 +103,21 @@ class Server:
                 await asyncio.sleep(0.125)
             waits, tried = bool(room), True
 
-    async def request(self, n: int, at: float = 0.0, seconds: float | None = None, *, too_much: bool = False) -> float:
+    async def request(
+        self,
+        n: int,
+        at: float = 0.0,
+        seconds: float | None = None,
+        *,
+        too_much: bool = False,
+        account: Account = ACCOUNT,
+    ) -> float:
         """A request's legs; gives when it was whole. Raises Refused where one is refused for good.
 
         too_much: it is refused, whatever room there is.
         """
         await asyncio.sleep(at)
-        kin = Kin("m", account=ACCOUNT)
+        kin = Kin(account[0], account=account)
         if too_much:
             self.refused.add(kin)
         try:

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nproxy.upstreams.gate import MOST_ACCOUNTS
-from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.kin import Account, Kin
 from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS
 from nproxy.upstreams.visit import End
 from tests.upstreams.conftest import replicas
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
+
+OTHERS = (("m", "another key"), ("another model", ""))
 
 
 @pytest.mark.parametrize("room", [1, 2, 5])
@@ -393,40 +395,45 @@ def test_a_rush_that_is_over_keeps_nobody_waiting() -> None:
 @given(
     rooms=st.lists(st.integers(0, 4), min_size=1, max_size=3),
     requests=st.lists(
-        st.tuples(st.integers(1, 8), st.floats(0, 5), st.none() | st.floats(0, 8)), min_size=1, max_size=8
+        st.tuples(st.integers(1, 8), st.floats(0, 5), st.none() | st.floats(0, 8), st.sampled_from([ACCOUNT, *OTHERS])),
+        min_size=1,
+        max_size=8,
     ),
     late=st.sampled_from([0.0, 0.05, 0.3]),
     sure=st.booleans(),
     odd=st.sampled_from([0, 10, 50]),
     wait=st.sampled_from([None, None, 0.0, 2.0, 60.0]),
+    each=st.booleans(),
 )
 def test_nobody_waits_for_ever_and_nothing_is_left(
     rooms: list[int],
-    requests: list[tuple[int, float, float | None]],
+    requests: list[tuple[int, float, float | None, Account]],
     late: float,
     sure: bool,
     odd: int,
     wait: float | None,
+    each: bool,
 ) -> None:
     """Requests come, are served or told, or leave; who has the time to be served by a server without faults is."""
 
     async def scene() -> None:
         of = {f"r{place}": room for place, room in enumerate(rooms)}
-        failing = dict[str, Any](sure=sure, wait=wait, odd=lambda number: number * 2654435761 % 100 < odd)
+        failing = dict[str, Any](sure=sure, wait=wait, each=each, odd=lambda number: number * 2654435761 % 100 < odd)
         server = Server(of, 0.5, count=len(rooms), late=late, **failing)
-        tasks = [asyncio.create_task(server.request(n, at=at)) for n, at, _ in requests]
-        for task, (_, at, leaves) in zip(tasks, requests, strict=True):
+        tasks = [asyncio.create_task(server.request(n, at=at, account=account)) for n, at, _, account in requests]
+        for task, (_, at, leaves, _) in zip(tasks, requests, strict=True):
             if leaves is not None:
                 server.loop.call_later(at + leaves, task.cancel)
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         assert server.now < 120
-        crowd = server.gate._crowd(ACCOUNT)
-        assert (crowd.waiting, crowd.calls, server.gate.waiting) == ([], 0, 0)
-        legs = sum(n for n, _, _ in requests)
+        for crowd in server.gate._crowds.values():
+            assert (crowd.waiting, crowd.calls) == ([], 0)
+        assert (server.gate.waiting, server.gate._commons.calls, server.gate._commons.waiting) == (0, 0, 0)
+        legs = sum(n for n, *_ in requests)
         assert server.calls <= 6 * legs + 5 * server.now + 10, "a full server is not run down"
         work = legs * 0.5
         if min(rooms) > 0 and not odd and not late and wait is None and work < 9:
-            for end, (_, _, leaves) in zip(ends, requests, strict=True):
+            for end, (_, _, leaves, _) in zip(ends, requests, strict=True):
                 assert isinstance(end, float) or leaves is not None, (end, requests)
 
     play(scene)

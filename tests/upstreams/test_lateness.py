@@ -6,11 +6,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Lateness, Opening
+from nproxy.upstreams.replicas import Replica
+
+
+class Nobody:
+    """Whose calls end, and who has no others."""
+
+    def comes(self, opening: Opening) -> None:
+        raise NotImplementedError
+
+    def taken(self, opening: Opening, *, guest: bool) -> bool:
+        return guest and opening.beside < 0
+
+
+def opened(lateness: Lateness) -> Opening:
+    """A call ends."""
+    return Opening(Nobody(), Replica(base="http://r/v1", socket=None, label="r"), lateness, lateness.late, 0, 0)
 
 
 def comes(lateness: Lateness, room: int, *, stays: float = 0.0, now: float = 0.0) -> int:
     """A call ends whose room comes so late, a place in LATE_SECONDS; gives how many were refused."""
-    opening = Opening(lateness, lateness.late, 0, 0)
+    opening = opened(lateness)
     for refused in range(len(LATE_SECONDS) + 1):
         if opening.late >= room:
             lateness.note_served(opening, now)
@@ -69,6 +85,6 @@ def test_that_it_is_not_late_any_more_is_found_out_at_last() -> None:
 
 def test_calls_that_end_together_tell_of_the_place_that_they_came_at() -> None:
     lateness = Lateness()
-    for opening in [Opening(lateness, lateness.late, 0, 0) for _ in range(4)]:
+    for opening in [opened(lateness) for _ in range(4)]:
         lateness.note_refused(opening, 0.0, stays=1.0)
     assert lateness.late == 1
