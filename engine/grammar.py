@@ -22,7 +22,7 @@ from engine.errors import GrammarError
 from engine.messages import Add, Ready
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -60,13 +60,13 @@ class Compiler:
 
     def __init__(self, tokenizer: str, vocab_size: int, stop_tokens: Collection[int]) -> None:
         try:
-            from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+            from llguidance import LLMatcher, LLParserLimits
         except ImportError as error:
             raise GrammarError(_NO_PACKAGE) from error
         if not stop_tokens:
             raise GrammarError("this model has no token that could end an answer, so it takes no grammar")
         try:
-            self._tokens = LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=sorted(stop_tokens))
+            self._tokens = _tokens(tokenizer, vocab_size, sorted(stop_tokens))
         except ValueError as error:
             raise GrammarError(f"grammars do not go with this model's tokenizer: {error}") from error
         self.stop_tokens = frozenset(stop_tokens)
@@ -83,6 +83,41 @@ class Compiler:
         if matcher.is_error():
             raise GrammarError(reason(matcher))
         return Compiled(matcher, mask)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spelling:
+    """How the library asks for a model's tokens, and for those of a text."""
+
+    eos_token_id: int
+    tokens: list[bytes]
+    special_token_ids: list[int]
+    spell: Callable[[str], list[int]]
+    bos_token_id: int | None = None
+
+    def __call__(self, text: str) -> list[int]:
+        return self.spell(text)
+
+
+def _tokens(tokenizer: str, vocab_size: int, stop_tokens: list[int]) -> LLTokenizer:
+    """The model's tokens for matchers. Text that spells a special token is text to them.
+
+    A mask of text lets no special token through: where the library took one for the spelling of a text that must come
+    next, nothing could.
+    """
+    from llguidance import LLTokenizer, TokenizerWrapper
+    from tokenizers import Tokenizer
+
+    known = LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=stop_tokens)
+    text = Tokenizer.from_str(tokenizer)
+    text.encode_special_tokens = True
+    spelling = _Spelling(
+        stop_tokens[0],
+        tokens=[known.decode_bytes([token]) for token in range(known.vocab_size)],
+        special_token_ids=[token for token in range(known.vocab_size) if known.is_special_token(token)],
+        spell=lambda words: text.encode(words, add_special_tokens=False).ids,
+    )
+    return LLTokenizer(TokenizerWrapper(spelling), n_vocab=vocab_size, eos_token=stop_tokens)
 
 
 def in_lark(grammar: str) -> str:

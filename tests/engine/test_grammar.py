@@ -134,6 +134,24 @@ def test_a_model_that_takes_no_grammar_says_why(tokens: str, stop: set[int], rea
         Compiler(tokens, VOCABULARY, stop)
 
 
+@pytest.mark.parametrize("text", ["<end>", "a<end>b", "<mark>", "<end><end>"])
+def test_a_text_may_spell_a_special_token(text: str) -> None:
+    """By tokens that are none: those are no text."""
+    letters = sorted({*"<>ab", *"end", *"mark"})
+    made = tokenizers.Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("<end>", special=True), AddedToken("<mark>", special=True)])
+    end = made.token_to_id("<end>")
+    compiled = Compiler(made.to_str(), VOCABULARY, {end}).compile(texts([text]))
+    matcher, mask = compiled.matcher.deep_copy(), compiled.mask
+    for letter in text:
+        assert allowed(mask) == {letters.index(letter)}
+        matcher.consume_token(letters.index(letter))
+        mask = compiled.next(matcher)
+    assert allowed(mask) == {end} and not matcher.is_error()
+
+
 def test_without_the_package_grammars_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(GrammarError, match="need the llguidance package"):

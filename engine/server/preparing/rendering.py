@@ -12,6 +12,9 @@ from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, invalid_request
 from nproxy.openai.jsonvalue import JSON
 
+_HERE = "\ue000continues here\ue001"
+"""Marks where the text ends that is to be continued: the words of the template behind it may be like its own."""
+
 
 def render(chat: Chat, tokenizer: Tokenizer) -> str:
     """Write the prompt by the model's template; raises ApiError 400 where that cannot.
@@ -27,11 +30,14 @@ def render(chat: Chat, tokenizer: Tokenizer) -> str:
     else:
         variables["tools"] = None if chat.tools is None else list(chat.tools.listed)
         messages = tuple([_suited(message, template, f"messages.{i}") for i, message in enumerate(messages)])
+    last = str(messages[-1]["content"])
+    if chat.continued:
+        messages = (*messages[:-1], {**messages[-1], "content": last + _HERE})
     try:
         text = template.render(messages, variables, generation=chat.generation)
     except TemplateRejected as error:
         raise invalid_request(str(error), param="messages") from error
-    return _left_open(text, str(messages[-1]["content"])) if chat.continued else text
+    return _left_open(text, last) if chat.continued else text
 
 
 def _variables(chat: Chat, template: ChatTemplate) -> dict[str, Any]:
@@ -81,8 +87,8 @@ def _with_object(call: Any, where: str) -> JSON:
 
 
 def _left_open(text: str, last: str) -> str:
-    """The prompt up to the end of its last message's text; the template may have stripped that."""
-    for said in (last, last.lstrip(), last.rstrip(), last.strip()):
-        if (at := text.rfind(said)) >= 0:
-            return text[: at + len(said)]
+    """The prompt up to the end of its last message's text, which the template may have stripped in front."""
+    before, found, _ = text.rpartition(_HERE)
+    if found and before.endswith((last, last.lstrip())):
+        return before
     raise invalid_request("The model's chat template changes the message to be continued.", param="messages")

@@ -163,6 +163,15 @@ def test_the_last_message_is_continued() -> None:
     assert rendered(stripped, [ASKED, OPEN], continue_final_message=True) == "Weather in Köln?;It is ra"
     assert rendered(CHATML, [ASKED, OPEN], add_generation_prompt=False).endswith("It is ra<|im_end|>\n")
     assert refused("x", [ASKED, OPEN], continue_final_message=True)[0] == "messages"
+    assert refused("{{ messages[-1].content | upper }}", [ASKED, OPEN], continue_final_message=True)[0] == "messages"
+
+
+@pytest.mark.parametrize(
+    "said", ["|", "<", ">", "end", "im", "\n", "_", "assistant", "ends here  ", "ends \n", "\ue000"]
+)
+def test_what_is_continued_may_be_like_what_the_template_writes_behind_it(said: str) -> None:
+    text = rendered(CHATML, [ASKED, {"role": "assistant", "content": said}], continue_final_message=True)
+    assert text.rpartition("<|im_start|>assistant\n")[2] == said
 
 
 @pytest.mark.model
