@@ -63,9 +63,10 @@ class Tokenizer:
         """Encode what the chat template wrote, which holds all special tokens already."""
         return self._encode(text, add_special_tokens=False)
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of a whole list of tokens, special ones left out."""
-        return b"".join(map(self.table.bytes_of, tokens)).decode(errors="replace")
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of a whole list of tokens. special: special ones are text, too."""
+        read = self.table.spelling if special else self.table.bytes_of
+        return b"".join(map(read, tokens)).decode(errors="replace")
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         # The batch form lets go of the interpreter lock while it works; the plain one does not.

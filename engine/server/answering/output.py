@@ -5,7 +5,7 @@ The whole answer is the fold of the same pieces that a stream sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.messages import Logprobs, Started, TokenDrawn
@@ -240,11 +240,30 @@ class _Choice:
 
 
 def _echoed(table: TokenBytes, manner: Manner, logprobs: Sequence[Logprobs | None]) -> tuple[Told, ...]:
-    """The prompt's tokens as the echo tells them; offsets are in the echo, as far as the tokens spell it."""
-    detokenizer, offsets, length = Detokenizer(table), [], 0
-    for token in manner.prompt:
-        offsets.append(length)
-        length += len(detokenizer.feed(token))
-    added = max(length - len(manner.echo), 0)  # a space that some vocabularies begin with
-    told = zip(manner.prompt, logprobs, offsets, strict=True)
-    return tuple([Told(token, one, max(offset - added, 0), echoed=True) for token, one, offset in told])
+    """The prompt's tokens as the echo tells them."""
+    told = zip(manner.prompt, logprobs, _places(table, manner.prompt, manner.echo), strict=True)
+    return tuple([Told(token, one, place, echoed=True) for token, one, place in told])
+
+
+_NEAR = 8
+"""Characters that a vocabulary may lack in a row, and tokens still have the places of their texts behind those."""
+
+
+def _places(table: TokenBytes, prompt: Sequence[int], echo: str) -> Iterator[int]:
+    """Where in the echo each token's text stands, in characters; that of a special one only where the client wrote it.
+
+    A token without a text of its own stands before the next one that has some. A space that the vocabulary put in front
+    of all is none of the echo's; nor are the marks that stand for characters which it lacks.
+    """
+    detokenizer, place = Detokenizer(table), 0
+    for token in prompt:
+        text, special = detokenizer.feed(token), table.special.get(token, b"").decode(errors="replace")
+        if special and echo.startswith(special, place):
+            text = special
+        elif not place and not echo.startswith(text):
+            text = text.removeprefix(" ")
+        if text and not echo.startswith(text, place):
+            text = text.lstrip("\ufffd")
+            place = max(echo.find(text, place, place + len(text) + _NEAR), place)
+        yield min(place, len(echo))
+        place += len(text)

@@ -71,7 +71,7 @@ def prepare(order: Order, tokenizer: Tokenizer, ready: Ready) -> tuple[Prompt, .
         tokens = tokens_of(prompt, tokenizer, ready, "prompt")
         echo = ""
         if order.echoes:
-            echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
+            echo = prompt if isinstance(prompt, str) else tokenizer.decode(prompt, special=order.telling.special)
         prompts.append(_prompt(tokens, echo, order, ready, spell, tokenizer.begin))
     _refuse_much(order, sum([len(prompt.tokens) for prompt in prompts]) * request.n)  # it comes with each choice
     return tuple(prompts)

@@ -16,6 +16,7 @@ from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, T
 
 WORDS = [b"a", b" b", b".", b"\n", b"\xf0\x9f", b"\x98\x80", b"", b"END", b"EN", b"D"]
 A, B, DOT, NEWLINE, HALF, OTHER_HALF, EOS, END, EN, D = range(10)
+MARK, BARE = 10, 11
 TABLE = TokenBytes(WORDS)
 
 
@@ -161,6 +162,24 @@ def test_offsets_of_an_echo_whose_tokens_begin_with_a_space_of_their_own() -> No
     out = output(tells=True, echo="b.", prompt=(B, DOT))
     (piece,) = out.take([Started(7, 0, (None, SCORE)), scored(A)]).pieces
     assert [one.offset for one in piece.told] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("echo", "prompt", "places"),
+    [
+        ("END b", (EOS, B), [0, 3]),
+        ("ENDa<s>b", (END, A, MARK, BARE), [0, 3, 4, 7]),
+        ("ENDab", (END, A, MARK, BARE), [0, 3, 4, 4]),
+        ("a\U0001fad0 b.", (A, HALF, B, DOT), [0, 1, 2, 4]),
+        ("a\U0001f600.", (A, HALF, OTHER_HALF, DOT), [0, 1, 1, 2]),
+    ],
+)
+def test_offsets_are_where_the_clients_words_stand(echo: str, prompt: tuple[int, ...], places: list[int]) -> None:
+    """Of special tokens, too, where the client wrote them; and behind characters that the vocabulary lacks."""
+    table = TokenBytes([*WORDS, b"", b"b"], {EOS: b"END", MARK: b"<s>"})
+    manner = Manner(tells=True, echo=echo, prompt=prompt)
+    [piece] = Output((7,), table, [[manner]]).take([Started(7, 0, (None,) * len(prompt)), drawn(0, A)]).pieces
+    assert [told.offset for told in piece.told if told.echoed] == places
 
 
 def test_a_silent_choice_ends_with_its_echo() -> None:
