@@ -128,8 +128,8 @@ def read_bad_words(members: Members) -> tuple[str, ...]:
     for place, word in enumerate(value):
         if not isinstance(word, str):
             raise wrong_type(f"{name}.{place}", "a string", word)
-        if not word.strip() or len(word) > _LONGEST_WORD:
-            what = f"is longer than {_LONGEST_WORD} characters" if word.strip() else "is empty"
+        if not word or len(word) > _LONGEST_WORD:
+            what = f"is longer than {_LONGEST_WORD} characters" if word else "is empty"
             raise invalid_request(f"'{name}.{place}' {what}.", param=f"{name}.{place}", code="invalid_value")
         words.append(word)
     return tuple(words)
@@ -164,7 +164,7 @@ def speller(tokenizer: Tokenizer) -> Spell:
 
 def _spellings(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     """A word's tokens at the beginning of a text, and those behind a space where that is spelled as one word, too."""
-    bare = tokenizer.encode_chat(word.lstrip())
-    spaced = tokenizer.encode_chat(" " + word.lstrip())
+    word = word.lstrip() or word  # white space is one, too
+    bare, spaced = tokenizer.encode_chat(word), tokenizer.encode_chat(" " + word)
     apart = len(spaced) == len(bare) and spaced[:1] != bare[:1]
     return [tokens for tokens in ([bare, spaced] if apart else [bare]) if tokens]  # a normalizer may leave nothing

@@ -58,7 +58,7 @@ class Tools:
 def read_tools(fields: Mapping[str, JSON]) -> Tools | None:
     """Read the request's tools; None where nothing may be called. Raises ApiError 400 naming the field at fault."""
     for old, new in _OLD_FIELDS.items():
-        if fields.get(old) not in (None, [], "none", "auto"):
+        if (value := fields.get(old)) not in (None, "none", "auto") and not (old == "functions" and value == []):
             raise invalid_request(
                 f"'{old}' is not supported by this engine; use '{new}'.", param=old, code="unsupported_parameter"
             )

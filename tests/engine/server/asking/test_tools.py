@@ -99,6 +99,7 @@ def test_a_function() -> None:
         ({"tools": TWO, "tool_choice": allowed("auto", "f", "h")}, "tool_choice"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"tools": TWO, "function_call": {"name": "f"}}, "function_call"),
+        ({"function_call": []}, "function_call"),
     ],
 )
 def test_refused_by_name(fields: dict[str, Any], param: str) -> None:

@@ -40,6 +40,8 @@ def test_bad_words_are_spelled_with_and_without_a_space() -> None:
     """With a token per byte a space is a token more, and the bare word is banned behind it as anywhere."""
     (sampling,) = only(chat(bad_words=["ab", " c"])).samplings
     assert sampling.bad_words == tuple(sorted({LETTERS.encode_chat("ab"), LETTERS.encode_chat("c")}))
+    (sampling,) = only(chat(bad_words=["\n", "  "])).samplings
+    assert sampling.bad_words == tuple(sorted({LETTERS.encode_chat("\n"), LETTERS.encode_chat("  ")}))
     backend = tokenizers.Tokenizer(WordLevel({"<u>": 0, "no": 1, "▁no": 2, "▁": 3}, unk_token="<u>"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     backend.decoder = decoders.Metaspace()
