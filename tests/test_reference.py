@@ -6,8 +6,10 @@ import re
 
 import pytest
 
+from docs.generate.failed import failed
 from docs.generate.pages import DOCS, PAGES
 from docs.generate.raised import raised
+from nproxy.choices.events import FailureKind
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -32,3 +34,13 @@ def test_what_one_condition_decides_goes_together() -> None:
         "response_not_found": "Response with id '{id}' not found.",
         "previous_response_not_found": "Previous response with id '{id}' not found.",
     }
+
+
+def test_each_way_in_which_an_upstream_fails_has_its_messages() -> None:
+    """But those that are the upstream's own, and what no client is told."""
+    found = failed()
+    assert {*FailureKind} - found.keys() <= {FailureKind.IN_BAND}, "a call of Failure is written as none before it"
+    assert "The upstream '{upstream}' could not be reached." in found[FailureKind.CONNECT]
+    assert len(found[FailureKind.TIMEOUT]) == 4, "of a table all"
+    assert found[FailureKind.STALE] == found[FailureKind.RESET], "of a name all that it may be"
+    assert not any("message" in text for texts in found.values() for text in texts)

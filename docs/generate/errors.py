@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from docs.generate.failed import failed
 from docs.generate.markdown import code, table
 from docs.generate.raised import Raised, raised
 from nproxy.choices.events import Failure, FailureKind
@@ -83,8 +84,11 @@ def _calls() -> str:
     return table(head, ([code(kind), said[kind], _told(kind), *_mended(kind)] for kind in FailureKind))
 
 
+_TOLD_AS_IT_IS = frozenset({FailureKind.STATUS, FailureKind.IN_BAND})
+
+
 def _told(kind: FailureKind) -> str:
-    if kind in (FailureKind.STATUS, FailureKind.IN_BAND):
+    if kind in _TOLD_AS_IT_IS:
         return "the upstream's own"
     error = as_error([Failure(kind, "")], retries_spent=False)
     return f"[{error.status} {_name(error.code or '')}](#{_anchor(error.status, error.code or '')})"
@@ -124,8 +128,15 @@ def _sections(found: Found, explained: Mapping[tuple[int, str], Explained]) -> I
         yield f"## {status} {_name(word)}\n"
         told = explained[status, word]
         yield f"{told.when} **What to do:** {told.do}\n"
-        yield from (f"- {line}" for line in _messages(found[status, word]))
+        yield from (f"- {line}" for line in [*_messages(found[status, word]), *_of_upstreams(status, word)])
         yield ""
+
+
+def _of_upstreams(status: int, word: str) -> list[str]:
+    """The messages of failed calls that clients are told of as this error, each once."""
+    errors = {kind: as_error([Failure(kind, "")], retries_spent=False) for kind in failed().keys() - _TOLD_AS_IT_IS}
+    kinds = [kind for kind, error in errors.items() if (error.status, error.code) == (status, word)]
+    return sorted({message for kind in kinds for message in failed()[kind]})
 
 
 def _name(word: str) -> str:

@@ -51,7 +51,7 @@ def demand_installed() -> None:
     """Raise EngineFailed where the packages of the engine are not installed; imports none of them."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise EngineFailed(
-            f"the built-in engine needs {missing[0]}: pip install 'nproxy[engine]'"
+            f"the built-in engine needs {missing[0]}: pip install '.[engine]' in nproxy's folder"
             " (or give another server: nproxy serve --upstream URL)"
         )
 

@@ -266,7 +266,9 @@ class Config(Settings):
     def _traces_conflict(self) -> Iterator[PydanticCustomError]:
         telemetry = self.telemetry
         if telemetry.otlp_endpoint is not None and not _installed(EXPORTER):
-            yield conflict("needs OpenTelemetry: pip install 'nproxy[otlp]'", "telemetry", "otlp_endpoint")
+            yield conflict(
+                "needs OpenTelemetry: pip install '.[otlp]' in nproxy's folder", "telemetry", "otlp_endpoint"
+            )
         if telemetry.otlp_headers and telemetry.otlp_endpoint is None:
             yield conflict("is of no use without otlp_endpoint", "telemetry", "otlp_headers")
 

@@ -88,7 +88,9 @@ def _gguf_files(name: str) -> list[str]:
 def _in_words(name: str) -> Iterator[None]:
     """Tell what goes wrong with the hub as a ModelError."""
     if importlib.util.find_spec("huggingface_hub") is None:
-        raise ModelError(f"model {name}: fetching from the hub needs the engine: pip install 'nproxy[engine]'")
+        raise ModelError(
+            f"model {name}: fetching from the hub needs the engine: pip install '.[engine]' in nproxy's folder"
+        )
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,

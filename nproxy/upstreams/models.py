@@ -155,7 +155,7 @@ class ModelList:
             if read is not None:
                 self._told = False
             elif self._read is not None or (answer is not None and answer[0] != _STARTING):
-                self._tell("no answer" if answer is None else str(answer[0]))
+                self._tell("no answer" if answer is None else f"{answer[0]}, and no list of models in it")
 
     def _tell(self, came: str) -> None:
         """Log once that something else came than a list, until one comes."""

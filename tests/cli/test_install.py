@@ -59,13 +59,15 @@ def test_the_engine_says_what_is_missing(fresh: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith("nproxy: the built-in engine needs torch: pip install 'nproxy[engine]'")
+    assert line.startswith("nproxy: the built-in engine needs torch: pip install '.[engine]' in nproxy's folder")
 
 
 def test_chat_and_models_need_no_engine(fresh: Path, tmp_path: Path) -> None:
     assert run(fresh / "nproxy", "models", "list", folder=tmp_path).returncode == 0
     pulled = run(fresh / "nproxy", "models", "pull", "org/name", folder=tmp_path)
-    said = "nproxy: model org/name: fetching from the hub needs the engine: pip install 'nproxy[engine]'\n"
+    said = (
+        "nproxy: model org/name: fetching from the hub needs the engine: pip install '.[engine]' in nproxy's folder\n"
+    )
     assert (pulled.returncode, pulled.stdout, pulled.stderr) == (1, "", said)
     asked = run(fresh / "nproxy", "chat", "--url", "http://127.0.0.1:1/v1", "hi", folder=tmp_path)
     assert asked.stderr == "nproxy: http://127.0.0.1:1/v1 cannot be reached: connection refused\n"

@@ -177,7 +177,9 @@ def test_traces_without_what_sends_them(tmp_path: Path, monkeypatch: pytest.Monk
     file = write(tmp_path, "telemetry:\n  otlp_endpoint: http://127.0.0.1:4318")
     assert load(file, {}).telemetry.otlp_endpoint == "http://127.0.0.1:4318"
     monkeypatch.setattr(settings, "EXPORTER", "opentelemetry_of_nobody.exporter")
-    assert problems(file) == ["nproxy.yaml:2: telemetry.otlp_endpoint: needs OpenTelemetry: pip install 'nproxy[otlp]'"]
+    assert problems(file) == [
+        "nproxy.yaml:2: telemetry.otlp_endpoint: needs OpenTelemetry: pip install '.[otlp]' in nproxy's folder"
+    ]
 
 
 def test_a_collector_and_its_headers(tmp_path: Path) -> None:
