@@ -27,14 +27,32 @@ class Member(Protocol):
         """No call is in flight."""
 
 
+class Others(Protocol):
+    """Other processes of this gateway, see elsewhere.py."""
+
+    def tell_answers(self) -> None:
+        """Tell that calls are being answered."""
+
+    def tell_waiting(self, *, waits: bool) -> None:
+        """Tell that some wait here, or none any more."""
+
+
+TELL_SECONDS = 4.0
+"""How often others are told that calls are being answered."""
+
+
 class Commons:
     """What the accounts of one upstream share.
 
     calls: in flight, or about to be, of all of them. answered_at, refused_at: when one was answered last, and when one
-    was turned away last.
+    was turned away last. waiting_here: accounts of which somebody waits in this process. others: None where this is the
+    only one.
     """
 
     def __init__(self) -> None:
+        self.others: Others | None = None
+        self.waiting_here = 0
+        self._told_at = -inf
         self.calls = 0
         self.answered_at = self.refused_at = -inf
         self._waiting: dict[Member, None] = {}
@@ -43,16 +61,34 @@ class Commons:
 
     @property
     def waiting(self) -> int:
-        """Accounts of which somebody waits."""
+        """Accounts of which somebody waits, and other processes."""
         return len(self._waiting)
 
-    def note_waiting(self, member: Member, *, waits: bool) -> None:
-        """Some of an account wait, or none any more."""
-        if waits and member not in self._waiting:
+    @property
+    def others_are_next(self) -> bool:
+        """Whether room that a call leaves here is for other processes first, so that who comes now waits, too."""
+        return len(self._waiting) > self.waiting_here and self.calls > 0
+
+    def note_answer(self, now: float) -> None:
+        """A call was answered."""
+        self.answered_at = now
+        if self.others is not None and now - self._told_at >= TELL_SECONDS:
+            self._told_at = now
+            self.others.tell_answers()
+
+    def note_waiting(self, member: Member, *, waits: bool, here: bool = True) -> None:
+        """Some of an account wait, or none any more; or of another process, where it is not here."""
+        if waits == (member in self._waiting):
+            return
+        if waits:
             member.next_turn = max(member.next_turn, self._turn)
             self._waiting[member] = None
-        elif not waits:
-            self._waiting.pop(member, None)
+        else:
+            del self._waiting[member]
+        if here:
+            before, self.waiting_here = self.waiting_here, self.waiting_here + (1 if waits else -1)
+            if self.others is not None and not (before and self.waiting_here):
+                self.others.tell_waiting(waits=waits)
 
     def invite(self, opening: Opening) -> None:
         """Let the next one in: accounts take turns (start-time fair queueing, as requests do in a crowd).
@@ -75,7 +111,7 @@ class Commons:
     def leave_nobody_behind(self) -> None:
         """Where nobody is in flight, no end lets in those who wait: they find out soon."""
         if self._waiting and not self.calls:
-            for member in self._waiting:
+            for member in tuple(self._waiting):
                 member.left_alone()
 
     def lateness(self, replica: Replica) -> Lateness:

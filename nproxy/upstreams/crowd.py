@@ -270,7 +270,8 @@ class Crowd:
         if visit.end == "broken":
             return
         if visit.end:
-            self._answered_at = self._commons.answered_at = now
+            self._answered_at = now
+            self._commons.note_answer(now)
             if visit.end == "whole":
                 visit.kin.served_at = now
         if not self._full and not self._commons.waiting:

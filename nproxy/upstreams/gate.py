@@ -50,9 +50,8 @@ class Gate:
 
     A leg that waits has not been sent, so none of its timers run. One gate serves all requests of an upstream.
 
-    patience: see Crowd.
-
-    draw: a random number from 0 up to 1. clock: seconds that never go back.
+    patience: see Crowd. commons: what those share that wait for room. draw: a random number from 0 up to 1. clock:
+    seconds that never go back.
     """
 
     def __init__(
@@ -64,13 +63,13 @@ class Gate:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.policy = policy
-        self._clock = clock
+        self.clock = clock
         self._permits = Permits(policy.parallel, draw, clock)
         self._waiting = Waiting(self._permits)
         self.patience = PATIENCE_SECONDS
         self._draw = draw
         self._crowds: dict[Account, Crowd] = {}
-        self._commons = Commons()
+        self.commons = Commons()
         self._leaving: dict[str, Replica] = {}  # that are gone, and may have calls yet
         self.replace(replicas)
 
@@ -106,7 +105,7 @@ class Gate:
         self._permits.replace(tuple(kept.values()))
         for crowd in self._crowds.values():
             crowd.replaced(self.replicas)
-        self._commons.keep(self.replicas)
+        self.commons.keep(self.replicas)
         self._waiting.serve()
         self._may_have_room()
 
@@ -122,7 +121,7 @@ class Gate:
 
     def usable(self, model: str | None = None) -> bool:
         """Whether some replica is in order and may be asked now, be it that it has no room at the moment."""
-        now = self._clock()
+        now = self.clock()
         for replica in self._permits.replicas:  # noqa: SIM110 - most have one, and a generator costs more than it
             if replica.serves(model) and replica.admits(self, now):
                 return True
@@ -134,13 +133,13 @@ class Gate:
 
     def _any_beside(self, some: Collection[Replica], model: str | None, kin: Kin | None = None) -> bool:
         """The same for any replica beside these."""
-        now = self._clock()
+        now = self.clock()
         others = (one for one in self.replicas if one not in some)
         return any(one.serves(model) and one.admits(kin or self, now) and not one.flawed(now) for one in others)
 
     def in_order(self) -> list[Replica]:
         """All replicas, those that are to be preferred first."""
-        now = self._clock()
+        now = self.clock()
         return sorted(self.replicas, key=lambda replica: (not replica.admits(self, now), replica.flawed(now)))
 
     def judge(self, kin: Kin, leg: int, failure: Failure | None) -> Replica | None:
@@ -154,7 +153,7 @@ class Gate:
             return None  # it was never called, or its call is judged already
         if failure is not None and not no_room(failure):
             kin.failed.setdefault(leg, set()).add(replica)
-        verdict, now = serves(failure), self._clock()
+        verdict, now = serves(failure), self.clock()
         if verdict is True and replica not in kin.praised:
             kin.praised.add(replica)
             closed = replica.breaker.closed
@@ -171,7 +170,7 @@ class Gate:
 
     def heard(self, replica: Replica, kin: Kin) -> None:
         """Note that a call brought something; with the first of a trial its replica is back."""
-        if replica.heard(kin, self._clock()):
+        if replica.heard(kin, self.clock()):
             self._returned()
 
     def _may_be_tried(self) -> None:
@@ -236,7 +235,7 @@ class Gate:
         """
         kin = Kin() if kin is None else kin
         crowd = None if kin.account is None else self._crowd(kin.account)
-        if crowd is not None and crowd.waiting and not kin.spare:
+        if crowd is not None and not kin.spare and (crowd.waiting or self.commons.others_are_next):
             waits = True
         return Permit(self._waiting, Wish(choices, kin, leg, alone), crowd, waits=waits)
 
@@ -246,7 +245,7 @@ class Gate:
             if len(self._crowds) >= MOST_ACCOUNTS:
                 self._crowds = {known: one for known, one in self._crowds.items() if one.calls or one.waiting}
             beside = partial(self._any_beside, model=account[0])
-            crowd = Crowd(account[0], self._commons, self._draw, self._clock, beside, lambda: self.patience)
+            crowd = Crowd(account[0], self.commons, self._draw, self.clock, beside, lambda: self.patience)
             self._crowds[account] = crowd
         return crowd
 

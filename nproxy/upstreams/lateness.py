@@ -25,7 +25,7 @@ _DOUBTED = 0.6
 
 
 class Host(Protocol):
-    """The account whose call ended."""
+    """The account whose call ended, or the process."""
 
     def comes(self, opening: Opening) -> None:
         """Let the next one in as late as it is to come."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Raised whenever a message changes its name or meaning."""
 
 Json = Any
@@ -41,6 +41,17 @@ class Looked:
     status: int | None
     seconds: float
     kind: Literal["looked"] = "looked"
+
+
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """What one worker tells the others of an upstream's room, as `nproxy.upstreams.elsewhere.News`: `room` to one."""
+
+    upstream: str
+    what: Literal["answers", "waits", "waits_no_more", "room"]
+    process: str
+    replica: str = ""
+    kind: Literal["crowding"] = "crowding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +149,7 @@ class Result:
     kind: Literal["result"] = "result"
 
 
-Message = Start | Reconfigure | Members | Drain | Taught | Looked | Admission | Ready | Beat | Query | Result
+Message = Start | Reconfigure | Members | Drain | Taught | Looked | Crowding | Admission | Ready | Beat | Query | Result
 
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
 

@@ -31,6 +31,7 @@ from nproxy.workers.messages import (
     PROTOCOL,
     Admission,
     Beat,
+    Crowding,
     Drain,
     Json,
     Looked,
@@ -143,7 +144,10 @@ class Parent:
             case Taught():
                 self._lessons.append((time.monotonic(), message))
                 self.supervisor.tell(message, but=worker)
-            case Looked():
+            case Crowding(what="room"):
+                if (waiting := self.supervisor.named(message.process)) is not None:
+                    waiting.send(message)
+            case Looked() | Crowding():
                 self.supervisor.tell(message, but=worker)
             case Query():
                 self.supervisor.beside(self._answer(worker, message))

@@ -27,6 +27,7 @@ from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, 
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, as_data, from_data
+from nproxy.upstreams.elsewhere import News
 from nproxy.upstreams.looking import Look
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.channel import Channel, ChannelClosed, connect
@@ -35,6 +36,7 @@ from nproxy.workers.messages import (
     PROTOCOL,
     Admission,
     Beat,
+    Crowding,
     Drain,
     Json,
     Looked,
@@ -112,6 +114,7 @@ class _Worker:
         app.whole = _ParentLine(self._channel)
         app.tell_lesson = lambda upstream, model, lesson: self._channel.send(taught(upstream, model, lesson))
         app.upstreams.tell_look = lambda look: self._channel.send(Looked(**asdict(look)))
+        app.upstreams.share_room(self._start.name, lambda news: self._channel.send(Crowding(**asdict(news))))
         for lesson in self._start.lessons:
             self._learn(lesson)
         if self._start.members is not None:
@@ -149,6 +152,8 @@ class _Worker:
                 self._learn(message)
             case Looked():
                 self._app.upstreams.take_look(Look(message.upstream, message.replica, message.status, message.seconds))
+            case Crowding():
+                self._app.upstreams.take_news(News(message.upstream, message.what, message.process, message.replica))
             case Query():
                 self._tasks.create_task(self._answer(message))
             case Admission(message=data):
@@ -195,6 +200,7 @@ class _Worker:
                     await self._report()
                 else:
                     self._channel.send(Beat(None))
+                self._app.upstreams.remind()
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _report(self) -> None:

@@ -497,7 +497,7 @@ _NATIVE = [
     ),
     ("R11", CHOICES + "recovery.py", "or not failure.room:", "or True:"),
     ("R11", UPSTREAMS + "crowd.py", "if answers or self.calls > 1 or not found_out", "if True"),
-    ("R11", UPSTREAMS + "gate.py", "if crowd is not None and crowd.waiting and not", "if False and not"),
+    ("R11", UPSTREAMS + "gate.py", "if crowd is not None and not kin.spare and (", "if False and ("),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 

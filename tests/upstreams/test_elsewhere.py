@@ -1,0 +1,105 @@
+"""Processes of one gateway that share a full server: each has a gate of its own; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from nproxy.upstreams.elsewhere import FRESH_SECONDS, Elsewhere, News
+from tests.upstreams.full_server import Refused, Server, play
+
+
+class Processes:
+    """So many, with clients each; they hear of each other a little later, as by a parent."""
+
+    def __init__(self, count: int, room: int, seconds: float, **how: object) -> None:
+        first = Server(room, seconds, **how)
+        self.servers = [first, *(Server(room, seconds, beside=first, **how) for _ in range(count - 1))]
+        self.elsewhere = {
+            f"w{number}": Elsewhere(server.gate, "u", f"w{number}", self._teller(f"w{number}"))
+            for number, server in enumerate(self.servers)
+        }
+        self.told: Counter[str] = Counter()
+        self.answered: Counter[int] = Counter()
+        self.refused: list[float] = []
+
+    def _teller(self, name: str):  # type: ignore[no-untyped-def]
+        def tell(news: News) -> None:
+            self.told[news.what] += 1
+            hear = [news.process] if news.what == "room" else [one for one in self.elsewhere if one != name]
+            for one in hear:
+                if one in self.elsewhere:
+                    asyncio.get_running_loop().call_later(0.0005, self.elsewhere[one].hear, news)
+
+        return tell
+
+    async def run(self, clients: list[int], seconds: float, n: int = 1) -> None:
+        """Clients of each process ask again and again; those of the first come first."""
+        async with asyncio.TaskGroup() as group:
+            reminds = group.create_task(self._remind())
+            asking = [
+                group.create_task(self._ask(number, place * 0.05 + number, seconds, n))
+                for number, count in enumerate(clients)
+                for place in range(count)
+            ]
+            await asyncio.wait(asking)
+            reminds.cancel()
+
+    async def _remind(self) -> None:
+        while True:
+            for one in self.elsewhere.values():
+                one.remind()
+            await asyncio.sleep(2.0)
+
+    async def _ask(self, number: int, at: float, until: float, n: int) -> None:
+        await asyncio.sleep(at)
+        server, draw = self.servers[number], random.Random(at)
+        while server.now < until:
+            since = server.now
+            try:
+                await server.request(n, seconds=server.seconds * draw.uniform(0.7, 1.3))
+                self.answered[number] += 1
+            except Refused:
+                self.refused.append(server.now - since)
+                await asyncio.sleep(0.5)
+
+
+@pytest.mark.parametrize(
+    ("clients", "room", "n"), [([5, 3], 1, 1), ([8, 8], 4, 1), ([4, 4, 4, 4], 4, 1), ([3, 3], 8, 8), ([8, 1], 4, 1)]
+)
+def test_none_keeps_another_from_a_server_that_it_fills(clients: list[int], room: int, n: int) -> None:
+    """Though one may come when others have filled it, and each has only its own ends to see."""
+
+    async def scene() -> None:
+        processes = Processes(len(clients), room, 0.5)
+        await processes.run(clients, 120.0, n)
+        assert len(processes.refused) <= processes.answered.total() / 100
+        assert processes.answered.total() * n > 0.95 * room * 120 / 0.5
+        for number, count in enumerate(clients):
+            share = processes.answered.total() * min(count / sum(clients), 1 / len(clients))
+            assert processes.answered[number] > 0.6 * share
+
+    play(scene)
+
+
+def test_one_that_is_gone_is_left_no_room() -> None:
+    async def scene() -> None:
+        processes = Processes(2, 2, 0.5)
+        processes.elsewhere["w0"].hear(News("u", "waits", "w7"))
+        await processes.run([6, 0], 60.0)
+        assert processes.told["room"] <= FRESH_SECONDS / 0.25
+        assert processes.answered[0] > 0.95 * 60 * 2 / 0.5 - FRESH_SECONDS / 0.25
+
+    play(scene)
+
+
+def test_where_nobody_waits_little_is_told() -> None:
+    async def scene() -> None:
+        processes = Processes(2, 100, 0.5)
+        await processes.run([10, 10], 60.0)
+        assert processes.told["answers"] <= 2 * 60 / 4 and processes.told.total() == processes.told["answers"]
+
+    play(scene)
