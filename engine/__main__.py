@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config = engine_config(given)
             tokenizer = load_tokenizer(Path(config.model), config.tool_parser, config.reasoning_parser)
             pooling = read_pooling(config)
+            name = _name(config)
     except (ConfigError, ModelError) as error:
         print(f"engine: {error}", file=sys.stderr)  # noqa: T201 (the one line of a wrong use)
         return 2
@@ -58,11 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError:  # Windows has none
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(_serve(config, options, tokenizer, pooling))
+        return runner.run(_serve(config, name, options, tokenizer, pooling))
 
 
-async def _serve(config: EngineConfig, options: Options, tokenizer: Tokenizer, pooling: Pooling | None) -> int:
-    name = config.served_model_name or _own_name(config.model)
+async def _serve(
+    config: EngineConfig, name: str, options: Options, tokenizer: Tokenizer, pooling: Pooling | None
+) -> int:
     serving = Serving(config, name, tokenizer, options.stall_seconds, pooling)
     loop = asyncio.get_running_loop()
     departure = _Departure(serving)
@@ -154,6 +156,14 @@ def _watch_stdin(loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> 
             pass
     with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
         loop.call_soon_threadsafe(ended)
+
+
+def _name(config: EngineConfig) -> str:
+    """What clients call the model; raises ConfigError where an adapter has that name."""
+    name = config.served_model_name or _own_name(config.model)
+    if name in dict(config.adapters):
+        raise ConfigError(f"every adapter needs a name of its own: '{name}' is the model's")
+    return name
 
 
 def _own_name(model: str) -> str:

@@ -195,10 +195,11 @@ class Queue:
     def _heads(self) -> Iterator[Sequence]:
         """The oldest waiting sequence of each group, but for those that gave way in this very step.
 
-        A token of theirs may be under way, and what they compute again ends with it.
+        A token of theirs may be under way, and what they compute again ends with it: longer, where the step behind it
+        could not be run.
         """
         heads = (next(siblings) for _, siblings in groupby(self.waiting, key=lambda sequence: sequence.group.number))
-        return (head for head in heads if head.since < self.steps)
+        return (head for head in heads if head.since < self.steps and not head.ahead)
 
     def _known(self, sequence: Sequence) -> BlockTable:
         """The blocks that need not be computed. The last token always is: somebody draws from it."""

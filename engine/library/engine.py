@@ -32,7 +32,7 @@ from nproxy.openai.errors import ApiError
 from nproxy.openai.requests import Limits, parse_chat, parse_completion, read_prompts
 
 _UNBOUNDED = 1 << 30
-_MODEL = "model"  # the wire wants a name; in a program there is one model, and its adapters
+_MODEL = "\0"  # no adapter's name; the wire wants a name; in a program there is one model, and its adapters
 
 Texts = str | Sequence[str] | Sequence[Sequence[int]]
 """One text, several, or several in token ids."""

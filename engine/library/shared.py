@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from threading import Lock
 
 from engine.core import Core
-from engine.errors import EngineError, RequestError
+from engine.errors import CoreFailed, EngineError, RequestError
 from engine.messages import Abort, Add, Embed, Embedded, GroupFailed, Ready, Started, TokenDrawn
 
 News = Started | TokenDrawn | Embedded
@@ -24,6 +25,7 @@ class SharedCore:
         self._lock = Lock()
         self._numbers = itertools.count()
         self._told: dict[int, list[News | GroupFailed]] = {}
+        self._left: deque[Abort] = deque()
 
     def number(self) -> int:
         """A number for a new group."""
@@ -36,6 +38,7 @@ class SharedCore:
         failed on one of them, or is closed, RequestError when one can never run.
         """
         with self._lock:
+            self._end_what_was_left()
             if not any(self._told.get(group) for group in groups):
                 self._admit(waiting)
                 self._step()
@@ -52,11 +55,23 @@ class SharedCore:
             self._loaded.abort(Abort(group, choices))
 
     def leave(self, groups: Collection[int]) -> None:
-        """Nobody waits for these any more: what still runs of them is ended."""
-        with self._lock:
-            for group in groups:
-                if self._told.pop(group, None) is not None and self._core is not None:
-                    self._core.abort(Abort(group))
+        """Nobody waits for these any more: what still runs of them is ended, now or before the next step.
+
+        The garbage collector may call this in the middle of a step, on the thread that runs it.
+        """
+        self._left += map(Abort, groups)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end_what_was_left()
+            finally:
+                self._lock.release()
+
+    def _end_what_was_left(self) -> None:
+        with suppress(IndexError):
+            while True:
+                abort = self._left.popleft()
+                if self._told.pop(abort.group, None) is not None and self._core is not None:
+                    self._core.abort(abort)
 
     def close(self) -> None:
         """Let go of the core; who waits, or comes again, gets an EngineError."""
@@ -71,7 +86,11 @@ class SharedCore:
             core.add(message)
 
     def _step(self) -> None:
-        done = self._loaded.step()
+        try:
+            done = self._loaded.step()
+        except CoreFailed:
+            self._core = None  # what it knows of its sequences is no longer true
+            raise
         told: list[News | GroupFailed] = [*done.started, *done.tokens, *done.embedded, *done.failed]
         for one in told:
             if (inbox := self._told.get(one.group)) is not None:

@@ -6,6 +6,7 @@ spec_hf.py and spec_gguf.py read the latter from a config.json and from GGUF met
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from engine.errors import ModelError
 
@@ -37,6 +38,9 @@ class LinearScaling:
 
     factor: float
 
+    def __post_init__(self) -> None:
+        _refuse_no_factor(self.factor)
+
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
@@ -46,6 +50,14 @@ class Llama3Scaling:
     low_freq_factor: float
     high_freq_factor: float
     original_context: int
+
+    def __post_init__(self) -> None:
+        _refuse_no_factor(self.factor)
+
+
+def _refuse_no_factor(factor: float) -> None:
+    if not 0 < factor < inf:
+        raise ModelError(f"rope scaling: the factor must be positive, not {factor:g}")
 
 
 Scaling = LinearScaling | Llama3Scaling

@@ -120,6 +120,8 @@ def _hf_rope(config: Mapping[str, Any], f: Fields) -> tuple[float, Scaling | Non
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):
         raise f.refuse(f"rope settings must be an object, not {rope!r}")
+    if nested := [key for key, value in rope.items() if isinstance(value, Mapping)]:
+        raise Unsupported(f"config.json: rope settings of each kind of layer ({', '.join(nested)}) are not supported")
     stated = {key: value for key, value in rope.items() if value is not None}
     merged = Fields({"rope_theta": config.get("rope_theta"), **stated}, "rope")
     partial = merged.number("partial_rotary_factor", f.number("partial_rotary_factor", default=1.0))

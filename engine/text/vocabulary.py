@@ -185,9 +185,8 @@ def _begin_with_bos(tokenizer: Tokenizer, metadata: Mapping[str, Value], tokens:
         return
     if not 0 <= bos < len(tokens):
         raise ModelError(f"the BOS token {bos} is outside the vocabulary")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{tokens[bos]}:0 $A:0", special_tokens=[(tokens[bos], bos)]
-    )
+    # By a name of its own: a token's may hold what divides the pieces of a template.
+    tokenizer.post_processor = processors.TemplateProcessing(single="bos:0 $A:0", special_tokens=[("bos", bos)])
 
 
 def special_strings(metadata: Mapping[str, Value]) -> dict[str, str]:

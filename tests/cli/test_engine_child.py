@@ -170,7 +170,7 @@ def test_steps_are_too_small_in_the_settings_where_they_are_for_the_engine(sizes
 def test_a_missing_package_of_the_engine_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     engine_child.demand_installed()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
-    with pytest.raises(EngineFailed, match=r"needs torch: pip install 'nproxy\[engine\]'"):
+    with pytest.raises(EngineFailed, match=r"needs torch: pip install '\.\[engine\]' in nproxy's folder"):
         engine_child.demand_installed()
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from engine import Delta, Engine, EngineError, ModelError, RequestError
+from engine.errors import CoreFailed
 from engine.library import ChatWishes, TextWishes
 from engine.server.asking.fields import check_fields
 from engine.server.preparing.pooling import Pooling
@@ -122,6 +123,37 @@ def test_a_stream_that_is_left_ends(engine: Engine) -> None:
     assert running(engine) == 3
     del stream
     assert running(engine) == 0
+
+
+def test_a_stream_that_the_collector_drops_in_the_middle_of_a_step_ends(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the thread that runs the step: it must not wait for itself."""
+    left = [engine.stream("The sky is", n=3, max_tokens=200, ignore_eos=True)]
+    next(left[0])
+    core = engine._core._loaded
+    step = core.step
+
+    def dropped() -> Any:
+        left.clear()
+        return step()
+
+    monkeypatch.setattr(core, "step", dropped)
+    [answer] = engine.generate("The sky is", max_tokens=3, ignore_eos=True)
+    assert len(answer.choices[0].tokens) == 3
+    assert running(engine) == 0
+
+
+def test_a_core_that_has_failed_is_not_asked_again(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(default_model, num_blocks=64) as engine:
+
+        def fails() -> Any:
+            raise CoreFailed("3 steps in a row failed")
+
+        monkeypatch.setattr(engine._core._loaded, "step", fails)
+        for reason in ("3 steps in a row failed", "closed"):
+            with pytest.raises(EngineError, match=reason):
+                engine.generate("The sky is", max_tokens=3)
 
 
 def test_a_stream_and_other_requests_beside_it(engine: Engine) -> None:

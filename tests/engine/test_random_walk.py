@@ -158,6 +158,25 @@ def test_steps_that_fail_beside_others_that_do_not(cache: bool) -> None:
     assert len(walk.answers.finish) > 200
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_steps_that_are_refused_while_sequences_give_way(seed: int) -> None:
+    """One that gave way, with a token under way, comes in again when that is known: later, where a step was refused."""
+    draw = random.Random(seed)
+    engine = engine_of(draw.randint(10, 18), sequences=8, cache=draw.random() < 0.5, early=EARLY[seed % len(EARLY)])
+    runner = engine._runner
+    assert isinstance(runner, LateRunner)
+    numbers = sorted(draw.sample(range(3, 60), 12))
+    runner.refusing = {number for number, before in zip(numbers, [0, *numbers], strict=False) if number - before > 1}
+    answers = Answers(engine)
+    for group in range(8):
+        engine.add(add(group, draw.randint(3, 14), draw.randint(1, 2), draw.randint(5, 20), seed=group))
+    for _ in range(600):
+        if not engine.has_work:
+            break
+        answers.step()
+    assert not engine.has_work
+
+
 # The same, shrunk to the shortest way to a failure
 
 

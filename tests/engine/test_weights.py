@@ -177,6 +177,8 @@ def test_tensors_must_be_those_of_the_config(tmp_path: Path) -> None:
         ({"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1]}, "no_rope_layers must be a list of 3"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope scaling 'dynamic'"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, "each kind of layer"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 0.0}}, "factor must be positive, not 0"),
         ({"partial_rotary_factor": 0.5}, "partial rotary"),
         ({"num_hidden_layers": "3"}, "num_hidden_layers must be a whole number, not '3'"),
         ({"num_key_value_heads": 4}, "sizes do not fit"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from nproxy.openai.errors import invalid_request
+from nproxy.openai.errors import invalid_request, shorten
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.refusals import above, below, wrong_type
 
@@ -65,11 +65,15 @@ class Members:
             raise wrong_type(self.called(name), "a number", value)
         if not least <= value <= most:
             code = "decimal_below_min_value" if value < least else "decimal_above_max_value"
-            message = (
-                f"Invalid '{self.called(name)}': expected a value between {least:g} and {most:g}, but got {value:g}."
-            )
+            bounds = f"expected a value between {least:g} and {most:g}, but got {_short(value)}"
+            message = f"Invalid '{self.called(name)}': {bounds}."
             raise invalid_request(message, param=self.called(name), code=code)
         return float(value)
+
+
+def _short(value: float) -> str:
+    """A number as it may stand in a message; an integer may be beyond all floats."""
+    return f"{value:g}" if isinstance(value, float) else shorten(str(value))
 
 
 def is_integer(value: JSON) -> TypeGuard[int]:

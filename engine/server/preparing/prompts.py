@@ -104,8 +104,10 @@ def _chat_prompt(order: Order, chat: Chat, tokenizer: Tokenizer, ready: Ready, s
     functions = None if tools is None else tools.names
     parallel = tools is None or tools.parallel
     shown = [tokenizer.special(mark) for mark in families.marks(calls=tools is not None)]
+    tokens = tokenizer.encode_chat(text)
+    _refuse_unknown(tokens, ready, "messages")
     return replace(
-        _prompt(tokenizer.encode_chat(text), "", order, ready, spell),
+        _prompt(tokens, "", order, ready, spell),
         structure=held,
         parser=lambda: parser_for(families, functions=functions, thinking=thinking, new_id=_new_id, parallel=parallel),
         shown=frozenset([token for token in shown if token is not None]),
@@ -121,11 +123,22 @@ def tokens_of(prompt: str | Sequence[int], tokenizer: Tokenizer, ready: Ready, p
     """The tokens of a text, or those that came in its place; raises ApiError 400 for what is none of this model's."""
     if isinstance(prompt, str):
         _refuse_endless(prompt, tokenizer, ready, param)
-        return tokenizer.encode(prompt)
+        tokens = tokenizer.encode(prompt)
+        _refuse_unknown(tokens, ready, param)
+        return tokens
     if (unknown := next((token for token in prompt if not 0 <= token < ready.vocab_size), None)) is not None:
         message = f"Token {unknown} is outside the model's vocabulary of {ready.vocab_size}."
         raise invalid_request(message, param=param)
     return tuple(prompt)
+
+
+def _refuse_unknown(tokens: Sequence[int], ready: Ready, param: str) -> None:
+    """Refuse a text with a token that the tokenizer has and the model has not: fine-tunes add some to the one alone."""
+    if max(tokens, default=0) >= ready.vocab_size:
+        message = (
+            f"The text holds a token of the tokenizer's that the model, of {ready.vocab_size} tokens, does not have."
+        )
+        raise invalid_request(message, param=param)
 
 
 def _prompt(

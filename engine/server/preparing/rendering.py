@@ -41,7 +41,10 @@ def render(chat: Chat, tokenizer: Tokenizer) -> str:
 
 
 def _variables(chat: Chat, template: ChatTemplate) -> dict[str, Any]:
-    """The template's switches; raises ApiError 400 for what it would not look at."""
+    """The template's switches; raises ApiError 400 for fields of the request that it would not look at.
+
+    What is in `chat_template_kwargs` is between the client and the template: clients send switches to every model.
+    """
     variables: dict[str, Any] = dict(chat.variables)
     if chat.documents:
         if "documents" not in template.variables:

@@ -155,6 +155,12 @@ def test_sentencepiece_merges_are_recovered_from_the_scores() -> None:
         assert rebuilt.encode(text, add_special_tokens=False).ids == original.encode(text).ids
 
 
+def test_the_token_that_begins_a_text_may_be_spelled_in_any_way() -> None:
+    _, metadata = sentencepiece_like()
+    metadata["tokenizer.ggml.tokens"][1] = "<begin: here>"
+    assert tokenizer_from_metadata(metadata).encode("the cat").ids[0] == 1
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -74,6 +74,8 @@ def test_sampling(fields: dict[str, Any], sampling: Sampling) -> None:
         ({"min_p": 1.1}, "min_p"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"repetition_penalty": 101}, "repetition_penalty"),
+        ({"repetition_penalty": 10**400}, "repetition_penalty"),
+        ({"min_p": -(10**400)}, "min_p"),
         ({"repetition_penalty": True}, "repetition_penalty"),  # equal to 1 in Python, and yet not the number
         ({"logit_bias": [5]}, "logit_bias"),
         ({"logit_bias": {"five": 1}}, "logit_bias"),

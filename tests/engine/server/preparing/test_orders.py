@@ -11,7 +11,7 @@ from tokenizers import decoders, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 
 from engine.server.asking.order import Order
-from engine.server.preparing.prompts import prepare
+from engine.server.preparing.prompts import prepare, tokens_of
 from engine.text.detokenizer import TokenBytes
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
@@ -34,6 +34,17 @@ def test_refused_when_the_vocabulary_and_the_limit_are_known(fields: dict[str, A
     with pytest.raises(ApiError) as refused:
         prepare(chat(**fields), LETTERS, READY)
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_a_text_with_a_token_that_the_model_lacks_is_refused() -> None:
+    """A tokenizer may have more than the model, as that of a fine-tune with a token to pad with."""
+    few = replace(READY, vocab_size=max(LETTERS.encode("az")))
+    for order in (completion(prompt="az"), chat(messages=[{"role": "user", "content": "az"}])):
+        with pytest.raises(ApiError, match="a token of the tokenizer's that the model") as refused:
+            prepare(order, LETTERS, few)
+        assert refused.value.status == 400
+    with pytest.raises(ApiError, match="a token of the tokenizer's"):
+        tokens_of("az", LETTERS, few, "input")
 
 
 def test_bad_words_are_spelled_with_and_without_a_space() -> None:
