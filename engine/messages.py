@@ -232,7 +232,7 @@ class GroupFailed:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters since start (totals) and gauges (now), as the metrics of DESIGN.md name them.
+    """Counters since start (totals) and gauges (now), as docs/reference/metrics.md names them.
 
     peak_blocks: most blocks in use at once since start. prefix_kv_bytes_read: bytes of KV read by work
     items shared by several rows; kv_bytes_read: by all items. kv_bytes_unshared: what the same steps

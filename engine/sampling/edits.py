@@ -37,7 +37,7 @@ class Edits:
         self._rules = Rules()
 
     def step(self) -> None:
-        """Begin a step: forget the sequences that the last one did not draw for."""
+        """Begin a step: forget the sequences that neither of the last two drew for (ADR 0021)."""
         self._rules.step()
 
     def apply(

@@ -149,9 +149,14 @@ class Spent:
 
 @frozen
 class Finish:
-    """The request is over; the last command. `outcome`: ok, partial, fallback, or the failure kind that decided it."""
+    """The request is over; the last command.
+
+    outcome: ok, partial, fallback, or the failure kind that decided it. status: of the error that a stream ended with
+    that had begun, else 200.
+    """
 
     outcome: str = "ok"
+    status: int = 200
 
 
 Command = (

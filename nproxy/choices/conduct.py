@@ -100,6 +100,7 @@ class Conduct:
         self._said_all: list[int] = []  # legs that did so in the events that are read now
         self._draining: set[int] = set()
         self._outcome: str | None = None
+        self._end_status = 200
         self._over = False
         self._outlet = Outlet(settings.ping_seconds)
         self._commands: list[Command] = []
@@ -303,7 +304,7 @@ class Conduct:
                 self._commands += self._recovery.notes
                 self._recovery.notes.clear()
             if self._outcome is not None:
-                self._commands += (self._merge.spent(), Finish(self._outcome))
+                self._commands += (self._merge.spent(), Finish(self._outcome, self._end_status))
                 self._over = True
         commands, self._commands = self._commands, []
         return commands
@@ -373,7 +374,9 @@ class Conduct:
         """
         if self._outlet.begun:
             if self._roster.unsettled == 0:
-                self._outlet.writes.append(error_event(self._losses.error(retries_spent=self._recovery.retries_spent)))
+                error = self._losses.error(retries_spent=self._recovery.retries_spent)
+                self._outlet.writes.append(error_event(error))
+                self._end_status = error.status
                 self._finish(self._losses.kind)
         elif self._roster.unsettled == 0 or self._losses.clear:
             error = self._losses.error(retries_spent=self._recovery.retries_spent)

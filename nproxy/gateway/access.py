@@ -40,6 +40,11 @@ class Field:
     shown: Callable[[Any], object] | None = None
 
 
+_OUTCOMES = (
+    "`ok`, `partial`, `ended` by a shutdown, `slow_reader` where the client took nothing for `limits.write_seconds`,"
+    " or the kind of failure that decided it."
+)
+
 FIELDS = (
     Field("request_id", "`x-request-id`: the client's, or one that was made.", "id"),
     Field("trace_id", "The trace it belongs to, if any.", "tracing.id"),
@@ -52,8 +57,13 @@ FIELDS = (
         "unnamed_path",
         shown=itemgetter(slice(LONGEST_PATH)),
     ),
-    Field("status", "The status that was sent; 499 where the client left before the end.", "code", zero=True),
-    Field("outcome", "`ok`, `partial`, `ended` by a shutdown, or the kind of failure that decided it.", "outcome"),
+    Field(
+        "status",
+        "The status that was sent; 499 where the client left, or was cut off, before the end.",
+        "code",
+        zero=True,
+    ),
+    Field("outcome", _OUTCOMES, "outcome"),
     Field("client_left", "true where the client left before the end of its answer.", "client_left"),
     Field("upstream", "The upstream that was asked last.", "upstream"),
     Field("replicas", "Where calls went, each once, in the order of the first calls.", "replicas", shown=list),

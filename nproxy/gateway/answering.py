@@ -13,6 +13,8 @@ from nproxy.openai.errors import ApiError, internal_error
 
 log = logging.getLogger("nproxy.gateway")
 
+SLOW_READER = "slow_reader"
+"""The outcome where a client took nothing for too long."""
 _NEVER_LOOKED = (-1, 0.0)
 
 
@@ -28,17 +30,23 @@ async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard
         except Exception as error:  # here and not in a coroutine around it, which every event would resume
             await _tell(exchange, error)
     except ClientLeft:
-        exchange.code = CLIENT_LEFT
+        _has_not_all(exchange)
         exchange.abort()
     except asyncio.CancelledError:
         if not exchange.whole:
-            exchange.code = CLIENT_LEFT
+            _has_not_all(exchange)
         raise
     finally:
         guard.forget(exchange)
     if exchange.response is None:
         raise RuntimeError("a handler ended without an answer")
     return exchange.response
+
+
+def _has_not_all(exchange: Exchange) -> None:
+    """The client has not got the whole answer: it left, or was cut off."""
+    exchange.code = CLIENT_LEFT
+    exchange.outcome = exchange.cut or exchange.outcome
 
 
 async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
@@ -106,6 +114,7 @@ class WriteGuard:
             if not waits or taken != before:
                 self._watched[exchange] = taken, now
             elif now - since >= self._seconds:
+                exchange.cut = SLOW_READER
                 transport.abort()  # the handler is cancelled by it, and all legs with it
                 self.forget(exchange)
         if self._watched:

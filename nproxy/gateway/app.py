@@ -155,6 +155,11 @@ class App:
                 self._stopped.add(exchange)
                 task.cancel()
 
+    def cut_off(self) -> None:
+        """What is left is about to lose its connection."""
+        for exchange in self._unanswered:
+            exchange.cut = "ended"
+
     async def handle(
         self,
         request: BaseRequest,

@@ -215,7 +215,7 @@ class Drive:
 
     def _finish(self, command: Finish) -> None:
         self._finished = True
-        self._exchange.outcome = command.outcome
+        self._exchange.outcome, self._exchange.end_status = command.outcome, command.status
 
     # ---- calls
 
@@ -228,7 +228,6 @@ class Drive:
         """
         now = time.monotonic()
         for number in [*islice(self._unopened, 1 if now - since < BUSY_TURN else OPENED_WHEN_BUSY)]:
-            self._exchange.attempts += 1
             self._legs[number] = self._calls.create_task(self._run_leg(self._unopened.pop(number)))
         self._opening = bool(self._unopened)  # not where they were cancelled since, or the request is over
         if self._opening:
@@ -236,6 +235,7 @@ class Drive:
 
     async def _run_leg(self, command: OpenLeg) -> None:
         number = command.leg.number
+        self._exchange.attempts += 1
         self._observer.leg_opened(command.leg, command.attempt)
         task = self._legs[number]
 

@@ -42,10 +42,11 @@ class Exchange:
 
     started: by `time.monotonic`. target: path and query. client: its address, as far as it is known. caller: whose key
     it shows. cors: what a browser is told in the answer. endpoint, upstream, model, mode: labels, "" while unknown.
-    code: the status that was sent, 499 for a client that left. headers: what the answer carries besides its own, their
-    names in small letters. whole: all of it was sent, and who leaves then, while calls still end, has left nothing.
-    introspection: it asks about the gateway itself, and is neither work in flight nor worth a line in the log. trace:
-    which one it belongs to, for metrics, where that is recorded.
+    code: the status that was sent, 499 for a client that left. end_status: of the error that a stream ended with. cut:
+    why the gateway broke the connection off, "" where it did not. headers: what the answer carries besides its own,
+    their names in small letters. whole: all of it was sent, and who leaves then, while calls still end, has left
+    nothing. introspection: it asks about the gateway itself, and is neither work in flight nor worth a line in the log.
+    trace: which one it belongs to, for metrics, where that is recorded.
 
     For the log and for spans, None and 0 while unknown: n, choices (of all prompts), attempts (upstream calls, all of
     them), replicas (their labels, in the order of the first calls), finish_reasons (by index), tokens as the client is
@@ -67,6 +68,8 @@ class Exchange:
     mode: str = ""
     code: int = 0
     outcome: str = ""
+    end_status: int = 200
+    cut: str = ""
     tracing: Tracing = UNTRACED
     content: Content | None = None
     n: int = 0
@@ -86,8 +89,8 @@ class Exchange:
 
     @property
     def broken(self) -> bool:
-        """Whether a 200 was sent, and then something else than the whole answer."""
-        return self.code == 200 and self.outcome not in ("", "ok", "partial")
+        """Whether a 200 was sent, and then something else than the whole answer, through no fault of the client's."""
+        return self.code == 200 and self.outcome not in ("", "ok", "partial") and not 400 <= self.end_status < 500
 
     @property
     def path(self) -> str:
@@ -109,8 +112,8 @@ class Exchange:
 
     @property
     def client_left(self) -> bool:
-        """Whether the client left before its answer was whole."""
-        return self.code == CLIENT_LEFT
+        """Whether the client left before its answer was whole, and was not cut off."""
+        return self.code == CLIENT_LEFT and not self.cut
 
     def shows(self, headers: Iterable[tuple[str, str]]) -> None:
         """Take these over those of the plan: it may have gone otherwise. Log and metrics say what the client reads."""

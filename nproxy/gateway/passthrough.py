@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import hdrs
+from aiohttp.web_request import BaseRequest
 from multidict import CIMultiDict
 
 from nproxy.choices.events import NOT_REACHED, Failure, FailureKind
@@ -37,6 +38,7 @@ Following = Callable[[], Awaitable[Attempt | None]]
 _UNSERVED = NOT_REACHED | {FailureKind.DOWN}
 """Nothing can have been done with the request."""
 
+_SAID_OF_JSON = ("application/x-www-form-urlencoded", "text/plain")
 PEEK_BYTES = 64 << 10
 """How far into a multipart body the model is looked for."""
 
@@ -86,6 +88,8 @@ async def serve(app: App, exchange: Exchange) -> None:
             exchange.headers.update(app.desk.headers(exchange.caller))
             following: Attempt | None = attempt
             while following is not None:
+                if (name := following.route.name).shown:
+                    exchange.model = app.metrics.model_label(name.shown, following.upstream.name, listed=name.listed)
                 following = await _serve(exchange, following.route, upload, partial(fallbacks.after, grant))
 
 
@@ -106,10 +110,11 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
                     refusal = Failure(FailureKind.STATUS, "It refused.", status=answer.status, own_key=upstream.own_key)
                     if (attempt := await _elsewhere(refusal, upload, following)) is None:
                         await _send_back(exchange, answer)
+                        exchange.outcome = "ok" if answer.status < 400 else FailureKind.STATUS
                     return attempt
         except ForwardError as error:
+            exchange.outcome = error.failure.kind
             if exchange.response is not None:
-                exchange.outcome = error.failure.kind
                 exchange.abort()  # a cut answer must not look complete
                 return None
             if not upload.used and retries.another(error.failure):
@@ -171,7 +176,7 @@ async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
     only = app.upstreams.all[0] if len(app.upstreams.all) == 1 else None
     if only is not None and not only.names_matter:
         return _Upload(b"", chunks(request, app.body_limit)), None
-    if plain and request.content_type.endswith("json"):
+    if plain and _may_be_json(request):
         raw = await read_body(request, app.body_limit, hold=hold)
         body = await _json_body(app, raw)
         return _Upload(raw, None, body), _model_of(body)
@@ -184,6 +189,12 @@ async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
                 break
         return _Upload(known, rest), forms.model_of(known)
     return _Upload(b"", rest), None
+
+
+def _may_be_json(request: BaseRequest) -> bool:
+    """Whether a body is looked at as JSON: also what curl and others say, or leave unsaid, of one that they send."""
+    kind = request.content_type
+    return kind.endswith("json") or kind in _SAID_OF_JSON or hdrs.CONTENT_TYPE not in request.headers
 
 
 async def _for_a_model(app: App, exchange: Exchange, hold: Hold) -> tuple[_Upload, str | None]:

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
+_IPV4_IN_IPV6 = "::ffff:"
 LOCAL = "local"
 """The client of a Unix socket."""
 
@@ -22,7 +23,7 @@ def client_address(peer: str | None, forwarded: Sequence[str], trusted: Sequence
     if peer is None:
         return LOCAL
     if not trusted:
-        return peer
+        return peer.removeprefix(_IPV4_IN_IPV6)
     at = _address(peer)
     hops = (hop for line in reversed(forwarded) for hop in reversed(line.split(",")))  # as far as they are believed
     while at is not None and any(at in network for network in trusted):

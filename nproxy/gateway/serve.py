@@ -158,7 +158,8 @@ async def look_for_upstreams(app: App) -> None:
     for upstream, answers in zip(configured, answering, strict=True):
         if not answers:
             places = [replica.label for replica in upstream.gate.replicas]
-            log.warning("upstream does not answer", extra={"fields": {"upstream": upstream.name, "replicas": places}})
+            fields = {"upstream": upstream.name, "replicas": places, "why": upstream.documents.why_not}
+            log.warning("upstream does not answer", extra={"fields": fields})
 
 
 async def drain(app: App, seconds: float, hurry: asyncio.Event | None = None) -> None:
@@ -203,4 +204,5 @@ async def _break_off(app: App) -> None:
         async with asyncio.timeout(AFTER_DRAIN_SECONDS):
             await app.idle()
     except TimeoutError:
+        app.cut_off()
         log.warning("requests were cut off", extra={"fields": {"requests": app.inflight}})

@@ -18,12 +18,16 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 
 class Documents:
-    """Small documents of the replicas behind a gate, asked for with the upstream's own key where it has one."""
+    """Small documents of the replicas behind a gate, asked for with the upstream's own key where it has one.
+
+    why_not: why none answered, when they were last asked.
+    """
 
     def __init__(self, client: Client, gate: Gate, api_key: ApiKey) -> None:
         self._client = client
         self._gate = gate
         self._api_key = api_key
+        self.why_not = ""
 
     async def get(self, replica: Replica, path: str, seconds: float) -> tuple[int, bytes]:
         """Ask one replica; gives status and body. Raises ForwardError."""
@@ -55,13 +59,16 @@ class Documents:
 
     async def any_answers(self) -> bool:
         """Whether any replica answers at all, be it with an error; one that leads back to this gateway does not."""
+        self.why_not = ""
         for replica in self._gate.replicas:
             try:
                 status, _ = await self._models_of(replica)
-            except ForwardError:
+            except ForwardError as error:
+                self.why_not = error.failure.message
                 continue
             if status != LOOP_DETECTED:
                 return True
+            self.why_not = "It leads back to this gateway."
         return False
 
     async def _models_of(self, replica: Replica) -> tuple[int, bytes]:

@@ -257,7 +257,7 @@ _ERRORS = [
     (
         "K6",
         CHOICES + "conduct.py",
-        "error_event(self._losses.error(retries_spent=self._recovery.retries_spent))",
+        "error_event(error)",
         "self._merge.close()",
     ),
     (
@@ -496,7 +496,7 @@ _NATIVE = [
         "request_id=True,",
     ),
     ("R11", CHOICES + "recovery.py", "or not failure.room:", "or True:"),
-    ("R11", UPSTREAMS + "crowd.py", "if answers or self.calls > 1 or not found_out", "if True"),
+    ("R11", UPSTREAMS + "crowd.py", "if answers or self._in_flight() > 1 or not found_out", "if True"),
     ("R11", UPSTREAMS + "gate.py", "if crowd is not None and not kin.spare and (", "if False and ("),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -99,8 +100,36 @@ async def test_what_passes_through(gateway: Gateway, upstream: FakeUpstream, lin
     await gateway.app.idle()
     told = lines.last
     assert (told["mode"], told["path"], told["attempts"]) == ("passthrough", "/v1/embeddings", 1)
-    assert (told["replicas"], told["status"]) == ([upstream.url], 200)
+    assert (told["replicas"], told["status"], told["outcome"]) == ([upstream.url], 200, "ok")
     assert told["queue_seconds"] >= 0
+
+
+async def test_why_what_passes_through_failed(lines: Lines) -> None:
+    async with gateway_for({"upstreams": [{"name": "gone", "replicas": ["http://127.0.0.1:9/v1"]}]}) as gateway:
+        await gateway.post({"input": "x"}, "/v1/embeddings")
+        await gateway.app.idle()
+    assert (lines.last["status"], lines.last["outcome"]) == (502, "connect")
+
+
+async def test_the_model_of_what_passes_through(upstream: FakeUpstream, lines: Lines) -> None:
+    other = {"name": "other", "replicas": ["http://127.0.0.1:9/v1"], "models": ["m9"]}
+    async with gateway_for({"upstreams": [upstream_settings(upstream, models=[MODEL]), other]}) as gateway:
+        await gateway.post({"model": MODEL, "input": "x"}, "/v1/embeddings")
+        await gateway.app.idle()
+    assert (lines.last["model"], lines.last["upstream"]) == (MODEL, "fake")
+
+
+async def test_a_reader_that_takes_nothing_has_not_left(start: Start, upstream: FakeUpstream, lines: Lines) -> None:
+    gateway = await start(config={"limits": {"write_seconds": 0.4}})
+    for streams in (True, False):
+        upstream.behaviour = Behaviour(pieces=lambda seed: ["x" * 100_000] * 200)
+        _, writer = await open_request(gateway, body(stream=streams))
+        await upstream.until(lambda: len(upstream.calls) == 1 + (not streams))  # noqa: B023 - of this round
+        async with asyncio.timeout(5):
+            await gateway.app.idle()
+        writer.close()
+        assert (lines.last["status"], lines.last["outcome"]) == (499, "slow_reader")
+        assert "client_left" not in lines.last
 
 
 async def test_paths_that_nothing_answers(gateway: Gateway, lines: Lines) -> None:

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import pytest
+
 from tests.fakes.upstream import FakeUpstream, raw_server
-from tests.gateway.conftest import Gateway, Start, envelope, gateway_for
+from tests.gateway.conftest import Gateway, Start, envelope, gateway_for, upstream_settings
 from tests.gateway.raw import exchange
 
 
@@ -35,6 +37,19 @@ async def test_an_upload_over_the_limit(start: Start, upstream: FakeUpstream) ->
     unannounced = await gateway.client.post("/v1/embeddings", content=drip())
     assert unannounced.status_code == 413
     envelope(unannounced)
+
+
+@pytest.mark.parametrize("said", ["application/x-www-form-urlencoded", "text/plain", "application/json", None])
+async def test_a_body_is_json_whatever_is_said_of_it(upstream: FakeUpstream, said: str | None) -> None:
+    """As curl says it of what follows `-d`: the upstream of the model that it names is asked."""
+    other = {"name": "other", "replicas": ["http://127.0.0.1:9/v1"], "models": ["m9"]}
+    here = upstream_settings(upstream, models=["m1"])
+    async with gateway_for({"upstreams": [other, here]}) as gateway:
+        headers = {} if said is None else {"content-type": said}
+        answer = await gateway.client.post("/v1/embeddings", content=b'{"model": "m1", "input": "x"}', headers=headers)
+        assert answer.status_code == 200
+        plain = await gateway.client.post("/v1/embeddings", content=b"model=m1&input=x", headers=headers)
+        assert plain.status_code == 400 and envelope(plain)["param"] == "model"
 
 
 async def test_an_upstream_that_is_down() -> None:

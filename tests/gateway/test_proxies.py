@@ -41,6 +41,7 @@ def test_the_rightmost_address_that_is_no_proxys(peer: str | None, forwarded: li
 
 def test_without_trusted_proxies_nobody_is_believed() -> None:
     assert client_address("127.0.0.1", ["198.51.100.7"], []) == "127.0.0.1"
+    assert client_address("::ffff:192.0.2.1", [], []) == "192.0.2.1", "as with some"
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -61,6 +63,22 @@ def _put(file: Path, name: str, digest: str) -> int:
 
     Gives how many hashes of that name there were.
     """
+    with _alone(file.resolve().parent):
+        return _put_alone(file, name, digest)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let nobody else write keys into files of this folder meanwhile: of two who read and write back one would lose."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _put_alone(file: Path, name: str, digest: str) -> int:
     there = file.exists()
     before = sum(len(key.hash) for key in read_keys(file) if key.name == name) if there else 0
     text = with_hash(file.read_bytes().decode("utf-8-sig") if there else "", name, digest)

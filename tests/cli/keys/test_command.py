@@ -6,12 +6,14 @@ import hashlib
 import os
 import stat
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from nproxy.cli.commands import main
+from nproxy.cli.keys.command import new_key
 from nproxy.config import read_keys
 
 
@@ -47,6 +49,14 @@ def test_a_file_gets_the_hash_and_nobody_else_the_file(tmp_path: Path) -> None:
     beside = "beside 1 of team-a from before: those keys stay good until their hashes are taken out"
     assert second.stderr == f"its hash stands in {file}, {beside}\n"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_many_at_once_lose_none(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    with ThreadPoolExecutor(8) as threads:
+        made = [*threads.map(lambda number: new_key(f"team-{number}", file), range(24))]
+    digests = {hashlib.sha256(key.encode()).digest() for key, _ in made}
+    assert {digest for key in read_keys(file) for digest in key.hash} == digests
 
 
 def test_who_could_read_the_file_still_can(tmp_path: Path) -> None:
