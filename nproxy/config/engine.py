@@ -44,29 +44,29 @@ class Engine(Settings):
     max_model_len: Count | None = None
     """Longest prompt and answer together, in tokens; null: what the model was made for."""
     max_sequences: Count | None = None
-    """Most choices that run in one step; null: the engine's own default."""
+    """Most choices that run in one step; null: 256."""
     max_batch_tokens: Count | None = None
     """Most tokens computed in one step; null: 1024 on a CPU, 8192 on a CUDA device if its memory allows it."""
     max_queue: Whole | None = None
-    """Most choices that wait while max_sequences run, then 429; null: the engine's own default."""
+    """Most choices that wait while max_sequences run, then 429; null: 2048."""
     block_size: Count | None = None
-    """Tokens in a block of the KV cache; null: the engine's own default."""
+    """Tokens in a block of the KV cache; null: 16."""
     num_blocks: Count | None = None
     """Blocks of the KV cache; null: from the memory that is free."""
     kv_fraction: Part | None = None
-    """Part of the memory for the KV cache, in place of num_blocks; null: the engine's own default."""
+    """Part of the memory for the KV cache, in place of num_blocks; null: 0.9 of a CUDA device, on a CPU at most a quarter."""
     prefix_cache: bool = True
     """Keep what was computed for a prompt and its answers, for requests that begin alike."""
     max_logprobs: Whole | None = None
-    """Most of the likeliest tokens that a request may ask to be told with each; null: the engine's own default."""
+    """Most of the likeliest tokens that a request may ask to be told with each; null: 20."""
     tool_parser: ToolParser = "auto"
     """How the model writes tool calls; auto: what its chat template shows; none: all is text."""
     reasoning_parser: ReasoningParser = "auto"
     """How the model writes reasoning; auto: what its chat template shows; none: all is text."""
     max_responses: Whole | None = None
-    """Most responses kept for requests that go on from them; null: the engine's own default."""
+    """Most responses kept for requests that go on from them; null: 1024."""
     max_response_bytes: Whole | None = None
-    """Most bytes of all of them together; null: the engine's own default."""
+    """Most bytes of all of them together; null: 67108864 (64 MiB)."""
     pooling: Literal["mean", "last"] | None = None
     """How hidden states become embeddings, for a model whose folder does not say."""
     adapters: dict[AdapterName, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)

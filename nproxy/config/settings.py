@@ -82,7 +82,8 @@ class Passthrough(Settings):
     """Which other paths go to an upstream as they are."""
 
     paths: Paths = "default"
-    """default: the known inference endpoints; all: every path; or a list of paths."""
+    """default: the inference endpoints that nproxy knows by name (embeddings, responses, messages, audio, images,
+    moderations, rerank, score, classify, pooling, tokenize, detokenize); all: every path; or a list of paths."""
     upstream: str | None = None
     """Where they go when the body names no known model; null: to the only upstream."""
 

@@ -112,6 +112,8 @@ class Tree:
             old = items[step] if step < len(items) else None
             items[step : step + 1] = [self._with(old, (*walked, step), tuple(after), value, origin)]
             return items
+        if isinstance(here, list):
+            raise ConfigError([Problem(origin, (*walked, step), "there is a list, whose entries are numbered from 0")])
         mapping = dict(here) if isinstance(here, dict) else {}
         mapping[step] = self._with(mapping.get(step), (*walked, step), tuple(after), value, origin)
         return mapping

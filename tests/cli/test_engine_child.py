@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -165,6 +167,14 @@ def test_steps_are_too_small_in_the_settings_where_they_are_for_the_engine(sizes
     assert Engine.model_validate({"max_batch_tokens": least, **sizes})
     with pytest.raises(ValidationError):
         Engine.model_validate({"max_batch_tokens": least - 1, **sizes})
+
+
+def test_what_the_settings_call_the_engines_default_is_it() -> None:
+    source = Path(inspect.getfile(Engine)).read_text(encoding="utf-8")
+    said = dict(re.findall(r'(?m)^    (\w+): .+ \| None = None\n    """[^"]*null: (\d+)(?: \([^)]*\))?\."""', source))
+    assert said.keys() >= {"max_sequences", "max_queue", "block_size", "max_logprobs", "max_responses"}
+    own = EngineConfig(model="m")
+    assert {name: int(number) for name, number in said.items()} == {name: getattr(own, name) for name in said}
 
 
 def test_a_missing_package_of_the_engine_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,13 @@ def test_an_error_names_the_variable(name: str, value: str, expected: str) -> No
     assert problem.startswith(expected)
 
 
+def test_a_name_in_a_list_is_the_variables_fault(tmp_path: Path) -> None:
+    file = tmp_path / "nproxy.yaml"
+    file.write_text("upstreams:\n  - {name: a, replicas: [http://h/v1]}\n")
+    [problem] = problems({"NPROXY_UPSTREAMS__X__N": "fanout"}, file)
+    assert problem == "NPROXY_UPSTREAMS__X__N: upstreams.x: there is a list, whose entries are numbered from 0"
+
+
 def test_variables_that_kubernetes_sets_for_a_service_are_no_settings() -> None:
     service = {
         "NPROXY_SERVICE_HOST": "10.0.0.1",
