@@ -54,7 +54,7 @@ class Engine(Settings):
     num_blocks: Count | None = None
     """Blocks of the KV cache; null: from the memory that is free."""
     kv_fraction: Part | None = None
-    """Part of the memory for the KV cache, in place of num_blocks; null: 0.9 of a CUDA device, on a CPU at most a quarter."""
+    """Part of the memory for the KV cache, in place of num_blocks; null: 0.9 on a GPU, a quarter at most on a CPU."""
     prefix_cache: bool = True
     """Keep what was computed for a prompt and its answers, for requests that begin alike."""
     max_logprobs: Whole | None = None
