@@ -16,12 +16,12 @@ from bench.gpu.table import Result
 from bench.gpu.uniforms import uniforms
 from engine.batch import Draw, Past
 from engine.device.sampler import DeviceSampler
-from engine.kernels import philox
 from engine.kernels.activation import silu_mul
 from engine.kernels.copy_blocks import copy_blocks
 from engine.kernels.norms import rms_norm
 from engine.kernels.qkv_rope_store import qkv_rope_store, store
 from engine.messages import Sampling
+from engine.sampling import philox
 from engine.sampling.sampler import Sampler
 
 _EPS = 1e-6

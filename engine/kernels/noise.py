@@ -1,4 +1,4 @@
-"""Random numbers of draws on the device, those of engine/kernels/philox.py: its uniforms to the bit.
+"""Random numbers of draws on the device, those of engine/sampling/philox.py: its uniforms to the bit.
 
 Triton brings Philox 4x32-10. The logarithm is the device's own in float64, so an exponential may differ in its last
 bit.

@@ -1,5 +1,5 @@
-"""Draws in C: the random numbers of kernels/philox.py, which take over a hundred operations there, and draws from whole
-distributions, as sampling/draw.py makes them by a dozen, whose code has left the caches while the layers ran."""
+"""Draws in C: the random numbers of sampling/philox.py, which take over a hundred operations there, and draws from
+whole distributions, as sampling/draw.py makes them by a dozen, whose code has left the caches while the layers ran."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHY: dict[int, Stuck] = {-1: "scores", -2: "rules"}
 
 
 def exponentials(kernels: Kernels) -> Exponentials:
-    """As kernels/philox.py has them, up to the last bit of the logarithm."""
+    """As sampling/philox.py has them, up to the last bit of the logarithm."""
 
     def drawn(seeds: torch.Tensor, positions: torch.Tensor, counts: Sequence[int]) -> list[torch.Tensor]:
         told = [torch.empty(len(seeds), count, dtype=torch.float64) for count in counts]

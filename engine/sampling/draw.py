@@ -27,9 +27,9 @@ import torch
 import torch.nn.functional as F
 
 from engine.batch import Draw, Stuck
-from engine.kernels.philox import exponentials
 from engine.messages import Sampling
 from engine.sampling.highest import highest
+from engine.sampling.philox import exponentials
 
 _BLOCK = 256  # tokens whose weights are summed as one
 _COLDEST = 1e-5  # temperatures below it are greedy: the division would overflow

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from engine.batch import Draw, StepOutput, Stuck
-from engine.kernels.philox import exponentials
 from engine.sampling.draw import Exponentials, FromWhole, draw, whole
 from engine.sampling.edits import Edits
 from engine.sampling.logprobs import logprobs
+from engine.sampling.philox import exponentials
 from engine.sampling.rules import edited
 
 

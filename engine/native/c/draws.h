@@ -1,6 +1,6 @@
 /* Draws: from scores to tokens by races of exponential variates (engine/sampling/draw.py), and these. */
 
-/* Philox 4x32-10 of one counter and key, both changed: the counter into four random words (kernels/philox.py). */
+/* Philox 4x32-10 of one counter and key, both changed: the counter into four random words (sampling/philox.py). */
 static inline void philox(uint32_t counter[4], uint32_t key[2]) {
     for (int round = 0; round < 10; round++) {
         uint64_t first = (uint64_t)counter[0] * 0xD2511F53u, second = (uint64_t)counter[2] * 0xCD9E8D57u;

@@ -7,7 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels import noise, philox
+from engine.kernels import noise
+from engine.sampling import philox
 
 _LONGEST = 2**63 - 1
 _SEEDS = torch.tensor([0, 1, -1, 42, 2**32, -(2**32) - 7, _LONGEST, -_LONGEST - 1])

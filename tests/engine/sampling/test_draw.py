@@ -12,9 +12,9 @@ from transformers.generation import logits_process as theirs
 
 from engine.batch import Draw
 from engine.kernels import reference
-from engine.kernels.philox import exponentials
 from engine.messages import Sampling
 from engine.sampling import draw as sampler
+from engine.sampling.philox import exponentials
 
 PLAIN = Draw(sequence=0, seed=1, position=1, sampling=Sampling())
 

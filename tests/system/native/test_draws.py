@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from engine.batch import Draw
-from engine.kernels.philox import exponentials
 from engine.messages import Sampling
 from engine.native.build import kernels
 from engine.native.draws import from_whole
 from engine.sampling.draw import whole
+from engine.sampling.philox import exponentials
 from engine.sampling.sampler import Sampler
 
 pytestmark = pytest.mark.usefixtures("_processor")

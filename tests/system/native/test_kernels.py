@@ -9,13 +9,13 @@ import sys
 import pytest
 import torch
 
-from engine.kernels import philox
 from engine.models.quantized import Int8Matrix
 from engine.models.rope import rotate_, rotations
 from engine.models.stored import StoredMatrix
 from engine.native.build import HALVES, Kernels, kernels
 from engine.native.draws import exponentials
 from engine.native.products import NativeProduct, NativeProducts
+from engine.sampling import philox
 from tests.real.processes import ROOT
 
 pytestmark = pytest.mark.usefixtures("_processor")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.kernels.philox import exponentials, philox, uniforms
+from engine.sampling.philox import exponentials, philox, uniforms
 
 
 @pytest.mark.parametrize(

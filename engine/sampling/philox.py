@@ -59,5 +59,5 @@ def _uniforms(seeds: torch.Tensor, positions: torch.Tensor, streams: Sequence[tu
     )  # [4, N, lanes]
     key = torch.stack((seeds & _WORD, (seeds >> 32) & _WORD)).unsqueeze(2).expand(2, *shape)
     words = philox(counter.flatten(1), key.flatten(1)).view(4, *shape).permute(1, 2, 0)  # [N, lanes, 4]
-    parts = zip(words.split(lengths, 1), streams, strict=True)
+    parts = zip(torch.split(words, lengths, 1), streams, strict=True)
     return [(part.reshape(len(seeds), -1)[:, :count].double() + 0.5) * 2.0**-32 for part, (_, count) in parts]
