@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.server.asking.harmless import check_harmless
+from engine.server.asking.harmless import HARMLESS, check_harmless
 from engine.server.asking.members import Members
 from engine.server.asking.sampling import FIELDS as SAMPLING
 from engine.server.endpoints.responses.items import Item, NewId, messages_of, read_items
@@ -45,18 +45,9 @@ _READ = frozenset(
         "top_logprobs",
     }
 )
+_NOT_HERE = frozenset({"guided_decoding_backend", "request_id"})  # extensions of chats alone
 # They change nothing about the answer; max_tool_calls counts calls of tools that run at OpenAI.
-_HARMLESS = frozenset(
-    {
-        "max_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "user",
-    }
-)
+_HARMLESS = (HARMLESS - _NOT_HERE) | {"max_tool_calls"}
 _NEUTRAL: Mapping[str, JSON] = {"background": False, "truncation": "disabled"}
 _UNSUPPORTED = frozenset({"context_management", "conversation", "moderation", "prompt"})
 
