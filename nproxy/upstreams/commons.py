@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import inf
 from typing import Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from nproxy.upstreams.lateness import Lateness, Opening
 from nproxy.upstreams.replicas import Replica
 
 
 class Member(Protocol):
-    """Those of one account that wait. next_turn: see `Commons.invite`."""
-
-    next_turn: int
+    """Those of one account that wait."""
 
     def invited(self, opening: Opening) -> bool:
         """Let one of them in for the room that a call of some account leaves; False where none comes."""
@@ -27,86 +26,76 @@ class Member(Protocol):
         """No call is in flight."""
 
 
-class Others(Protocol):
-    """Other processes of this gateway, see elsewhere.py."""
+class _Turns:
+    """Whose turn it is at one replica, by start-time fair queueing (Goyal, Vin and Cheng, 1996), as in a crowd."""
 
-    def tell_answers(self) -> None:
-        """Tell that calls are being answered."""
+    def __init__(self) -> None:
+        self._last = 0  # of the last one that was let in
+        self._next: WeakKeyDictionary[Member, int] = WeakKeyDictionary()
+        self._owed: WeakSet[Member] = WeakSet()  # those for whom their last turn was in vain
 
-    def tell_waiting(self, *, waits: bool) -> None:
-        """Tell that some wait here, or none any more."""
+    def of(self, member: Member) -> int:
+        """One that has let its turns go by gets none of them back."""
+        turn = self._next.get(member, 0)
+        return turn if member in self._owed else max(turn, self._last)
 
+    def took(self, member: Member) -> None:
+        """One was let in."""
+        turn = self.of(member)
+        self._owed.discard(member)
+        self._last = max(self._last, turn)
+        self._next[member] = turn + 1
 
-TELL_SECONDS = 4.0
-"""How often others are told that calls are being answered."""
+    def give_back(self, member: Member) -> None:
+        """It was in vain."""
+        if member in self._next and member not in self._owed:
+            self._next[member] -= 1
+            self._owed.add(member)
 
 
 class Commons:
     """What the accounts of one upstream share.
 
     calls: in flight, or about to be, of all of them. answered_at, refused_at: when one was answered last, and when one
-    was turned away last. waiting_here: accounts of which somebody waits in this process. others: None where this is the
-    only one.
+    was turned away last.
     """
 
     def __init__(self) -> None:
-        self.others: Others | None = None
-        self.waiting_here = 0
-        self._told_at = -inf
         self.calls = 0
         self.answered_at = self.refused_at = -inf
         self._waiting: dict[Member, None] = {}
-        self._turn = 0  # of the last one that was let in
+        self._turns: dict[Replica, _Turns] = {}
         self._lateness: dict[Replica, Lateness] = {}  # of those that ever were full
 
     @property
     def waiting(self) -> int:
-        """Accounts of which somebody waits, and other processes."""
+        """Accounts of which somebody waits."""
         return len(self._waiting)
 
-    @property
-    def others_are_next(self) -> bool:
-        """Whether room that a call leaves here is for other processes first, so that who comes now waits, too."""
-        return len(self._waiting) > self.waiting_here and self.calls > 0
-
-    def note_answer(self, now: float) -> None:
-        """A call was answered."""
-        self.answered_at = now
-        if self.others is not None and now - self._told_at >= TELL_SECONDS:
-            self._told_at = now
-            self.others.tell_answers()
-
-    def note_waiting(self, member: Member, *, waits: bool, here: bool = True) -> None:
-        """Some of an account wait, or none any more; or of another process, where it is not here."""
-        if waits == (member in self._waiting):
-            return
+    def note_waiting(self, member: Member, *, waits: bool) -> None:
+        """Some of an account wait, or none any more."""
         if waits:
-            member.next_turn = max(member.next_turn, self._turn)
-            self._waiting[member] = None
+            self._waiting.setdefault(member)
         else:
-            del self._waiting[member]
-        if here:
-            before, self.waiting_here = self.waiting_here, self.waiting_here + (1 if waits else -1)
-            if self.others is not None and not (before and self.waiting_here):
-                self.others.tell_waiting(waits=waits)
+            self._waiting.pop(member, None)
 
     def invite(self, opening: Opening) -> None:
-        """Let the next one in: accounts take turns (start-time fair queueing, as requests do in a crowd).
+        """Let the next one in: accounts take turns, at each replica by themselves.
 
         One that has just been turned away behind this end lets another one find out whether its room comes later.
         """
-        members = sorted(self._waiting, key=lambda one: (one is opening.last_host, one.next_turn))
-        for member in members:
+        turns = self._turns.setdefault(opening.replica, _Turns())
+        for member in sorted(self._waiting, key=lambda one: (one is opening.last_host, turns.of(one))):
             if member.invited(opening):
-                self._turn = max(self._turn, member.next_turn)
-                member.next_turn += 1
+                turns.took(member)
                 opening.last_host = member
                 return
 
-    def note_refused(self, member: Member, now: float, *, invited: bool) -> None:
+    def note_refused(self, member: Member, replica: Replica, now: float, *, invited: bool) -> None:
         """One was turned away. invited: it was let in behind an end, and has its turn still."""
         self.refused_at = now
-        member.next_turn -= invited
+        if invited and replica in self._turns:
+            self._turns[replica].give_back(member)
 
     def leave_nobody_behind(self) -> None:
         """Where nobody is in flight, no end lets in those who wait: they find out soon."""
@@ -121,6 +110,7 @@ class Commons:
     def keep(self, there: Collection[Replica]) -> None:
         """Forget the replicas that are no longer there."""
         self._lateness = {replica: late for replica, late in self._lateness.items() if replica in there}
+        self._turns = {replica: turns for replica, turns in self._turns.items() if replica in there}
 
 
 class Apart:

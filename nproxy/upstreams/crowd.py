@@ -18,6 +18,7 @@ from nproxy.choices.events import Room
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.commons import Apart, Commons
+from nproxy.upstreams.elsewhere import Elsewhere, What
 from nproxy.upstreams.full import FullReplicas
 from nproxy.upstreams.kin import Crowded, Kin, Place
 from nproxy.upstreams.lateness import LATE_SECONDS, LATEST, Opening
@@ -56,7 +57,8 @@ class Crowd:
     waiting: in their order. calls: in flight, or about to be, of this account. draw: a random number from 0 up to 1.
     clock: seconds that never go back. beside: whether there is a replica in order beside some. patience: seconds that a
     request waits of which nothing is answered meanwhile; then it tries once more, and is told what it hears. model:
-    that they ask for. commons: what it shares with the other accounts.
+    that they ask for. commons: what it shares with the other accounts. elsewhere: the other processes of this gateway,
+    None where there are none.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Crowd:
     ) -> None:
         self.waiting: list[_Waiter] = []
         self.calls = 0
-        self.next_turn = 0  # of the account, among others
+        self.elsewhere: Elsewhere | None = None
         self._model = model
         self._commons = commons
         self._apart = Apart()
@@ -109,7 +111,8 @@ class Crowd:
         fares.waiting += 1
         waiter = _Waiter(visit, fares, asyncio.get_running_loop().create_future())
         insort(self.waiting, waiter, key=lambda one: one.place)
-        self._commons.note_waiting(self, waits=True)
+        if len(self.waiting) == 1:
+            self._tell_waiting()
         self._bear(waiter, self._bears(kin))
         if self._timer is None or not self._in_flight():
             self._arm()
@@ -172,7 +175,7 @@ class Crowd:
 
     def _last_answer(self, now: float) -> float:
         """When the server showed last that it answers such calls, as far as is known."""
-        return self._answered_at if self._apart.believed(now) else self._commons.answered_at
+        return self._answered_at if self._apart.believed(now) else max(self._answered_at, self._commons.answered_at)
 
     def _is_guest(self, visit: Visit) -> bool:
         """Whether it came behind the end of another account's call."""
@@ -189,7 +192,8 @@ class Crowd:
             self._pace.begins()
             self._full.forget(now)
         self._refused_at = now
-        self._commons.note_refused(self, now, invited=opening is not None)
+        invited = opening is not None and not opening.left_elsewhere
+        self._commons.note_refused(self, replica, now, invited=invited)
         full = self._full.note_full(replica, now, wait)
         in_vain = opening is not None and not opening.host.taken(opening, guest=guest)
         latest = opening is not None and opening.late == LATEST
@@ -214,21 +218,31 @@ class Crowd:
     def comes(self, opening: Opening) -> None:
         """Let the next one in as late as it is to come."""
         if not opening.late:
-            self._commons.invite(opening)
+            self._invite(opening)
             return
         self._waits_behind += 1
         asyncio.get_running_loop().call_later(LATE_SECONDS[opening.late], self._comes_now, opening)
 
     def _comes_now(self, opening: Opening) -> None:
         self._waits_behind -= 1
-        self._commons.invite(opening)
+        self._invite(opening)
         self._leave_nobody_behind()
+
+    def _invite(self, opening: Opening) -> None:
+        if opening.left_elsewhere:
+            self._next("end", opening.replica, opening)
+        else:
+            self._commons.invite(opening)
 
     def invited(self, opening: Opening) -> bool:
         """Let one in for the room that a call leaves, be it another account's; False where none comes."""
         replica = opening.replica
-        if opening.host is not self and (self._apart.believed(self._clock()) or not replica.serves(self._model)):
-            return False
+        if opening.host is not self:
+            may = not self._apart.believed(self._clock()) and replica.serves(self._model)
+            return may and self._next("end", replica, opening)
+        waits_here = any(not one.future.done() for one in self.waiting)
+        if self.elsewhere is not None and self.elsewhere.takes(replica.label, self._clock(), waits_here=waits_here):
+            return True
         return self._next("end", replica, opening)
 
     def left(self, visit: Visit, replica: Replica) -> None:
@@ -270,8 +284,9 @@ class Crowd:
         if visit.end == "broken":
             return
         if visit.end:
-            self._answered_at = now
-            self._commons.note_answer(now)
+            self._answered_at = self._commons.answered_at = now
+            if self.elsewhere is not None:
+                self.elsewhere.tell_answers(now)
             if visit.end == "whole":
                 visit.kin.served_at = now
         if not self._full and not self._commons.waiting:
@@ -362,7 +377,41 @@ class Crowd:
     def _waits_no_more(self, waiter: _Waiter) -> None:
         self.waiting.remove(waiter)
         if not self.waiting:
-            self._commons.note_waiting(self, waits=False)
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        """Tell the other accounts, and processes, whether some wait here."""
+        waits, elsewhere = bool(self.waiting), self.elsewhere
+        self._commons.note_waiting(self, waits=waits or (elsewhere is not None and elsewhere.waits(self._clock())))
+        if elsewhere is not None:
+            elsewhere.tell_waiting(waits=waits)
+
+    def others_are_next(self) -> bool:
+        """Whether who comes now waits, as other processes do."""
+        elsewhere = self.elsewhere
+        return elsewhere is not None and elsewhere.is_next(self._clock(), calls=self.calls)
+
+    def hear(self, what: What, process: str, replica: Replica | None) -> None:
+        """Take what another process tells of the same account. replica: the one that has room."""
+        now = self._clock()
+        if what == "answers":
+            self._answered_at = now
+        elif what == "room":
+            if replica is not None and self.waiting:
+                lateness = self._commons.lateness(replica)
+                opening = Opening(self, replica, lateness, lateness.late, self._begun, self.calls, left_elsewhere=True)
+                self._openings.add(opening)
+                self._next("end", replica, opening)
+        elif self.elsewhere is not None:
+            self.elsewhere.hear(what, process, now)
+            self._commons.note_waiting(self, waits=bool(self.waiting) or self.elsewhere.waits(now))
+
+    def remind(self) -> None:
+        """Tell other processes again that some wait here, or that calls are being answered."""
+        if self.elsewhere is not None and self.waiting:
+            self.elsewhere.tell_waiting(waits=True)
+        if self.elsewhere is not None and self.calls:
+            self.elsewhere.tell_answers(self._clock())
 
     def _let_in(self, waiter: _Waiter, why: LetIn, replica: Replica | None = None) -> None:
         self._waits_no_more(waiter)

@@ -1,7 +1,7 @@
-"""Other processes of this gateway, whose calls share the room of an upstream: they tell each other who waits.
+"""Other processes of this gateway, whose calls share the room of an account: they tell each other who waits. Pure.
 
-Each knows its own calls only. One that is busy would take back each place that it leaves, as among the accounts of one
-process (`commons.py`), so the others are among those that take turns there.
+Each knows its own calls only. One that is busy would take back each place that it leaves, and another one would have
+none for as long as that goes on; so an account's places go to its processes by turns.
 """
 
 from __future__ import annotations
@@ -11,113 +11,87 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from nproxy.upstreams.gate import Gate
-from nproxy.upstreams.lateness import Opening
-
 FRESH_SECONDS = 6.0
 """A process that waits says so again and again; one that has not for so long is gone, or waits no more."""
+TELL_SECONDS = 4.0
+"""How often others are told that calls are being answered."""
+HANDED_SECONDS = 0.25
+"""For so long a place that was left to another process is not taken back by who comes here."""
 
 What = Literal["answers", "waits", "waits_no_more", "room"]
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What one process tells the others of an upstream's room.
+    """What one process tells the others of an account's room at an upstream.
 
     what: calls there are being answered; some wait here, or none any more; a call has left room, which one process is
     told of. process: the one that waits. replica: the label of the one that has room.
     """
 
     upstream: str
+    model: str | None
+    caller: str
     what: What
     process: str
     replica: str = ""
 
 
 class Elsewhere:
-    """What is known of the other processes at one upstream, and what they are told.
+    """The other processes where an account's calls wait, and what they are told.
 
-    process: this one. tell: sends news to those that they are for.
+    process: this one. tell: sends what is told to those that it is for, with a replica's label or "".
     """
 
-    def __init__(self, gate: Gate, upstream: str, process: str, tell: Callable[[News], None]) -> None:
-        self._gate = gate
-        self._commons = gate.commons
-        self._upstream = upstream
+    def __init__(self, process: str, tell: Callable[[What, str, str], None]) -> None:
         self._process = process
         self._tell = tell
-        self._others: dict[str, _Other] = {}
-        self._commons.others = self
+        self._heard_at: dict[str, float] = {}  # of those that wait
+        self._next: dict[str, int] = {}  # turns, "" is here
+        self._turn = 0  # of the last one
+        self._told_at = self._handed_at = -inf
 
-    def hear(self, news: News) -> None:
-        """Take what another process told."""
-        now = self._gate.clock()
-        match news.what:
-            case "answers":
-                self._commons.answered_at = max(self._commons.answered_at, now)
-            case "waits":
-                other = self._others.setdefault(news.process, _Other(self, news.process))
-                other.heard_at = now
-                self._commons.note_waiting(other, waits=True, here=False)
-            case "waits_no_more":
-                if (known := self._others.get(news.process)) is not None:  # it keeps its turn, for when it waits again
-                    self._commons.note_waiting(known, waits=False, here=False)
-            case "room":
-                self._has_room(news.replica)
+    def hear(self, what: What, process: str, now: float) -> None:
+        """Take that another process waits, or no more."""
+        if what == "waits":
+            self._heard_at[process] = now
+        else:
+            self._heard_at.pop(process, None)
 
-    def _has_room(self, label: str) -> None:
-        for replica in self._gate.replicas:
-            if replica.label == label:
-                lateness = self._commons.lateness(replica)
-                self.comes(Opening(self, replica, lateness, lateness.late, 0, 0))
+    def waits(self, now: float) -> bool:
+        """Whether another process does."""
+        gone = [process for process, heard in self._heard_at.items() if now - heard > FRESH_SECONDS]
+        for process in gone:
+            del self._heard_at[process]
+        return bool(self._heard_at)
 
-    def comes(self, opening: Opening) -> None:
-        """Let the next one in; it is as late already as the other process has it."""
-        self._commons.invite(opening)
+    def is_next(self, now: float, *, calls: int) -> bool:
+        """Whether who comes here now waits for others to have their turn. calls: in flight here."""
+        return bool(self._heard_at) and (calls > 0 or now - self._handed_at < HANDED_SECONDS) and self.waits(now)
 
-    def taken(self, opening: Opening, *, guest: bool) -> bool:
-        """Who is turned away has not found it: nothing is known here of who else came."""
+    def takes(self, label: str, now: float, *, waits_here: bool) -> bool:
+        """Whether the room that a call leaves here, at a replica, is another process's; it is told so then."""
+        if not self.waits(now):
+            return False
+        members = [*self._heard_at, ""] if waits_here else [*self._heard_at]
+        chosen = min(members, key=self._turn_of)
+        self._turn = self._turn_of(chosen)
+        self._next[chosen] = self._turn + 1
+        if not chosen:
+            return False
+        self._handed_at = now
+        self._tell("room", chosen, label)
         return True
 
-    def tell_answers(self) -> None:
-        """Tell that calls are being answered."""
-        self._tell(News(self._upstream, "answers", self._process))
+    def _turn_of(self, process: str) -> int:
+        return max(self._next.get(process, 0), self._turn)
+
+    def tell_answers(self, now: float) -> None:
+        """Tell that calls are being answered, now and then."""
+        if now - self._told_at >= TELL_SECONDS:
+            self._told_at = now
+            self._tell("answers", self._process, "")
 
     def tell_waiting(self, *, waits: bool) -> None:
         """Tell that some wait here, or none any more."""
-        self._tell(News(self._upstream, "waits" if waits else "waits_no_more", self._process))
-
-    def remind(self) -> None:
-        """Tell again that some wait here; from time to time."""
-        if self._commons.waiting_here:
-            self.tell_waiting(waits=True)
-
-    def hand_over(self, other: _Other, opening: Opening) -> bool:
-        """Let another process have the room that a call left here; False where it waits no more, or told of it."""
-        if self._gate.clock() - other.heard_at > FRESH_SECONDS:
-            self._others.pop(other.process, None)
-            self._commons.note_waiting(other, waits=False, here=False)
-            return False
-        if opening.host is self:
-            return False
-        self._tell(News(self._upstream, "room", other.process, opening.replica.label))
-        return True
-
-
-class _Other:
-    """A process that waits."""
-
-    __slots__ = ("_elsewhere", "heard_at", "next_turn", "process")
-
-    def __init__(self, elsewhere: Elsewhere, process: str) -> None:
-        self._elsewhere = elsewhere
-        self.process = process
-        self.heard_at = -inf
-        self.next_turn = 0
-
-    def invited(self, opening: Opening) -> bool:
-        """See Member."""
-        return self._elsewhere.hand_over(self, opening)
-
-    def left_alone(self) -> None:
-        """It finds out by itself."""
+        self._tell("waits" if waits else "waits_no_more", self._process, "")

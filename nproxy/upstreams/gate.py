@@ -16,6 +16,7 @@ from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
 from nproxy.upstreams.commons import Commons
 from nproxy.upstreams.crowd import Crowd
+from nproxy.upstreams.elsewhere import Elsewhere, News
 from nproxy.upstreams.health import Looks
 from nproxy.upstreams.judging import serves, silent
 from nproxy.upstreams.kin import Account, Kin
@@ -50,7 +51,7 @@ class Gate:
 
     A leg that waits has not been sent, so none of its timers run. One gate serves all requests of an upstream.
 
-    patience: see Crowd. commons: what those share that wait for room. draw: a random number from 0 up to 1. clock:
+    patience: see Crowd. draw: a random number from 0 up to 1. clock:
     seconds that never go back.
     """
 
@@ -69,7 +70,8 @@ class Gate:
         self.patience = PATIENCE_SECONDS
         self._draw = draw
         self._crowds: dict[Account, Crowd] = {}
-        self.commons = Commons()
+        self._commons = Commons()
+        self._shares: Callable[[Account], Elsewhere] | None = None
         self._leaving: dict[str, Replica] = {}  # that are gone, and may have calls yet
         self.replace(replicas)
 
@@ -105,7 +107,7 @@ class Gate:
         self._permits.replace(tuple(kept.values()))
         for crowd in self._crowds.values():
             crowd.replaced(self.replicas)
-        self.commons.keep(self.replicas)
+        self._commons.keep(self.replicas)
         self._waiting.serve()
         self._may_have_room()
 
@@ -235,9 +237,29 @@ class Gate:
         """
         kin = Kin() if kin is None else kin
         crowd = None if kin.account is None else self._crowd(kin.account)
-        if crowd is not None and not kin.spare and (crowd.waiting or self.commons.others_are_next):
+        if crowd is not None and not kin.spare and (crowd.waiting or crowd.others_are_next()):
             waits = True
         return Permit(self._waiting, Wish(choices, kin, leg, alone), crowd, waits=waits)
+
+    def share_room(self, upstream: str, process: str, tell: Callable[[News], None]) -> None:
+        """Take turns with other processes of this gateway. process: what they call this one. tell: sends them news."""
+
+        def elsewhere(account: Account) -> Elsewhere:
+            return Elsewhere(process, lambda what, who, label: tell(News(upstream, *account, what, who, label)))
+
+        self._shares = elsewhere
+        for account, crowd in self._crowds.items():
+            crowd.elsewhere = elsewhere(account)
+
+    def take_news(self, news: News) -> None:
+        """Learn what another process tells."""
+        replica = next((one for one in self.replicas if one.label == news.replica), None)
+        self._crowd((news.model, news.caller)).hear(news.what, news.process, replica)
+
+    def remind(self) -> None:
+        """Tell other processes again where some wait here; from time to time."""
+        for crowd in self._crowds.values():
+            crowd.remind()
 
     def _crowd(self, account: Account) -> Crowd:
         crowd = self._crowds.get(account)
@@ -245,8 +267,10 @@ class Gate:
             if len(self._crowds) >= MOST_ACCOUNTS:
                 self._crowds = {known: one for known, one in self._crowds.items() if one.calls or one.waiting}
             beside = partial(self._any_beside, model=account[0])
-            crowd = Crowd(account[0], self.commons, self._draw, self.clock, beside, lambda: self.patience)
+            crowd = Crowd(account[0], self._commons, self._draw, self.clock, beside, lambda: self.patience)
             self._crowds[account] = crowd
+            if self._shares is not None:
+                crowd.elsewhere = self._shares(account)
         return crowd
 
 

@@ -41,7 +41,7 @@ class Opening:
     lateness: of the server where it ended. late: who comes waits so long behind the end, or behind the last one that
     came: a place in LATE_SECONDS. first: nobody has come yet. last: the request of which the last one came,
     last_host: its account. since: calls of the host that had begun when it ended. beside: those of them that are being
-    answered.
+    answered. left_elsewhere: by a call of another process of this gateway.
     """
 
     host: Host
@@ -53,6 +53,7 @@ class Opening:
     first: bool = True
     last: object = None
     last_host: object = None
+    left_elsewhere: bool = False
 
 
 class Lateness:

@@ -12,7 +12,7 @@ from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.dns import Names
-from nproxy.upstreams.elsewhere import Elsewhere, News
+from nproxy.upstreams.elsewhere import News
 from nproxy.upstreams.http.connections import Connections
 from nproxy.upstreams.looking import Look, watch
 from nproxy.upstreams.membership import NOBODY, Registered
@@ -36,8 +36,7 @@ class Upstreams:
     def __init__(self, config: Config, engine_socket: Path | None, pseudonym: Pseudonym) -> None:
         self.pseudonym = pseudonym
         self.tell_look: Callable[[Look], None] = lambda _: None
-        self._shares: Callable[[Upstream], Elsewhere] | None = None
-        self._elsewhere: dict[str, Elsewhere] = {}
+        self._share: Callable[[Upstream], None] = lambda _: None
         self._connections = Connections(pseudonym)
         self._addresses: Mapping[str, Sequence[str]] = {}
         self._registered: dict[str, Registered] = {}
@@ -58,12 +57,12 @@ class Upstreams:
             upstream = known.get(settings.name)
             if upstream is None:
                 upstream = Upstream(settings, self._connections)
+                self._share(upstream)
             elif upstream.settings != settings:
                 upstream.reconfigure(settings)
             upstream.gate.patience = config.limits.queue_seconds
             self.by_name[settings.name] = upstream
         self.all = tuple(self.by_name.values())
-        self._share()
         self._take()
         self.names.soon()
 
@@ -81,23 +80,19 @@ class Upstreams:
 
     def share_room(self, process: str, tell: Callable[[News], None]) -> None:
         """Take turns with other processes of this gateway where a server is full. process: what they call this one."""
-        self._shares = lambda upstream: Elsewhere(upstream.gate, upstream.name, process, tell)
-        self._share()
-
-    def _share(self) -> None:
-        if self._shares is not None:
-            known = self._elsewhere
-            self._elsewhere = {one.name: known.get(one.name) or self._shares(one) for one in self.all}
+        self._share = lambda upstream: upstream.gate.share_room(upstream.name, process, tell)
+        for upstream in self.all:
+            self._share(upstream)
 
     def take_news(self, news: News) -> None:
         """Learn what another process tells of an upstream's room."""
-        if (elsewhere := self._elsewhere.get(news.upstream)) is not None:
-            elsewhere.hear(news)
+        if (upstream := self.by_name.get(news.upstream)) is not None:
+            upstream.gate.take_news(news)
 
     def remind(self) -> None:
         """Tell other processes again where some wait here."""
-        for elsewhere in self._elsewhere.values():
-            elsewhere.remind()
+        for upstream in self.all:
+            upstream.gate.remind()
 
     def take_look(self, look: Look) -> None:
         """Learn what another process of this gateway saw of a replica."""

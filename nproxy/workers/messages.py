@@ -45,9 +45,11 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """What one worker tells the others of an upstream's room, as `nproxy.upstreams.elsewhere.News`: `room` to one."""
+    """What one worker tells the others of an account's room, as `nproxy.upstreams.elsewhere.News`: `room` to one."""
 
     upstream: str
+    model: str | None
+    caller: str
     what: Literal["answers", "waits", "waits_no_more", "room"]
     process: str
     replica: str = ""

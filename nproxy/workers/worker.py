@@ -153,7 +153,7 @@ class _Worker:
             case Looked():
                 self._app.upstreams.take_look(Look(message.upstream, message.replica, message.status, message.seconds))
             case Crowding():
-                self._app.upstreams.take_news(News(message.upstream, message.what, message.process, message.replica))
+                self._app.upstreams.take_news(_news(message))
             case Query():
                 self._tasks.create_task(self._answer(message))
             case Admission(message=data):
@@ -224,6 +224,10 @@ class _Worker:
             case _:
                 assert_never(query.what)
         self._channel.send(Result(query.number, answer))
+
+
+def _news(message: Crowding) -> News:
+    return News(message.upstream, message.model, message.caller, message.what, message.process, message.replica)
 
 
 class _LedgerLine:

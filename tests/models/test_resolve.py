@@ -74,5 +74,5 @@ def test_a_hub_that_cannot_be_reached_is_one_clear_line(monkeypatch: pytest.Monk
 
 def test_a_hub_id_needs_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelError, match=r"pip install 'nproxy\[engine\]'"):
+    with pytest.raises(ModelError, match=r"pip install '\.\[engine\]' in nproxy's folder"):
         resolve("org/name")

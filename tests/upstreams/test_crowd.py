@@ -428,7 +428,7 @@ def test_nobody_waits_for_ever_and_nothing_is_left(
         assert server.now < 120
         for crowd in server.gate._crowds.values():
             assert (crowd.waiting, crowd.calls) == ([], 0)
-        assert (server.gate.waiting, server.gate.commons.calls, server.gate.commons.waiting) == (0, 0, 0)
+        assert (server.gate.waiting, server.gate._commons.calls, server.gate._commons.waiting) == (0, 0, 0)
         legs = sum(n for n, *_ in requests)
         assert server.calls <= 6 * legs + 5 * server.now + 10, "a full server is not run down"
         work = legs * 0.5

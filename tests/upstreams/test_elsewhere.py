@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
-from nproxy.upstreams.elsewhere import FRESH_SECONDS, Elsewhere, News
-from tests.upstreams.full_server import Refused, Server, play
+from nproxy.upstreams.elsewhere import FRESH_SECONDS, News
+from nproxy.upstreams.kin import Account
+from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
 
 class Processes:
@@ -18,30 +20,44 @@ class Processes:
     def __init__(self, count: int, room: int, seconds: float, **how: object) -> None:
         first = Server(room, seconds, **how)
         self.servers = [first, *(Server(room, seconds, beside=first, **how) for _ in range(count - 1))]
-        self.elsewhere = {
-            f"w{number}": Elsewhere(server.gate, "u", f"w{number}", self._teller(f"w{number}"))
-            for number, server in enumerate(self.servers)
-        }
+        self.gates = {f"w{number}": server.gate for number, server in enumerate(self.servers)}
+        for name, gate in self.gates.items():
+            gate.share_room("u", name, self._teller(name))
         self.told: Counter[str] = Counter()
         self.answered: Counter[int] = Counter()
+        self.longest: Counter[int] = Counter()  # seconds that an answer took
         self.refused: list[float] = []
 
-    def _teller(self, name: str):  # type: ignore[no-untyped-def]
+    def _teller(self, name: str) -> Callable[[News], None]:
         def tell(news: News) -> None:
             self.told[news.what] += 1
-            hear = [news.process] if news.what == "room" else [one for one in self.elsewhere if one != name]
+            hear = [news.process] if news.what == "room" else [one for one in self.gates if one != name]
             for one in hear:
-                if one in self.elsewhere:
-                    asyncio.get_running_loop().call_later(0.0005, self.elsewhere[one].hear, news)
+                if one in self.gates:
+                    asyncio.get_running_loop().call_later(0.0005, self.gates[one].take_news, news)
 
         return tell
 
-    async def run(self, clients: list[int], seconds: float, n: int = 1) -> None:
-        """Clients of each process ask again and again; those of the first come first."""
+    async def run(
+        self, clients: list[int], seconds: float, n: int = 1, *, rest: float = 0.0, accounts: bool = False
+    ) -> None:
+        """Clients of each process ask again and again; those of the first come first.
+
+        rest: those of the last stop for so long in the middle. accounts: of each process they are another account's.
+        """
         async with asyncio.TaskGroup() as group:
             reminds = group.create_task(self._remind())
             asking = [
-                group.create_task(self._ask(number, place * 0.05 + number, seconds, n))
+                group.create_task(
+                    self._ask(
+                        number,
+                        place * 0.05 + number,
+                        seconds,
+                        n,
+                        rest if number == len(clients) - 1 else 0.0,
+                        ("m", str(number)) if accounts else ACCOUNT,
+                    )
+                )
                 for number, count in enumerate(clients)
                 for place in range(count)
             ]
@@ -50,18 +66,22 @@ class Processes:
 
     async def _remind(self) -> None:
         while True:
-            for one in self.elsewhere.values():
+            for one in self.gates.values():
                 one.remind()
             await asyncio.sleep(2.0)
 
-    async def _ask(self, number: int, at: float, until: float, n: int) -> None:
+    async def _ask(self, number: int, at: float, until: float, n: int, rest: float, account: Account) -> None:
         await asyncio.sleep(at)
         server, draw = self.servers[number], random.Random(at)
         while server.now < until:
+            if rest and server.now > until / 2:
+                await asyncio.sleep(rest)
+                rest = 0.0
             since = server.now
             try:
-                await server.request(n, seconds=server.seconds * draw.uniform(0.7, 1.3))
+                await server.request(n, seconds=server.seconds * draw.uniform(0.7, 1.3), account=account)
                 self.answered[number] += 1
+                self.longest[number] = max(self.longest[number], server.now - since)
             except Refused:
                 self.refused.append(server.now - since)
                 await asyncio.sleep(0.5)
@@ -85,10 +105,33 @@ def test_none_keeps_another_from_a_server_that_it_fills(clients: list[int], room
     play(scene)
 
 
+def test_one_that_was_quiet_for_a_while_has_its_turns_again() -> None:
+    async def scene() -> None:
+        processes = Processes(4, 4, 0.5)
+        await processes.run([4, 4, 4, 4], 200.0, rest=3.0)
+        assert not processes.refused
+        assert min(processes.answered.values()) > 0.8 * max(processes.answered.values())
+        assert max(processes.longest.values()) < 6.0
+
+    play(scene)
+
+
+def test_another_account_has_its_own_room_while_one_waits_elsewhere() -> None:
+    async def scene() -> None:
+        processes = Processes(2, 2, 0.5, each={"m": 100})
+        processes.servers[0].each = processes.servers[1].each = True
+        processes.servers[1].room = 100
+        await processes.run([8, 12], 100.0, accounts=True)
+        assert processes.longest[1] < 0.7, "nobody waits there"
+        assert processes.told["room"] == 0
+
+    play(scene)
+
+
 def test_one_that_is_gone_is_left_no_room() -> None:
     async def scene() -> None:
         processes = Processes(2, 2, 0.5)
-        processes.elsewhere["w0"].hear(News("u", "waits", "w7"))
+        processes.gates["w0"].take_news(News("u", *ACCOUNT, "waits", "w7"))
         await processes.run([6, 0], 60.0)
         assert processes.told["room"] <= FRESH_SECONDS / 0.25
         assert processes.answered[0] > 0.95 * 60 * 2 / 0.5 - FRESH_SECONDS / 0.25

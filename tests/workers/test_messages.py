@@ -44,7 +44,7 @@ ALL: list[Message] = [
     Drain("handover", 600.0),
     LESSON,
     Looked("u", "http://h/v1", None, 3.0),
-    Crowding("u", "room", "w7", "http://h/v1"),
+    Crowding("u", "m", "a caller", "room", "w7", "http://h/v1"),
     Admission({"ticket": 7, "choices": 8}),
     Ready("1.0"),
     Beat([["nproxy_requests", "counter", "text", "sum", [["nproxy_requests_total", [["code", "200"]], "1.0"]]]]),
