@@ -11,7 +11,7 @@ from pathlib import Path
 SERVERS = ("ollama", "llama-server", "vllm", "mlx_lm.server", "transformers")
 """Start a server: a scripted one of their kind listens already."""
 
-INSTALLERS = ("systemctl",)
+INSTALLERS = ("systemctl", "sudo")
 """Change the machine, so they are not run."""
 
 OTHERS = ("lm_eval",)
@@ -53,6 +53,9 @@ case "$*" in
 esac
 """
 
+# Of what root would do, only the words of copying are read.
+_SUDO = 'case "$1" in cp) exec "$@" ;; esac\n'
+
 # What is copied is there.
 _CP = 'test -e "$ROOT/$1"\n'
 
@@ -75,6 +78,7 @@ def put(folder: Path) -> None:
         "python3": _ENGINE,
         "sleep": _SLEEP,
         "cp": _CP,
+        "sudo": _SUDO,
         "pip": _PIP,
     }
     programs = {**dict.fromkeys(STAND_INS, _NOTHING), **own}
