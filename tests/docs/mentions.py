@@ -28,6 +28,8 @@ from tests.real.processes import ROOT
 _CODE = re.compile(r"(?<!`)(?P<ticks>`{1,2})(?!`)(?P<text>[^`\n]+)(?P=ticks)(?!`)")
 _MODULE = re.compile(r"\bpython3? -m [\w.]*\w")
 _CHOICES = re.compile(r"(?m)^[ -]*([a-z_]+): .* # (.* \| .*)$")
+_NOT_HERE = ("llama_cpp.server",)
+"""Other people's modules that are installed for no test here."""
 _ENVIRONMENT = re.compile(r"NPROXY_([A-Z_]+__[A-Z0-9_]+)(?:=.*)?")
 _PLACE = re.compile(r"__(?:\d+|N)(?=__)")
 _DOTTED = re.compile(r"[a-z_]+(\.(?!(py|js)\b)[a-z_]+)+")
@@ -108,7 +110,7 @@ def _python(words: list[str]) -> str | None:
     if words[:1] == ["-m"]:
         path = ROOT.joinpath(*words[1].split("."))
         if not (ROOT / words[1].partition(".")[0]).exists():  # somebody else's
-            return None if find_spec(words[1]) is not None else f"no program {words[1]}"
+            return None if words[1] in _NOT_HERE or find_spec(words[1]) is not None else f"no program {words[1]}"
         sources = [path.with_suffix(".py")] if path.with_suffix(".py").exists() else sorted(path.glob("**/*.py"))
         words = words[1:]
     else:
@@ -123,7 +125,7 @@ def _python(words: list[str]) -> str | None:
 def wrong_pip(words: list[str]) -> str | None:
     """Extras are there, and what is to be installed from elsewhere is pinned for the tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    pinned = "\n".join(path.read_text() for path in (ROOT / "requirements").glob("*.txt"))
+    pinned = "\n".join(path.read_text() for path in (ROOT / "requirements").glob("*.txt")).replace("_", "-")
     for word in words[1:] if words[:1] == ["install"] else []:
         own = re.fullmatch(r"(?:\.|nproxy)(?:\[(.+)\])?", word)
         extras = {*own[1].split(",")} if own is not None and own[1] else set()
