@@ -190,8 +190,8 @@ def probe(
 ) -> None:
     """Find out what a server can do.
 
-    Asks an OpenAI-compatible server some tiny requests and says what showed. URL is its base URL, as in
-    http://127.0.0.1:8000/v1, or unix:/path of a socket.
+    Asks an OpenAI-compatible server some 65 small requests, 32 of them at once and one for up to 128 choices, and says
+    what showed. URL is its base URL, as in http://127.0.0.1:8000/v1, or unix:/path of a socket.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`nproxy probe`: finds out by a few tiny requests what an OpenAI-compatible server can do.
+"""`nproxy probe`: finds out by some 65 small requests what an OpenAI-compatible server can do.
 
 The interview is pure: a generator that gives questions and takes replies, so that recorded answers of
 real servers can be fed to it. `client` alone speaks HTTP.
