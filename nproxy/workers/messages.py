@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Raised whenever a message changes its name or meaning."""
 
 Json = Any
@@ -123,6 +123,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """The worker was told by a signal to end: another one is to take its slot first."""
+
+    kind: Literal["leave"] = "leave"
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """The worker's event loop runs.
 
@@ -151,7 +158,21 @@ class Result:
     kind: Literal["result"] = "result"
 
 
-Message = Start | Reconfigure | Members | Drain | Taught | Looked | Crowding | Admission | Ready | Beat | Query | Result
+Message = (
+    Start
+    | Reconfigure
+    | Members
+    | Drain
+    | Taught
+    | Looked
+    | Crowding
+    | Admission
+    | Ready
+    | Leave
+    | Beat
+    | Query
+    | Result
+)
 
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
 

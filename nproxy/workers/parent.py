@@ -34,6 +34,7 @@ from nproxy.workers.messages import (
     Crowding,
     Drain,
     Json,
+    Leave,
     Looked,
     Members,
     Message,
@@ -149,6 +150,8 @@ class Parent:
                     waiting.send(message)
             case Looked() | Crowding():
                 self.supervisor.tell(message, but=worker)
+            case Leave():
+                self.supervisor.beside(self.supervisor.replace(worker))
             case Query():
                 self.supervisor.beside(self._answer(worker, message))
             case Start() | Reconfigure() | Members() | Drain() | Ready() | Beat() | Result():

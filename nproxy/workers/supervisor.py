@@ -34,10 +34,11 @@ class WorkersFailed(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """worker: the last one that was given the slot. failures: how many in a row ended before they were ready."""
+    """worker: the last one that was given the slot. replacing: held while another is got ready for it. failures: how many in a row ended before they were ready."""
 
     index: int
     worker: Worker | None = None
+    replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
     backoff: Backoff = field(default_factory=Backoff)
     failures: int = 0
 
@@ -121,19 +122,33 @@ class Supervisor:
         Gives whether all were replaced; after one that does not become ready, the rest stay as they are.
         """
         for slot in self._slots:
-            if self._ending.is_set():
-                return False
-            young = self._launch(slot)
-            await _first(young.ready.wait(), young.ended.wait(), self._ending.wait())
-            if self._ending.is_set():
-                return False
-            if young.ended.is_set():
-                log.error("a new worker %s before it was ready; the others stay", young.how)
-                return False
-            old, slot.worker = slot.worker, young
-            if old is not None:
-                old.drain("handover", HANDOVER_SECONDS)
+            async with slot.replacing:
+                if not await self._replace(slot):
+                    return False
         log.info("all workers are replaced")
+        return True
+
+    async def replace(self, worker: Worker) -> None:
+        """Replace one worker, as `roll` does all; nothing where another one has its slot by now."""
+        slot = self._slots[worker.index]
+        async with slot.replacing:
+            if slot.worker is worker and await self._replace(slot):
+                log.info("a worker is replaced", extra={"fields": {"pid": worker.pid}})
+
+    async def _replace(self, slot: _Slot) -> bool:
+        """Whether another worker has the slot now; the one before it ends what it has in flight."""
+        if self._ending.is_set():
+            return False
+        young = self._launch(slot)
+        await _first(young.ready.wait(), young.ended.wait(), self._ending.wait())
+        if self._ending.is_set():
+            return False
+        if young.ended.is_set():
+            log.error("a new worker %s before it was ready; the others stay", young.how)
+            return False
+        old, slot.worker = slot.worker, young
+        if old is not None:
+            old.drain("handover", HANDOVER_SECONDS)
         return True
 
     async def report(self) -> Report:

@@ -39,6 +39,7 @@ from nproxy.workers.messages import (
     Crowding,
     Drain,
     Json,
+    Leave,
     Looked,
     Members,
     Message,
@@ -102,6 +103,7 @@ class _Worker:
         self._channel = channel
         self._start = start
         self._draining: asyncio.Task[None] | None = None
+        self._asked_to_leave = False
         self._over = asyncio.Event()
         self._pace = Pace()
         self._reporting = asyncio.Lock()
@@ -127,7 +129,7 @@ class _Worker:
             beside = [self._tasks.create_task(self._listen(messages)), self._tasks.create_task(self._beat())]
             if self._start.index == 0:
                 beside.append(self._tasks.create_task(look_for_upstreams(self._app)))
-            loop.add_signal_handler(signal.SIGTERM, self._drain_by_itself)
+            loop.add_signal_handler(signal.SIGTERM, self._leave)
             self._channel.send(Ready(__version__))
             await self._over.wait()
             for task in (*beside, self._draining):
@@ -158,13 +160,18 @@ class _Worker:
                 self._tasks.create_task(self._answer(message))
             case Admission(message=data):
                 self._ledger.hear(data)
-            case Start() | Ready() | Beat() | Result():
+            case Start() | Ready() | Leave() | Beat() | Result():
                 log.error("no message for a worker", extra={"fields": {"kind": message.kind}})
             case _:
                 assert_never(message)
 
-    def _drain_by_itself(self) -> None:
-        self._drain(Drain("end", self._app.config.listen.drain_seconds))
+    def _leave(self) -> None:
+        """At SIGTERM, have the parent put another worker in the place of this one; at the second, end without it."""
+        if self._asked_to_leave:
+            self._drain(Drain("end", self._app.config.listen.drain_seconds))
+        else:
+            self._asked_to_leave = True
+            self._channel.send(Leave())
 
     def _drain(self, order: Drain) -> None:
         """Begin to end; a second order takes the place of the first."""

@@ -339,6 +339,31 @@ async def test_workers_are_renewed_under_streams_without_one_failed_request(
         assert await running.metric("nproxy_worker_restarts_total") == 0, "nobody died"
 
 
+async def test_a_worker_that_is_told_to_end_is_replaced_first(tmp_path: Path, upstream: FakeUpstream) -> None:
+    going = Behaviour(hold_after=1)
+    upstream.choose = lambda call: going if call.body.get("stream") else None
+    async with serve(tmp_path, "--upstream", upstream.url) as running:
+        old = await running.pids()
+        streaming = [asyncio.create_task(ask(running.url, stream=True)) for _ in range(16)]
+        await upstream.until(lambda: len(upstream.open_calls) >= 16, PATIENCE)
+        told = next(iter(old))
+        os.kill(told, signal.SIGTERM)
+
+        async def replaced() -> bool:
+            async with client(running.url) as asking:
+                assert (await asking.get("/ready")).status_code == 200, "nobody is to be taken out of a balancer for it"
+            return told not in await running.pids()
+
+        await eventually(replaced)
+        assert len(await running.pids() - old) == 1, "the other one stays"
+        going.go_on.set()
+        for answer in await asyncio.gather(*streaming):
+            assert answer.text.endswith("data: [DONE]\n\n")
+        await until(lambda: not psutil.pid_exists(told), PATIENCE)
+        assert await running.metric("nproxy_worker_restarts_total") == 0, "it has not died"
+        assert not any("starting another" in line for line in running.lines())
+
+
 async def test_ctrl_c_lets_streams_end(tmp_path: Path, upstream: FakeUpstream) -> None:
     going = Behaviour(hold_after=1)
     upstream.behaviour = going

@@ -115,6 +115,20 @@ async def test_a_new_worker_that_is_no_good_leaves_the_old_one_where_it_is(capfd
         assert scene.restarts == 0
 
 
+async def test_a_worker_that_wants_to_leave_is_replaced_once_whatever_else_replaces_it() -> None:
+    async with kept() as scene:
+        (old,) = scene.supervisor.serving
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(2):
+                tasks.create_task(scene.supervisor.replace(old))
+            rolled = tasks.create_task(scene.supervisor.roll())
+        assert rolled.result()
+        await until(lambda: len(scene.supervisor.living) == 1, PATIENCE)
+        assert [worker.name for worker in scene.supervisor.serving] == ["w2"], "once for it, once for all"
+        assert {worker.how for worker in scene.lost} == {"ended with 0"}
+        assert scene.restarts == 0
+
+
 async def test_settings_that_cannot_be_served_any_more_are_told_of_without_a_traceback(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
