@@ -34,7 +34,10 @@ class WorkersFailed(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """worker: the last one that was given the slot. replacing: held while another is got ready for it. failures: how many in a row ended before they were ready."""
+    """worker: the last one that was given the slot. replacing: held while another is made ready for it.
+
+    failures: how many in a row ended before they were ready.
+    """
 
     index: int
     worker: Worker | None = None
