@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nproxy.choices.events import Failure, FailureKind
+from nproxy.choices.events import Failure, FailureKind, Timer
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
 from nproxy.openai.frozen import frozen
@@ -31,12 +31,12 @@ class CancelLeg:
 
 @frozen
 class SetTimer:
-    """Send TimerFired(name) once after so many seconds, unless the request ends first.
+    """Send TimerFired(timer) once after so many seconds, unless the request ends first.
 
-    A name is not set again before it has fired; there is nothing to cancel.
+    A timer is not set again before it has fired; there is nothing to cancel.
     """
 
-    name: str
+    timer: Timer
     seconds: float
 
 

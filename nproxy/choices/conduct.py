@@ -7,7 +7,7 @@ events in the order in which it happened, and stops at Finish, which is always t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import (
@@ -31,7 +31,9 @@ from nproxy.choices.events import (
     LegChunks,
     LegEnded,
     LegFailed,
+    Timer,
     TimerFired,
+    TimerKind,
 )
 from nproxy.choices.failures import Losses, as_error
 from nproxy.choices.learning import of_usage, of_width, width_brought
@@ -110,9 +112,9 @@ class Conduct:
         if self._request.seed is not None and not seed_sent(self._request, self._capability):
             self._commands.append(Anomaly("seed_omitted"))
         if self._request.stream:
-            self._commands.append(SetTimer("headers", self._settings.headers_after_seconds))
+            self._commands.append(SetTimer(Timer(TimerKind.HEADERS), self._settings.headers_after_seconds))
         if self._warming.held:
-            self._commands.append(SetTimer("warm", WARM_SECONDS))
+            self._commands.append(SetTimer(Timer(TimerKind.WARM), WARM_SECONDS))
         return self._decided()
 
     def receive(self, events: Sequence[Event]) -> list[Command]:
@@ -123,7 +125,7 @@ class Conduct:
         for event in events:
             if self._over:
                 break
-            TAKES[type(event)](self, event)
+            HANDLERS[type(event)](self, event)
         if self._said_all:
             self._drain()
         return self._decided()
@@ -260,31 +262,34 @@ class Conduct:
     # ---- time
 
     def _timer(self, event: TimerFired) -> None:
-        kind, _, number = event.name.partition(":")
-        if kind == "retry":
-            run = self._roster.find(int(number))
-            if run.state is LegState.PAUSED:
-                self._roster.resume(run)
-        elif kind == "warm":
-            self._roster.release(self._warming.release_all())
-        elif kind == "gather":
-            self._losses.gathered = True
-        elif kind == "headers":
-            if not self._outlet.begun and not self._doomed:
-                self._begin()
-                self._outlet.writes.append(PING)
-        elif kind == "ping":
-            self._commands += self._outlet.tick()
-        elif kind == "drain" and (caller := self._roster.called.get(int(number))):
-            self._commands.append(CancelLeg(caller.leg.number))
-            self._ended(caller)
+        match event.timer.kind:
+            case TimerKind.RETRY:
+                run = self._roster.find(event.timer.leg)
+                if run.state is LegState.PAUSED:
+                    self._roster.resume(run)
+            case TimerKind.DRAIN:
+                if caller := self._roster.called.get(event.timer.leg):
+                    self._commands.append(CancelLeg(caller.leg.number))
+                    self._ended(caller)
+            case TimerKind.WARM:
+                self._roster.release(self._warming.release_all())
+            case TimerKind.GATHER:
+                self._losses.gathered = True
+            case TimerKind.HEADERS:
+                if not self._outlet.begun and not self._doomed:
+                    self._begin()
+                    self._outlet.writes.append(PING)
+            case TimerKind.PING:
+                self._commands += self._outlet.tick()
+            case _:
+                assert_never(event.timer.kind)
 
     def _drain(self) -> None:
         """A leg that has said all may hold up neither the end nor, in its place, one that waits, by not closing."""
         for number in self._said_all:
             if number not in self._draining and number in self._roster.called:
                 self._draining.add(number)
-                self._commands.append(SetTimer(f"drain:{number}", _DRAIN_SECONDS))
+                self._commands.append(SetTimer(Timer(TimerKind.DRAIN, number), _DRAIN_SECONDS))
         self._said_all.clear()
 
     # ---- what follows
@@ -386,7 +391,7 @@ class Conduct:
             self._finish("fallback" if falls_back else self._losses.kind)
         elif not self._gathering:
             self._gathering = True
-            self._commands.append(SetTimer("gather", self._settings.gather_seconds))
+            self._commands.append(SetTimer(Timer(TimerKind.GATHER), self._settings.gather_seconds))
 
     def _finish(self, outcome: str) -> None:
         self._outcome = outcome
@@ -397,7 +402,7 @@ class Conduct:
             self._commands.append(CancelLeg(run.leg.number))
 
 
-TAKES: Mapping[type[Event], Callable[[Conduct, Any], None]] = {
+HANDLERS: Mapping[type[Event], Callable[[Conduct, Any], None]] = {
     LegBegan: lambda conduct, event: None,  # an answer's head promises nothing
     LegChunk: Conduct._chunk,
     LegChunks: Conduct._chunks,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from nproxy.openai.frozen import frozen
 
@@ -132,11 +132,38 @@ class LegFailed:
     failure: Failure
 
 
+class TimerKind(StrEnum):
+    """What the conduct wants to be told the time for."""
+
+    RETRY = "retry"
+    """A leg has paused long enough to be called again."""
+    DRAIN = "drain"
+    """A leg has said all, and its upstream has had time to close the answer."""
+    WARM = "warm"
+    """The legs that are held back for the first one's prefix wait no longer."""
+    GATHER = "gather"
+    """Failures that came in the same moment are known."""
+    HEADERS = "headers"
+    """The client's stream begins, whether or not an upstream has answered."""
+    PING = "ping"
+    """Half the time has passed after which a silent stream gets a comment."""
+
+
+class Timer(NamedTuple):
+    """leg: whose, for RETRY and DRAIN; -1 for the request's own."""
+
+    kind: TimerKind
+    leg: int = -1
+
+    def __str__(self) -> str:
+        return self.kind if self.leg < 0 else f"{self.kind}:{self.leg}"
+
+
 @frozen
 class TimerFired:
     """A timer that a SetTimer command asked for has run out."""
 
-    name: str
+    timer: Timer
 
 
 Event = LegBegan | LegChunk | LegChunks | LegBody | LegEnded | LegFailed | TimerFired

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nproxy.choices.commands import Begin, Command, Emit, SetTimer
+from nproxy.choices.events import Timer, TimerKind
 from nproxy.openai.wire import PING
 
 
@@ -42,4 +43,4 @@ class Outlet:
         return Emit(writes[0] if len(writes) == 1 else b"".join(writes))
 
     def _next_tick(self) -> SetTimer:
-        return SetTimer("ping", self._half_a_ping)
+        return SetTimer(Timer(TimerKind.PING), self._half_a_ping)

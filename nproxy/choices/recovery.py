@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Anomaly, Command, Learn, Resumed, Retried, SetTimer
 from nproxy.choices.continuation import continuing
-from nproxy.choices.events import NOT_REACHED, Failure, FailureKind
+from nproxy.choices.events import NOT_REACHED, Failure, FailureKind, Timer, TimerKind
 from nproxy.choices.interruptions import INTERRUPTED, Interruptions
 from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
@@ -218,7 +218,7 @@ class Recovery:
         seconds = min(max((told or 0.0) + span * self._jitter() - failure.seconds, 0.0), left)
         run.waited += seconds
         self._roster.pause(run)
-        return [Retried(run.leg.number, failure.kind), SetTimer(f"retry:{run.leg.number}", seconds)]
+        return [Retried(run.leg.number, failure.kind), SetTimer(Timer(TimerKind.RETRY, run.leg.number), seconds)]
 
     def _missed(self, run: Run) -> bool:
         return self._merge.client_has_read(run.leg.number)
@@ -266,7 +266,7 @@ class Recovery:
         self.notes.append(Resumed(run.leg.number, self._settings.resume, outcome))
 
     def _timer(self, run: Run, failure: Failure) -> SetTimer:
-        return SetTimer(f"retry:{run.leg.number}", pause_seconds(failure, run.retries - 1, self._jitter()))
+        return SetTimer(Timer(TimerKind.RETRY, run.leg.number), pause_seconds(failure, run.retries - 1, self._jitter()))
 
     def _granted(self, run: Run) -> bool:
         """Take one more attempt for a leg, where it has one left and the budget allows it."""

@@ -34,11 +34,16 @@ _ABOUT_SEED = re.compile(r"\bseed\b")
 _ABOUT_OPTIONS = re.compile(r"\bstream_options\b")
 _ABOUT_STREAMS = re.compile(r"\bstream(?:s|ed|ing)?\b", re.IGNORECASE)
 _ABOUT_LOGPROBS = re.compile(r"log[ _]?prob", re.IGNORECASE)
-_WIDEST = re.compile(
-    r"(?:<=|at most|maximum(?: of| is)?|up to|exceeds?(?: the)?(?: limit| maximum)?(?: of)?"
-    r"|(?:range|between|from)\W{0,6}1\s*(?:,|-|to|and))\s*(\d+)"
+_LIMIT = re.compile(
+    r"(?:<=|≤|at most|no more than|not (?:be )?(?:greater|more|larger|higher|bigger) than"
+    r"|(?:less|smaller|lower) than or equal to"  # pydantic's, and so FastAPI's and vLLM's
+    r"|max(?:imum)?\b(?:[\w ']{0,24}?(?:\b(?:of|is|to)|:))?|up to|limit(?:ed)? (?:of|is|to)"
+    r"|exceeds?(?: the)?(?: limit| maximum)?(?: of)?"
+    r"|(?:range|between|from|in)\W{0,6}1\s*(?:,|-|to|and))\s*(\d+)",
+    re.IGNORECASE,
 )
-_BELOW = re.compile(r"\bto (\d+) \(exclusive\)")  # Gemini: "from 1 (inclusive) to 9 (exclusive)"
+# Gemini: "from 1 (inclusive) to 9 (exclusive)"; pydantic: "Input should be less than 9"
+_BEYOND = re.compile(r"\bto (\d+) \(exclusive\)|(?:less|smaller|lower) than (\d+)|(?<!\w)< ?(\d+)", re.IGNORECASE)
 # "Unrecognized request argument supplied", "Extra inputs are not permitted", "property 'seed' is unsupported".
 _UNKNOWN = re.compile(
     r"unknown|unrecogni[sz]ed|unexpected|unsupported|additional propert|extra (?:input|field)"
@@ -199,6 +204,7 @@ def _conditional(request: Request, error: ApiError) -> bool:
 
 
 def named_width(message: str, asked: int) -> int | None:
-    """Give the limit that a refusal of `asked` choices names, if it names one below that."""
-    found = [int(digits) for digits in _WIDEST.findall(message)] + [int(end) - 1 for end in _BELOW.findall(message)]
+    """The limit below `asked` choices that a refusal of so many names; None where it names none."""
+    found = [int(digits) for digits in _LIMIT.findall(message)]
+    found += [int("".join(digits)) - 1 for digits in _BEYOND.findall(message)]
     return next((width for width in found if 1 <= width < asked), None)

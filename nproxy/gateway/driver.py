@@ -32,7 +32,7 @@ from nproxy.choices.commands import (
     Spent,
 )
 from nproxy.choices.conduct import Conduct
-from nproxy.choices.events import Event, Failure, TimerFired
+from nproxy.choices.events import Event, Failure, Timer, TimerFired
 from nproxy.choices.lessons import Lesson
 from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.gateway.inbox import Inbox
@@ -77,7 +77,7 @@ class Drive:
         self._legs: dict[int, asyncio.Task[None]] = {}
         self._unopened: dict[int, OpenLeg] = {}  # by leg, in the order in which they are opened
         self._opening = False  # more of them in the loop's next turn
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # by name, which is set again once it has fired
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}  # each is set again only once it has fired
         self._output: list[bytes] = []  # to be written
         self._respond: Respond | None = None  # to be sent
         self.fell_back: FallBack | None = None
@@ -141,12 +141,12 @@ class Drive:
         """
         begin: Begin | None = None
         for command in commands:
-            if (act := AT_ONCE.get(type(command))) is not None:
-                act(self, command)
-            elif isinstance(command, Emit):
+            if type(command) is Emit:
                 self._output.append(command.data)
-            elif isinstance(command, Begin):
+            elif type(command) is Begin:
                 begin = command
+            else:
+                HANDLERS[type(command)](self, command)
         if self._unopened and not self._opening:
             self._open(time.monotonic())
         if begin is not None:
@@ -197,8 +197,8 @@ class Drive:
     def _set_timer(self, command: SetTimer) -> None:
         if isfinite(command.seconds):
             loop = asyncio.get_running_loop()
-            fired = (TimerFired(command.name),)
-            self._timers[command.name] = loop.call_later(command.seconds, self._inbox.put_now, fired)
+            fired = (TimerFired(command.timer),)
+            self._timers[command.timer] = loop.call_later(command.seconds, self._inbox.put_now, fired)
 
     def _send_answer(self, command: Respond) -> None:
         self._respond = command
@@ -254,7 +254,7 @@ class Drive:
             self._observer.leg_closed()
 
 
-AT_ONCE: Mapping[type[Command], Callable[[Drive, Any], None]] = {
+HANDLERS: Mapping[type[Command], Callable[[Drive, Any], None]] = {
     OpenLeg: Drive._open_leg,
     CancelLeg: Drive._cancel_leg,
     SetTimer: Drive._set_timer,
@@ -269,7 +269,7 @@ AT_ONCE: Mapping[type[Command], Callable[[Drive, Any], None]] = {
     ChoiceFinished: lambda drive, command: drive._observer.choice_finished(command),
     Spent: lambda drive, command: drive._observer.spent(command),
 }
-"""What carries out which command; the two of what is written in a stream `_carry_out` looks after itself."""
+"""What carries out which command, but for Emit and Begin, which `_carry_out` writes together."""
 
 
 def _joined(output: list[bytes]) -> bytes:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from math import isfinite
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
@@ -30,16 +29,23 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
     return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
 
 
+_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+_UNIT = r"(?:ms|msecs?|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])"
 _SAID = re.compile(
-    rb"(?:try again|retry(?: again)?) (?:in|after) ((?:\d{1,9}(?:\.\d{1,9})? ?[a-z]*){1,4})"
-    rb"|\"retryDelay\": *\"(\d{1,9}(?:\.\d{1,9})?s)\"",
-    re.IGNORECASE,
+    rf"""
+    (?:try\ again|retry(?:\ again)?)\ (?:in|after)\ (?:
+        (?P<parts> (?: {_NUMBER}\ ?{_UNIT} (?:,?\ ?(?:and\ )?) ){{1,4}} )
+        | (?P<seconds> {_NUMBER}) (?![\d.]*\ ?[a-z])
+    )
+    | "retryDelay":\ *"(?P<delay>{_NUMBER}s)"
+    """.encode(),
+    re.IGNORECASE | re.VERBOSE,
 )
 """As hosted servers word it: "Please try again in 6m0.5s", "... in 20ms" (OpenAI, Groq), "please try again after 1
 seconds" (Moonshot), "Please retry after 6 seconds" (Azure), google.rpc.RetryInfo's "retryDelay" (Gemini)."""
-_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]*)", re.IGNORECASE)
-_UNITS = (("milli", 0.001), ("ms", 0.001), ("m", 60.0), ("s", 1.0), ("h", 3600.0), ("day", 86400.0))
-"""Seconds by how a unit begins; the first that fits counts."""
+_PART = re.compile(rf"({_NUMBER}) ?({_UNIT})", re.IGNORECASE)
+_UNIT_SECONDS = (("ms", 0.001), ("milli", 0.001), ("m", 60.0), ("s", 1.0), ("h", 3600.0), ("d", 86400.0))
+"""By how a unit begins; the first that fits counts."""
 
 
 def said_in(body: bytes) -> float | None:
@@ -47,18 +53,19 @@ def said_in(body: bytes) -> float | None:
     found = _SAID.search(body)
     if found is None:
         return None
-    parts = [(float(number), _factor(unit)) for number, unit in _PART.findall((found[1] or found[2]).decode())]
-    return sum(number * factor for number, factor in parts if factor) if parts[0][1] else None
+    if found["seconds"] is not None:
+        return float(found["seconds"])
+    parts = _PART.findall((found["parts"] or found["delay"]).decode())
+    return sum(float(number) * _seconds(unit.lower()) for number, unit in parts)
 
 
-def _factor(unit: str) -> float | None:
-    """Seconds of a unit; None where it is none."""
-    return 1.0 if not unit else next((seconds for begins, seconds in _UNITS if unit.lower().startswith(begins)), None)
+def _seconds(unit: str) -> float:
+    return next(seconds for begins, seconds in _UNIT_SECONDS if unit.startswith(begins))
 
 
 def _number(text: str | None) -> float | None:
-    try:
-        number = float(text) if text is not None else None
-    except ValueError:
-        return None
-    return number if number is not None and isfinite(number) and number >= 0 else None
+    """A decimal number, not negative; None for anything else that Python would take for one, too."""
+    return float(text) if text is not None and _DECIMAL.fullmatch(text) else None
+
+
+_DECIMAL = re.compile(r" *\d{1,18}(?:\.\d{0,18})? *", re.ASCII)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import ChoiceFinished, OpenLeg
-from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed, TimerFired
+from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
 from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request
@@ -260,7 +260,7 @@ def drive(data: st.DataObject, play: Play, calm: Callable[[OpenLeg], bool]) -> N
         moves = [number for number in play.open if number in going]
         timers = [name for name in play.timers if name != "ping" and (name != "headers" or data.draw(st.booleans()))]
         if timers and (not moves or data.draw(st.integers(0, 9)) == 0):
-            play.gets(TimerFired(data.draw(st.sampled_from(sorted(timers)))))
+            play.fires(data.draw(st.sampled_from(sorted(timers))))
             continue
         assert moves, "nothing is going on, and the request is not over"
         number = data.draw(st.sampled_from(moves))
@@ -343,5 +343,5 @@ def test_a_first_attempt_that_fails_is_made_good(data: st.DataObject, capability
             opened = data.draw(st.sampled_from(list(play.open.values())))
             play.gets(*call_events(data, play, opened, calm=True))
         else:
-            play.gets(TimerFired(next(name for name in play.timers if name.startswith("retry"))))
+            play.fires(next(name for name in play.timers if name.startswith("retry")))
     assert play.finish == "ok"

@@ -13,6 +13,7 @@ from nproxy.choices.commands import Learn
 from nproxy.choices.events import Failure, FailureKind, LegFailed
 from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth
 from nproxy.choices.plan import Request
+from nproxy.choices.remedies import named_width
 from tests.choices.tutil import MODEL, NATIVE, UNTESTED, Play, body_of, chat, completion
 from tests.choices.upstream_says import DONE, answer, delta, status, text, usage, usage_chunk
 
@@ -48,6 +49,58 @@ def test_R7_a_refused_n_is_split_and_learned(body: bytes, widths: list[int], cod
     assert [choice["message"]["content"] for choice in play.reply["choices"]] == [f"c{i}" for i in range(5)]
     assert play.reply["usage"]["completion_tokens"] == 5
     assert NativeWidth(5, widths[0]) in [command.lesson for command in play.of(Learn)]
+
+
+@pytest.mark.parametrize(
+    "wording",
+    [
+        "Input should be less than or equal to 8",  # pydantic
+        "Input should be less than 9",
+        "n must be at most 8, got 16",
+        "n must be less than or equal to 8.",
+        "n must not be greater than 8",
+        "n should be no more than 8",
+        "Maximum n is 8",
+        "The maximum value of n is 8, got 16",
+        "max n: 8",
+        "Max number of choices is 8",
+        "n is limited to 8",
+        "n must be in [1, 8]",
+        "n must be in the range 1 to 8",
+        "'n' must be Between 1 and 8",
+        "Value must be between 1 <= value <= 8, but got 16",
+        "n = 16 exceeds the limit of 8",
+        "The number of candidates must be from 1 (inclusive) to 9 (exclusive)",
+        "n must be < 9",
+        "n must satisfy 1 ≤ n ≤ 8",
+    ],
+)
+def test_R7_the_limit_that_a_refusal_names_is_found(wording: str) -> None:
+    assert named_width(wording, 16) == 8
+
+
+@pytest.mark.parametrize(
+    "wording",
+    [
+        "n must be 1",
+        "n > 1 is not supported",
+        "n must be at most 16",
+        "n=16 is too many",
+        "Maximum context length is 2048 tokens",
+        "n must be greater than 0",
+    ],
+)
+def test_R7_no_limit_is_read_into_other_numbers(wording: str) -> None:
+    assert named_width(wording, 16) is None
+
+
+def test_R7_the_limit_of_a_server_of_fastapi_is_kept_to() -> None:
+    body = (
+        b'{"detail":[{"loc":["body","n"],"msg":"Input should be less than or equal to 8","input":16,"ctx":{"le":8}}]}'
+    )
+    play = Play(chat(n=16), UNTESTED)
+    play.fails(0, status(422, body))
+    assert [opened.leg.width for opened in play.opened[1:]] == [8, 8]
 
 
 def test_Q6_a_refusal_teaches_nothing_until_the_narrower_legs_succeed() -> None:

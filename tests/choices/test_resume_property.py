@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Begin, CallEnded
-from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded, LegFailed, TimerFired
+from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded, LegFailed
 from nproxy.choices.plan import make_plan
 from nproxy.openai.dialect import Dialect
 from tests.choices.tutil import EXACT, FANOUT, NATIVE, Play, choices_in, dialect_request, finishes
@@ -141,7 +141,7 @@ def test_the_client_reads_what_was_said(
                 going[number] = opened, events
         timers = [name for name in play.timers if name.startswith("retry")]
         if not play.open or (timers and data.draw(st.booleans())):
-            play.gets(TimerFired(data.draw(st.sampled_from(timers))))
+            play.fires(data.draw(st.sampled_from(timers)))
             continue
         number = data.draw(st.sampled_from(sorted(play.open)))
         left = going[number][1]

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from nproxy.choices.conduct import TAKES
+from nproxy.choices.conduct import HANDLERS
 from nproxy.choices.events import Event
 from nproxy.choices.states import FINAL, HOLDS_A_CALL, TRANSITIONS, LegState, Signal
 
@@ -40,4 +40,4 @@ def test_a_call_is_held_only_while_called_or_speaking() -> None:
 
 
 def test_every_event_is_taken() -> None:
-    assert {*TAKES} == {*get_args(Event)}
+    assert {*HANDLERS} == {*get_args(Event)}

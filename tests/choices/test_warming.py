@@ -9,7 +9,7 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.compose import asked_as_stream, compose
-from nproxy.choices.events import FailureKind, TimerFired
+from nproxy.choices.events import FailureKind, Timer, TimerFired, TimerKind
 from nproxy.choices.warming import WARM_SECONDS
 from tests.choices.tutil import Play, chat, completion, contents
 from tests.choices.upstream_says import DONE, answer, delta, status, text, usage, usage_chunk
@@ -76,7 +76,7 @@ def test_N6_or_after_the_warm_limit() -> None:
     play.fires("warm")
     assert called(play) == [0, 1, 2]
     play.says(0, delta("x"))
-    play.gets(TimerFired("warm"))
+    play.gets(TimerFired(Timer(TimerKind.WARM)))
     assert called(play) == [0, 1, 2]
 
 

@@ -35,7 +35,9 @@ from nproxy.choices.events import (
     LegChunk,
     LegEnded,
     LegFailed,
+    Timer,
     TimerFired,
+    TimerKind,
 )
 from nproxy.choices.plan import Greedy, Plan, Request, make_plan
 from nproxy.choices.resume import Resume
@@ -128,7 +130,7 @@ class Play:
             if isinstance(event, LegEnded | LegFailed):
                 self.open.pop(event.leg, None)
             if isinstance(event, TimerFired):
-                self.timers.pop(event.name, None)
+                self.timers.pop(str(event.timer), None)
         commands = self.conduct.receive(events)
         self._check(commands)
         return commands
@@ -161,7 +163,8 @@ class Play:
     def fires(self, name: str) -> list[Command]:
         """A timer runs out."""
         assert name in self.timers, f"{name} was not set: {self.timers}"
-        return self.gets(TimerFired(name))
+        kind, _, leg = name.partition(":")
+        return self.gets(TimerFired(Timer(TimerKind(kind), int(leg or -1))))
 
     # what has happened so far
 
@@ -224,8 +227,8 @@ class Play:
                 case CancelLeg():
                     self.open.pop(command.leg, None)
                 case SetTimer():
-                    assert command.name not in self.timers, f"{command.name} is set already"
-                    self.timers[command.name] = command.seconds
+                    assert str(command.timer) not in self.timers, f"{command.timer} is set already"
+                    self.timers[str(command.timer)] = command.seconds
                 case _:
                     pass
             self.everything.append(command)

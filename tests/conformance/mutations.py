@@ -271,13 +271,13 @@ _ERRORS = [
     (
         "K10",
         CHOICES + "conduct.py",
-        "if not self._outlet.begun and not self._doomed:\n                self._begin()\n",
+        "if not self._outlet.begun and not self._doomed:\n                    self._begin()\n",
         "if False:\n",
     ),
     (
         "K10",
         CHOICES + "conduct.py",
-        'self._commands.append(SetTimer("headers", self._settings.headers_after_seconds))',
+        "self._commands.append(SetTimer(Timer(TimerKind.HEADERS), self._settings.headers_after_seconds))",
         "self._begin()",
     ),
     ("K11", UPSTREAMS + "failures.py", '_connect(f"{who} {_UNREACHED[error.why]}.")', "_connect(str(error.cause))"),

@@ -16,7 +16,9 @@ from nproxy.choices.events import (
     Event,
     LegEnded,
     LegFailed,
+    Timer,
     TimerFired,
+    TimerKind,
 )
 from nproxy.choices.plan import make_plan
 from nproxy.choices.settings import ConductSettings, Names
@@ -36,7 +38,7 @@ class Client:
         self.respond: Respond | None = None
         self.outcome = ""
         self.calls: dict[int, OpenLeg] = {}
-        self.timers: list[str] = []
+        self.timers: list[Timer] = []
 
     def take(self, commands: list[Command]) -> None:
         for command in commands:
@@ -54,7 +56,7 @@ class Client:
                 case CancelLeg():
                     self.calls.pop(command.leg, None)
                 case SetTimer():
-                    self.timers.append(command.name)
+                    self.timers.append(command.timer)
                 case Finish():
                     self.outcome = command.outcome
                 case _:
@@ -95,11 +97,11 @@ def next_events(
     for number, opened in client.calls.items():
         if number not in going or going[number][0] is not opened:
             going[number] = opened, answer_of(rng, drawn, opened)
-    timers = [name for name in client.timers if name != "headers" or rng.random() < 0.1]
+    timers = [timer for timer in client.timers if timer.kind is not TimerKind.HEADERS or rng.random() < 0.1]
     if timers and (not client.calls or rng.random() < 0.05):
-        name = rng.choice(timers)
-        client.timers.remove(name)
-        return [TimerFired(name)]
+        timer = rng.choice(timers)
+        client.timers.remove(timer)
+        return [TimerFired(timer)]
     if not client.calls:
         raise Misread("nothing is going on, and it is not over")
     events: list[Event] = []

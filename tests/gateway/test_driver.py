@@ -14,7 +14,7 @@ from nproxy.choices.commands import Begin, CancelLeg, Command, Emit, FallBack, F
 from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded
 from nproxy.choices.leg import Leg
 from nproxy.gateway import driver
-from nproxy.gateway.driver import AT_ONCE, Drive, OpenCall
+from nproxy.gateway.driver import HANDLERS, Drive, OpenCall
 from nproxy.openai.errors import ApiError, not_ready
 from nproxy.upstreams.event_stream import Take
 
@@ -310,4 +310,4 @@ def _ignore(*_: object) -> None:
 
 
 def test_every_command_is_carried_out() -> None:
-    assert {*AT_ONCE, Emit, Begin} == {*get_args(Command)}
+    assert {*HANDLERS, Emit, Begin} == {*get_args(Command)}
