@@ -18,7 +18,7 @@ fan-out: the plan has several legs.
 resume: a leg that was cut when the client had read of it goes on in another call.
 permit: what a choice holds while it is in flight, against the gateway's limits; what a leg holds of a replica's
 `parallel` is one too (`upstreams/`). ledger: who has which of the former, and who waits. desk: where a request asks.
-gate: where legs wait for a replica. kin: the calls of one request, where that chooses their replica. crowd: legs that
+gate: where legs wait for a replica. group: the calls of one request, where that chooses their replica. crowd: legs that
 servers have turned away for want of room. visit: a leg on its way to a replica, and there. opening: the room that the
 end of a call leaves.
 lifeline: by which a call can be given up from outside. company: the other calls that a replica answers beside one.

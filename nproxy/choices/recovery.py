@@ -173,7 +173,7 @@ class Recovery:
     def _goes_to_another_upstream(self, failure: Failure) -> bool:
         """Whether there is another upstream, which is asked rather than to wait for this one as it wishes."""
         waits = not failure.another and (failure.retry_after or 0.0) > LONGEST_WITH_ANOTHER_SECONDS
-        return waits and self._settings.spare and not self._merge.client_has_read_any
+        return waits and self._settings.fallback_available and not self._merge.client_has_read_any
 
     def _wait_for_room(self, run: Run, failure: Failure) -> list[Command] | None:
         """Have a leg that was turned away wait until others have left room, at the gate, which sees all requests.
@@ -183,7 +183,7 @@ class Recovery:
         """
         if self._settings.retries_per_leg == 0 or not failure.room:
             return None
-        if failure.room != "siblings" and self._settings.spare and not self._merge.client_has_read_any:
+        if failure.room != "siblings" and self._settings.fallback_available and not self._merge.client_has_read_any:
             return None
         noted: list[Command] = [Retried(run.leg.number, failure.kind)]
         if not self._crowded:

@@ -19,23 +19,24 @@ class Names(NamedTuple):
 
 @frozen
 class ConductSettings:
-    """What is configured of it, the same for many requests.
-
-    retries_per_leg: attempts after the first, resumes included. ping_seconds: no longer silence than
-    this in a stream that has begun. headers_after_seconds: a stream without any event by then begins all the same.
-    gather_seconds: failures so shortly after the first are weighed together. partial: where some choices are finished
-    and others are lost, the client gets those that are. fallback: another upstream may be asked, so where this one is
-    at fault and the client has nothing yet, the conduct ends with FallBack and says no error. spare: there is one in
-    order, which is asked rather than to wait for this one. resume: what becomes of a leg that is cut when the client
-    has read of it. chat_continues: how the upstream goes on with a message.
-    """
+    """What the configuration says of a request's conduct; many requests share one."""
 
     retries_per_leg: int = 1
+    """Attempts after the first, resumes included."""
     ping_seconds: float = 15.0
+    """A stream that has begun is never silent for longer."""
     headers_after_seconds: float = 30.0
+    """A stream without any event begins after so long."""
     gather_seconds: float = 0.05
+    """Failures that come so shortly after the first are weighed together."""
     partial: bool = False
+    """If some choices are finished and others are lost, the client gets the finished ones."""
     fallback: bool = False
-    spare: bool = False
+    """Another upstream may be asked. If this one is at fault and the client has nothing yet, the conduct ends with
+    FallBack instead of an error."""
+    fallback_available: bool = False
+    """A healthy fallback exists. It is asked instead of waiting for a full upstream."""
     resume: Resume = "off"
+    """What happens to a leg that is cut when the client has read some of it."""
     chat_continues: ChatContinues = "no"
+    """How the upstream continues a message that has begun."""

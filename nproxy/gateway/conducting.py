@@ -17,14 +17,14 @@ class Conducting:
         self._config = config
         self._made: dict[tuple[str, bool, bool], ConductSettings] = {}
 
-    def at(self, upstream: Upstream, *, fallback: bool, spare: bool) -> ConductSettings:
-        """What a request is conducted by at one upstream. fallback, spare: see ConductSettings."""
-        key = upstream.name, fallback, spare
+    def at(self, upstream: Upstream, *, fallback: bool, fallback_available: bool) -> ConductSettings:
+        """What a request is conducted by at one upstream. fallback, fallback_available: see ConductSettings."""
+        key = upstream.name, fallback, fallback_available
         if (made := self._made.get(key)) is None:
-            made = self._made[key] = self._settings(upstream, fallback=fallback, spare=spare)
+            made = self._made[key] = self._settings(upstream, fallback=fallback, fallback_available=fallback_available)
         return made
 
-    def _settings(self, upstream: Upstream, *, fallback: bool, spare: bool) -> ConductSettings:
+    def _settings(self, upstream: Upstream, *, fallback: bool, fallback_available: bool) -> ConductSettings:
         stream, settings = self._config.stream, upstream.settings
         return ConductSettings(
             retries_per_leg=settings.retries.per_leg,
@@ -34,5 +34,5 @@ class Conducting:
             partial=self._config.n_policy.on_leg_failure == "partial",
             headers_after_seconds=inf if stream.headers_after_seconds is None else stream.headers_after_seconds,
             fallback=fallback,
-            spare=spare,
+            fallback_available=fallback_available,
         )

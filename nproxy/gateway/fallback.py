@@ -52,9 +52,9 @@ class Fallbacks(Generic[A]):
         return self._any and self._following().more
 
     @property
-    def spare(self) -> bool:
+    def fallback_available(self) -> bool:
         """Whether there may be one that is in order."""
-        return self._any and self._following().spare
+        return self._any and self._following().fallback_available
 
     async def begin(self) -> A:
         """Where the request goes first: if the upstream that has its model is not in order, the next that can take it.

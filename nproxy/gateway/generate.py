@@ -100,7 +100,7 @@ async def _drive(
 ) -> FallBack | None:
     """Drive the request at one upstream; gives why where the client has nothing, and another one is to be asked."""
     upstream, name, plan = attempt.route.upstream, attempt.route.name, attempt.plan
-    spare = fallbacks.spare
+    fallback_available = fallbacks.fallback_available
     exchange.upstream, exchange.mode = upstream.name, plan.mode
     exchange.model = app.metrics.model_label(name.shown, upstream.name, listed=name.listed)
     exchange.headers["x-nproxy-mode"] = plan.mode
@@ -110,7 +110,7 @@ async def _drive(
         request,
         plan,
         attempt.capability,
-        app.conducting.at(upstream, fallback=fallbacks.more, spare=spare),
+        app.conducting.at(upstream, fallback=fallbacks.more, fallback_available=fallback_available),
         Names(f"{request.dialect.id_prefix}{random.getrandbits(128):032x}", int(time.time()), request.model),
         budget=upstream.budget.take,
         jitter=random.random,
@@ -118,15 +118,15 @@ async def _drive(
     )
     if (spans := exchange.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
-    legs = Legs(exchange, request, attempt, spare=spare)
-    observer = Observer(app.metrics, exchange, grant, partial(upstream.count, legs.kin))
+    legs = Legs(exchange, request, attempt, fallback_available=fallback_available)
+    observer = Observer(app.metrics, exchange, grant, partial(upstream.count, legs.group))
     drive = Drive(
         exchange,
         conduct,
         observer,
         open_call=legs.open,
         learn=partial(app.learn, upstream, name.shown),
-        judge=partial(upstream.judge, legs.kin),
+        judge=partial(upstream.judge, legs.group),
     )
     app.drives.add(drive)
     try:

@@ -15,11 +15,11 @@ from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.frozen import frozen
 from nproxy.upstreams.affinity import prompt_hash
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.client import Call
 from nproxy.upstreams.event_stream import Take
 from nproxy.upstreams.headers import upward_fields
 from nproxy.upstreams.http.head import Fields
-from nproxy.upstreams.kin import Kin
 
 _PATHS = {Dialect.CHAT: "/chat/completions", Dialect.COMPLETIONS: "/completions"}
 _WRITTEN_ANEW = (
@@ -42,9 +42,9 @@ class Planned(Attempt):
 
 
 class Legs:
-    """The upstream calls of one request: what they share is made once. spare: see Kin."""
+    """The upstream calls of one request: what they share is made once. fallback_available: see CallGroup."""
 
-    def __init__(self, exchange: Exchange, request: Request, attempt: Planned, *, spare: bool) -> None:
+    def __init__(self, exchange: Exchange, request: Request, attempt: Planned, *, fallback_available: bool) -> None:
         headers = exchange.request.headers
         upstream, capability = attempt.route.upstream, attempt.capability
         self._id = exchange.id
@@ -57,13 +57,13 @@ class Legs:
         prompt = prompt_hash(request) if upstream.by_prompt else None
         together, placed = capability.prefix_cache, exchange.placed
         account = (attempt.route.called, exchange.caller.bucket if upstream.shows_key(headers) else "")
-        self.kin = Kin(
+        self.group = CallGroup(
             attempt.route.called,
             together=together,
             prompt=prompt,
             placed=placed,
             account=account,
-            spare=spare,
+            fallback_available=fallback_available,
         )
         caller = upstream.caller_shown(exchange.caller.name)
         shared = upward_fields(headers, upstream.api_key, _WRITTEN_ANEW, caller)
@@ -82,4 +82,4 @@ class Legs:
         body, streamed = compose(request, capability, leg), asked_as_stream(request, capability, leg)
         path, choices = _PATHS[request.dialect], leg.choices(request.prompts)
         call = Call(leg.number, path, self._fields, body, streamed, own, upstream.own_key, choices)
-        return upstream.call(call, self.kin, take, alone=command.alone, waits=command.waits)
+        return upstream.call(call, self.group, take, alone=command.alone, waits=command.waits)

@@ -25,9 +25,9 @@ from nproxy.openai.errors import (
     invalid_request,
     model_not_found,
 )
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.forward import Answer, ForwardError
 from nproxy.upstreams.headers import downward, upward
-from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.models import ModelName
 from nproxy.upstreams.routes import Route
 from nproxy.upstreams.upstream import Upstream
@@ -95,7 +95,7 @@ async def serve(app: App, exchange: Exchange) -> None:
 
 async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: Following) -> Attempt | None:
     """Ask one upstream; gives what follows where it failed and nothing was begun, None where all is done."""
-    upstream, kin = route.upstream, Kin(route.called, placed=exchange.placed)
+    upstream, group = route.upstream, CallGroup(route.called, placed=exchange.placed)
     retries = _Retries(upstream)
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
     exchange.headers["x-nproxy-upstream"] = upstream.name
@@ -105,7 +105,7 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
         try:
             with exchange.forwarding() as trace:
                 headers.update(trace)
-                async with upstream.pass_on(kin, method, target, headers, upload.data(route.name)) as answer:
+                async with upstream.pass_on(group, method, target, headers, upload.data(route.name)) as answer:
                     exchange.forwarded(answer.status)
                     refusal = Failure(FailureKind.STATUS, "It refused.", status=answer.status, own_key=upstream.own_key)
                     if (attempt := await _elsewhere(refusal, upload, following)) is None:

@@ -14,17 +14,17 @@ from nproxy.choices.events import Failure, Room
 from nproxy.choices.retry import LOOP_DETECTED, no_room
 from nproxy.upstreams.balancing import Draw
 from nproxy.upstreams.breaker import Breaker
-from nproxy.upstreams.commons import Commons
-from nproxy.upstreams.crowd import Crowd
-from nproxy.upstreams.elsewhere import Elsewhere, News
-from nproxy.upstreams.health import Looks
-from nproxy.upstreams.judging import serves, silent
-from nproxy.upstreams.kin import Account, Kin
-from nproxy.upstreams.lifeline import Lifeline
-from nproxy.upstreams.permits import ROUNDING, Permits, Wish
+from nproxy.upstreams.call_attempt import CallAttempt
+from nproxy.upstreams.call_group import Account, CallGroup
+from nproxy.upstreams.cancel_handle import CancelHandle
+from nproxy.upstreams.health_checks import HealthChecks
+from nproxy.upstreams.overload_queue import OverloadQueue
+from nproxy.upstreams.peer_workers import PeerNews, PeerWorkers
+from nproxy.upstreams.permit_queue import PermitQueue
+from nproxy.upstreams.permits import ROUNDING, PermitRequest, Permits
 from nproxy.upstreams.replicas import Replica
-from nproxy.upstreams.visit import Visit
-from nproxy.upstreams.waiting import Waiting
+from nproxy.upstreams.shared_capacity import SharedCapacity
+from nproxy.upstreams.verdicts import serves, silent
 
 PATIENCE_SECONDS = 10.0
 """How long a request waits for room, where nothing else is said; as long as for the gateway's own permits."""
@@ -51,7 +51,7 @@ class Gate:
 
     A leg that waits has not been sent, so none of its timers run. One gate serves all requests of an upstream.
 
-    patience: see Crowd. draw: a random number from 0 up to 1. clock:
+    patience: see OverloadQueue. draw: a random number from 0 up to 1. clock:
     seconds that never go back.
     """
 
@@ -66,12 +66,12 @@ class Gate:
         self.policy = policy
         self.clock = clock
         self._permits = Permits(policy.parallel, draw, clock)
-        self._waiting = Waiting(self._permits)
+        self._waiting = PermitQueue(self._permits)
         self.patience = PATIENCE_SECONDS
         self._draw = draw
-        self._crowds: dict[Account, Crowd] = {}
-        self._commons = Commons()
-        self._shares: Callable[[Account], Elsewhere] | None = None
+        self._queues: dict[Account, OverloadQueue] = {}
+        self._shared = SharedCapacity()
+        self._shares: Callable[[Account], PeerWorkers] | None = None
         self._leaving: dict[str, Replica] = {}  # that are gone, and may have calls yet
         self.replace(replicas)
 
@@ -83,7 +83,7 @@ class Gate:
             if policy.breaker != before.breaker:
                 replica.breaker = Breaker(policy.breaker)
             if policy.health != before.health:
-                replica.looks = Looks(policy.health)
+                replica.health = HealthChecks(policy.health)
         self._waiting.serve()
 
     def replace(self, replicas: Sequence[Replica]) -> None:
@@ -97,17 +97,17 @@ class Gate:
         kept: dict[str, Replica] = {}
         for replica in replicas:
             if replica.label not in known:
-                replica.breaker, replica.looks = Breaker(self.policy.breaker), Looks(self.policy.health)
+                replica.breaker, replica.health = Breaker(self.policy.breaker), HealthChecks(self.policy.health)
             kept[replica.label] = known.get(replica.label, replica)
             kept[replica.label].follow(replica)
         for label in here.keys() - kept.keys():
-            here[label].draining = True  # those whose kin is there go elsewhere
+            here[label].draining = True  # those whose group is there go peers
         gone = known.keys() - kept.keys()
         self._leaving = {label: known[label] for label in gone if known[label].legs}
         self._permits.replace(tuple(kept.values()))
-        for crowd in self._crowds.values():
-            crowd.replaced(self.replicas)
-        self._commons.keep(self.replicas)
+        for queue in self._queues.values():
+            queue.replicas_changed(self.replicas)
+        self._shared.keep(self.replicas)
         self._waiting.serve()
         self._may_have_room()
 
@@ -119,7 +119,7 @@ class Gate:
     @property
     def waiting(self) -> int:
         """Legs that wait for a permit, or for room."""
-        return len(self._waiting) + sum(len(crowd.waiting) for crowd in self._crowds.values())
+        return len(self._waiting) + sum(len(queue.waiting) for queue in self._queues.values())
 
     def usable(self, model: str | None = None) -> bool:
         """Whether some replica is in order and may be asked now, be it that it has no room at the moment."""
@@ -129,54 +129,54 @@ class Gate:
                 return True
         return False
 
-    def other(self, replica: Replica, kin: Kin | None = None) -> bool:
+    def other(self, replica: Replica, group: CallGroup | None = None) -> bool:
         """Whether another replica is in order, serves the model and has nothing that speaks against it."""
-        return self._any_beside({replica}, None if kin is None else kin.model, kin)
+        return self._any_beside({replica}, None if group is None else group.model, group)
 
-    def _any_beside(self, some: Collection[Replica], model: str | None, kin: Kin | None = None) -> bool:
+    def _any_beside(self, some: Collection[Replica], model: str | None, group: CallGroup | None = None) -> bool:
         """The same for any replica beside these."""
         now = self.clock()
         others = (one for one in self.replicas if one not in some)
-        return any(one.serves(model) and one.admits(kin or self, now) and not one.flawed(now) for one in others)
+        return any(one.serves(model) and one.admits(group or self, now) and not one.flawed(now) for one in others)
 
     def in_order(self) -> list[Replica]:
         """All replicas, those that are to be preferred first."""
         now = self.clock()
         return sorted(self.replicas, key=lambda replica: (not replica.admits(self, now), replica.flawed(now)))
 
-    def judge(self, kin: Kin, leg: int, failure: Failure | None) -> Replica | None:
+    def judge(self, group: CallGroup, leg: int, failure: Failure | None) -> Replica | None:
         """Take what became of a leg's last call, once; gives its replica where a breaker opened by it.
 
         A request counts once at each replica, however many of its legs failed there, but for trials of one whose
         breaker is not closed. The leg avoids it.
         """
-        replica = kin.at.pop(leg, None)
+        replica = group.at.pop(leg, None)
         if replica is None:
             return None  # it was never called, or its call is judged already
         if failure is not None and not no_room(failure):
-            kin.failed.setdefault(leg, set()).add(replica)
+            group.failed.setdefault(leg, set()).add(replica)
         verdict, now = serves(failure), self.clock()
-        if verdict is True and replica not in kin.praised:
-            kin.praised.add(replica)
+        if verdict is True and replica not in group.praised:
+            group.praised.add(replica)
             closed = replica.breaker.closed
             replica.breaker.went_well(now)
             if not closed:
                 self._returned()
-        elif failure is not None and verdict is False and not (replica in kin.blamed and replica.breaker.closed):
-            kin.blamed.add(replica)
-            if replica.breaker.failed(kin, now, silent=silent(failure)):
+        elif failure is not None and verdict is False and not (replica in group.blamed and replica.breaker.closed):
+            group.blamed.add(replica)
+            if replica.breaker.failed(group, now, silent=silent(failure)):
                 asyncio.get_running_loop().call_later(replica.breaker.wait(now) + ROUNDING, self._may_be_tried)
                 self._waiting.serve()
                 return replica
         return None
 
-    def heard(self, replica: Replica, kin: Kin) -> None:
+    def heard(self, replica: Replica, group: CallGroup) -> None:
         """Note that a call brought something; with the first of a trial its replica is back."""
-        if replica.heard(kin, self.clock()):
+        if replica.heard(group, self.clock()):
             self._returned()
 
     def _may_be_tried(self) -> None:
-        """The wait of a breaker is over: where nobody comes, one who waits elsewhere in vain tries it."""
+        """The wait of a breaker is over: where nobody comes, one who waits peers in vain tries it."""
         self._waiting.serve()
         self.rescue(most=1)
 
@@ -187,21 +187,21 @@ class Gate:
 
     def _may_have_room(self) -> None:
         """Have those who wait for room find out what a replica that came, or came back, is good for."""
-        for crowd in self._crowds.values():
-            if crowd.waiting:
-                crowd.widened()
+        for queue in self._queues.values():
+            if queue.waiting:
+                queue.capacity_may_have_grown()
 
     def rescue(self, most: int | None = None) -> None:
         """Give up calls that wait at replicas which are down, where another one can take them; no more than `most`.
 
-        A call that has brought something is left to its own time limits, unless it can be resumed elsewhere.
+        A call that has brought something is left to its own time limits, unless it can be resumed peers.
         """
-        lines: list[Lifeline] = []
+        lines: list[CancelHandle] = []
         for replica in self.replicas:
-            if replica.looks.down:
-                asked_for = {line.model for line in replica.lifelines}
+            if replica.health.down:
+                asked_for = {line.model for line in replica.cancel_handles}
                 had = {model for model in asked_for if self._any_beside({replica}, model)}
-                stuck = (line for line in replica.lifelines if self.policy.resumes or not line.spoken)
+                stuck = (line for line in replica.cancel_handles if self.policy.resumes or not line.spoken)
                 lines += (line for line in stuck if line.model in had)
         for line in lines[:most]:
             line.cut()
@@ -211,113 +211,115 @@ class Gate:
 
         status: of the answer, None where none came. A replica that comes up again is tried at once.
         """
-        return self._settled(replica, changed=replica.looks.ended(well=_well(status), answered=_answered(status)))
+        return self._settled(replica, changed=replica.health.ended(well=_well(status), answered=_answered(status)))
 
     def told(self, replica: Replica, status: int | None, began: float, jitter: float) -> bool:
-        """Take what another process of this gateway saw; as `looked`. began, jitter: see `Looks.told`."""
-        changed = replica.looks.told(began, jitter, well=_well(status), answered=_answered(status))
+        """Take what another process of this gateway saw; as `looked`. began, jitter: see `HealthChecks.told`."""
+        changed = replica.health.told(began, jitter, well=_well(status), answered=_answered(status))
         return self._settled(replica, changed=changed)
 
     def _settled(self, replica: Replica, *, changed: bool) -> bool:
         if not changed:
             return False
-        replica.up = not replica.looks.down
+        replica.up = not replica.health.down
         if replica.up:
             replica.breaker.relent()
         self._returned()
         return True
 
     def permit(
-        self, choices: int, kin: Kin | None = None, *, leg: int = 0, alone: bool = False, waits: bool = False
+        self, choices: int, group: CallGroup | None = None, *, leg: int = 0, alone: bool = False, waits: bool = False
     ) -> Permit:
         """A permit of a replica, to be waited for and held by `async with`, and given back however the block is left.
 
         leg: its number in the request. alone: hold all permits. waits: the leg was turned away for want of room, and is
-        to wait till others have left some. Entering raises NobodyError where no replica may be asked.
+        to wait till others have left some. Entering raises NoReplicaError where no replica may be asked.
         """
-        kin = Kin() if kin is None else kin
-        crowd = None if kin.account is None else self._crowd(kin.account)
-        if crowd is not None and not kin.spare and (crowd.waiting or crowd.others_are_next()):
+        group = CallGroup() if group is None else group
+        queue = None if group.account is None else self._queue(group.account)
+        if queue is not None and not group.fallback_available and (queue.waiting or queue.peers_go_first()):
             waits = True
-        return Permit(self._waiting, Wish(choices, kin, leg, alone), crowd, waits=waits)
+        return Permit(self._waiting, PermitRequest(choices, group, leg, alone), queue, waits=waits)
 
-    def share_room(self, upstream: str, process: str, tell: Callable[[News], None]) -> None:
+    def share_room(self, upstream: str, process: str, tell: Callable[[PeerNews], None]) -> None:
         """Take turns with other processes of this gateway. process: what they call this one. tell: sends them news."""
 
-        def elsewhere(account: Account) -> Elsewhere:
-            return Elsewhere(process, lambda what, who, label: tell(News(upstream, *account, what, who, label)))
+        def peers(account: Account) -> PeerWorkers:
+            return PeerWorkers(process, lambda what, who, label: tell(PeerNews(upstream, *account, what, who, label)))
 
-        self._shares = elsewhere
-        for account, crowd in self._crowds.items():
-            crowd.elsewhere = elsewhere(account)
+        self._shares = peers
+        for account, queue in self._queues.items():
+            queue.peers = peers(account)
 
-    def take_news(self, news: News) -> None:
+    def take_news(self, news: PeerNews) -> None:
         """Learn what another process tells."""
         replica = next((one for one in self.replicas if one.label == news.replica), None)
-        self._crowd((news.model, news.caller)).hear(news.what, news.process, replica)
+        self._queue((news.model, news.caller)).hear(news.what, news.process, replica)
 
     def remind(self) -> None:
         """Tell other processes again where some wait here; from time to time."""
-        for crowd in self._crowds.values():
-            crowd.remind()
+        for queue in self._queues.values():
+            queue.remind()
 
-    def _crowd(self, account: Account) -> Crowd:
-        crowd = self._crowds.get(account)
-        if crowd is None:
-            if len(self._crowds) >= MOST_ACCOUNTS:
-                self._crowds = {known: one for known, one in self._crowds.items() if one.calls or one.waiting}
+    def _queue(self, account: Account) -> OverloadQueue:
+        queue = self._queues.get(account)
+        if queue is None:
+            if len(self._queues) >= MOST_ACCOUNTS:
+                self._queues = {known: one for known, one in self._queues.items() if one.calls or one.waiting}
             beside = partial(self._any_beside, model=account[0])
-            crowd = Crowd(account[0], self._commons, self._draw, self.clock, beside, lambda: self.patience)
-            self._crowds[account] = crowd
+            queue = OverloadQueue(account[0], self._shared, self._draw, self.clock, beside, lambda: self.patience)
+            self._queues[account] = queue
             if self._shares is not None:
-                crowd.elsewhere = self._shares(account)
-        return crowd
+                queue.peers = self._shares(account)
+        return queue
 
 
-class Permit(Visit):
+class Permit(CallAttempt):
     """A permit, held while an `async with` block runs, which is given the replica."""
 
-    __slots__ = ("_crowd", "_waiting", "_waits", "_wish", "replica")
+    __slots__ = ("_queue", "_request", "_waiting", "_waits", "replica")
 
     replica: Replica
 
-    def __init__(self, waiting: Waiting, wish: Wish, crowd: Crowd | None, *, waits: bool) -> None:
-        super().__init__(wish.kin, wish.leg)
+    def __init__(
+        self, waiting: PermitQueue, request: PermitRequest, queue: OverloadQueue | None, *, waits: bool
+    ) -> None:
+        super().__init__(request.group, request.leg)
         self._waiting = waiting
-        self._wish = wish
-        self._crowd = crowd
+        self._request = request
+        self._queue = queue
         self._waits = waits
 
     async def __aenter__(self) -> Replica:
-        wish, crowd = self._wish, self._crowd
-        if crowd is None:
-            self.replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
+        request, queue = self._request, self._queue
+        if queue is None:
+            self.replica = self._waiting.at_once(request) or await self._waiting.acquire(request)
             return self.replica
         if self._waits:
-            await crowd.turn(self)
+            await queue.wait_turn(self)
         else:
-            crowd.begins(self)
+            queue.begin(self)
         try:
-            self.replica = self._waiting.at_once(wish) or await self._waiting.acquire(wish)
+            self.replica = self._waiting.at_once(request) or await self._waiting.acquire(request)
         except BaseException:
-            crowd.gone(self)
+            queue.abandoned(self)
             raise
         return self.replica
 
     async def __aexit__(self, *_: object) -> None:
-        self._waiting.give_back(self.replica, self._wish)
-        if self._crowd is not None:
-            self._crowd.left(self, self.replica)
+        self._waiting.give_back(self.replica, self._request)
+        if self._queue is not None:
+            self._queue.ended(self, self.replica)
 
     def refused(self, wait: float | None, *, sure: bool) -> Room:
         """Note that the replica turned the call away for want of room; gives where there may be some.
 
-        wait, sure: see Crowd.refused.
+        wait, sure: see OverloadQueue.refused.
         """
-        full = self.kin.full.get(self.leg, ())
-        again = self.replica in full if self.why else bool(full)
-        self.kin.turned_away(self.leg, self.replica)
-        return "" if self._crowd is None else self._crowd.refused(self, self.replica, wait, sure=sure or again)
+        full = self.group.full.get(self.leg, ())
+        again = self.replica in full if self.admitted_by else bool(full)
+        self.group.turned_away(self.leg, self.replica)
+        return "" if self._queue is None else self._queue.refused(self, self.replica, wait, sure=sure or again)
 
 
 def _well(status: int | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from nproxy.openai.frozen import frozen
 from nproxy.upstreams.balancing import Draw, choose, standing
-from nproxy.upstreams.kin import Kin
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.replicas import AVOID_SECONDS, Replica
 
 NOBODY_SECONDS = 1.0
@@ -15,7 +15,7 @@ ROUNDING = 0.01
 """Seconds that a timer may run out before its time."""
 
 
-class NobodyError(Exception):
+class NoReplicaError(Exception):
     """No replica may be asked. seconds: when one may."""
 
     def __init__(self, seconds: float) -> None:
@@ -24,18 +24,18 @@ class NobodyError(Exception):
 
 
 @frozen
-class Wish:
-    """What a leg needs: a permit for so many choices, where its kin is, alone on the replica or not."""
+class PermitRequest:
+    """What a leg needs: a permit for so many choices, where its group is, alone on the replica or not."""
 
     choices: int
-    kin: Kin
+    group: CallGroup
     leg: int
     alone: bool
 
     @property
     def has_failed(self) -> bool:
         """Whether there are replicas that the leg is to avoid, having failed there."""
-        return bool(self.kin.avoided(self.leg))
+        return bool(self.group.avoided(self.leg))
 
 
 class Permits:
@@ -63,44 +63,44 @@ class Permits:
         parallel, there = self.parallel, self.replicas
         return any(not one.draining for one in there) and not any(one.has_room(parallel) for one in there)
 
-    def place(self, wish: Wish) -> Replica | None:
+    def place(self, request: PermitRequest) -> Replica | None:
         """The one replica that will do for a leg; None where others will, too."""
-        return wish.kin.place(wish.leg, self._clock())
+        return request.group.place(request.leg, self._clock())
 
-    def avoided_seconds(self, wish: Wish) -> float:
+    def avoided_seconds(self, request: PermitRequest) -> float:
         """After how many seconds, at the latest, another replica may do for a leg that has failed."""
         now = self._clock()
-        ends = [max(one.avoid_until, one.resting_until) - now for one in wish.kin.avoided(wish.leg)]
+        ends = [max(one.avoid_until, one.resting_until) - now for one in request.group.avoided(request.leg)]
         return ROUNDING + min([AVOID_SECONDS, *(seconds for seconds in ends if seconds > 0)])
 
-    def take(self, wish: Wish) -> Replica | None:
-        """Give a leg its replica; None where it has to wait. Raises NobodyError."""
-        now, kin = self._clock(), wish.kin
+    def take(self, request: PermitRequest) -> Replica | None:
+        """Give a leg its replica; None where it has to wait. Raises NoReplicaError."""
+        now, group = self._clock(), request.group
         replica = choose(
-            self._standing(wish, now),
+            self._standing(request, now),
             self._draw,
             now,
-            parallel=1 if wish.alone else self.parallel,
-            failed=kin.avoided(wish.leg),
-            prompt=kin.prompt,
+            parallel=1 if request.alone else self.parallel,
+            failed=group.avoided(request.leg),
+            prompt=group.prompt,
         )
         if replica is not None:
-            replica.take(kin, wish.choices, now, alone=wish.alone)
-            kin.replica = kin.at[wish.leg] = kin.uncounted[wish.leg] = replica
-            if kin.placed is not None:
-                kin.placed(wish.leg, replica)
+            replica.take(group, request.choices, now, alone=request.alone)
+            group.replica = group.at[request.leg] = group.uncounted[request.leg] = replica
+            if group.placed is not None:
+                group.placed(request.leg, replica)
         return replica
 
-    def _standing(self, wish: Wish, now: float) -> Sequence[Replica]:
-        """The replicas that may take a leg, now or once they have room. Raises NobodyError where there are none."""
-        place = wish.kin.place(wish.leg, now)
+    def _standing(self, request: PermitRequest, now: float) -> Sequence[Replica]:
+        """The replicas that may take a leg, now or once they have room. Raises NoReplicaError where there are none."""
+        place = request.group.place(request.leg, now)
         if place is not None:
             return (place,)
         serving: Sequence[Replica] = self.replicas
         if self.divided:
-            serving = [replica for replica in serving if replica.serves(wish.kin.model)]
-        able = standing(serving, wish.kin, now)
+            serving = [replica for replica in serving if replica.serves(request.group.model)]
+        able = standing(serving, request.group, now)
         if not able:
             waits = [replica.breaker.wait(now, last_resort=True) for replica in serving if not replica.draining]
-            raise NobodyError(max(NOBODY_SECONDS, min(waits, default=NOBODY_SECONDS)))
+            raise NoReplicaError(max(NOBODY_SECONDS, min(waits, default=NOBODY_SECONDS)))
         return able

@@ -13,8 +13,8 @@ from yarl import URL
 
 from nproxy import config
 from nproxy.upstreams.breaker import Breaker, State
-from nproxy.upstreams.health import Looks
-from nproxy.upstreams.lifeline import Lifeline
+from nproxy.upstreams.cancel_handle import CancelHandle
+from nproxy.upstreams.health_checks import HealthChecks
 
 AVOID_SECONDS = 5.0
 """How long a replica that could not be reached is passed over while another one can be."""
@@ -39,8 +39,8 @@ class Replica:
     reserved: one of them has the replica for itself. speaker: whose answer said something last.
     trusted_until: by then it is known to stream several calls at once, in monotonic seconds. up: whether the last
     attempt to reach it succeeded, None before the first. resting_until: it asked to be left alone till then. breaker,
-    looks: how it fares, by calls and while nobody calls it. told_until: the log has been told of its breaker, and is
-    not again before. lifelines: of the calls in flight.
+    health: how it stats, by calls and while nobody calls it. told_until: the log has been told of its breaker, and is
+    not again before. cancel_handles: of the calls in flight.
     """
 
     base: str
@@ -64,8 +64,8 @@ class Replica:
     resting_until: float = 0.0
     told_until: float = -inf
     breaker: Breaker = field(default_factory=lambda: Breaker(None))
-    looks: Looks = field(default_factory=lambda: Looks(config.Health(interval=None)))
-    lifelines: set[Lifeline] = field(default_factory=set)
+    health: HealthChecks = field(default_factory=lambda: HealthChecks(config.Health(interval=None)))
+    cancel_handles: set[CancelHandle] = field(default_factory=set)
     _urls: dict[str, URL] = field(default_factory=dict)
 
     @classmethod
@@ -108,7 +108,7 @@ class Replica:
 
     def admits(self, who: object, now: float, *, last_resort: bool = False) -> bool:
         """Whether a call of this request may be made at all. last_resort: no other replica is in order."""
-        if self.draining or (self.looks.down and not last_resort):
+        if self.draining or (self.health.down and not last_resort):
             return False
         return self.breaker.admits(who, now, last_resort=last_resort)
 
@@ -118,7 +118,7 @@ class Replica:
 
     def flawed(self, now: float) -> bool:
         """Whether others are preferred: it was not reached a moment ago, asked to be left alone, or gave no answer."""
-        return now < self.avoid_until or now < self.resting_until or self.looks.doubtful
+        return now < self.avoid_until or now < self.resting_until or self.health.doubtful
 
     def take(self, who: object, choices: int, now: float, *, alone: bool) -> None:
         """Count a call that is made."""
@@ -127,7 +127,7 @@ class Replica:
         self.choices += choices
         self.reserved = alone
         self.breaker.called(who, now)
-        self.looks.called(now)
+        self.health.called(now)
 
     def release(self, who: object, choices: int) -> None:
         """Count a call that is over."""
@@ -136,20 +136,20 @@ class Replica:
         self.reserved = False
         self.breaker.left(who)
         if not self.legs:
-            self.looks.idle()
+            self.health.idle()
 
     def heard(self, who: object, now: float) -> bool:
         """Note that a call brought something; True where its breaker closed by it."""
-        self.looks.heard(now)
+        self.health.heard(now)
         return self.breaker.spoke(who, now)
 
     def rest(self, seconds: float, now: float) -> None:
         """Note that it asked to be left alone for so long; LONGEST_REST_SECONDS at most."""
         self.resting_until = max(self.resting_until, now + min(seconds, LONGEST_REST_SECONDS))
 
-    def lifeline(self, model: str | None = None) -> Lifeline:
-        """A lifeline of a call of the current task, which asks for a model."""
-        return Lifeline(self.lifelines, model)
+    def cancel_handle(self, model: str | None = None) -> CancelHandle:
+        """A cancel_handle of a call of the current task, which asks for a model."""
+        return CancelHandle(self.cancel_handles, model)
 
     @property
     def breaker_state(self) -> State:
@@ -169,4 +169,4 @@ class Replica:
         """Note that no connection came about."""
         self.up = False
         self.avoid_until = time.monotonic() + AVOID_SECONDS
-        self.looks.suspect()
+        self.health.suspect()

@@ -52,7 +52,7 @@ class Routes:
         return bool(self._following()) or bool(self._passed_over and not self._found)
 
     @property
-    def spare(self) -> bool:
+    def fallback_available(self) -> bool:
         """Whether there may be a next one that is in order."""
         return any(upstream.gate.usable() for upstream in self._following())
 

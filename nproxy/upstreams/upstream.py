@@ -15,24 +15,24 @@ from nproxy.choices.events import Event, Failure, FailureKind, LegEnded, LegFail
 from nproxy.choices.retry import LOOP_DETECTED, UNSURE, no_room
 from nproxy.config import ENGINE_UPSTREAM, Timeouts
 from nproxy.config import Upstream as Settings
+from nproxy.upstreams.call_group import CallGroup
+from nproxy.upstreams.cancel_handle import CancelHandle, GivenUpError
 from nproxy.upstreams.capabilities import Capabilities
 from nproxy.upstreams.client import Call, Client
-from nproxy.upstreams.company import Company
+from nproxy.upstreams.concurrent_calls import ConcurrentCalls
 from nproxy.upstreams.documents import LIST_SECONDS, Documents
 from nproxy.upstreams.event_stream import Take
 from nproxy.upstreams.failures import given_up, unavailable
 from nproxy.upstreams.forward import Answer, ForwardError, forward
 from nproxy.upstreams.gate import Gate, Permit, Policy
+from nproxy.upstreams.health_checker import CheckResult
 from nproxy.upstreams.http.connections import Connections
-from nproxy.upstreams.judging import broken
-from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.lifeline import GivenUpError, Lifeline
-from nproxy.upstreams.looking import Look
 from nproxy.upstreams.membership import NOBODY, Registered, members
 from nproxy.upstreams.models import ModelList
-from nproxy.upstreams.permits import NobodyError
+from nproxy.upstreams.permits import NoReplicaError
 from nproxy.upstreams.replicas import Replica
 from nproxy.upstreams.retry_budget import RetryBudget
+from nproxy.upstreams.verdicts import broken
 
 OK, CANCELLED = "ok", "cancelled"
 """How calls end that do not fail; the others end as their failure's kind says."""
@@ -137,31 +137,31 @@ class Upstream:
         """What it is told of who calls: nproxy's own engine the caller's name, any other server nothing."""
         return name if self._told_callers else ""
 
-    async def call(self, call: Call, kin: Kin, take: Take, *, alone: bool = False, waits: bool = False) -> None:
-        """Wait at the gate, then send one leg, where its kin is, and hand over what comes back; see Client.call.
+    async def call(self, call: Call, group: CallGroup, take: Take, *, alone: bool = False, waits: bool = False) -> None:
+        """Wait at the gate, then send one leg, where its group is, and hand over what comes back; see Client.call.
 
         alone: with no other call at its replica. waits: until there is room for it; see Gate.permit. The last event is
         LegFailed too where no replica may be asked, or where the one that was asked is found down; `judge` is to be
         told of what else becomes of it.
         """
         try:
-            permit = self.gate.permit(call.choices, kin, leg=call.leg, alone=alone, waits=waits)
+            permit = self.gate.permit(call.choices, group, leg=call.leg, alone=alone, waits=waits)
             async with permit as replica:
                 self.budget.count_call()
-                line = replica.lifeline(kin.model)
+                line = replica.cancel_handle(group.model)
                 heard = self._heard(permit, line, take)
                 try:
                     with line:
                         await self.client.call(replica, call, heard)
                 except GivenUpError:
                     heard([LegFailed(call.leg, given_up(self.name, spoken=line.spoken))])
-        except NobodyError as nobody:
+        except NoReplicaError as nobody:
             take([LegFailed(call.leg, unavailable(self.name, nobody.seconds))])
 
-    def _heard(self, permit: Permit, line: Lifeline, take: Take) -> Take:
+    def _heard(self, permit: Permit, line: CancelHandle, take: Take) -> Take:
         """What hands a call's events over, and has its replica known by them."""
-        leg, kin, replica = permit.leg, permit.kin, permit.replica
-        company = Company(replica)
+        leg, group, replica = permit.leg, permit.group, permit.replica
+        company = ConcurrentCalls(replica)
 
         def heard(batch: list[Event]) -> asyncio.Future[None] | None:
             company.spoke()
@@ -175,53 +175,58 @@ class Upstream:
                 if company.may_have_interrupted:
                     batch[-1] = LegEnded(leg, beside=True)
             line.spoken = True
-            self.gate.heard(replica, kin)
+            self.gate.heard(replica, group)
             return take(batch)
 
         return heard
 
     @asynccontextmanager
     async def pass_on(
-        self, kin: Kin, method: str, target: str, headers: Mapping[str, str], data: bytes | AsyncIterator[bytes] | None
+        self,
+        group: CallGroup,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        data: bytes | AsyncIterator[bytes] | None,
     ) -> AsyncIterator[Answer]:
         """Wait at the gate, then send a request as it is; see `forward`. The replica is judged by its answer."""
         try:
-            async with self.gate.permit(1, kin) as replica, AsyncExitStack() as stack:
+            async with self.gate.permit(1, group) as replica, AsyncExitStack() as stack:
                 self.budget.count_call()
                 sent = forward(self.client, self.timeouts, replica, method, replica.root_url(target), headers, data)
-                with replica.lifeline(kin.model):
+                with replica.cancel_handle(group.model):
                     answer = await stack.enter_async_context(sent)
-                self.gate.heard(replica, kin)
+                self.gate.heard(replica, group)
                 yield answer
                 status = Failure(FailureKind.STATUS, "It answered.", status=answer.status)
-                self._passed_on(kin, status if answer.status >= 400 else None)
+                self._passed_on(group, status if answer.status >= 400 else None)
         except ForwardError as error:
-            self._passed_on(kin, error.failure)
+            self._passed_on(group, error.failure)
             raise
-        except NobodyError as nobody:
+        except NoReplicaError as nobody:
             raise ForwardError(unavailable(self.name, nobody.seconds)) from None
         except GivenUpError:
             failure = given_up(self.name, spoken=False)
-            self._passed_on(kin, failure)
+            self._passed_on(group, failure)
             raise ForwardError(failure) from None
         except BaseException:
-            self.count(kin, 0, CANCELLED)
+            self.count(group, 0, CANCELLED)
             raise
 
-    def _passed_on(self, kin: Kin, failure: Failure | None) -> None:
-        self.judge(kin, 0, failure)
+    def _passed_on(self, group: CallGroup, failure: Failure | None) -> None:
+        self.judge(group, 0, failure)
         if failure is None:
-            self.count(kin, 0, OK)
+            self.count(group, 0, OK)
         else:
-            self.count(kin, 0, failure.kind, failure.status)
+            self.count(group, 0, failure.kind, failure.status)
 
     def _failed(self, permit: Permit, failure: Failure) -> Failure:
         """Judge by a failure, and say whether another replica can do what this one asks to be spared for a while.
 
         Where it had no room, say where there may be some.
         """
-        kin, replica = permit.kin, permit.replica
-        self.judge(kin, permit.leg, failure)
+        group, replica = permit.group, permit.replica
+        self.judge(group, permit.leg, failure)
         if no_room(failure):
             sure = failure.status != UNSURE or failure.retry_after is not None  # who is out of order names no time
             failure = replace(failure, room=permit.refused(failure.retry_after, sure=sure))
@@ -232,11 +237,11 @@ class Upstream:
             permit.end = "broken" if broken(failure) else "error"
             if failure.status != LOOP_DETECTED:
                 return failure
-        return replace(failure, another=self.gate.other(replica, kin))
+        return replace(failure, another=self.gate.other(replica, group))
 
-    def judge(self, kin: Kin, leg: int, failure: Failure | None) -> None:
+    def judge(self, group: CallGroup, leg: int, failure: Failure | None) -> None:
         """Take what became of a leg's last call; see `Gate.judge`."""
-        replica = self.gate.judge(kin, leg, failure)
+        replica = self.gate.judge(group, leg, failure)
         if replica is None or failure is None or (now := time.monotonic()) < replica.told_until:
             return  # it opens and closes, as one client's requests fail and others' do not
         replica.told_until = now + TOLD_SECONDS
@@ -244,12 +249,12 @@ class Upstream:
         why = failure.kind.value if failure.status is None else f"{failure.kind.value} {failure.status}"
         log.warning("a replica's breaker is open", extra=self._fields(replica, why=why))
 
-    def count(self, kin: Kin, leg: int, outcome: str, status: int | None = None) -> None:
+    def count(self, group: CallGroup, leg: int, outcome: str, status: int | None = None) -> None:
         """Note for the metrics how a leg's last call ended, once; nothing where no replica was called.
 
         status: of the error that it was answered with.
         """
-        if (replica := kin.uncounted.pop(leg, None)) is None:
+        if (replica := group.uncounted.pop(leg, None)) is None:
             return
         replica.ended[outcome] += 1
         if status is not None:
@@ -263,7 +268,7 @@ class Upstream:
         """
         return self.name != ENGINE_UPSTREAM and (len(self.gate.replicas) > 1 or bool(self.settings.fallback))
 
-    async def look(self, replica: Replica) -> Look | None:
+    async def look(self, replica: Replica) -> CheckResult | None:
         """Look at a replica, and go by it where that makes it go down or come up.
 
         None where it says nothing to others: it is busy with calls of this process, or this had nothing to look with.
@@ -276,13 +281,13 @@ class Upstream:
             if error.failure.ours:
                 return None
             status, why = None, error.failure.message
-        busy = status is None and replica.looks.talked_over
+        busy = status is None and replica.health.talked_over
         if self.gate.looked(replica, status):
             level, now = (logging.INFO, "up") if replica.up else (logging.WARNING, "down")
             log.log(level, "a replica is %s", now, extra=self._fields(replica, why=why))
-        return None if busy else Look(self.name, replica.label, status, time.monotonic() - began)
+        return None if busy else CheckResult(self.name, replica.label, status, time.monotonic() - began)
 
-    def told(self, look: Look, jitter: float) -> None:
+    def told(self, look: CheckResult, jitter: float) -> None:
         """Go by what another process saw, which has logged it."""
         for replica in self.gate.replicas if self.watched else ():
             if replica.label == look.replica:
@@ -295,7 +300,7 @@ class Upstream:
         """Whether any replica answers at all, be it with an error; the built-in engine, whether its model is loaded."""
         if self.name == ENGINE_UPSTREAM:
             return bool(await self.documents.first("/health", LIST_SECONDS))
-        looks = [replica.looks.answered for replica in self.gate.replicas] if self.watched else []
+        looks = [replica.health.answered for replica in self.gate.replicas] if self.watched else []
         if looks and None not in looks:
             return any(looks)
         return await self.documents.any_answers()

@@ -12,11 +12,11 @@ from nproxy.config import ENGINE_UPSTREAM, Config, DnsName, Timeouts
 from nproxy.config import Upstream as Settings
 from nproxy.openai.errors import model_not_found
 from nproxy.upstreams.dns import Names
-from nproxy.upstreams.elsewhere import News
+from nproxy.upstreams.health_checker import CheckResult, watch
 from nproxy.upstreams.http.connections import Connections
-from nproxy.upstreams.looking import Look, watch
 from nproxy.upstreams.membership import NOBODY, Registered
 from nproxy.upstreams.models import ModelName
+from nproxy.upstreams.peer_workers import PeerNews
 from nproxy.upstreams.registry import Snapshot
 from nproxy.upstreams.routes import Route, Routes
 from nproxy.upstreams.tasks import beside
@@ -35,7 +35,7 @@ class Upstreams:
 
     def __init__(self, config: Config, engine_socket: Path | None, pseudonym: Pseudonym) -> None:
         self.pseudonym = pseudonym
-        self.tell_look: Callable[[Look], None] = lambda _: None
+        self.tell_look: Callable[[CheckResult], None] = lambda _: None
         self._share: Callable[[Upstream], None] = lambda _: None
         self._connections = Connections(pseudonym)
         self._addresses: Mapping[str, Sequence[str]] = {}
@@ -78,13 +78,13 @@ class Upstreams:
         async with beside(self.names.run(), watch(lambda: self.all, tell=lambda look: self.tell_look(look))):
             yield
 
-    def share_room(self, process: str, tell: Callable[[News], None]) -> None:
+    def share_room(self, process: str, tell: Callable[[PeerNews], None]) -> None:
         """Take turns with other processes of this gateway where a server is full. process: what they call this one."""
         self._share = lambda upstream: upstream.gate.share_room(upstream.name, process, tell)
         for upstream in self.all:
             self._share(upstream)
 
-    def take_news(self, news: News) -> None:
+    def take_news(self, news: PeerNews) -> None:
         """Learn what another process tells of an upstream's room."""
         if (upstream := self.by_name.get(news.upstream)) is not None:
             upstream.gate.take_news(news)
@@ -94,7 +94,7 @@ class Upstreams:
         for upstream in self.all:
             upstream.gate.remind()
 
-    def take_look(self, look: Look) -> None:
+    def take_look(self, look: CheckResult) -> None:
         """Learn what another process of this gateway saw of a replica."""
         if (upstream := self.by_name.get(look.upstream)) is not None:
             upstream.told(look, random.random())

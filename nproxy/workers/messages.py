@@ -34,7 +34,7 @@ class Taught:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A look at a replica, as `nproxy.upstreams.looking.Look` tells it."""
+    """A look at a replica, as `nproxy.upstreams.health_checker.CheckResult` tells it."""
 
     upstream: str
     replica: str
@@ -45,7 +45,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Crowding:
-    """What one worker tells the others of an account's room, as `nproxy.upstreams.elsewhere.News`: `room` to one."""
+    """What one worker tells the others of an account; see `nproxy.upstreams.peer_workers.PeerNews`."""
 
     upstream: str
     model: str | None

@@ -27,8 +27,8 @@ from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, 
 from nproxy.openai.errors import not_ready
 from nproxy.telemetry import logs
 from nproxy.telemetry.sums import Report, as_data, from_data
-from nproxy.upstreams.elsewhere import News
-from nproxy.upstreams.looking import Look
+from nproxy.upstreams.health_checker import CheckResult
+from nproxy.upstreams.peer_workers import PeerNews
 from nproxy.upstreams.via import Pseudonym
 from nproxy.workers.channel import Channel, ChannelClosed, connect
 from nproxy.workers.lessons import lesson_of, taught
@@ -153,7 +153,9 @@ class _Worker:
             case Taught():
                 self._learn(message)
             case Looked():
-                self._app.upstreams.take_look(Look(message.upstream, message.replica, message.status, message.seconds))
+                self._app.upstreams.take_look(
+                    CheckResult(message.upstream, message.replica, message.status, message.seconds)
+                )
             case Crowding():
                 self._app.upstreams.take_news(_news(message))
             case Query():
@@ -233,8 +235,8 @@ class _Worker:
         self._channel.send(Result(query.number, answer))
 
 
-def _news(message: Crowding) -> News:
-    return News(message.upstream, message.model, message.caller, message.what, message.process, message.replica)
+def _news(message: Crowding) -> PeerNews:
+    return PeerNews(message.upstream, message.model, message.caller, message.what, message.process, message.replica)
 
 
 class _LedgerLine:

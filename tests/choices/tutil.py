@@ -108,7 +108,7 @@ class Play:
             retries_per_leg=self.retries,
             partial=self.partial,
             fallback=self.fallback,
-            spare=self.fallback,
+            fallback_available=self.fallback,
             resume=self.resume,
             chat_continues=self.chat_continues,
         )

@@ -496,13 +496,13 @@ _NATIVE = [
         "request_id=True,",
     ),
     ("R11", CHOICES + "recovery.py", "or not failure.room:", "or True:"),
-    ("R11", UPSTREAMS + "crowd.py", "if answers or self._in_flight() > 1 or not found_out", "if True"),
-    ("R11", UPSTREAMS + "gate.py", "if crowd is not None and not kin.spare and (", "if False and ("),
+    ("R11", UPSTREAMS + "overload_queue.py", "if answers or self._in_flight() > 1 or not found_out", "if True"),
+    ("R11", UPSTREAMS + "gate.py", "if queue is not None and not group.fallback_available and (", "if False and ("),
     ("R7", CHOICES + "remedies.py", "named_width(error.message, leg.width) or 1", "1"),
 ]
 
 _FLEET = [
-    ("S1", UPSTREAMS + "permits.py", "failed=kin.avoided(wish.leg),", "failed=(),"),
+    ("S1", UPSTREAMS + "permits.py", "failed=group.avoided(request.leg),", "failed=(),"),
     ("S2", UPSTREAMS + "breaker.py", "        if opens:\n            self._open(now)\n", ""),
     (
         "S3",

@@ -89,7 +89,7 @@ async def test_a_look_at_oneself_shows_that_one_is_down() -> None:
     ):
         itself = gateway.app.upstreams.all[0].gate.replicas[0]
         async with asyncio.timeout(20):
-            while not itself.looks.down:
+            while not itself.health.down:
                 await asyncio.sleep(0.02)
         assert [(await gateway.ask()).status_code for _ in range(4)] == [200] * 4 and not itself.begun
 
@@ -101,7 +101,7 @@ async def test_whoever_has_only_itself_is_not_ready(interval: float | None) -> N
     async with gateways(lambda url: {"upstreams": [upstream(url, down, health={"interval": interval})]}) as (gateway,):
         replicas = gateway.app.upstreams.all[0].gate.replicas
         async with asyncio.timeout(20):
-            while interval and any(one.looks.answered is None for one in replicas):
+            while interval and any(one.health.answered is None for one in replicas):
                 await asyncio.sleep(0.02)
             assert (await gateway.client.get("/ready")).status_code == 503
 

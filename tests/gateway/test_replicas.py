@@ -312,7 +312,7 @@ async def _has_failed(gateway: Gateway) -> bool:
 async def test_looks_that_fail_everywhere_are_not_believed(upstream: FakeUpstream, other: FakeUpstream) -> None:
     upstream.list_fails = other.list_fails = True
     async with pair(upstream.url, other.url, health=FAST) as gateway:
-        await until(lambda: all(one.looks.down for one in gateway.app.upstreams.all[0].gate.replicas), 20)
+        await until(lambda: all(one.health.down for one in gateway.app.upstreams.all[0].gate.replicas), 20)
         for _ in range(4):
             assert (await gateway.ask(n=2)).status_code == 200
         assert (await gateway.client.get("/ready")).status_code == 200, "they answer"
@@ -344,7 +344,7 @@ async def test_nobody_looks_at_a_replica_that_has_no_substitute(start: Start, up
 
 async def test_ready_goes_by_what_is_known(upstream: FakeUpstream, other: FakeUpstream) -> None:
     async with pair(upstream.url, other.url, health={"interval": 3600}) as gateway:
-        await until(lambda: all(one.looks.answered for one in gateway.app.upstreams.all[0].gate.replicas), 20)
+        await until(lambda: all(one.health.answered for one in gateway.app.upstreams.all[0].gate.replicas), 20)
         seen = len(upstream.requests) + len(other.requests)
         for _ in range(5):
             assert (await gateway.client.get("/ready")).status_code == 200
@@ -363,7 +363,7 @@ async def test_settings_change_while_it_runs(upstream: FakeUpstream, other: Fake
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(pair(upstream.url, other.url, health=FAST, breaker=NEVER))
         (one,) = gateway.app.upstreams.all
-        await until(lambda: all(each.looks.answered for each in one.gate.replicas), 20)
+        await until(lambda: all(each.health.answered for each in one.gate.replicas), 20)
         kept = one.gate.replicas[0].breaker
         one.reconfigure(one.settings.model_copy(update={"health": one.settings.health.model_copy()}))
         assert one.gate.replicas[0].breaker is kept

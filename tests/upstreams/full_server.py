@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from nproxy.choices.events import Failure, FailureKind
+from nproxy.upstreams.call_group import Account, CallGroup
 from nproxy.upstreams.gate import Gate, Policy
-from nproxy.upstreams.kin import Account, Kin
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import replicas
 from tests.virtual_time import run
@@ -43,7 +43,7 @@ class Server:
         self.inside: dict[str, int] = {} if beside is None else beside.inside
         self.calls = 0
         self.refusals: list[float] = []
-        self.refused: set[Kin] = set()
+        self.refused: set[CallGroup] = set()
         self.served: list[tuple[int, int]] = []
         self._began = self.loop.time()
 
@@ -51,48 +51,48 @@ class Server:
     def now(self) -> float:
         return self.loop.time() - self._began
 
-    def takes(self, replica: Replica, kin: Kin) -> bool:
+    def takes(self, replica: Replica, group: CallGroup) -> bool:
         room = self.room if isinstance(self.room, int) else self.room[replica.label]
         if isinstance(self.each, dict):
-            room = self.each.get(kin.model or "", room)
+            room = self.each.get(group.model or "", room)
         number, self.calls = self.calls, self.calls + 1
-        place = self._place(replica, kin)
-        if self.inside.get(place, 0) >= room or self.odd(number) or kin in self.refused:
+        place = self._place(replica, group)
+        if self.inside.get(place, 0) >= room or self.odd(number) or group in self.refused:
             self.refusals.append(self.now)
             return False
         self.inside[place] = self.inside.get(place, 0) + 1
         return True
 
-    def _place(self, replica: Replica, kin: Kin) -> str:
-        return f"{replica.label} {kin.account}" if self.each else replica.label
+    def _place(self, replica: Replica, group: CallGroup) -> str:
+        return f"{replica.label} {group.account}" if self.each else replica.label
 
-    async def answer(self, replica: Replica, kin: Kin, seconds: float) -> None:
+    async def answer(self, replica: Replica, group: CallGroup, seconds: float) -> None:
         try:
             await asyncio.sleep(seconds)
         finally:
             if self.late:
-                self.loop.call_later(self.late, self._give_back, self._place(replica, kin))
+                self.loop.call_later(self.late, self._give_back, self._place(replica, group))
             else:
-                self._give_back(self._place(replica, kin))
+                self._give_back(self._place(replica, group))
 
     def _give_back(self, place: str) -> None:
         self.inside[place] -= 1
 
-    async def leg(self, kin: Kin, number: int, seconds: float | None = None) -> None:
+    async def leg(self, group: CallGroup, number: int, seconds: float | None = None) -> None:
         """A leg that is tried once more, and waits for room as often as it is told to."""
         waits, tried = False, False
         while True:
-            permit = self.gate.permit(1, kin, leg=number, waits=waits)
+            permit = self.gate.permit(1, group, leg=number, waits=waits)
             async with permit as replica:
                 await asyncio.sleep(0)  # the way there
-                if self.takes(replica, kin):
-                    await self.answer(replica, kin, self.seconds if seconds is None else seconds)
+                if self.takes(replica, group):
+                    await self.answer(replica, group, self.seconds if seconds is None else seconds)
                     permit.end = "whole"
-                    self.served.append((id(kin), number))
-                    self.gate.judge(kin, number, None)
+                    self.served.append((id(group), number))
+                    self.gate.judge(group, number, None)
                     return
                 failure = Failure(FailureKind.STATUS, "full", status=429)
-                self.gate.judge(kin, number, failure)
+                self.gate.judge(group, number, failure)
                 wait = self.wait.get(replica.label)
                 room = permit.refused(wait, sure=self.sure)
                 if wait is not None:
@@ -117,13 +117,13 @@ class Server:
         too_much: it is refused, whatever room there is.
         """
         await asyncio.sleep(at)
-        kin = Kin(account[0], account=account)
+        group = CallGroup(account[0], account=account)
         if too_much:
-            self.refused.add(kin)
+            self.refused.add(group)
         try:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as tasks:
                 for number in range(n):
-                    group.create_task(self.leg(kin, number, seconds))
+                    tasks.create_task(self.leg(group, number, seconds))
         except* Refused:
             raise Refused(self.now) from None
         return self.now

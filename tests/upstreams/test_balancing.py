@@ -17,7 +17,7 @@ from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.upstreams.affinity import BOUND, LEADING, home, prompt_hash
 from nproxy.upstreams.balancing import choose, drawn, least_busy, standing
 from nproxy.upstreams.breaker import Breaker
-from nproxy.upstreams.health import Looks
+from nproxy.upstreams.health_checks import HealthChecks
 from nproxy.upstreams.replicas import Replica
 
 SETTINGS = BreakerSettings(in_a_row=1, open=10)
@@ -40,9 +40,9 @@ def broken(one: Replica, now: float = 0.0, *, silent: bool = True) -> Replica:
 
 
 def down(one: Replica) -> Replica:
-    one.looks = Looks(Health(down_after=1))
-    one.looks.began(0.0, 0.5)
-    assert one.looks.ended(well=False)
+    one.health = HealthChecks(Health(down_after=1))
+    one.health.began(0.0, 0.5)
+    assert one.health.ended(well=False)
     return one
 
 
@@ -118,9 +118,9 @@ def test_what_speaks_against_a_replica_puts_it_last_but_it_is_not_lost() -> None
     assert choose([a, b], low, 4.9) is b and choose([a, b], low, 5.0) is a
     b.avoid_until = 7.0
     assert choose([a, b], low, 6.0) is a
-    a.looks = Looks(Health())
-    a.looks.began(0.0, 0.5)
-    a.looks.ended(well=False)
+    a.health = HealthChecks(Health())
+    a.health.began(0.0, 0.5)
+    a.health.ended(well=False)
     assert choose([a, b], low, 8.0) is b, "its last look failed"
     assert choose([a, b], low, 8.0, failed={a, b}) is b
     assert choose([a], low, 8.0, failed={a}) is a

@@ -115,9 +115,9 @@ async def test_compressed_answers_are_refused(caller: Caller) -> None:
 
 async def test_more_than_a_hundred_calls_at_once(caller: Caller) -> None:
     held = asyncio.Event()
-    async with FakeUpstream(Behaviour(hold=held)) as upstream, asyncio.TaskGroup() as group:
+    async with FakeUpstream(Behaviour(hold=held)) as upstream, asyncio.TaskGroup() as tasks:
         for _ in range(120):
-            group.create_task(caller.events(upstream.url))
+            tasks.create_task(caller.events(upstream.url))
         await upstream.until(lambda: len(upstream.open_calls) == 120)
         held.set()
 

@@ -6,8 +6,8 @@ import asyncio
 
 from nproxy import config
 from nproxy.choices.events import Failure, FailureKind
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.gate import Gate, Policy
-from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import hold, replicas
 
@@ -24,8 +24,8 @@ async def test_no_limit_lets_all_through() -> None:
 async def test_Q3_kin_go_where_the_first_of_them_went() -> None:
     gate = Gate(replicas(3), Policy())
     async with gate.permit(9) as nine, gate.permit(1) as one:
-        kin = Kin(together=True)
-        async with gate.permit(1, kin) as first, gate.permit(1, kin) as second, gate.permit(1) as other:
+        group = CallGroup(together=True)
+        async with gate.permit(1, group) as first, gate.permit(1, group) as second, gate.permit(1) as other:
             assert first is second and first not in (nine, one)
             assert other is one, "the least loaded"
     assert [(replica.legs, replica.choices) for replica in gate.replicas] == [(0, 0)] * 3
@@ -33,11 +33,11 @@ async def test_Q3_kin_go_where_the_first_of_them_went() -> None:
 
 async def test_Q3_kin_leave_a_replica_that_cannot_be_reached() -> None:
     gate = Gate(replicas(2), Policy())
-    kin = Kin(together=True)
-    async with gate.permit(1, kin) as first:
+    group = CallGroup(together=True)
+    async with gate.permit(1, group) as first:
         pass
     first.unreachable()
-    async with gate.permit(1, kin) as second, gate.permit(1, kin) as third:
+    async with gate.permit(1, group) as second, gate.permit(1, group) as third:
         assert second is third is not first
 
 
@@ -51,8 +51,8 @@ async def test_replicas_change_while_legs_wait() -> None:
         async with gate.permit(1) as replica:
             served.append(replica)
 
-    async with asyncio.TaskGroup() as group, gate.permit(1) as busy:
-        group.create_task(leg())
+    async with asyncio.TaskGroup() as tasks, gate.permit(1) as busy:
+        tasks.create_task(leg())
         await asyncio.sleep(0)
         assert gate.waiting == 1
         gate.replace(new)
@@ -69,15 +69,15 @@ async def test_a_replica_that_comes_again_has_the_calls_that_it_had() -> None:
     """A server with one call at a time would get a second one, beside that which goes on."""
     first, second = replicas(2)
     gate = Gate([first, second], Policy(1))
-    async with gate.permit(1, Kin()) as went:
+    async with gate.permit(1, CallGroup()) as went:
         other = second if went is first else first
         gate.replace([other])
         gate.replace([other])
         gate.replace([other, Replica(base=went.base, socket=None, label=went.label)])
         assert went in gate.replicas and not went.draining
-        async with gate.permit(1) as taken, asyncio.TaskGroup() as group:
+        async with gate.permit(1) as taken, asyncio.TaskGroup() as tasks:
             assert taken is other
-            waits = group.create_task(hold(gate))
+            waits = tasks.create_task(hold(gate))
             await asyncio.sleep(0)
             assert gate.waiting == 1
             waits.cancel()
@@ -88,19 +88,19 @@ async def test_a_replica_that_comes_again_has_the_calls_that_it_had() -> None:
 
 async def test_a_replica_that_drains_gets_no_new_calls() -> None:
     gate = Gate(replicas(2), Policy())
-    kin = Kin(together=True)
-    async with gate.permit(1, kin) as first:
+    group = CallGroup(together=True)
+    async with gate.permit(1, group) as first:
         first.draining = True
-        async with gate.permit(1, kin) as second, gate.permit(1) as third:
+        async with gate.permit(1, group) as second, gate.permit(1) as third:
             assert first not in (second, third)
 
 
 async def test_a_replica_that_leaves_takes_none_of_the_kin_of_its_calls() -> None:
     first, second = replicas(2)
-    gate, kin = Gate([first], Policy()), Kin(together=True)
-    async with gate.permit(1, kin) as before:
+    gate, group = Gate([first], Policy()), CallGroup(together=True)
+    async with gate.permit(1, group) as before:
         gate.replace([second])
-        async with gate.permit(1, kin) as after:
+        async with gate.permit(1, group) as after:
             assert (before, after) == (first, second)
         assert first.legs == 1
     assert first.legs == 0
@@ -110,20 +110,20 @@ async def test_a_trial_that_fails_counts_whoever_makes_it() -> None:
     """A request may have opened the breaker itself, and try the replica again, having nowhere else to go."""
     now = 0.0
     gate = Gate(replicas(1), Policy(breaker=config.Breaker(in_a_row=1, open=2.0)), clock=lambda: now)
-    (replica,), kin = gate.replicas, Kin()
+    (replica,), group = gate.replicas, CallGroup()
     for now, open_for in ((0.0, 2.0), (2.5, 4.0), (7.0, 8.0)):
-        async with gate.permit(1, kin):
-            assert gate.judge(kin, 0, CUT) is replica
+        async with gate.permit(1, group):
+            assert gate.judge(group, 0, CUT) is replica
         assert replica.breaker.wait(now) == open_for
-    async with gate.permit(1, kin, leg=1):
-        assert gate.judge(kin, 1, CUT) is None, "a last resort makes it no longer"
+    async with gate.permit(1, group, leg=1):
+        assert gate.judge(group, 1, CUT) is None, "a last resort makes it no longer"
 
 
 async def test_a_request_counts_once_however_many_of_its_legs_fail() -> None:
     gate = Gate(replicas(1), Policy(breaker=config.Breaker(in_a_row=2)))
-    kin = Kin()
+    group = CallGroup()
     for leg in range(5):
-        async with gate.permit(1, kin, leg=leg):
-            assert gate.judge(kin, leg, CUT) is None
-    async with gate.permit(1, other := Kin()):
+        async with gate.permit(1, group, leg=leg):
+            assert gate.judge(group, leg, CUT) is None
+    async with gate.permit(1, other := CallGroup()):
         assert gate.judge(other, 0, CUT) is gate.replicas[0]

@@ -8,7 +8,7 @@ import pytest
 
 from nproxy.choices.failures import upstreams_own
 from nproxy.choices.retry import resumable, retryable
-from nproxy.upstreams.judging import serves
+from nproxy.upstreams.verdicts import serves
 from tests.choices.upstream_says import in_band
 
 ROWS: list[tuple[Any, int]] = [

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from nproxy.upstreams.crowd import JUST_NOW_SECONDS
-from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.lateness import LATE_SECONDS
+from nproxy.upstreams.call_group import CallGroup
+from nproxy.upstreams.overload_queue import JUST_NOW_SECONDS
+from nproxy.upstreams.release_delay import RELEASE_DELAYS
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
 
@@ -48,9 +48,9 @@ def test_a_wish_for_a_pause_at_such_a_moment_keeps_nobody_from_the_next_end(
                 await server.request(n, seconds=0.35 + 0.3 * ((number * 7 + turn * 5) % 11) / 11)
             ends.append(server.now)
 
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as tasks:
             for number in range(clients):
-                group.create_task(client(number))
+                tasks.create_task(client(number))
         assert max(ends) < clients * n * rounds * (0.5 + late) / room * 1.3 + wait
 
     play(scene)
@@ -62,7 +62,7 @@ def test_room_that_is_given_back_at_once_again_is_taken_at_once_again() -> None:
         await server.request(16)
         server.late, since = 0.0, server.now
         await server.request(64)
-        assert server.now - since < 64 * 0.1 + 8 * sum(LATE_SECONDS) + 0.5
+        assert server.now - since < 64 * 0.1 + 8 * sum(RELEASE_DELAYS) + 0.5
 
     play(scene)
 
@@ -93,17 +93,17 @@ def test_a_sibling_that_has_just_ended_still_counts_as_one() -> None:
 
     async def scene() -> None:
         server = Server(1, 0.5)
-        kin = Kin("m", account=ACCOUNT)
-        served = server.gate.permit(1, kin, leg=0)
+        group = CallGroup("m", account=ACCOUNT)
+        served = server.gate.permit(1, group, leg=0)
         async with served:
-            server.gate.judge(kin, 0, None)
+            server.gate.judge(group, 0, None)
             served.end = "whole"
-        async with server.gate.permit(1, kin, leg=1) as replica:
-            permit = server.gate.permit(1, kin, leg=2)
+        async with server.gate.permit(1, group, leg=1) as replica:
+            permit = server.gate.permit(1, group, leg=2)
             async with permit:
                 assert permit.refused(None, sure=True) == "siblings"
             await asyncio.sleep(JUST_NOW_SECONDS)
-            server.gate.judge(kin, 1, None)
+            server.gate.judge(group, 1, None)
             assert replica and permit.refused(None, sure=True) == "others"
 
     play(scene)

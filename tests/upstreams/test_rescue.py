@@ -9,9 +9,9 @@ import pytest
 from nproxy import config
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.upstreams.breaker import State
+from nproxy.upstreams.call_group import CallGroup
+from nproxy.upstreams.cancel_handle import GivenUpError
 from nproxy.upstreams.gate import Gate, Policy
-from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.lifeline import GivenUpError
 from nproxy.upstreams.replicas import Replica
 
 CUT = Failure(FailureKind.CUT, "It broke off.")
@@ -29,17 +29,17 @@ class Scene:
     async def begin(self, calls: int, *, spoken: bool = False) -> None:
         self.calls = [asyncio.create_task(self.wait(spoken=spoken)) for _ in range(calls)]
         self.other.draining = True
-        self.stuck.looks.began(0.0, 0.0)
+        self.stuck.health.began(0.0, 0.0)
         assert [self.gate.looked(self.stuck, None) for _ in range(3)] == [False, False, True]
         await asyncio.sleep(0)
         assert not any(call.done() for call in self.calls), "there is nowhere to go"
         self.other.draining = False
-        kin = Kin()
-        kin.at[0] = self.other
-        assert self.gate.judge(kin, 0, CUT), "its breaker is open"
+        group = CallGroup()
+        group.at[0] = self.other
+        assert self.gate.judge(group, 0, CUT), "its breaker is open"
 
     async def wait(self, *, spoken: bool = False, model: str | None = None) -> str:
-        line = self.stuck.lifeline(model)
+        line = self.stuck.cancel_handle(model)
         line.spoken = spoken
         try:
             with line:
@@ -53,10 +53,10 @@ class Scene:
         async with asyncio.timeout(5):
             while self.other.breaker_state is State.OPEN:
                 await asyncio.sleep(0.01)
-        kin = Kin()
-        async with self.gate.permit(1, kin) as replica:
+        group = CallGroup()
+        async with self.gate.permit(1, group) as replica:
             assert replica is self.other
-            self.gate.heard(replica, kin)
+            self.gate.heard(replica, group)
         for _ in range(3):
             await asyncio.sleep(0)
 
@@ -79,9 +79,9 @@ async def test_all_when_a_breaker_closes_and_one_when_it_lets_calls_through() ->
 async def test_when_an_answer_from_before_went_well() -> None:
     scene = Scene(3600)
     await scene.begin(2)
-    kin = Kin()
-    kin.at[0] = scene.other
-    scene.gate.judge(kin, 0, None)
+    group = CallGroup()
+    group.at[0] = scene.other
+    scene.gate.judge(group, 0, None)
     await asyncio.wait(scene.calls)
     assert scene.given_up == 2
 
@@ -101,7 +101,7 @@ async def test_not_where_the_other_one_does_not_serve_its_model() -> None:
     scene.stuck.models, scene.other.models = frozenset({"a"}), frozenset({"b"})
     calls = [asyncio.create_task(scene.wait(model=model)) for model in ("a", "b", None)]
     await asyncio.sleep(0)
-    scene.stuck.looks.began(0.0, 0.0)
+    scene.stuck.health.began(0.0, 0.0)
     for _ in range(3):
         scene.gate.looked(scene.stuck, None)
     await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nproxy.upstreams.commons import Apart
-from nproxy.upstreams.kin import Account
+from nproxy.upstreams.call_group import Account
+from nproxy.upstreams.shared_capacity import OwnLimit
 from tests.upstreams.full_server import Refused, Server, play
 
 BUSY, OTHER = ("busy", ""), ("other", "")
@@ -25,9 +25,9 @@ class Clients:
         self.refused: dict[Account, list[float]] = {}
 
     async def ask(self, accounts: Iterable[Account], n: int = 1) -> None:
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as tasks:
             for place, account in enumerate(accounts):
-                group.create_task(self._ask(account, n, place / 7))
+                tasks.create_task(self._ask(account, n, place / 7))
 
     async def _ask(self, account: Account, n: int, at: float) -> None:
         server = self._server
@@ -82,7 +82,7 @@ def test_an_account_that_has_nothing_left_costs_a_busy_one_nothing(wait: float |
         assert BUSY not in asked.refused
         assert asked.answered[BUSY] > 0.97 * 200 * 4
         told = asked.refused[OTHER]
-        assert sum(seconds > 0.2 for seconds in told) <= 200 / Apart.SECONDS + 1, "it waits until that has shown"
+        assert sum(seconds > 0.2 for seconds in told) <= 200 / OwnLimit.SECONDS + 1, "it waits until that has shown"
         assert max(told) < 11.0
 
     play(scene)

@@ -26,8 +26,8 @@ async def others(server: Server, at: float, seconds: float) -> None:
 def test_who_finds_others_there_waits_where_the_server_answered_of_late(sure: bool, n: int) -> None:
     async def scene() -> None:
         server = Server(1, sure=sure)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(others(server, 1.5, 5.0))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(others(server, 1.5, 5.0))
             assert await server.request(1) == 1.0
             whole = await server.request(n, at=2.0)
         assert 6.5 + n <= whole < 6.5 + n + 4.0
@@ -82,8 +82,8 @@ def test_two_gateways_share_a_server() -> None:
 def test_short_answers_are_a_reason_to_find_out_sooner() -> None:
     async def scene() -> None:
         server = Server(2, 0.1)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(others(server, 0.0, 33.0))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(others(server, 0.0, 33.0))
             await asyncio.sleep(0.01)
             whole = await server.request(430)
         assert 33.0 + 0.05 * 100 <= whole < 33.0 + 0.05 * 100 + 1.5

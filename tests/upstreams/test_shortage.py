@@ -11,10 +11,10 @@ import pytest
 
 from nproxy.choices.events import Event, FailureKind, LegFailed
 from nproxy.config import Upstream as Settings
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.http.connections import Connections
-from nproxy.upstreams.judging import serves
-from nproxy.upstreams.kin import Kin
 from nproxy.upstreams.upstream import Upstream
+from nproxy.upstreams.verdicts import serves
 from nproxy.upstreams.via import Pseudonym
 from tests.upstreams.conftest import Caller
 
@@ -46,12 +46,12 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 async def test_a_call_fails_and_says_why_and_its_replica_is_believed_in(caller: Caller, upstream: Upstream) -> None:
-    kin = Kin()
+    group = CallGroup()
     batches: list[list[Event]] = []
     with no_descriptors():
-        await upstream.call(caller.call(stream=False), kin, batches.append)
+        await upstream.call(caller.call(stream=False), group, batches.append)
     (batch,) = batches
-    replica = kin.replica
+    replica = group.replica
     assert replica is not None
     assert isinstance(failed := batch[-1], LegFailed)
     assert (failed.failure.kind, failed.failure.ours) == (FailureKind.CONNECT, True)
@@ -61,12 +61,12 @@ async def test_a_call_fails_and_says_why_and_its_replica_is_believed_in(caller: 
 
 async def test_a_look_says_nothing_to_anybody(upstream: Upstream) -> None:
     replica = upstream.gate.replicas[0]
-    replica.looks.began(0.0, 0.5)
+    replica.health.began(0.0, 0.5)
     with no_descriptors():
         assert await upstream.look(replica) is None
-    assert not replica.looks.doubtful and replica.looks.answered is None
+    assert not replica.health.doubtful and replica.health.answered is None
     seen = await upstream.look(replica)
-    assert seen is not None and seen.status is None and replica.looks.down, "with a descriptor it is found out"
+    assert seen is not None and seen.status is None and replica.health.down, "with a descriptor it is found out"
 
 
 async def test_who_refuses_a_call_is_still_to_blame(caller: Caller) -> None:

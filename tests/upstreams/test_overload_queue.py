@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nproxy.upstreams.call_attempt import End
+from nproxy.upstreams.call_group import Account, CallGroup
 from nproxy.upstreams.gate import MOST_ACCOUNTS
-from nproxy.upstreams.kin import Account, Kin
-from nproxy.upstreams.pace import LONGEST_PAUSE_SECONDS
-from nproxy.upstreams.visit import End
+from nproxy.upstreams.probe_pace import LONGEST_PAUSE_SECONDS
 from tests.upstreams.conftest import replicas
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
@@ -38,9 +38,9 @@ def test_many_are_served_one_after_the_other_in_their_order(room: int, sure: boo
 def test_requests_take_turns() -> None:
     async def scene() -> None:
         server = Server(2)
-        async with asyncio.TaskGroup() as group:
-            many = group.create_task(server.request(32))
-            few = [group.create_task(server.request(1, at=0.5)) for _ in range(3)]
+        async with asyncio.TaskGroup() as tasks:
+            many = tasks.create_task(server.request(32))
+            few = [tasks.create_task(server.request(1, at=0.5)) for _ in range(3)]
         assert max(one.result() for one in few) <= 4.5, "two are served in each second"
         assert many.result() == pytest.approx(17.5, abs=0.6)
 
@@ -85,8 +85,8 @@ def test_who_is_not_served_is_told_after_a_while_and_has_not_asked_often(patienc
     async def scene() -> None:
         server = Server(1, 60.0)
         server.gate.patience = patience
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.request(1))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.request(1))
             with pytest.raises(Refused) as refused:
                 await server.request(1, at=1.0)
         assert refused.value.args[0] == pytest.approx(1.0 + patience, abs=0.2)
@@ -101,12 +101,12 @@ def test_who_was_served_in_part_is_told_after_a_while_too() -> None:
     async def scene() -> None:
         server = Server(3, 600.0)
         long = [asyncio.create_task(server.request(2)) for _ in range(2)]
-        kin = Kin("m", account=ACCOUNT)
-        answered = asyncio.create_task(server.leg(kin, 0, 2.0))
+        group = CallGroup("m", account=ACCOUNT)
+        answered = asyncio.create_task(server.leg(group, 0, 2.0))
         await asyncio.sleep(1.9)
         server.room = 2
         with pytest.raises(Refused):
-            await server.leg(kin, 1)
+            await server.leg(group, 1)
         assert answered.done() and server.now == pytest.approx(2.0 + server.gate.patience, abs=2.5)
         for task in long:
             task.cancel()
@@ -151,10 +151,10 @@ def test_more_room_is_found() -> None:
 def test_a_single_failure_that_may_be_another_is_tried_again_by_itself() -> None:
     async def scene() -> None:
         server = Server(100, 10.0, sure=False, odd=lambda number: number == 3)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.request(3))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.request(3))
             assert await server.request(1, at=1.0, seconds=1.0) == pytest.approx(2.125)
-        assert not server.gate._crowds[ACCOUNT].waiting
+        assert not server.gate._queues[ACCOUNT].waiting
 
     play(scene)
 
@@ -196,18 +196,18 @@ def test_a_wait_that_the_server_asks_for_is_kept_but_where_another_call_ends() -
 def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
     async def scene() -> None:
         server = Server({"r0": 2, "r1": 100}, count=2)
-        crowd = server.gate._crowd(ACCOUNT)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.request(2, seconds=5.0))
+        queue = server.gate._queue(ACCOUNT)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.request(2, seconds=5.0))
             await asyncio.sleep(0.1)
-            crowd._full.note_full(server.gate.replicas[0], server.loop.time(), None)
-            waiter = group.create_task(server.gate.permit(1, Kin("m", account=ACCOUNT), waits=True).__aenter__())
+            queue._full.note_full(server.gate.replicas[0], server.loop.time(), None)
+            waiter = tasks.create_task(server.gate.permit(1, CallGroup("m", account=ACCOUNT), waits=True).__aenter__())
             await asyncio.sleep(0.01)
-            permit = server.gate.permit(1, Kin("m", account=ACCOUNT))
-            crowd.begins(permit)
+            permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
+            queue.begin(permit)
             permit.end = "broken"
-            crowd.left(permit, server.gate.replicas[1])
-            assert not waiter.done() and crowd.waiting
+            queue.ended(permit, server.gate.replicas[1])
+            assert not waiter.done() and queue.waiting
             await waiter
 
     play(scene)
@@ -217,16 +217,16 @@ def test_a_call_that_breaks_leaves_no_room_for_others() -> None:
 def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
     async def scene() -> None:
         server = Server(1)
-        crowd = server.gate._crowd(ACCOUNT)
-        permit = server.gate.permit(1, Kin("m", account=ACCOUNT))
+        queue = server.gate._queue(ACCOUNT)
+        permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
         replica = await permit.__aenter__()
-        crowd._full.note_full(replica, server.loop.time(), None)
+        queue._full.note_full(replica, server.loop.time(), None)
         server.inside["r0"] = 1
         for _ in range(8):
-            crowd._pace.note_full(tried=True)
+            queue._pace.note_full(probe=True)
         asks = asyncio.create_task(server.request(1))
         await asyncio.sleep(1.0)
-        assert crowd.waiting and server.refusals
+        assert queue.waiting and server.refusals
         server.inside["r0"] = 0
         permit.end = end
         await permit.__aexit__()
@@ -238,12 +238,12 @@ def test_nobody_waits_long_beside_an_idle_server(end: End) -> None:
 def test_a_call_that_was_given_up_was_not_answered() -> None:
     async def scene() -> None:
         server = Server(0)
-        kin = Kin("m", account=ACCOUNT)
-        async with server.gate.permit(1, kin, leg=0):
+        group = CallGroup("m", account=ACCOUNT)
+        async with server.gate.permit(1, group, leg=0):
             pass  # its client has left
-        server.gate.judge(kin, 0, None)
+        server.gate.judge(group, 0, None)
         with pytest.raises(Refused):
-            await server.leg(kin, 1)
+            await server.leg(group, 1)
         assert server.now < 0.5
 
     play(scene)
@@ -268,8 +268,8 @@ def test_who_leaves_makes_way() -> None:
         await asyncio.sleep(0.5)
         leaves.cancel()
         assert await first == 1.0 and await stays == pytest.approx(2.0, abs=0.1)
-        crowd = server.gate._crowds[ACCOUNT]
-        assert not crowd.waiting and not crowd.calls and not server.gate.waiting
+        queue = server.gate._queues[ACCOUNT]
+        assert not queue.waiting and not queue.calls and not server.gate.waiting
 
     play(scene)
 
@@ -280,15 +280,15 @@ def test_who_leaves_as_it_is_let_in_makes_way() -> None:
         first = asyncio.create_task(server.request(1))
         leaves = asyncio.create_task(server.request(1, at=0.1))
         stays = asyncio.create_task(server.request(1, at=0.2))
-        crowd = server.gate._crowd(ACCOUNT)
+        queue = server.gate._queue(ACCOUNT)
         await asyncio.sleep(0.5)
-        let_in = crowd._let_in
+        let_in = queue._admit
 
         def and_leave(*how: Any) -> None:
             let_in(*how)
             leaves.cancel()
 
-        crowd._let_in = and_leave  # type: ignore[method-assign]
+        queue._admit = and_leave  # type: ignore[method-assign]
         assert await first == 1.0 and await stays == pytest.approx(2.0, abs=0.1)
         assert leaves.cancelled()
 
@@ -298,15 +298,15 @@ def test_who_leaves_as_it_is_let_in_makes_way() -> None:
 def test_other_accounts_do_not_wait() -> None:
     async def scene() -> None:
         server = Server(1)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.request(4))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.request(4))
             await asyncio.sleep(0.5)
             assert server.gate.waiting == 3
-            async with server.gate.permit(1, Kin("m", account=("m", "another"))), server.gate.permit(1):
+            async with server.gate.permit(1, CallGroup("m", account=("m", "another"))), server.gate.permit(1):
                 assert server.now == 0.5
         for number in range(2 * MOST_ACCOUNTS):
-            server.gate.permit(1, Kin("m", account=("m", str(number))))
-        assert len(server.gate._crowds) <= MOST_ACCOUNTS
+            server.gate.permit(1, CallGroup("m", account=("m", str(number))))
+        assert len(server.gate._queues) <= MOST_ACCOUNTS
 
     play(scene)
 
@@ -359,8 +359,8 @@ def test_a_replica_that_is_gone_is_not_asked_again() -> None:
         server = Server({"r0": 1, "r1": 1}, 1.0, count=2)
         await server.request(8)
         server.gate.replace(server.gate.replicas[1:])
-        crowd = server.gate._crowd(ACCOUNT)
-        assert {*crowd._full} == {*server.gate.replicas}
+        queue = server.gate._queue(ACCOUNT)
+        assert {*queue._full} == {*server.gate.replicas}
 
     play(scene)
 
@@ -368,11 +368,11 @@ def test_a_replica_that_is_gone_is_not_asked_again() -> None:
 def test_nor_where_it_turns_somebody_away_behind_that() -> None:
     async def scene() -> None:
         server = Server(1, count=2)
-        permit = server.gate.permit(1, Kin("m", account=ACCOUNT))
+        permit = server.gate.permit(1, CallGroup("m", account=ACCOUNT))
         async with permit as gone:
             server.gate.replace([one for one in server.gate.replicas if one is not gone])
             assert permit.refused(8.0, sure=True) == "elsewhere"
-        assert gone not in server.gate._crowd(ACCOUNT)._full
+        assert gone not in server.gate._queue(ACCOUNT)._full
 
     play(scene)
 
@@ -426,9 +426,9 @@ def test_nobody_waits_for_ever_and_nothing_is_left(
                 server.loop.call_later(at + leaves, task.cancel)
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         assert server.now < 120
-        for crowd in server.gate._crowds.values():
-            assert (crowd.waiting, crowd.calls) == ([], 0)
-        assert (server.gate.waiting, server.gate._commons.calls, server.gate._commons.waiting) == (0, 0, 0)
+        for queue in server.gate._queues.values():
+            assert (queue.waiting, queue.calls) == ([], 0)
+        assert (server.gate.waiting, server.gate._shared.calls, server.gate._shared.waiting) == (0, 0, 0)
         legs = sum(n for n, *_ in requests)
         assert server.calls <= 6 * legs + 5 * server.now + 10, "a full server is not run down"
         work = legs * 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nproxy.choices.events import Failure, FailureKind
-from nproxy.upstreams.judging import serves
+from nproxy.upstreams.verdicts import serves
 
 FAILED = {"connect", "connect_timeout", "reset", "down", "timeout", "cut", "malformed", "short"}
 

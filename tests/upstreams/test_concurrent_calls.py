@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nproxy.upstreams.company import MOST_TURNS, TRUSTED_SECONDS, Company
+from nproxy.upstreams.concurrent_calls import MOST_TURNS, TRUSTED_SECONDS, ConcurrentCalls
 from nproxy.upstreams.replicas import Replica
 
 
@@ -20,10 +20,10 @@ class Place:
         self.replica = Replica(base="http://r/v1", socket=None, label="r")
         self.clock = Clock()
 
-    def call(self) -> Company:
+    def call(self) -> ConcurrentCalls:
         self.replica.begun += 1
         self.replica.legs += 1
-        return Company(self.replica, self.clock)
+        return ConcurrentCalls(self.replica, self.clock)
 
 
 def test_R9_a_call_without_others_was_not_interrupted() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nproxy.upstreams.elsewhere import FRESH_SECONDS, News
-from nproxy.upstreams.kin import Account
+from nproxy.upstreams.call_group import Account
+from nproxy.upstreams.peer_workers import FRESH_SECONDS, PeerNews
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
 
@@ -28,8 +28,8 @@ class Processes:
         self.longest: Counter[int] = Counter()  # seconds that an answer took
         self.refused: list[float] = []
 
-    def _teller(self, name: str) -> Callable[[News], None]:
-        def tell(news: News) -> None:
+    def _teller(self, name: str) -> Callable[[PeerNews], None]:
+        def tell(news: PeerNews) -> None:
             self.told[news.what] += 1
             hear = [news.process] if news.what == "room" else [one for one in self.gates if one != name]
             for one in hear:
@@ -45,10 +45,10 @@ class Processes:
 
         rest: those of the last stop for so long in the middle. accounts: of each process they are another account's.
         """
-        async with asyncio.TaskGroup() as group:
-            reminds = group.create_task(self._remind())
+        async with asyncio.TaskGroup() as tasks:
+            reminds = tasks.create_task(self._remind())
             asking = [
-                group.create_task(
+                tasks.create_task(
                     self._ask(
                         number,
                         place * 0.05 + number,
@@ -131,7 +131,7 @@ def test_another_account_has_its_own_room_while_one_waits_elsewhere() -> None:
 def test_one_that_is_gone_is_left_no_room() -> None:
     async def scene() -> None:
         processes = Processes(2, 2, 0.5)
-        processes.gates["w0"].take_news(News("u", *ACCOUNT, "waits", "w7"))
+        processes.gates["w0"].take_news(PeerNews("u", *ACCOUNT, "waits", "w7"))
         await processes.run([6, 0], 60.0)
         assert processes.told["room"] <= FRESH_SECONDS / 0.25
         assert processes.answered[0] > 0.95 * 60 * 2 / 0.5 - FRESH_SECONDS / 0.25

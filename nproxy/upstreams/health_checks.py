@@ -19,7 +19,7 @@ slow model its time. A busy one answers the look, and is looked at more and more
 """
 
 
-class Looks:
+class HealthChecks:
     """What looks at one replica have shown. The first look is due at once.
 
     down: so many failed in a row that it gets no calls. doubtful: the last one failed, so that others are preferred.

@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from nproxy.upstreams.lifeline import GivenUpError, Lifeline
+from nproxy.upstreams.cancel_handle import CancelHandle, GivenUpError
 
 
-class Waiting:
-    """A task that waits on a lifeline."""
+class PermitQueue:
+    """A task that waits on a cancel_handle."""
 
     def __init__(self) -> None:
-        self.all: set[Lifeline] = set()
+        self.all: set[CancelHandle] = set()
         self.waits = asyncio.Event()
         self.cleaned = False
         self.task = asyncio.create_task(self._wait())
 
     async def _wait(self) -> str:
-        self.line = line = Lifeline(self.all)
+        self.line = line = CancelHandle(self.all)
         try:
             with line:
                 self.waits.set()
@@ -33,7 +33,7 @@ class Waiting:
 
 
 async def test_what_waits_is_given_up_at_once() -> None:
-    waiting = Waiting()
+    waiting = PermitQueue()
     await waiting.waits.wait()
     waiting.line.cut()
     waiting.line.cut()
@@ -42,7 +42,7 @@ async def test_what_waits_is_given_up_at_once() -> None:
 
 async def test_a_cancellation_by_others_stays_one() -> None:
     for cut in (False, True):
-        waiting = Waiting()
+        waiting = PermitQueue()
         await waiting.waits.wait()
         if cut:
             waiting.line.cut()
@@ -52,7 +52,7 @@ async def test_a_cancellation_by_others_stays_one() -> None:
 
 
 async def test_it_is_found_while_its_call_is_made() -> None:
-    waiting = Waiting()
+    waiting = PermitQueue()
     assert not waiting.all
     await waiting.waits.wait()
     assert waiting.all == {waiting.line}
@@ -62,12 +62,12 @@ async def test_it_is_found_while_its_call_is_made() -> None:
 
 
 async def test_what_is_whole_is_not_given_up() -> None:
-    line = Lifeline(set())
+    line = CancelHandle(set())
     with line:
         line.whole()
         line.cut()
         await asyncio.sleep(0)
-    line = Lifeline(set())
+    line = CancelHandle(set())
     with line:
         pass
     line.cut()
@@ -75,6 +75,6 @@ async def test_what_is_whole_is_not_given_up() -> None:
 
 
 async def test_other_errors_pass() -> None:
-    line = Lifeline(set())
+    line = CancelHandle(set())
     with pytest.raises(ValueError, match="x"), line:
         raise ValueError("x")

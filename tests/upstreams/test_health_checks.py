@@ -1,43 +1,43 @@
-"""Looks at a replica: when they are due, and what they come to."""
+"""Health checks of a replica: when they are due, and what they come to."""
 
 from __future__ import annotations
 
 from math import inf
 
 from nproxy.config import Health
-from nproxy.upstreams.health import AGAIN_SECONDS, SILENT_SECONDS, Looks
+from nproxy.upstreams.health_checks import AGAIN_SECONDS, SILENT_SECONDS, HealthChecks
 
 DEFAULT = Health()
 HALF = 0.5  # of the jitter: the next look is due in exactly one interval
 
 
 class Watch:
-    """Looks with a clock."""
+    """Health checks with a clock."""
 
     def __init__(self, settings: Health = DEFAULT) -> None:
-        self.looks = Looks(settings)
+        self.health = HealthChecks(settings)
         self.now = 0.0
 
     def look(self, *, well: bool, takes: float = 0.0, answered: bool = True) -> bool:
         """The next look, at its time."""
-        self.now = max(self.now, self.looks.due())
-        self.looks.began(self.now, HALF)
+        self.now = max(self.now, self.health.due())
+        self.health.began(self.now, HALF)
         self.now += takes
-        return self.looks.ended(well=well, answered=answered)
+        return self.health.ended(well=well, answered=answered)
 
 
 def test_the_first_look_is_due_at_once_and_the_next_after_an_interval_or_so() -> None:
     watch = Watch()
-    assert watch.looks.answered is None and watch.looks.due() == -inf
+    assert watch.health.answered is None and watch.health.due() == -inf
     watch.look(well=True)
-    assert watch.looks.answered and watch.looks.due() == 10.0
+    assert watch.health.answered and watch.health.due() == 10.0
     for jitter, due in ((0.0, 9.0), (1.0, 11.0)):
-        watch.looks.began(0.0, jitter)
-        assert watch.looks.due() == due
+        watch.health.began(0.0, jitter)
+        assert watch.health.due() == due
 
 
 def test_without_an_interval_there_are_none() -> None:
-    looks = Looks(Health(interval=None))
+    looks = HealthChecks(Health(interval=None))
     looks.called(0.0)
     looks.suspect()
     assert looks.due() == inf
@@ -46,9 +46,9 @@ def test_without_an_interval_there_are_none() -> None:
 def test_three_in_a_row_and_it_is_down_two_and_it_is_up() -> None:
     watch = Watch()
     assert [watch.look(well=well) for well in (False, False, True, False, False, False)] == [False] * 5 + [True]
-    assert watch.looks.down and watch.looks.doubtful
+    assert watch.health.down and watch.health.doubtful
     assert [watch.look(well=well) for well in (True, False, True, True)] == [False, False, False, True]
-    assert not watch.looks.down and not watch.looks.doubtful
+    assert not watch.health.down and not watch.health.doubtful
 
 
 def test_a_look_that_contradicts_is_soon_followed_by_the_next() -> None:
@@ -56,74 +56,74 @@ def test_a_look_that_contradicts_is_soon_followed_by_the_next() -> None:
     watch.look(well=True)
     for _ in range(3):
         watch.look(well=False)
-    assert watch.looks.down and watch.now == 12.0, "at 10, 11 and 12 seconds"
+    assert watch.health.down and watch.now == 12.0, "at 10, 11 and 12 seconds"
     watch.look(well=False)
-    assert watch.looks.due() == watch.now + 10
+    assert watch.health.due() == watch.now + 10
     watch.look(well=True)
     watch.look(well=True)
-    assert watch.now == 24.0 and not watch.looks.down
+    assert watch.now == 24.0 and not watch.health.down
 
 
 def test_one_failed_look_makes_others_preferred() -> None:
     watch = Watch()
     watch.look(well=False)
-    assert watch.looks.doubtful and not watch.looks.down
+    assert watch.health.doubtful and not watch.health.down
     watch.look(well=True)
-    assert not watch.looks.doubtful
+    assert not watch.health.doubtful
 
 
 def test_a_server_that_stops_while_it_has_calls_is_found_down_within_eleven_seconds() -> None:
     watch = Watch()
     watch.look(well=True)
-    watch.looks.called(1.0)
-    watch.looks.heard(1.0)  # and from now on nothing
-    assert watch.looks.due() == 3.0
+    watch.health.called(1.0)
+    watch.health.heard(1.0)  # and from now on nothing
+    assert watch.health.due() == 3.0
     assert not watch.look(well=False, takes=3.0, answered=False)
-    assert watch.looks.doubtful and watch.now == 6.0, "no new calls from here on"
+    assert watch.health.doubtful and watch.now == 6.0, "no new calls from here on"
     watch.look(well=False, takes=3.0, answered=False)
     assert watch.look(well=False, takes=3.0, answered=False)
-    assert watch.looks.down and watch.now == 12.0
+    assert watch.health.down and watch.now == 12.0
 
 
 def test_a_silent_one_that_answers_looks_is_looked_at_more_and_more_seldom() -> None:
     watch = Watch()
     watch.look(well=True)
-    watch.looks.called(0.0)
+    watch.health.called(0.0)
     times = []
     for _ in range(5):
         watch.look(well=True)
         times.append(watch.now)
     assert times == [2.0, 6.0, 14.0, 24.0, 34.0]
-    watch.looks.heard(watch.now)
-    assert watch.looks.due() == watch.now + SILENT_SECONDS
-    watch.looks.idle()
-    assert watch.looks.due() == 44.0
+    watch.health.heard(watch.now)
+    assert watch.health.due() == watch.now + SILENT_SECONDS
+    watch.health.idle()
+    assert watch.health.due() == 44.0
 
 
 def test_a_look_that_gets_no_answer_says_nothing_of_one_that_is_heard() -> None:
     watch = Watch()
-    watch.looks.called(0.0)
+    watch.health.called(0.0)
     for _ in range(5):
-        watch.now = max(watch.now, watch.looks.due())
-        watch.looks.began(watch.now, HALF)
-        watch.looks.heard(watch.now + 1)
-        assert not watch.looks.ended(well=False, answered=False)
-    assert not watch.looks.doubtful
+        watch.now = max(watch.now, watch.health.due())
+        watch.health.began(watch.now, HALF)
+        watch.health.heard(watch.now + 1)
+        assert not watch.health.ended(well=False, answered=False)
+    assert not watch.health.doubtful
     assert [watch.look(well=False) for _ in range(3)] == [False, False, True], "but a bad answer does"
 
 
 def test_one_that_could_not_be_reached_is_looked_at_next() -> None:
     watch = Watch()
     watch.look(well=True)
-    watch.looks.suspect()
-    assert watch.looks.due() == 1.0
+    watch.health.suspect()
+    assert watch.health.due() == 1.0
 
 
 # ---- looks of other processes
 
 
 def test_another_processes_look_counts_like_an_own_one() -> None:
-    looks = Looks(DEFAULT)
+    looks = HealthChecks(DEFAULT)
     told = [looks.told(float(second), HALF, well=False, answered=False) for second in (1, 2, 3)]
     assert told == [False, False, True] and looks.down and looks.answered is False
     assert not looks.told(10.0, HALF, well=True, answered=True) and looks.told(11.0, HALF, well=True, answered=True)
@@ -131,7 +131,7 @@ def test_another_processes_look_counts_like_an_own_one() -> None:
 
 
 def test_who_looked_goes_on_and_the_others_wait_for_it() -> None:
-    looks = Looks(DEFAULT)
+    looks = HealthChecks(DEFAULT)
     looks.told(100.0, HALF, well=True, answered=True)
     assert looks.due() == 100 + DEFAULT.interval + DEFAULT.timeout
     looks.told(110.0, HALF, well=False, answered=False)
@@ -141,7 +141,7 @@ def test_who_looked_goes_on_and_the_others_wait_for_it() -> None:
 
 def test_looks_at_one_time_are_one() -> None:
     """All see one hiccup, and it is not three failures in a row."""
-    looks = Looks(DEFAULT)
+    looks = HealthChecks(DEFAULT)
     looks.began(5.0, HALF)
     assert not looks.ended(well=False, answered=False)
     due = looks.due()
@@ -151,7 +151,7 @@ def test_looks_at_one_time_are_one() -> None:
 
 
 def test_a_replica_that_talks_here_is_not_down_for_what_another_process_did_not_hear() -> None:
-    looks = Looks(Health(down_after=1))
+    looks = HealthChecks(Health(down_after=1))
     looks.called(0.0)
     looks.heard(9.0)
     assert not looks.told(8.0, HALF, well=False, answered=False)
@@ -159,6 +159,6 @@ def test_a_replica_that_talks_here_is_not_down_for_what_another_process_did_not_
 
 
 def test_without_an_interval_nobody_waits_for_another() -> None:
-    looks = Looks(Health(interval=None))
+    looks = HealthChecks(Health(interval=None))
     looks.told(0.0, HALF, well=True, answered=True)
     assert looks.due() == inf

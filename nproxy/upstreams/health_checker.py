@@ -1,4 +1,4 @@
-"""Looks at the replicas of upstreams, as often as what is known of them demands."""
+"""Health checks of the replicas of upstreams, as often as what is known of them demands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TICK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckResult:
     """What a look at a replica of an upstream showed, for other processes of this gateway.
 
     status: of the answer, None where none came. seconds: how long ago it began.
@@ -37,16 +37,17 @@ class Watched(Protocol):
     @property
     def watched(self) -> bool: ...
 
-    def look(self, replica: Replica) -> Coroutine[Any, Any, Look | None]: ...
+    def look(self, replica: Replica) -> Coroutine[Any, Any, CheckResult | None]: ...
 
 
 async def watch(
     upstreams: Callable[[], Iterable[Watched]],
     jitter: Draw = random.random,
-    tell: Callable[[Look], None] = lambda _: None,
+    tell: Callable[[CheckResult], None] = lambda _: None,
 ) -> None:
-    """Look at replicas until it is cancelled. upstreams: those that there are now; they and their replicas change.
-    tell: hears what was seen.
+    """Check replicas until cancelled. upstreams: gives those that there are now; they and their replicas change.
+
+    tell: is called with every result.
 
     No two looks at one replica are under way at once, and none waits for another's.
     """
@@ -64,8 +65,8 @@ async def watch(
             now = time.monotonic()
             for upstream in upstreams():
                 for replica in upstream.gate.replicas if upstream.watched else ():
-                    if replica not in under_way and replica.looks.due() <= now:
+                    if replica not in under_way and replica.health.due() <= now:
                         under_way.add(replica)
-                        replica.looks.began(now, jitter())
+                        replica.health.began(now, jitter())
                         looks.create_task(look(upstream, replica))
             await asyncio.sleep(TICK_SECONDS)

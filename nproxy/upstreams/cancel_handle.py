@@ -1,4 +1,4 @@
-"""The lifeline of a call: lets it be given up from outside while it waits for its upstream."""
+"""The cancel_handle of a call: lets it be given up from outside while it waits for its upstream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class GivenUpError(Exception):
     """The call was given up."""
 
 
-class Lifeline:
+class CancelHandle:
     """Belongs to one call and to the task that makes it. model: that it asks for. spoken: something of its answer has
     come.
 
@@ -21,7 +21,7 @@ class Lifeline:
 
     __slots__ = ("_all", "_cut", "_over", "_task", "model", "spoken")
 
-    def __init__(self, all: set[Lifeline], model: str | None = None) -> None:
+    def __init__(self, all: set[CancelHandle], model: str | None = None) -> None:
         self._all = all
         self.model = model
         self._task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""The company of a call: whether others of ours were at its replica, and whether they all streamed at once."""
+"""The other calls at a replica while one is made: whether they may have interrupted it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from nproxy.upstreams.replicas import Replica
 
 MOST_TURNS = 3
-"""A call that has spoken more often than this after another had streamed beside that one.
+"""If a call's data alternates with that of another more often than this, the replica streams both at once.
 
-Where a server takes one call at a time, each speaks once; but sockets that became readable together are read in any
-order.
+A server that takes one call at a time sends one answer after the other; but sockets that become readable together are
+read in any order, so a few alternations prove nothing.
 """
 TRUSTED_SECONDS = 600.0
 """How long a replica that has streamed several calls at once is trusted to do so."""
 
 
-class Company:
-    """One call that has its permit. `spoke` for each batch of its events. clock: seconds that never go back."""
+class ConcurrentCalls:
+    """One call that has its permit; `spoke` is to be called for each batch of its events. clock: a monotonic time."""
 
     __slots__ = ("_begun", "_clock", "_joined", "_replica", "_turns")
 
@@ -30,7 +30,7 @@ class Company:
         self._turns = 0
 
     def spoke(self) -> None:
-        """Note that something of this call has come."""
+        """Something of this call's answer has come."""
         replica = self._replica
         if replica.speaker is self:
             return

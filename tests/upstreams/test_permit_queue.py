@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from nproxy.upstreams.balancing import choose
+from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.gate import Gate, Policy
-from nproxy.upstreams.kin import Kin
-from nproxy.upstreams.permits import Wish
+from nproxy.upstreams.permits import PermitRequest
 from nproxy.upstreams.replicas import Replica
 from tests.upstreams.conftest import hold, replicas
 
@@ -29,9 +29,9 @@ async def test_one_permit_serves_in_the_order_of_asking() -> None:
             order.append(number)
             await asyncio.sleep(0)
 
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as tasks:
         for number in range(8):
-            group.create_task(leg(number))
+            tasks.create_task(leg(number))
     assert order == list(range(8))
     assert most == 1
     assert gate.waiting == 0
@@ -46,11 +46,11 @@ async def test_a_newcomer_does_not_overtake() -> None:
         async with gate.permit(1):
             order.append(name)
 
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as tasks:
         async with gate.permit(1):
-            group.create_task(leg("waiter"))
+            tasks.create_task(leg("waiter"))
             await asyncio.sleep(0)
-        group.create_task(leg("newcomer"))
+        tasks.create_task(leg("newcomer"))
     assert order == ["waiter", "newcomer"]
 
 
@@ -120,9 +120,9 @@ async def test_R9_a_leg_that_is_to_be_alone_is() -> None:
             at_once.append(replica.legs)
             await asyncio.sleep(0)
 
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as tasks:
         for name, alone in [("a", False), ("b", False), ("c", True), ("d", True), ("e", False), ("f", False)]:
-            group.create_task(leg(name, alone))
+            tasks.create_task(leg(name, alone))
     assert order == list("abcdef"), "and nobody passes it by"
     assert at_once == [2, 2, 1, 1, 2, 2]
     assert not gate.replicas[0].reserved
@@ -136,16 +136,16 @@ async def test_R9_a_leg_alone_takes_an_idle_replica() -> None:
 
 async def test_R9_a_leg_alone_waits_for_its_kin_and_is_not_passed_by() -> None:
     gate = Gate(replicas(2), Policy())
-    kin = Kin(together=True)
+    group = CallGroup(together=True)
     served: list[str] = []
 
-    async def leg(name: str, kin: Kin | None, alone: bool) -> None:
-        async with gate.permit(1, kin, alone=alone):
+    async def leg(name: str, group: CallGroup | None, alone: bool) -> None:
+        async with gate.permit(1, group, alone=alone):
             served.append(name)
 
-    async with asyncio.TaskGroup() as group, gate.permit(1, kin):
-        group.create_task(leg("alone", kin, True))
-        group.create_task(leg("late", None, False))
+    async with asyncio.TaskGroup() as tasks, gate.permit(1, group):
+        tasks.create_task(leg("alone", group, True))
+        tasks.create_task(leg("late", None, False))
         await asyncio.sleep(0)
         assert served == []
     assert served == ["alone", "late"]
@@ -175,21 +175,21 @@ async def test_Q3_kin_wait_for_their_replica_and_others_pass_them_by() -> None:
     served: list[tuple[str, Replica]] = []
     done = asyncio.Event()
 
-    async def leg(name: str, kin: Kin | None) -> None:
-        async with gate.permit(1, kin) as replica:
+    async def leg(name: str, group: CallGroup | None) -> None:
+        async with gate.permit(1, group) as replica:
             served.append((name, replica))
             await done.wait()
 
-    async with asyncio.TaskGroup() as group:
-        kin = Kin(together=True)
-        async with gate.permit(1, kin) as mine:
-            group.create_task(leg("sibling", kin))
+    async with asyncio.TaskGroup() as tasks:
+        group = CallGroup(together=True)
+        async with gate.permit(1, group) as mine:
+            tasks.create_task(leg("sibling", group))
             await asyncio.sleep(0)
             assert gate.waiting == 1 and served == []
-            group.create_task(leg("stranger", None))
+            tasks.create_task(leg("stranger", None))
             await asyncio.sleep(0)
             assert [name for name, _ in served] == ["stranger"] and served[0][1] is not mine
-            group.create_task(leg("late", None))
+            tasks.create_task(leg("late", None))
             await asyncio.sleep(0)
             assert gate.waiting == 2
         await asyncio.sleep(0)
@@ -203,13 +203,13 @@ async def test_kin_survive_cancellation_at_random_moments() -> None:
     rng = random.Random(11)
     gate = Gate(replicas(3), Policy(2))
 
-    async def leg(kin: Kin | None) -> None:
-        async with gate.permit(1, kin) as replica:
+    async def leg(group: CallGroup | None) -> None:
+        async with gate.permit(1, group) as replica:
             assert replica.legs <= 2
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
 
-    kins = [Kin(together=True) for _ in range(40)]
+    kins = [CallGroup(together=True) for _ in range(40)]
     tasks = [asyncio.create_task(leg(rng.choice([None, *kins]))) for _ in range(300)]
     while not all(task.done() for task in tasks):
         rng.choice(tasks).cancel()
@@ -220,16 +220,16 @@ async def test_kin_survive_cancellation_at_random_moments() -> None:
 
 async def test_a_leg_waits_for_others_than_one_that_was_not_reached() -> None:
     dead, *others = replicas(3)
-    gate, kin = Gate([dead, *others], Policy(1)), Kin()
-    kin.failed[0] = {dead}
+    gate, group = Gate([dead, *others], Policy(1)), CallGroup()
+    group.failed[0] = {dead}
     dead.unreachable()
-    async with gate.permit(1, Kin()), gate.permit(1, Kin()):
+    async with gate.permit(1, CallGroup()), gate.permit(1, CallGroup()):
         waits = asyncio.create_task(hold(gate))
         await asyncio.sleep(0)
         assert dead.legs == 1, "another leg has not been there yet"
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
-        leg = asyncio.create_task(again(gate, kin))
+        leg = asyncio.create_task(again(gate, group))
         await asyncio.sleep(0)
         assert gate.waiting == 1 and not dead.legs
     assert await leg in others
@@ -237,11 +237,11 @@ async def test_a_leg_waits_for_others_than_one_that_was_not_reached() -> None:
 
 async def test_and_for_no_longer_than_it_is_passed_over() -> None:
     dead, other = replicas(2)
-    gate, kin = Gate([dead, other], Policy(1)), Kin()
-    kin.failed[0] = {dead}
+    gate, group = Gate([dead, other], Policy(1)), CallGroup()
+    group.failed[0] = {dead}
     dead.unreachable()
     dead.avoid_until = time.monotonic() + 0.01
-    async with gate.permit(1, Kin()) as busy, asyncio.timeout(10), gate.permit(1, kin) as replica:
+    async with gate.permit(1, CallGroup()) as busy, asyncio.timeout(10), gate.permit(1, group) as replica:
         assert (busy, replica) == (other, dead)
 
 
@@ -250,26 +250,26 @@ async def test_nor_than_it_asked_to_be_left_alone(monkeypatch: pytest.MonkeyPatc
     """Looked at again as often as needed: its rest may have been made longer since."""
     monkeypatch.setattr("nproxy.upstreams.permits.AVOID_SECONDS", 0.04)
     tired, other = replicas(2)
-    gate, kin = Gate([tired, other], Policy(1)), Kin()
-    kin.failed[0] = {tired}
+    gate, group = Gate([tired, other], Policy(1)), CallGroup()
+    group.failed[0] = {tired}
     tired.rest(0.02, time.monotonic())
-    async with gate.permit(1, Kin()) as busy, asyncio.timeout(10):
+    async with gate.permit(1, CallGroup()) as busy, asyncio.timeout(10):
         asyncio.get_running_loop().call_later(0.01, lambda: tired.rest(rests, time.monotonic()))
-        async with gate.permit(1, kin) as replica:
+        async with gate.permit(1, group) as replica:
             assert (busy, replica) == (other, tired)
             assert not tired.flawed(time.monotonic())
 
 
 async def test_a_leg_that_avoids_a_replica_keeps_nobody_from_it() -> None:
     tired, other = replicas(2)
-    gate, kin = Gate([tired, other], Policy(1)), Kin()
-    kin.failed[0] = {tired}
+    gate, group = Gate([tired, other], Policy(1)), CallGroup()
+    group.failed[0] = {tired}
     tired.rest(60, time.monotonic())
-    async with gate.permit(1, Kin()) as busy:
+    async with gate.permit(1, CallGroup()) as busy:
         assert busy is other
-        picky = asyncio.create_task(again(gate, kin))
+        picky = asyncio.create_task(again(gate, group))
         await asyncio.sleep(0)
-        async with asyncio.timeout(10), gate.permit(1, Kin()) as replica:
+        async with asyncio.timeout(10), gate.permit(1, CallGroup()) as replica:
             assert replica is tired and gate.waiting == 1
     assert await picky is other
 
@@ -294,17 +294,17 @@ async def test_nobody_waits_for_no_reason() -> None:
     gate = Gate(replicas(3), Policy(2))
     tasks: set[asyncio.Task[None]] = set()
 
-    async def leg(kin: Kin, alone: bool) -> None:
-        async with gate.permit(1, kin, alone=alone):
+    async def leg(group: CallGroup, alone: bool) -> None:
+        async with gate.permit(1, group, alone=alone):
             await asyncio.sleep(3600)
 
     def of_some_kind() -> asyncio.Task[None]:
-        kin = Kin(together=rng.random() < 0.2)
+        group = CallGroup(together=rng.random() < 0.2)
         if rng.random() < 0.4:
-            kin.failed[0] = {rng.choice(gate.replicas)}
-        if kin.together:
-            kin.replica = rng.choice(gate.replicas)
-        return asyncio.create_task(leg(kin, rng.random() < 0.1))
+            group.failed[0] = {rng.choice(gate.replicas)}
+        if group.together:
+            group.replica = rng.choice(gate.replicas)
+        return asyncio.create_task(leg(group, rng.random() < 0.1))
 
     waited = 0
     for _ in range(2000):
@@ -321,11 +321,11 @@ async def test_nobody_waits_for_no_reason() -> None:
                 gate._waiting.serve()
         for _ in range(3):
             await asyncio.sleep(0)
-        for _, wish in gate._waiting._legs:
+        for _, request in gate._waiting._legs:
             waited += 1
-            if wish.alone:
+            if request.alone:
                 break  # nobody passes it by
-            assert could_take(gate, wish) is None
+            assert could_take(gate, request) is None
     assert waited > 500
     for task in tasks:
         task.cancel()
@@ -333,16 +333,16 @@ async def test_nobody_waits_for_no_reason() -> None:
     assert gate.waiting == 0 and not any(replica.legs for replica in gate.replicas)
 
 
-def could_take(gate: Gate, wish: Wish) -> Replica | None:
+def could_take(gate: Gate, request: PermitRequest) -> Replica | None:
     """The replica that would be given to a leg if nobody else waited."""
     permits, now = gate._permits, time.monotonic()
-    failed = wish.kin.failed.get(wish.leg, ())
-    return choose(permits._standing(wish, now), lambda: 0.0, now, parallel=permits.parallel, failed=failed)
+    failed = request.group.failed.get(request.leg, ())
+    return choose(permits._standing(request, now), lambda: 0.0, now, parallel=permits.parallel, failed=failed)
 
 
-async def again(gate: Gate, kin: Kin) -> Replica:
+async def again(gate: Gate, group: CallGroup) -> Replica:
     """Wait for a permit, and give it back at once; gives the replica."""
-    async with gate.permit(1, kin) as replica:
+    async with gate.permit(1, group) as replica:
         return replica
 
 
@@ -353,12 +353,12 @@ async def test_a_leg_goes_to_a_replica_that_serves_its_model_and_passes_those_of
     order: list[tuple[str, str]] = []
 
     async def leg(model: str) -> None:
-        async with gate.permit(1, Kin(model)) as replica:
+        async with gate.permit(1, CallGroup(model)) as replica:
             order.append((model, replica.label))
 
-    async with asyncio.TaskGroup() as group, gate.permit(1, Kin("a")):
+    async with asyncio.TaskGroup() as tasks, gate.permit(1, CallGroup("a")):
         for model in "aba":
-            group.create_task(leg(model))
+            tasks.create_task(leg(model))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert order == [("b", "r1")]
@@ -372,20 +372,20 @@ async def test_what_a_waiting_leg_costs_does_not_grow_with_those_that_wait() -> 
     asked = 0
 
     class Counted(Gate):
-        def _take(self, wish: Any) -> Replica | None:
+        def _take(self, request: Any) -> Replica | None:
             nonlocal asked
             asked += 1
-            return super()._take(wish)
+            return super()._take(request)
 
     gate = Counted([full, free], Policy(1))
 
     async def leg(model: str) -> None:
-        async with gate.permit(1, Kin(model)):
+        async with gate.permit(1, CallGroup(model)):
             await asyncio.sleep(0)
 
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as tasks:
         for _ in range(200):
-            group.create_task(leg("a"))
+            tasks.create_task(leg("a"))
         await asyncio.sleep(0)
-        group.create_task(leg("b"))
+        tasks.create_task(leg("b"))
     assert asked <= 3 * 201, "not 200 times 200"

@@ -1,0 +1,94 @@
+"""The replicas that refused calls of an account for lack of capacity, and when each may be called again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS
+from nproxy.upstreams.permits import ROUNDING
+from nproxy.upstreams.replicas import Replica
+
+
+@dataclass(slots=True, eq=False)
+class FullReplica:
+    """refused_at: the last refusal. no_probe_before: by its Retry-After. no_call_before: likewise, and then no call is
+    made when another one ends either. Times of the queue's clock, in seconds.
+    """
+
+    refused_at: float = 0.0
+    no_probe_before: float = 0.0
+    no_call_before: float = 0.0
+
+
+class FullReplicas(Collection[Replica]):
+    """Those of one account. other_usable: whether a healthy replica exists that is not among the given ones."""
+
+    def __init__(self, other_usable: Callable[[Collection[Replica]], bool]) -> None:
+        self._other_usable = other_usable
+        self._full: dict[Replica, FullReplica] = {}
+
+    def __contains__(self, replica: object) -> bool:
+        return replica in self._full
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._full)
+
+    def __len__(self) -> int:
+        return len(self._full)
+
+    def all_but(self, replica: Replica | None) -> set[Replica]:
+        return self._full.keys() - {replica}
+
+    def keep(self, there: Collection[Replica]) -> None:
+        """Forget all replicas but these."""
+        self._full = {replica: full for replica, full in self._full.items() if replica in there}
+
+    def forget(self, now: float) -> None:
+        """Assume capacity everywhere again, except where a Retry-After still holds."""
+        self._full = {replica: full for replica, full in self._full.items() if now < full.no_probe_before}
+
+    def note_full(self, replica: Replica, now: float, wait: float | None) -> FullReplica:
+        """A replica is full. wait: the seconds of its Retry-After, if it sent one."""
+        # a draining replica is not called again, so nothing is kept of it
+        full = FullReplica() if replica.draining else self._full.setdefault(replica, FullReplica())
+        full.refused_at = now
+        if wait is not None:
+            full.no_probe_before = max(full.no_probe_before, now + wait)
+        return full
+
+    def note_refused(self, replica: Replica, now: float) -> None:
+        """A replica refused a call, for lack of capacity or not."""
+        if replica in self._full:
+            self._full[replica].refused_at = now
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether all healthy replicas are full."""
+        return not self._other_usable(self._full)
+
+    def may_be_called(self, replica: Replica | None, now: float) -> bool:
+        """Whether a call may be made now that another has ended. replica: where it ended; None if that is not known."""
+        if replica is not None:
+            return replica not in self._full or now >= self._full[replica].no_call_before
+        return not self.everywhere or min((full.no_call_before for full in self._full.values()), default=0.0) <= now
+
+    def another_soon(self, replica: Replica, now: float) -> bool:
+        """Whether another replica is usable, or is full and may be called again within the longest wait."""
+        others = (full for one, full in self._full.items() if one is not replica)
+        latest = now + LONGEST_RETRY_AFTER_SECONDS
+        return self._other_usable({replica}) or any(full.no_probe_before <= latest for full in others)
+
+    def next_to_probe(self, now: float) -> Replica | None:
+        """The replica that refused longest ago; None if others have capacity."""
+        if not self.everywhere:
+            return None
+        may = [replica for replica, full in self._full.items() if now >= full.no_probe_before - ROUNDING]
+        return min(may or self._full, key=lambda replica: self._full[replica].refused_at, default=None)
+
+    @property
+    def no_probe_before(self) -> float:
+        """When the first of them may be probed; 0 if others have capacity."""
+        if not self.everywhere:
+            return 0.0
+        return min((full.no_probe_before for full in self._full.values()), default=0.0)

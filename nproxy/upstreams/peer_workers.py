@@ -1,0 +1,98 @@
+"""Other workers of this gateway whose calls share an account's capacity: they tell each other who waits. Pure.
+
+Each worker knows its own calls only. A busy one would take back every slot it frees, and another would get none for as
+long; so the freed slots of an account go to its workers in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+FRESH_SECONDS = 6.0
+"""A waiting worker repeats that it waits; one that has not for so long is gone, or waits no more."""
+TELL_SECONDS = 4.0
+"""How often the others are told that calls are being answered."""
+HANDED_SECONDS = 0.25
+"""For so long, a slot that was handed to another worker is not taken by a new leg here."""
+
+What = Literal["answers", "waits", "waits_no_more", "room"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerNews:
+    """What one worker tells the others about an account at an upstream.
+
+    what: `answers`: calls are being answered there; `waits`, `waits_no_more`: whether legs wait in the worker;
+    `room`: a call has freed a slot, told only to the worker that gets it. process: the worker that waits, or is told.
+    replica: the label of the replica with the slot.
+    """
+
+    upstream: str
+    model: str | None
+    caller: str
+    what: What
+    process: str
+    replica: str = ""
+
+
+class PeerWorkers:
+    """The other workers with waiting legs of one account.
+
+    process: the name of this one. tell: sends news: what, the worker that waits or is told, a replica's label or "".
+    """
+
+    def __init__(self, process: str, tell: Callable[[What, str, str], None]) -> None:
+        self._process = process
+        self._tell = tell
+        self._heard_at: dict[str, float] = {}  # by waiting worker
+        self._next: dict[str, int] = {}  # turns by worker; "" is this one
+        self._turn = 0  # of the last slot
+        self._told_at = self._handed_at = -inf
+
+    def hear(self, what: What, process: str, now: float) -> None:
+        """Another worker has said whether it has waiting legs."""
+        if what == "waits":
+            self._heard_at[process] = now
+        else:
+            self._heard_at.pop(process, None)
+
+    def waits(self, now: float) -> bool:
+        """Whether another worker has waiting legs."""
+        gone = [process for process, heard in self._heard_at.items() if now - heard > FRESH_SECONDS]
+        for process in gone:
+            del self._heard_at[process]
+        return bool(self._heard_at)
+
+    def go_first(self, now: float, *, calls: int) -> bool:
+        """Whether a new leg here lets the other workers go first. calls: in flight here."""
+        return bool(self._heard_at) and (calls > 0 or now - self._handed_at < HANDED_SECONDS) and self.waits(now)
+
+    def take(self, label: str, now: float, *, waits_here: bool) -> bool:
+        """Whether a slot that was freed here, at the replica `label`, goes to another worker, which is told so."""
+        if not self.waits(now):
+            return False
+        waiting = [*self._heard_at, ""] if waits_here else [*self._heard_at]
+        chosen = min(waiting, key=self._turn_of)
+        self._turn = self._turn_of(chosen)
+        self._next[chosen] = self._turn + 1
+        if not chosen:
+            return False
+        self._handed_at = now
+        self._tell("room", chosen, label)
+        return True
+
+    def _turn_of(self, process: str) -> int:
+        return max(self._next.get(process, 0), self._turn)
+
+    def tell_answers(self, now: float) -> None:
+        """Tell the others, at most once in TELL_SECONDS, that calls are being answered."""
+        if now - self._told_at >= TELL_SECONDS:
+            self._told_at = now
+            self._tell("answers", self._process, "")
+
+    def tell_waiting(self, *, waits: bool) -> None:
+        """Tell the others whether legs wait here."""
+        self._tell("waits" if waits else "waits_no_more", self._process, "")
