@@ -23,6 +23,9 @@ MAX_BEST_OF = 20
 STATE_FIELDS = ("session_id", "id_slot", "slot_id")
 """Fields that name state of one upstream sequence, which several choices cannot share."""
 
+LONGEST_MODEL = 4096
+"""Characters of a model's name, which may be a path. Names are kept, for what is learned of each."""
+
 Prompt = str | list[int]
 """One prompt of a legacy completion: a text, or token ids."""
 
@@ -153,7 +156,7 @@ _NO_OPTIONS = StreamOptions()
 
 @with_config(ConfigDict(strict=True))
 class _Sent(TypedDict, total=False):
-    model: Annotated[str, Field(min_length=1)] | None
+    model: Annotated[str, Field(min_length=1, max_length=LONGEST_MODEL)] | None
     n: int | None
     n_cmpl: int | None
     best_of: int | None

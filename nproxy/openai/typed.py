@@ -51,6 +51,12 @@ def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: 
             raise above(param, problem["input"], bounds["le"])
         case "string_too_short":
             raise invalid_request(f"Invalid '{param}': it must not be empty.", param=param, code="empty_string")
+        case "string_too_long":
+            raise invalid_request(
+                f"Invalid '{param}': it has more than {bounds['max_length']} characters.",
+                param=param,
+                code="string_above_max_length",
+            )
         case "float_type" if type(problem["input"]) is int:  # a float holds 309 digits at most
             raise invalid_request(f"Invalid '{param}': the number is too large.", param=param, code="invalid_value")
         case kind:

@@ -265,13 +265,19 @@ class Gate:
         queue = self._queues.get(account)
         if queue is None:
             if len(self._queues) >= MOST_ACCOUNTS:
-                self._queues = {known: one for known, one in self._queues.items() if one.calls or one.waiting}
+                self._forget_idle_queues()
             beside = partial(self._any_beside, model=account[0])
             queue = OverloadQueue(account[0], self._shared, self._draw, self.clock, beside, lambda: self.patience)
             self._queues[account] = queue
             if self._shares is not None:
                 queue.peers = self._shares(account)
         return queue
+
+    def _forget_idle_queues(self) -> None:
+        for account, queue in [*self._queues.items()]:
+            if not (queue.calls or queue.waiting):
+                queue.forgotten()
+                del self._queues[account]
 
 
 class Permit(CallAttempt):

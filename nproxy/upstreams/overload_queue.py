@@ -121,14 +121,14 @@ class OverloadQueue:
         stats.waiting += 1
         waiter = _Waiter(attempt, stats, asyncio.get_running_loop().create_future())
         insort(self.waiting, waiter, key=lambda one: one.place)
-        if len(self.waiting) == 1:
-            self._announce_waiting()
-        self._start_patience(waiter, self._patience_left(group))
-        if self._probe_timer is None or not self._in_flight():
-            self._schedule_probe()
         try:
+            if len(self.waiting) == 1:
+                self._announce_waiting()
+            self._start_patience(waiter, self._patience_left(group))
+            if self._probe_timer is None or not self._in_flight():
+                self._schedule_probe()
             await waiter.future
-        except asyncio.CancelledError:
+        except BaseException:
             if waiter in self.waiting:
                 self._remove(waiter)
             else:
@@ -233,7 +233,7 @@ class OverloadQueue:
         full = self._full.note_full(replica, now, wait)
         too_early = slot is not None and not slot.host.slot_was_taken(slot, guest=guest)
         waited_longest = slot is not None and slot.delay == LONGEST_DELAY
-        nobody_else = self.calls == 1 and not guest
+        nobody_else = self._in_flight() == 1 and not guest and not (self.peers is not None and self.peers.active(now))
         if wait is not None and (nobody_else or (too_early and waited_longest and self._refusals.several)):
             full.no_call_before = full.no_probe_before
         self._pace.note_full(probe=attempt.admitted_by == "probe")
@@ -242,7 +242,8 @@ class OverloadQueue:
         elif slot is not None and too_early:
             if guest and slot.first:
                 self._own_limit.note_refused(now)
-            pause, tells = max(full.no_call_before - now, 0.0), not guest or self._own_limit.disproved
+            pause = max(full.no_call_before - now, 0.0)
+            tells = (not guest or self._own_limit.disproved) and not self._delayed_by_peer(slot)
             if slot.release_delay.note_refused(slot, now, pause=pause, tells=tells):
                 slot.host.schedule_release(slot)
         self._schedule_probe()
@@ -289,7 +290,12 @@ class OverloadQueue:
         if attempt.slot is not None:
             if self._is_guest(attempt):
                 self._own_limit.note_served()
-            attempt.slot.release_delay.note_served(attempt.slot, now)
+            if not self._delayed_by_peer(attempt.slot):
+                attempt.slot.release_delay.note_served(attempt.slot, now)
+
+    def _delayed_by_peer(self, slot: FreedSlot) -> bool:
+        """Whether it was another worker that waited for the slot, for a time that is not known here."""
+        return slot.left_by_peer and slot.first
 
     def schedule_release(self, slot: FreedSlot) -> None:
         """Admit the next leg for a slot, after its delay."""
@@ -477,10 +483,9 @@ class OverloadQueue:
 
     def _announce_waiting(self) -> None:
         """Tell the other accounts, and the other workers, whether legs wait here."""
-        waits, peers = bool(self.waiting), self.peers
-        self._shared.note_waiting(self, waits=waits or (peers is not None and peers.waits(self._clock())))
-        if peers is not None:
-            peers.tell_waiting(waits=waits)
+        self._note_waiting()
+        if self.peers is not None:
+            self.peers.tell_waiting(waits=bool(self.waiting))
 
     def peers_go_first(self) -> bool:
         """Whether a new leg waits because legs wait in other workers."""
@@ -489,6 +494,9 @@ class OverloadQueue:
     def hear(self, what: What, process: str, replica: Replica | None) -> None:
         """Take another worker's news of the same account. replica: the one with a slot."""
         now = self._clock()
+        if self.peers is not None:
+            self.peers.hear(what, process, now)
+            self._note_waiting()
         if what == "answers":
             self._answered_at = now
         elif what == "room":
@@ -497,13 +505,24 @@ class OverloadQueue:
                 slot = FreedSlot(self, replica, delay, delay.delay, self._begun, self.calls, left_by_peer=True)
                 self._slots.add(slot)
                 self._admit_next("release", replica, slot)
-        elif self.peers is not None:
-            self.peers.hear(what, process, now)
-            self._shared.note_waiting(self, waits=bool(self.waiting) or self.peers.waits(now))
 
     def remind(self) -> None:
-        """Tell the other workers again that legs wait here, or that calls are being answered."""
-        if self.peers is not None and self.waiting:
+        """Tell the other workers again that legs wait here, or that calls are in flight; forget those that are gone."""
+        if self.peers is None:
+            return
+        if self.waiting:
             self.peers.tell_waiting(waits=True)
-        if self.peers is not None and self.calls:
+        if self.calls:
             self.peers.tell_answers(self._clock())
+        self._note_waiting()
+
+    def _note_waiting(self) -> None:
+        """Have slots that other accounts free offered to this one while legs wait, here or in another worker."""
+        self._shared.note_waiting(self, waits=bool(self.waiting) or self._waits_in_peers())
+
+    def _waits_in_peers(self) -> bool:
+        return self.peers is not None and self.peers.waits(self._clock())
+
+    def forgotten(self) -> None:
+        """The queue, in which nobody waits, is dropped."""
+        self._shared.note_waiting(self, waits=False)

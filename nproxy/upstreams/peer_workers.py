@@ -25,7 +25,7 @@ What = Literal["answers", "waits", "waits_no_more", "room"]
 class PeerNews:
     """What one worker tells the others about an account at an upstream.
 
-    what: `answers`: calls are being answered there; `waits`, `waits_no_more`: whether legs wait in the worker;
+    what: `answers`: calls are in flight there, or were answered; `waits`, `waits_no_more`: whether legs wait in the worker;
     `room`: a call has freed a slot, told only to the worker that gets it. process: the worker that waits, or is told.
     replica: the label of the replica with the slot.
     """
@@ -50,14 +50,20 @@ class PeerWorkers:
         self._heard_at: dict[str, float] = {}  # by waiting worker
         self._next: dict[str, int] = {}  # turns by worker; "" is this one
         self._turn = 0  # of the last slot
-        self._told_at = self._handed_at = -inf
+        self._told_at = self._handed_at = self._answers_at = -inf
 
     def hear(self, what: What, process: str, now: float) -> None:
-        """Another worker has said whether it has waiting legs."""
-        if what == "waits":
+        """Take the news of another worker."""
+        if what == "answers":
+            self._answers_at = now
+        elif what == "waits":
             self._heard_at[process] = now
-        else:
+        elif what == "waits_no_more":
             self._heard_at.pop(process, None)
+
+    def active(self, now: float) -> bool:
+        """Whether another worker has calls in flight, or waiting legs, as far as is known."""
+        return now - self._answers_at < FRESH_SECONDS or self.waits(now)
 
     def waits(self, now: float) -> bool:
         """Whether another worker has waiting legs."""
@@ -77,6 +83,7 @@ class PeerWorkers:
         waiting = [*self._heard_at, ""] if waits_here else [*self._heard_at]
         chosen = min(waiting, key=self._turn_of)
         self._turn = self._turn_of(chosen)
+        self._next = {process: turn for process, turn in self._next.items() if turn > self._turn}
         self._next[chosen] = self._turn + 1
         if not chosen:
             return False

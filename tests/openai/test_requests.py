@@ -274,6 +274,7 @@ def test_J6_echo_is_seen() -> None:
     [
         ("model", 1, "invalid_type"),
         ("model", "", "empty_string"),
+        ("model", "m" * 4097, "string_above_max_length"),
         ("stream", "true", "invalid_type"),
         ("stream", 1, "invalid_type"),
         ("temperature", "0", "invalid_type"),

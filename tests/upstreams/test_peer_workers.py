@@ -10,7 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from nproxy.upstreams.call_group import Account
+from nproxy.upstreams.gate import MOST_ACCOUNTS
 from nproxy.upstreams.peer_workers import FRESH_SECONDS, PeerNews
+from nproxy.upstreams.release_delay import RELEASE_DELAYS
 from tests.upstreams.full_server import ACCOUNT, Refused, Server, play
 
 
@@ -90,11 +92,14 @@ class Processes:
 @pytest.mark.parametrize(
     ("clients", "room", "n"), [([5, 3], 1, 1), ([8, 8], 4, 1), ([4, 4, 4, 4], 4, 1), ([3, 3], 8, 8), ([8, 1], 4, 1)]
 )
-def test_none_keeps_another_from_a_server_that_it_fills(clients: list[int], room: int, n: int) -> None:
+@pytest.mark.parametrize("wait", [None, 1.0, 5.0])
+def test_none_keeps_another_from_a_server_that_it_fills(
+    clients: list[int], room: int, n: int, wait: float | None
+) -> None:
     """Though one may come when others have filled it, and each has only its own ends to see."""
 
     async def scene() -> None:
-        processes = Processes(len(clients), room, 0.5)
+        processes = Processes(len(clients), room, 0.5, wait=wait)
         await processes.run(clients, 120.0, n)
         assert len(processes.refused) <= processes.answered.total() / 100
         assert processes.answered.total() * n > 0.95 * room * 120 / 0.5
@@ -144,5 +149,41 @@ def test_where_nobody_waits_little_is_told() -> None:
         processes = Processes(2, 100, 0.5)
         await processes.run([10, 10], 60.0)
         assert processes.told["answers"] <= 2 * 60 / 4 and processes.told.total() == processes.told["answers"]
+
+    play(scene)
+
+
+def test_accounts_of_a_worker_that_is_gone_are_not_counted_for_ever() -> None:
+    async def scene() -> None:
+        gate = Server(1, 0.5).gate
+        gate.share_room("u", "w0", lambda news: None)
+        for number in range(40):
+            gate.take_news(PeerNews("u", "m", f"key {number}", "waits", "w7"))
+        assert gate._shared.waiting == 40
+        await asyncio.sleep(FRESH_SECONDS + 0.1)
+        gate.remind()
+        assert gate._shared.waiting == 0
+
+    play(scene)
+
+
+def test_accounts_that_are_forgotten_are_not_counted_for_ever() -> None:
+    async def scene() -> None:
+        gate = Server(1, 0.5).gate
+        gate.share_room("u", "w0", lambda news: None)
+        for number in range(2 * MOST_ACCOUNTS):
+            gate.take_news(PeerNews("u", "m", f"key {number}", "waits", "w7"))
+        assert gate._shared.waiting <= MOST_ACCOUNTS
+
+    play(scene)
+
+
+def test_how_long_another_worker_has_waited_for_a_slot_teaches_nothing_here() -> None:
+    async def scene() -> None:
+        processes = Processes(2, 1, 0.5, late=0.02)
+        await processes.run([4, 4], 120.0)
+        assert processes.answered.total() > 0.9 * 120 / 0.525
+        delays = [gate._shared.release_delay(gate.replicas[0]).delay for gate in processes.gates.values()]
+        assert delays[0] == delays[1] and RELEASE_DELAYS[delays[0]] >= 0.02, delays
 
     play(scene)

@@ -44,11 +44,12 @@ class Clients:
 
 
 @pytest.mark.parametrize(("clients", "n", "room"), [(8, 1, 4), (3, 8, 4), (2, 1, 1)])
-def test_a_busy_model_leaves_room_for_another_one(clients: int, n: int, room: int) -> None:
+@pytest.mark.parametrize("wait", [None, 1.0, 5.0])
+def test_a_busy_model_leaves_room_for_another_one(clients: int, n: int, room: int, wait: float | None) -> None:
     """Which has one client: its turn comes at the next end, and then at every other one."""
 
     async def scene() -> None:
-        server = Server(room, 0.5)
+        server = Server(room, 0.5, wait=wait)
         asked = Clients(server, 200.0)
         await asked.ask([*[BUSY] * clients, OTHER], n)
         assert not asked.refused
