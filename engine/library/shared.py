@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Collection
-from contextlib import suppress
 from threading import Lock
 
 from engine.core import Core
@@ -21,6 +20,7 @@ class SharedCore:
     def __init__(self, core: Core, room: int) -> None:
         self.ready: Ready = core.ready
         self._core: Core | None = core
+        self._why_none = "this engine is closed"
         self._room = room
         self._lock = Lock()
         self._numbers = itertools.count()
@@ -67,11 +67,10 @@ class SharedCore:
                 self._lock.release()
 
     def _end_what_was_left(self) -> None:
-        with suppress(IndexError):
-            while True:
-                abort = self._left.popleft()
-                if self._told.pop(abort.group, None) is not None and self._core is not None:
-                    self._core.abort(abort)
+        while self._left:  # taken under the lock alone
+            abort = self._left.popleft()
+            if self._told.pop(abort.group, None) is not None and self._core is not None:
+                self._core.abort(abort)
 
     def close(self) -> None:
         """Let go of the core; who waits, or comes again, gets an EngineError."""
@@ -90,6 +89,7 @@ class SharedCore:
             done = self._loaded.step()
         except CoreFailed:
             self._core = None  # what it knows of its sequences is no longer true
+            self._why_none = "this engine has failed, as its log says"
             raise
         told: list[News | GroupFailed] = [*done.started, *done.tokens, *done.embedded, *done.failed]
         for one in told:
@@ -99,7 +99,7 @@ class SharedCore:
     @property
     def _loaded(self) -> Core:
         if self._core is None:
-            raise EngineError("this engine is closed")
+            raise EngineError(self._why_none)
         return self._core
 
 

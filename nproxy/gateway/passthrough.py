@@ -106,6 +106,7 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
             with exchange.forwarding() as trace:
                 headers.update(trace)
                 async with upstream.pass_on(group, method, target, headers, upload.data(route.name)) as answer:
+                    exchange.outcome = ""  # of an attempt before it, perhaps
                     exchange.forwarded(answer.status)
                     refusal = Failure(FailureKind.STATUS, "It refused.", status=answer.status, own_key=upstream.own_key)
                     if (attempt := await _elsewhere(refusal, upload, following)) is None:

@@ -158,7 +158,8 @@ async def look_for_upstreams(app: App) -> None:
     for upstream, answers in zip(configured, answering, strict=True):
         if not answers:
             places = [replica.label for replica in upstream.gate.replicas]
-            fields = {"upstream": upstream.name, "replicas": places, "why": upstream.documents.why_not}
+            why = upstream.documents.why_not or "No replica answers its health checks."
+            fields = {"upstream": upstream.name, "replicas": places, "why": why}
             log.warning("upstream does not answer", extra={"fields": fields})
 
 

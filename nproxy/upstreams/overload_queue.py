@@ -499,12 +499,11 @@ class OverloadQueue:
             self._note_waiting()
         if what == "answers":
             self._answered_at = now
-        elif what == "room":
-            if replica is not None and self.waiting:
-                delay = self._shared.release_delay(replica)
-                slot = FreedSlot(self, replica, delay, delay.delay, self._begun, self.calls, left_by_peer=True)
-                self._slots.add(slot)
-                self._admit_next("release", replica, slot)
+        elif what == "room" and replica is not None and self.waiting:
+            delay = self._shared.release_delay(replica)
+            slot = FreedSlot(self, replica, delay, delay.delay, self._begun, self.calls, left_by_peer=True)
+            self._slots.add(slot)
+            self._admit_next("release", replica, slot)
 
     def remind(self) -> None:
         """Tell the other workers again that legs wait here, or that calls are in flight; forget those that are gone."""

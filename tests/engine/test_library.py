@@ -151,7 +151,7 @@ def test_a_core_that_has_failed_is_not_asked_again(default_model: Path, monkeypa
             raise CoreFailed("3 steps in a row failed")
 
         monkeypatch.setattr(engine._core._loaded, "step", fails)
-        for reason in ("3 steps in a row failed", "closed"):
+        for reason in ("3 steps in a row failed", "has failed"):
             with pytest.raises(EngineError, match=reason):
                 engine.generate("The sky is", max_tokens=3)
 

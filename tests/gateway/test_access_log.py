@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
+from nproxy.gateway import passthrough
 from nproxy.gateway.access import FIELDS
 from nproxy.gateway.content import MOST_BYTES, Content
+from nproxy.gateway.exchange import ClientLeft, Exchange
 from nproxy.telemetry import logs
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream
 from tests.gateway.conftest import CHAT, Gateway, Start, body, gateway_for, upstream_settings
@@ -34,8 +38,12 @@ class Lines(logging.Handler):
     @property
     def last(self) -> dict[str, Any]:
         """The fields of the last line."""
-        fields: dict[str, Any] = vars(self.records[-1])["fields"]
-        return fields
+        return fields(self.records[-1])
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    found: dict[str, Any] = vars(record)["fields"]
+    return found
 
 
 @pytest.fixture
@@ -295,3 +303,22 @@ async def test_it_names_the_failure_that_the_client_is_told_of(upstream: FakeUps
         assert (await gateway.ask(n=2)).status_code == 429
         await gateway.app.idle()
     assert lines.last["outcome"] == "status"
+
+
+async def test_an_attempt_that_failed_is_not_the_outcome_of_the_next_one(
+    upstream: FakeUpstream, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something that is passed through is answered by the second server that is tried, and the client leaves then."""
+
+    async def leaves(exchange: Exchange, answer: object) -> None:
+        raise ClientLeft
+
+    monkeypatch.setattr(passthrough, "_send_back", leaves)
+    replicas = ["http://127.0.0.1:9/v1", upstream.url]
+    one = {"name": "up", "replicas": replicas, "retries": {"per_leg": 2}, "health": {"interval": None}}
+    async with gateway_for({"upstreams": [one]}) as gateway:
+        for _ in range(8):
+            with contextlib.suppress(httpx.HTTPError):
+                await gateway.post({"input": "x"}, "/v1/embeddings")
+    assert len(lines.records) == 8
+    assert "connect" not in {fields(record).get("outcome") for record in lines.records}
