@@ -109,7 +109,7 @@ def _tokens(tokenizer: str, vocab_size: int, stop_tokens: list[int]) -> LLTokeni
     from tokenizers import Tokenizer
 
     known = LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=stop_tokens)
-    text = Tokenizer.from_str(tokenizer)
+    text = Tokenizer.from_str(_spelled_as_it_stands(tokenizer))
     text.encode_special_tokens = True
     spelling = _Spelling(
         stop_tokens[0],
@@ -118,6 +118,21 @@ def _tokens(tokenizer: str, vocab_size: int, stop_tokens: list[int]) -> LLTokeni
         spell=lambda words: text.encode(words, add_special_tokens=False).ids,
     )
     return LLTokenizer(TokenizerWrapper(spelling), n_vocab=vocab_size, eos_token=stop_tokens)
+
+
+def _spelled_as_it_stands(tokenizer: str) -> str:
+    """The text of a tokenizer.json whose tokenizer puts no space before a text, as SentencePiece's models have it."""
+    made: dict[str, Any] = json.loads(tokenizer)
+    normalizer = made.get("normalizer") or {}
+    steps = [step for step in normalizer.get("normalizers", [normalizer]) if step and step["type"] != "Prepend"]
+    made["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    splitter = made.get("pre_tokenizer") or {}
+    for step in splitter.get("pretokenizers", [splitter]):
+        if step.get("type") == "Metaspace":
+            step["prepend_scheme"] = "never"
+        elif step.get("type") == "ByteLevel":
+            step["add_prefix_space"] = False
+    return json.dumps(made)
 
 
 def in_lark(grammar: str) -> str:

@@ -26,8 +26,8 @@ class PeerNews:
     """What one worker tells the others about an account at an upstream.
 
     what: `answers`: calls are in flight in this worker, or were answered; `waits`, `waits_no_more`: whether legs wait
-    in it; `room`: a call has freed a slot, told only to the worker that gets it. process: the worker that this is about,
-    or that gets the slot. replica: the label of the replica with the slot.
+    in it; `room`: a call has freed a slot, told only to the worker that gets it. process: the worker that this is
+    about, or that gets the slot. replica: the label of the replica with the slot.
     """
 
     upstream: str

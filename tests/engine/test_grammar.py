@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import tokenizers
 from llguidance import LLMatcher, LLTokenizer
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from engine.batch import Batch, Chunk, Draw
 from engine.errors import GrammarError
@@ -150,6 +150,38 @@ def test_a_text_may_spell_a_special_token(text: str) -> None:
         matcher.consume_token(letters.index(letter))
         mask = compiled.next(matcher)
     assert allowed(mask) == {end} and not matcher.is_error()
+
+
+SPACED = {
+    "prepended": (normalizers.Prepend("▁"), None),
+    "prepended first": (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), None),
+    "metaspace": (None, pre_tokenizers.Metaspace(prepend_scheme="always")),
+    "metaspace among others": (
+        None,
+        pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace(prepend_scheme="first")]),
+    ),
+}
+
+
+@pytest.mark.parametrize("grammar", [texts(["yes", "no"]), '{"grammars": [{"json_schema": {"enum": ["yes", "no"]}}]}'])
+@pytest.mark.parametrize("how", SPACED)
+def test_a_tokenizer_that_puts_a_space_before_a_text_puts_none_into_a_grammar(how: str, grammar: str) -> None:
+    """As those of Llama 2, Mistral and Phi-3 do."""
+    letters = sorted({*"▁yesno", '"'})
+    made = tokenizers.Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.normalizer, made.pre_tokenizer = SPACED[how]
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.add_special_tokens([AddedToken("<end>", special=True)])
+    end = made.token_to_id("<end>")
+    compiled = Compiler(made.to_str(), VOCABULARY, {end}).compile(grammar)
+    matcher, mask, written = compiled.matcher.deep_copy(), compiled.mask, ""
+    while (able := allowed(mask) - {end}) and len(written) < 9:
+        letter = max(able, key=lambda token: letters[token])
+        written += letters[letter]
+        matcher.consume_token(letter)
+        assert not matcher.is_error()
+        mask = compiled.next(matcher)
+    assert written.strip('"') == "yes" and allowed(mask) == {end}
 
 
 def test_without_the_package_grammars_are_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,6 +277,43 @@ async def test_workers_begin_with_the_keys_that_were_good_last(tmp_path: Path, u
             assert (await asking.post("/v1/chat/completions", json=ASKED)).status_code == 401
 
 
+async def test_workers_take_turns_at_a_server_with_room_for_one(tmp_path: Path, upstream: FakeUpstream) -> None:
+    """Each sees the ends of its own calls only. Without news, a busy one takes back each slot it frees."""
+    upstream.choose = lambda call: Behaviour(status=429) if len(upstream.open_calls) > 1 else Behaviour(pause=0.02)
+    over, answered = asyncio.Event(), list[str]()  # by which of them, in the order of the answers
+
+    async def asks(who: str, asking: httpx.AsyncClient) -> None:
+        while not over.is_set():
+            if (await asking.post("/v1/chat/completions", json=ASKED)).status_code == 200:
+                answered.append(who)
+
+    async with serve(tmp_path, "--upstream", upstream.url) as running, contextlib.AsyncExitStack() as stack:
+        one, other = await running.pids()
+
+        async def connected(idle: int) -> httpx.AsyncClient:
+            """A client of the other worker: this one takes no connections meanwhile."""
+            asking = await stack.enter_async_context(client(running.url))
+            os.kill(idle, signal.SIGSTOP)
+            try:
+                assert (await asking.get("/health")).status_code == 200
+            finally:
+                os.kill(idle, signal.SIGCONT)
+            return asking
+
+        busy = [await connected(other) for _ in range(4)]
+        late = [await connected(one) for _ in range(4)]
+        tasks = [asyncio.create_task(asks("busy", asking)) for asking in busy]
+        await until(lambda: len(answered) > 10, PATIENCE)
+        tasks += [asyncio.create_task(asks("late", asking)) for asking in late]
+        await until(lambda: "late" in answered, PATIENCE)
+        answered.clear()
+        await until(lambda: len(answered) > 60, PATIENCE)
+        over.set()
+        await asyncio.gather(*tasks)
+        streaks = [len(list(same)) for _, same in itertools.groupby(answered)]
+        assert max(streaks) < 12, "they take turns"
+
+
 async def test_workers_end_when_their_parent_is_killed(tmp_path: Path, upstream: FakeUpstream) -> None:
     async with serve(tmp_path, "--upstream", upstream.url) as running:
         upstream.behaviour = Behaviour(hold_after=1)
