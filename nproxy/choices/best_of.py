@@ -13,11 +13,11 @@ from math import inf
 from nproxy.choices.commands import ChoiceFinished, Learn
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.fold import fold, latest
+from nproxy.choices.leg_output import Choice
 from nproxy.choices.lessons import Lacks, Scores
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import NO_LOGPROBS, Request
 from nproxy.choices.reading import LegFault
-from nproxy.choices.strands import Choice
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import CompletionRequest, Prompt
 
@@ -37,7 +37,7 @@ class BestOf(Merge):
     def end(self, number: int) -> list[int]:
         """As for any leg; also raises LegFault where a choice came without log probabilities."""
         missing = super().end(number)
-        for choice in self._strands[number].choices:
+        for choice in self._outputs[number].choices:
             if choice.finished:
                 self._scores[choice.index] = self._score(choice)
         return missing

@@ -38,13 +38,13 @@ from nproxy.choices.events import (
 from nproxy.choices.failures import Losses, as_error
 from nproxy.choices.learning import of_usage, of_width, width_brought
 from nproxy.choices.merging import merge_for
-from nproxy.choices.outlet import Outlet
+from nproxy.choices.output_buffer import OutputBuffer
 from nproxy.choices.plan import Plan, Request, seed_sent, top_up
 from nproxy.choices.reading import LegFault
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
-from nproxy.choices.roster import Roster, Run
-from nproxy.choices.segments import apart
+from nproxy.choices.roster import LegProgress, Roster
+from nproxy.choices.segments import split_chunks
 from nproxy.choices.settings import ConductSettings, Names
 from nproxy.choices.states import LegState, Signal
 from nproxy.choices.warming import WARM_SECONDS, Warming
@@ -104,7 +104,7 @@ class Conduct:
         self._outcome: str | None = None
         self._end_status = 200
         self._over = False
-        self._outlet = Outlet(settings.ping_seconds)
+        self._buffer = OutputBuffer(settings.ping_seconds)
         self._commands: list[Command] = []
 
     def start(self) -> list[Command]:
@@ -142,15 +142,15 @@ class Conduct:
             self._faulty(run, fault.failure)
             return
         if written is None:
-            if self._merge.strand(event.leg).said_all:
+            if self._merge.output(event.leg).said_all:
                 self._said_all.append(event.leg)
             return
         if run.state is LegState.CALLED:
             self._spoke(run)
-        if self._warming.waiting and event.leg in self._warming.waiting and self._merge.strand(event.leg).generated:
+        if self._warming.waiting and event.leg in self._warming.waiting and self._merge.output(event.leg).generated:
             self._roster.release(self._warming.release(event.leg))
         if written:
-            self._outlet.writes.append(written)
+            self._buffer.writes.append(written)
 
     def _chunks(self, event: LegChunks) -> None:
         """Several chunks: those that are usual at once, which is most of them where much comes, others one by one."""
@@ -161,7 +161,7 @@ class Conduct:
                 return
             first, _, rest = rest.partition(BETWEEN)
             self._chunk(LegChunk(event.leg, first))
-        for chunk in apart(event.leg, rest) if rest else ():
+        for chunk in split_chunks(event.leg, rest) if rest else ():
             if not self._over:
                 self._chunk(chunk)
 
@@ -173,7 +173,7 @@ class Conduct:
         written, rest = self._merge.chunks(leg, data)
         if not written:
             return data
-        self._outlet.writes.append(written)
+        self._buffer.writes.append(written)
         return rest
 
     def _body(self, event: LegBody) -> None:
@@ -186,7 +186,7 @@ class Conduct:
             self._faulty(run, fault.failure)
             return
         self._spoke(run)
-        self._outlet.writes.append(written)
+        self._buffer.writes.append(written)
 
     def _leg_ended(self, event: LegEnded) -> None:
         if run := self._roster.called.get(event.leg):
@@ -196,12 +196,12 @@ class Conduct:
         if run := self._roster.called.get(event.leg):
             self._failed(run, event.failure)
 
-    def _spoke(self, run: Run) -> None:
+    def _spoke(self, run: LegProgress) -> None:
         self._roster.move(run, Signal.SPEAK)
-        if self._request.stream and not self._outlet.begun and not self._doomed:
+        if self._request.stream and not self._buffer.begun and not self._doomed:
             self._begin()
 
-    def _ended(self, run: Run, *, cut: bool = False, beside: bool = False) -> None:
+    def _ended(self, run: LegProgress, *, cut: bool = False, beside: bool = False) -> None:
         """The answer is over: it was whole, or other legs bring what it lacks, or it failed.
 
         cut: what may come behind the choices is missing. beside: as in LegEnded.
@@ -217,14 +217,14 @@ class Conduct:
             return
         self._commands.append(CallEnded(run.leg.number))
         self._roster.move(run, Signal.END)
-        strand = self._merge.strand(run.leg.number)
+        output = self._merge.output(run.leg.number)
         if missing or run.leg.width > 1:
-            self._note_width(run, missing, streamed=strand.streamed)
-        if strand.streamed and not cut:
-            self._commands += map(Learn, of_usage(self._request, self._capability, strand))
-        self._commands += self._recovery.succeeded(run, streamed=strand.streamed)
+            self._note_width(run, missing, streamed=output.streamed)
+        if output.streamed and not cut:
+            self._commands += map(Learn, of_usage(self._request, self._capability, output))
+        self._commands += self._recovery.succeeded(run, streamed=output.streamed)
 
-    def _note_width(self, run: Run, missing: Sequence[int], *, streamed: bool) -> None:
+    def _note_width(self, run: LegProgress, missing: Sequence[int], *, streamed: bool) -> None:
         """Learn how wide the upstream answers, and have other legs bring what is missing."""
         leg, n, prompts = run.leg, self._plan.n, self._request.prompts
         got = width_brought(leg, missing, n, prompts)
@@ -233,20 +233,20 @@ class Conduct:
             self._commands.append(Anomaly("short_answer"))
             self._roster.add(top_up(leg, missing, n, prompts, got))
 
-    def _faulty(self, run: Run, failure: Failure) -> None:
+    def _faulty(self, run: LegProgress, failure: Failure) -> None:
         """What came makes the leg a failure while its call is still open."""
         self._commands.append(CancelLeg(run.leg.number))
         self._failed(run, failure)
 
-    def _failed(self, run: Run, failure: Failure) -> None:
+    def _failed(self, run: LegProgress, failure: Failure) -> None:
         self._roster.release(self._warming.release(run.leg.number))
-        if self._merge.strand(run.leg.number).whole:
+        if self._merge.output(run.leg.number).whole:
             self._commands.append(Anomaly("cut_after_finish"))
             self._ended(run, cut=True)
         else:
             self._lost(run, failure)
 
-    def _lost(self, run: Run, failure: Failure) -> None:
+    def _lost(self, run: LegProgress, failure: Failure) -> None:
         """The leg's choices are not all there: find another way to them, or take the failure."""
         self._commands.append(CallEnded(run.leg.number, failure))
         given_up = self._doomed and not self._goes_on(run)
@@ -276,11 +276,11 @@ class Conduct:
             case TimerKind.GATHER:
                 self._losses.gathered = True
             case TimerKind.HEADERS:
-                if not self._outlet.begun and not self._doomed:
+                if not self._buffer.begun and not self._doomed:
                     self._begin()
-                    self._outlet.writes.append(PING)
+                    self._buffer.writes.append(PING)
             case TimerKind.PING:
-                self._commands += self._outlet.tick()
+                self._commands += self._buffer.tick()
             case _:
                 assert_never(event.timer.kind)
 
@@ -300,7 +300,7 @@ class Conduct:
             if self._roster.changed or self._losses.failures:
                 self._decide()
                 self._roster.changed = False
-            if (emit := self._outlet.flush()) is not None:
+            if (emit := self._buffer.flush()) is not None:
                 self._commands.append(emit)
             if self._merge.notes:
                 self._commands += self._merge.notes
@@ -338,7 +338,7 @@ class Conduct:
             run.waits = False
 
     def _begin(self) -> None:
-        self._commands += self._outlet.begin(self._headers())
+        self._commands += self._buffer.begin(self._headers())
 
     def _headers(self) -> tuple[tuple[str, str], ...]:
         """What has happened so far: legs that were added to one call for all make it a fan-out."""
@@ -356,9 +356,9 @@ class Conduct:
         # with the first failure; where a part will do, when nothing is left
         return not (self._losses.partial and (self._roster.unsettled or self._merge.delivered))
 
-    def _goes_on(self, run: Run) -> bool:
+    def _goes_on(self, run: LegProgress) -> bool:
         """Whether a leg is still called once the request has failed: it owes the client the rest of what it reads."""
-        return self._outlet.begun and self._merge.owes(run.leg)
+        return self._buffer.begun and self._merge.owes(run.leg)
 
     def _succeed(self) -> None:
         """Every choice is finished, or, where a part will do, some are."""
@@ -366,7 +366,7 @@ class Conduct:
         if self._losses.failures:
             headers += (("x-nproxy-partial", f"{self._merge.delivered}/{self._request.choices}"),)
         if self._request.stream:
-            self._outlet.writes.append(self._merge.close())
+            self._buffer.writes.append(self._merge.close())
         else:
             self._commands.append(Respond(200, self._merge.close(), headers))
         self._finish("partial" if self._losses.failures else "ok")
@@ -377,10 +377,10 @@ class Conduct:
         Where a stream is under way, the siblings run to their end. Otherwise all is over as soon as it is clear what
         to say: at once, when no other failure could say more, or when failures of the next moment are known too.
         """
-        if self._outlet.begun:
+        if self._buffer.begun:
             if self._roster.unsettled == 0:
                 error = self._losses.error(retries_spent=self._recovery.retries_spent)
-                self._outlet.writes.append(error_event(error))
+                self._buffer.writes.append(error_event(error))
                 self._end_status = error.status
                 self._finish(self._losses.kind)
         elif self._roster.unsettled == 0 or self._losses.clear:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Literal, cast
 
 from nproxy.choices.leg import Leg, Prefix
+from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.plan import Request, top_up
 from nproxy.choices.records import light
-from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON, dumps, loads
@@ -86,7 +86,7 @@ def _entries(logprobs: JSON) -> int:
     return max(map(len, lists), default=0)
 
 
-def continuing(request: Request, cut: Strand, n: int, way: ChatContinues) -> list[Leg] | None:
+def continuing(request: Request, cut: LegOutput, n: int, way: ChatContinues) -> list[Leg] | None:
     """Legs that bring what a leg did not finish: one for each choice that has begun, and those that the others need.
 
     None where some choice cannot go on. n: choices per prompt. Numbers and seeds are the caller's.
@@ -105,7 +105,7 @@ def continuing(request: Request, cut: Strand, n: int, way: ChatContinues) -> lis
     return legs + top_up(leg, others, n, request.prompts, leg.width)
 
 
-def _prefix(cut: Strand, choice: Choice, way: ChatContinues) -> Prefix | None:
+def _prefix(cut: LegOutput, choice: Choice, way: ChatContinues) -> Prefix | None:
     script = choice.sent
     if not isinstance(script, Script) or script.more:
         return None

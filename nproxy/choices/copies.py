@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nproxy.choices.commands import Spent
+from nproxy.choices.leg_output import Choice
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request
 from nproxy.choices.records import Record
-from nproxy.choices.strands import Choice
 from nproxy.openai.usage import Usage
 
 

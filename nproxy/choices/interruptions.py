@@ -5,7 +5,7 @@ from __future__ import annotations
 from nproxy.choices.capability import Capability
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.lessons import OneAtATime, Verdict
-from nproxy.choices.roster import Run
+from nproxy.choices.roster import LegProgress
 
 INTERRUPTED = Failure(
     FailureKind.INTERRUPTED,
@@ -24,18 +24,18 @@ class Interruptions:
         self.seen = False
         self._on_trial = capability.alone_on_trial
 
-    def broke_off(self, run: Run, *, beside: bool) -> OneAtATime | None:
+    def broke_off(self, run: LegProgress, *, beside: bool) -> OneAtATime | None:
         """A stream said `[DONE]` before anything was finished. beside: as in LegEnded."""
         if beside:
             self.seen = self._on_trial = True
             return OneAtATime("suspected")
         return self._verdict(run, "refuted")
 
-    def came_to_its_end(self, run: Run) -> OneAtATime | None:
+    def came_to_its_end(self, run: LegProgress) -> OneAtATime | None:
         """A stream was whole."""
         return self._verdict(run, "confirmed")
 
-    def _verdict(self, run: Run, verdict: Verdict) -> OneAtATime | None:
+    def _verdict(self, run: LegProgress, verdict: Verdict) -> OneAtATime | None:
         if not (self._on_trial and run.alone):
             return None
         self._on_trial = False

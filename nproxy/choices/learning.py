@@ -10,9 +10,9 @@ from collections.abc import Collection
 from nproxy.choices.capability import Capability
 from nproxy.choices.compose import asked_for_usage
 from nproxy.choices.leg import Leg
+from nproxy.choices.leg_output import LegOutput
 from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth
 from nproxy.choices.plan import Request
-from nproxy.choices.strands import Strand
 
 
 def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> int:
@@ -42,16 +42,16 @@ def of_width(request: Request, capability: Capability, leg: Leg, got: int, *, st
     return [NativeWidth(leg.width, got)] if news else []
 
 
-def of_unfinished(capability: Capability, strand: Strand) -> list[Lesson]:
+def of_unfinished(capability: Capability, output: LegOutput) -> list[Lesson]:
     """What a stream teaches that left some of its choices unfinished."""
-    several = strand.leg.width > 1 and capability.n_learned
-    return [Lacks("stream_n")] if several and strand.broke_off_in_part else []
+    several = output.leg.width > 1 and capability.n_learned
+    return [Lacks("stream_n")] if several and output.broke_off_in_part else []
 
 
-def of_usage(request: Request, capability: Capability, strand: Strand) -> list[Lesson]:
+def of_usage(request: Request, capability: Capability, output: LegOutput) -> list[Lesson]:
     """What a leg that came to its end teaches of how the upstream tells usage."""
-    lacks = strand.lacks()
-    if not lacks or not asked_for_usage(request, capability, strand.leg):
+    lacks = output.lacks()
+    if not lacks or not asked_for_usage(request, capability, output.leg):
         return []
     known = {"stream_usage": capability.stream_usage, "json_usage": capability.json_usage}
     return [Lacks(what) for what in lacks if known.get(what)]

@@ -13,10 +13,10 @@ from nproxy.choices.bodies import as_chunks, in_place
 from nproxy.choices.commands import Anomaly, ChoiceFinished, Learn, Spent
 from nproxy.choices.fold import folded
 from nproxy.choices.leg import Leg
+from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.plan import Request
 from nproxy.choices.reading import in_band, read_answer, read_chunk, read_events
 from nproxy.choices.records import Record
-from nproxy.choices.strands import Choice, Strand
 from nproxy.choices.tally import Tally
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import Dialect
@@ -69,9 +69,9 @@ class Merge:
         self.n = request.n if n is None else n
         self._record = record
         self._choices = [self._unheard(index) for index in range(request.prompts * self.n)]
-        self._bringers: list[Strand | None] = [None] * len(self._choices)  # of each choice, who brings it now
-        self._strands: dict[int, Strand] = {}
-        self._tally = Tally(self._strands)
+        self._bringers: list[LegOutput | None] = [None] * len(self._choices)  # of each choice, who brings it now
+        self._outputs: dict[int, LegOutput] = {}
+        self._tally = Tally(self._outputs)
         self._opened = False  # the prelude is out
         self._teaches = self._chat or not request.logprobs_asked  # text offsets need to see every text
 
@@ -87,12 +87,12 @@ class Merge:
             if self._bringers[index] is not None and not choice.goes_on():
                 choice = self._choices[index] = self._unheard(index)
             choices.append(choice)
-        cut = self._strands.get(leg.number)
+        cut = self._outputs.get(leg.number)
         if cut is not None:
             self._tally.forgo(cut)
-        self._strands[leg.number] = strand = Strand.begun(leg, choices, cut)
+        self._outputs[leg.number] = output = LegOutput.begun(leg, choices, cut)
         for choice in choices:
-            self._bringers[choice.index] = strand
+            self._bringers[choice.index] = output
 
     def _unheard(self, index: int) -> Choice:
         """A choice of which nothing has come."""
@@ -100,25 +100,25 @@ class Merge:
 
     def drop(self, number: int) -> None:
         """Forget a leg whose choices other legs bring."""
-        self._tally.forgo(self._strands.pop(number))
+        self._tally.forgo(self._outputs.pop(number))
 
     def hand_over(self, number: int) -> None:
         """Other legs bring what this one did not finish; where it finished nothing, it does not count any more."""
-        if not any(choice.finished for choice in self._strands[number].choices):
+        if not any(choice.finished for choice in self._outputs[number].choices):
             self.drop(number)
 
-    def strand(self, number: int) -> Strand:
+    def output(self, number: int) -> LegOutput:
         """What this leg has said so far."""
-        return self._strands[number]
+        return self._outputs[number]
 
     def client_has_read(self, number: int) -> bool:
         """Whether the client has read something that this leg said, so that it cannot say it anew."""
-        return self._request.stream and self._strands[number].generated
+        return self._request.stream and self._outputs[number].generated
 
     @property
     def client_has_read_any(self) -> bool:
         """Whether the client has read something that any leg said."""
-        return any(map(self.client_has_read, self._strands))
+        return any(map(self.client_has_read, self._outputs))
 
     def owes(self, leg: Leg) -> bool:
         """Whether the client has read the beginning of a choice whose end this leg can still bring."""
@@ -130,16 +130,16 @@ class Merge:
 
         Raises LegFault for an in-band error and for what cannot be read; the leg is then over.
         """
-        strand = self._strands[number]
-        if name != "error" and strand.rewriter is not None:
-            frame = strand.rewriter.swap(data)
+        output = self._outputs[number]
+        if name != "error" and output.rewriter is not None:
+            frame = output.rewriter.swap(data)
             if frame is not None:
                 return frame
-        if strand.done:
+        if output.done:
             return None
         if is_done(data):
-            strand.done = True
-            strand.forget()
+            output.done = True
+            output.forget()
             return None
         if name == "error":
             raise in_band(data)
@@ -147,39 +147,39 @@ class Merge:
             return None
         data = data.replace(b"\n", b" ")  # between JSON's tokens a blank will do, and an event is one line
         chunk = read_chunk(data, self._request.dialect)
-        strand.spoke = strand.streamed = True
-        return self._taken(strand, data, chunk)
+        output.spoke = output.streamed = True
+        return self._taken(output, data, chunk)
 
     def chunks(self, number: int, data: bytes) -> tuple[bytes, bytes]:
         """Take those in front of several events that say nothing but more of a text: give the client's frames for them,
         and the events behind, which are for `chunk`.
         """
-        rewriter = self._strands[number].rewriter
+        rewriter = self._outputs[number].rewriter
         return (b"", data) if rewriter is None else rewriter.swap_all(data)
 
     def body(self, number: int, body: bytes) -> bytes:
         """Take the whole body of a leg that did not answer as a stream; otherwise like `chunk`."""
-        strand = self._strands[number]
+        output = self._outputs[number]
         if body.lstrip()[:5] == b"data:":  # events, whatever the content-type says
             return b"".join(self.chunk(number, event.data, event.name) or b"" for event in read_events(body))
         answer = read_answer(body, self._request.dialect)
-        strand.spoke = strand.done = True
-        answer = in_place(answer, len(strand.choices))
+        output.spoke = output.done = True
+        answer = in_place(answer, len(output.choices))
         if self._request.stream:
-            return b"".join([self._taken(strand, b"", piece) for piece in as_chunks(answer, chat=self._chat)])
-        self._taken(strand, b"", answer)
-        for choice in strand.choices:  # a whole body is not cut, even where it names no reason
+            return b"".join([self._taken(output, b"", piece) for piece in as_chunks(answer, chat=self._chat)])
+        self._taken(output, b"", answer)
+        for choice in output.choices:  # a whole body is not cut, even where it names no reason
             if choice.began and not choice.finished:
                 self._finish(choice, None)
         return b""
 
     def end(self, number: int) -> list[int]:
-        """The leg's answer is over: give the client indices it was to bring and did not begin; see Strand.end."""
-        return self._strands[number].end()
+        """The leg's answer is over: give the client indices it was to bring and did not begin; see LegOutput.end."""
+        return self._outputs[number].end()
 
     def give_up(self, number: int, error: ApiError) -> None:
         """The leg is over, and the choices that it did not finish are lost."""
-        for choice in self._strands[number].choices:
+        for choice in self._outputs[number].choices:
             if not choice.finished:
                 choice.lost = error
                 self.notes += [ChoiceFinished(index, LOST) for index in self._shown_as(choice)]
@@ -208,37 +208,37 @@ class Merge:
 
     # ---- one parsed chunk
 
-    def _taken(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
+    def _taken(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> bytes:
         """Take a chunk's usage, fingerprint and choices; give the frames."""
         if chunk.fingerprint is not None:
-            self._note_fingerprint(strand, chunk.fingerprint, said=bool(chunk.choices))
+            self._note_fingerprint(output, chunk.fingerprint, said=bool(chunk.choices))
         if chunk.extra and not self._request.stream:
-            strand.top = {key: value for key, value in {**strand.top, **chunk.extra}.items() if key != PADDING}
+            output.top = {key: value for key, value in {**output.top, **chunk.extra}.items() if key != PADDING}
         if chunk.usage is not None:
-            strand.count(chunk, chunk.usage)
+            output.count(chunk, chunk.usage)
         written = [self._prelude(data)] if self._request.stream else []
         for position, said in enumerate(chunk.choices):
-            choice = self._addressed(strand, said.index)
+            choice = self._addressed(output, said.index)
             if choice is not None:
-                written.append(self._said(strand, data, chunk, position, choice))
+                written.append(self._said(output, data, chunk, position, choice))
         if not chunk.choices:
-            written.append(self._without_choices(strand, data, chunk))
+            written.append(self._without_choices(output, data, chunk))
         return b"".join(written)
 
-    def _addressed(self, strand: Strand, index: int) -> Choice | None:
+    def _addressed(self, output: LegOutput, index: int) -> Choice | None:
         """The client's choice for the upstream's index, or None where nothing of it is wanted."""
-        if not 0 <= index < len(strand.choices):
-            if not strand.surplus:
-                strand.surplus = True
+        if not 0 <= index < len(output.choices):
+            if not output.surplus:
+                output.surplus = True
                 self.notes.append(Anomaly("surplus_choice"))
             return None
-        choice = strand.choices[index]
-        return None if choice.finished or self._bringers[choice.index] is not strand else choice
+        choice = output.choices[index]
+        return None if choice.finished or self._bringers[choice.index] is not output else choice
 
-    def _said(self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
+    def _said(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
         """Take what one choice says in a chunk."""
         said = chunk.choices[position]
-        strand.generated = strand.generated or not said.bare
+        output.generated = output.generated or not said.bare
         if data or self._request.stream:  # the choices of a whole answer stay as they are
             mended = choice.mended(said, chat=self._chat, all_seen=not self._teaches)
             if mended is None:
@@ -249,11 +249,11 @@ class Merge:
         choice.began = True
         if said.finish_reason is not None:
             self._finish(choice, said.finish_reason)
-            strand.forget(said.index)
+            output.forget(said.index)
         if not self._request.stream:
             choice.pieces.append(said)
             return b""
-        return self._frame(strand, data, chunk, position, choice, said)
+        return self._frame(output, data, chunk, position, choice, said)
 
     def _finish(self, choice: Choice, reason: str | None) -> None:
         choice.finished = True
@@ -261,13 +261,13 @@ class Merge:
         for index in self._shown_as(choice):
             self.notes.append(ChoiceFinished(index, reason or "none"))
 
-    def _note_fingerprint(self, strand: Strand, fingerprint: str, *, said: bool) -> None:
+    def _note_fingerprint(self, output: LegOutput, fingerprint: str, *, said: bool) -> None:
         """Keep the leg's fingerprint; in a stream the first that a choice says stands on all frames from then on."""
-        if strand.fingerprint is None:
-            strand.fingerprint = fingerprint
+        if output.fingerprint is None:
+            output.fingerprint = fingerprint
         if self._request.stream and said and self._wire.fingerprint is None:
             self._wire = self._wire.with_fingerprint(fingerprint)
-            for other in self._strands.values():
+            for other in self._outputs.values():
                 other.forget()  # what was learned shows no fingerprint
 
     def _usage(self) -> Usage | None:
@@ -304,7 +304,7 @@ class Merge:
         return self._wire.prelude(range(self._request.choices))
 
     def _frame(
-        self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
+        self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
     ) -> bytes:
         """The client's frame for what a choice said."""
         if said.bare and all(value is None for value in chunk.extra.values()):
@@ -312,7 +312,7 @@ class Merge:
         usage = self._running() if chunk.usage is not None else None
         indices, top = self._shown_as(choice), chunk.extra
         if data and self._teaches:
-            rewriter = strand.taught(self._request.dialect)
+            rewriter = output.taught(self._request.dialect)
             rewriter.learn(data, chunk, lambda said, _: self._rendered(said, indices, usage, top))
         return self._rendered(said, indices, usage, top)
 
@@ -345,20 +345,20 @@ class Merge:
         """The role of a choice, where it is not out yet."""
         return self._prelude(b"")
 
-    def _without_choices(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
+    def _without_choices(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> bytes:
         """The client's frame for a chunk without choices; usage is written at the end.
 
         Unknown keys are told once, by the first call that brings the first choice.
         """
         if chunk.usage is not None:
-            strand.beside_usage = chunk.extra
+            output.beside_usage = chunk.extra
             return b""
-        speaks = self._request.stream and strand is self._bringers[0] and not strand.again
+        speaks = self._request.stream and output is self._bringers[0] and not output.again
         nothing = all(value is None for value in chunk.extra.values())
         return self._wire.beside(chunk.extra) if speaks and not nothing else b""
 
     def _usage_tail(self, usage: Usage) -> bytes:
-        told = (strand.fingerprint for strand in self._strands.values() if strand.fingerprint is not None)
+        told = (output.fingerprint for output in self._outputs.values() if output.fingerprint is not None)
         wire = self._wire.with_fingerprint(self._wire.fingerprint or next(told, None))
         first = self._bringers[0]
         return wire.usage_tail(usage, {} if first is None else first.beside_usage)

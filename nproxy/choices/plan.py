@@ -155,7 +155,7 @@ def narrower(leg: Leg, width: int) -> list[Leg]:
     ]
 
 
-def apart(leg: Leg, prompts: int) -> list[Leg]:
+def split_by_prompt(leg: Leg, prompts: int) -> list[Leg]:
     """A leg for each prompt of one that carries all of them; numbers and seeds are the caller's."""
     return [leg._replace(prompt=prompt) for prompt in range(prompts)]
 

@@ -13,8 +13,8 @@ from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
 from nproxy.choices.merge import Merge
-from nproxy.choices.plan import Request, apart, narrower
-from nproxy.choices.remedies import Apart, Remedy, Reseeded, TooWide, Without, one_by_one, remedy
+from nproxy.choices.plan import Request, narrower, split_by_prompt
+from nproxy.choices.remedies import Remedy, Reseeded, SplitPrompts, TooWide, Without, one_by_one, remedy
 from nproxy.choices.retry import (
     FIRST_PAUSE_SECONDS,
     LONGEST_WITH_ANOTHER_SECONDS,
@@ -23,7 +23,7 @@ from nproxy.choices.retry import (
     resumable,
     retryable,
 )
-from nproxy.choices.roster import Roster, Run
+from nproxy.choices.roster import LegProgress, Roster
 from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal
 from nproxy.openai.dialect import Dialect
@@ -78,7 +78,7 @@ class Recovery:
         """How many calls may be open at once; None for any number."""
         return 1 if self._interruptions.seen else self._capability.parallel
 
-    def succeeded(self, run: Run, *, streamed: bool) -> list[Command]:
+    def succeeded(self, run: LegProgress, *, streamed: bool) -> list[Command]:
         """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before.
 
         streamed: its answer came as events.
@@ -92,14 +92,14 @@ class Recovery:
             lessons += _learn(self._interruptions.came_to_its_end(run))
         return lessons
 
-    def broken_off(self, run: Run, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
+    def broken_off(self, run: LegProgress, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
         """A leg has ended and is not whole: give what that is to be called, and what it teaches."""
-        strand = self._merge.strand(run.leg.number)
-        if not strand.broke_off:
-            return failure, [*map(Learn, of_unfinished(self._capability, strand))]
+        output = self._merge.output(run.leg.number)
+        if not output.broke_off:
+            return failure, [*map(Learn, of_unfinished(self._capability, output))]
         return INTERRUPTED if beside else failure, _learn(self._interruptions.broke_off(run, beside=beside))
 
-    def recover(self, run: Run, failure: Failure) -> list[Command] | None:
+    def recover(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Find another way for a leg; None where there is none and the failure stands."""
         if self._came_to_nobody(failure) and (run.resumed or self._merge.client_has_read_any):
             waits = self._wait(run, failure)
@@ -123,7 +123,7 @@ class Recovery:
             again = self._wait(run, failure)
         return again
 
-    def _ask_for_less(self, run: Run, remedy: Remedy | None) -> list[Command] | None:
+    def _ask_for_less(self, run: LegProgress, remedy: Remedy | None) -> list[Command] | None:
         """Do without what the upstream refused, where that can be done without."""
         match remedy:
             case None:
@@ -139,11 +139,11 @@ class Recovery:
             case TooWide(width, lesson=narrow):
                 self._replace(run, narrower(run.leg, width), narrow)
                 return [Anomaly("n_refused")]
-            case Apart(lesson=one_each):
-                self._replace(run, apart(run.leg, self._request.prompts), one_each)
+            case SplitPrompts(lesson=one_each):
+                self._replace(run, split_by_prompt(run.leg, self._request.prompts), one_each)
                 return [Anomaly("prompt_lists_refused")]
 
-    def _replace(self, run: Run, legs: Sequence[Leg], lesson: Lesson | None) -> None:
+    def _replace(self, run: LegProgress, legs: Sequence[Leg], lesson: Lesson | None) -> None:
         """Open others in the place of a leg that was refused. lesson: what their success teaches."""
         self._roster.move(run, Signal.END)
         self._merge.drop(run.leg.number)
@@ -151,7 +151,7 @@ class Recovery:
         if lesson is not None:
             self._learning.replaced(lesson, stand_ins)
 
-    def _try_again(self, run: Run, failure: Failure) -> list[Command] | None:
+    def _try_again(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Try the same again, once the pause is over, where that may help and is allowed."""
         if not retryable(failure) and not (run.resumed and resumable(failure)):
             return None
@@ -175,7 +175,7 @@ class Recovery:
         waits = not failure.another and (failure.retry_after or 0.0) > LONGEST_WITH_ANOTHER_SECONDS
         return waits and self._settings.fallback_available and not self._merge.client_has_read_any
 
-    def _wait_for_room(self, run: Run, failure: Failure) -> list[Command] | None:
+    def _wait_for_room(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Have a leg that was turned away wait until others have left room, at the gate, which sees all requests.
 
         That costs no attempt, as somebody is being served. Where that is nobody of this request, another upstream
@@ -204,7 +204,7 @@ class Recovery:
             return self._settings.retries_per_leg > 0
         return failure.kind is FailureKind.UNAVAILABLE
 
-    def _wait(self, run: Run, failure: Failure) -> list[Command] | None:
+    def _wait(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Ask for a replica once more: the client has read something, and cannot be refused any more.
 
         That costs no attempt, as nothing was sent; what all of it may take is bounded. Where nobody says how long to
@@ -220,10 +220,10 @@ class Recovery:
         self._roster.pause(run)
         return [Retried(run.leg.number, failure.kind), SetTimer(Timer(TimerKind.RETRY, run.leg.number), seconds)]
 
-    def _missed(self, run: Run) -> bool:
+    def _missed(self, run: LegProgress) -> bool:
         return self._merge.client_has_read(run.leg.number)
 
-    def _begin_anew(self, run: Run, failure: Failure) -> list[Command] | None:
+    def _begin_anew(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Try the same again, though it had begun to answer; by itself, where another call was why it ended."""
         if not resumable(failure) or not self._granted(run):
             return None
@@ -234,7 +234,7 @@ class Recovery:
         self._roster.pause(run, Signal.RESTART)
         return [retried, self._timer(run, failure)]
 
-    def _resume(self, run: Run, failure: Failure) -> list[Command] | None:
+    def _resume(self, run: LegProgress, failure: Failure) -> list[Command] | None:
         """Go on from where the client's answer broke off, in another call."""
         if self._settings.resume == "off" or not resumable(failure):
             return None
@@ -254,21 +254,21 @@ class Recovery:
         self._merge.hand_over(run.leg.number)
         return [self._timer(part, failure) for part in parts]
 
-    def _continuing(self, run: Run) -> list[Leg] | None:
+    def _continuing(self, run: LegProgress) -> list[Leg] | None:
         if self._request.choice_params is not None and self._capability.exact:
             return None  # it reads them by the place of a choice in its one call
         if self._request.dialect is Dialect.CHAT and self._settings.chat_continues == "no":
             return None
-        cut = self._merge.strand(run.leg.number)
+        cut = self._merge.output(run.leg.number)
         return continuing(self._request, cut, self._merge.n, self._settings.chat_continues)
 
-    def _resumed(self, run: Run, outcome: str) -> None:
+    def _resumed(self, run: LegProgress, outcome: str) -> None:
         self.notes.append(Resumed(run.leg.number, self._settings.resume, outcome))
 
-    def _timer(self, run: Run, failure: Failure) -> SetTimer:
+    def _timer(self, run: LegProgress, failure: Failure) -> SetTimer:
         return SetTimer(Timer(TimerKind.RETRY, run.leg.number), pause_seconds(failure, run.retries - 1, self._jitter()))
 
-    def _granted(self, run: Run) -> bool:
+    def _granted(self, run: LegProgress) -> bool:
         """Take one more attempt for a leg, where it has one left and the budget allows it."""
         per_leg = self._settings.retries_per_leg
         if run.retries >= per_leg or not self._budget():

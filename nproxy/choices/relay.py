@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nproxy.choices.leg import Leg
+from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.merge import Merge
 from nproxy.choices.plan import Request
 from nproxy.choices.records import Record
-from nproxy.choices.strands import Choice, Strand
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
 from nproxy.openai.usage import Usage
@@ -76,11 +76,11 @@ class Relay(Merge):
 
     def body(self, number: int, body: bytes) -> bytes:
         written = super().body(number, body)
-        if self._strands[number].streamed:
+        if self._outputs[number].streamed:
             return written
-        if self._strands[number].surplus:
+        if self._outputs[number].surplus:
             self._take_names(loads(body))  # it is written anew, without the choices that nobody asked for
-        elif len(self._strands) == 1 and not self._as_merged:
+        elif len(self._outputs) == 1 and not self._as_merged:
             self._body = body if is_json(body) else dumps(loads(body))
         return written
 
@@ -93,12 +93,12 @@ class Relay(Merge):
         return self._wire.prelude([index for index in range(self._request.choices) if index not in self._roles])
 
     def _frame(
-        self, strand: Strand, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
+        self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
     ) -> bytes:
         if not data or not self._request.stream:
-            return super()._frame(strand, data, chunk, position, choice, said)
+            return super()._frame(output, data, chunk, position, choice, said)
         if self._as_merged:
-            return self._role(choice) + super()._frame(strand, data, chunk, position, choice, said)
+            return self._role(choice) + super()._frame(output, data, chunk, position, choice, said)
         wanted = self._wanted(chunk.came, chunk.came["choices"][position], chunk, choice, said)
         written = self._role_first(choice, said)
         if wanted is None:
@@ -109,25 +109,25 @@ class Relay(Merge):
             return event(dumps(_saying(said, wanted)) if patch is None else patch(data))
 
         if self._teaches:
-            strand.taught(self._request.dialect).learn(data, chunk, render)
+            output.taught(self._request.dialect).learn(data, chunk, render)
         return written + event(dumps(wanted) if patch is None else patch(data))
 
-    def _without_choices(self, strand: Strand, data: bytes, chunk: UpstreamChunk) -> bytes:
-        if not data or not self._request.stream or (strand.again and chunk.usage is None):
-            return super()._without_choices(strand, data, chunk)
+    def _without_choices(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> bytes:
+        if not data or not self._request.stream or (output.again and chunk.usage is None):
+            return super()._without_choices(output, data, chunk)
         if chunk.usage is not None:
             self._tails.append(data)
             return b""
         return _as_it_came(data, chunk.came, self._renamed(chunk.came))
 
     def _usage_tail(self, usage: Usage) -> bytes:
-        if self._as_merged or len(self._tails) != 1 or len(self._strands) != 1:
+        if self._as_merged or len(self._tails) != 1 or len(self._outputs) != 1:
             return super()._usage_tail(usage)
         came = loads(self._tails[0])
         return _as_it_came(self._tails[0], came, self._renamed(came) | {"usage": came["usage"]})
 
     def _answer(self, usage: Usage | None) -> bytes:
-        if self._body is None or len(self._strands) != 1:
+        if self._body is None or len(self._outputs) != 1:
             return super()._answer(usage)
         return self._body if self._shown is None else dumps(loads(self._body) | {"model": self._shown})
 
@@ -156,7 +156,7 @@ class Relay(Merge):
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running()
             # a call of its own has counted everything already
-            wanted["usage"] = came["usage"] if len(self._strands) == 1 or total is None else total.to_json()
+            wanted["usage"] = came["usage"] if len(self._outputs) == 1 or total is None else total.to_json()
         if not self._chat or not isinstance(raw.get("delta"), dict):
             return wanted
         kept["delta"] = delta = raw["delta"] | {key: said.delta[key] for key in ("tool_calls",) if key in said.delta}

@@ -68,7 +68,7 @@ class TooWide:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class SplitPrompts:
     """The leg brought a list of prompts; a leg for each of them may do. lesson: what their success teaches."""
 
     lesson: FieldRefused | None
@@ -89,7 +89,7 @@ class Reseeded:
     seed: int
 
 
-Remedy = TooWide | Apart | Without | Reseeded
+Remedy = TooWide | SplitPrompts | Without | Reseeded
 
 
 def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure) -> Remedy | None:
@@ -108,7 +108,7 @@ def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure)
     teaches = not _conditional(request, error)
     return (
         _narrower(request, leg, error, teaches)
-        or _apart(request, capability, leg, error, teaches)
+        or _split_prompts(request, capability, leg, error, teaches)
         or _other_seed(request, leg, error, teaches)
         or _without_options(request, leg, error, teaches)
         or _as_whole(request, capability, leg, error)
@@ -142,14 +142,16 @@ def _narrower(request: Request, leg: Leg, error: ApiError, teaches: bool) -> Too
     return TooWide(width, NativeWidth(leg.width, width) if teaches else None)
 
 
-def _apart(request: Request, capability: Capability, leg: Leg, error: ApiError, teaches: bool) -> Apart | None:
+def _split_prompts(
+    request: Request, capability: Capability, leg: Leg, error: ApiError, teaches: bool
+) -> SplitPrompts | None:
     """A leg for each prompt. Token ids that are refused for their type are no better one list at a time."""
     if not isinstance(request, CompletionRequest) or not request.listed or not isinstance(request.prompt[0], str):
         return None
     as_list = leg.prompt is None and capability.prompt_lists
     if not as_list or not _names(error, "prompt", _ABOUT_PROMPT) or not _ABOUT_TYPES.search(error.message):
         return None
-    return Apart(FieldRefused("prompt_lists") if teaches else None)
+    return SplitPrompts(FieldRefused("prompt_lists") if teaches else None)
 
 
 def _other_seed(request: Request, leg: Leg, error: ApiError, teaches: bool) -> Without | Reseeded | None:

@@ -12,7 +12,7 @@ from nproxy.choices.states import FINAL, HOLDS_A_CALL, IDLE, TRANSITIONS, LegSta
 
 
 @dataclass(slots=True)
-class Run:
+class LegProgress:
     """A leg and how far it is.
 
     attempt: the number of its call, counted from 0. retries: those attempts that the budget paid for. stale: it has had
@@ -51,30 +51,30 @@ class Roster:
         draw: Callable[[], int] | None,
         held: frozenset[int] = frozenset(),
     ) -> None:
-        self.called: dict[int, Run] = {}
+        self.called: dict[int, LegProgress] = {}
         self.queue: list[int] = []
         self.unsettled = 0
         self.changed = True
         self._seed = seed
         self._draw = draw
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, LegProgress] = {}
         self._enlist(legs, held)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[LegProgress]:
         return iter(self._runs.values())
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def find(self, number: int) -> Run:
+    def find(self, number: int) -> LegProgress:
         """The leg of this number."""
         return self._runs[number]
 
-    def callers(self) -> list[Run]:
+    def callers(self) -> list[LegProgress]:
         """The legs that hold a call, by number."""
         return [self.called[number] for number in sorted(self.called)]
 
-    def move(self, run: Run, signal: Signal) -> None:
+    def move(self, run: LegProgress, signal: Signal) -> None:
         """Let a leg change its state."""
         state = run.state = TRANSITIONS[run.state, signal]
         self.changed = True
@@ -85,23 +85,23 @@ class Roster:
         if state in FINAL:
             self.unsettled -= 1
 
-    def resume(self, run: Run) -> None:
+    def resume(self, run: LegProgress) -> None:
         """End a leg's pause: it waits for its turn again."""
         self.move(run, Signal.RESUME)
         self._call_in_turn(run.leg.number)
 
-    def again(self, run: Run, signal: Signal = Signal.PAUSE) -> None:
+    def again(self, run: LegProgress, signal: Signal = Signal.PAUSE) -> None:
         """Let a leg be called once more, as soon as it is its turn."""
         run.attempt += 1
         self.move(run, signal)
         self.resume(run)
 
-    def pause(self, run: Run, signal: Signal = Signal.PAUSE) -> None:
+    def pause(self, run: LegProgress, signal: Signal = Signal.PAUSE) -> None:
         """Let a leg be called once more when somebody ends its pause."""
         run.attempt += 1
         self.move(run, signal)
 
-    def split(self, run: Run, legs: Sequence[Leg]) -> list[Run]:
+    def split(self, run: LegProgress, legs: Sequence[Leg]) -> list[LegProgress]:
         """End a leg that was cut, and have others, which pause, bring what it did not."""
         self.move(run, Signal.END)
         parts = [self._runs[number] for number in sorted(self.add(legs, held=True))]
@@ -116,7 +116,7 @@ class Roster:
             if self._runs[number].state is LegState.WAITING:
                 self._call_in_turn(number)
 
-    def next_waiting(self, parallel: int | None) -> Run | None:
+    def next_waiting(self, parallel: int | None) -> LegProgress | None:
         """The next leg to call, None where none waits or `parallel` calls are open; the caller opens it."""
         if not self.queue or (parallel is not None and len(self.called) >= parallel):
             return None
@@ -133,7 +133,7 @@ class Roster:
         self._enlist(numbered, frozenset(numbers) if held else frozenset())
         return numbers
 
-    def drop_idle(self, *, keep: Callable[[Run], bool]) -> None:
+    def drop_idle(self, *, keep: Callable[[LegProgress], bool]) -> None:
         """Cancel the legs that wait or pause, but for those to keep."""
         for run in self:
             if run.state in IDLE and not keep(run):
@@ -142,7 +142,7 @@ class Roster:
 
     def _enlist(self, legs: Iterable[Leg], held: frozenset[int] = frozenset()) -> None:
         for leg in legs:
-            self._runs[leg.number] = Run(leg)
+            self._runs[leg.number] = LegProgress(leg)
             self.unsettled += 1
             if leg.number not in held:
                 self._call_in_turn(leg.number)

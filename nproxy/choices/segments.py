@@ -24,11 +24,11 @@ def read_segment(leg: int, decoder: SSEDecoder, segment: bytes) -> Chunks:
         return (LegChunks(leg, data, count),)
     said, _, last = data.rpartition(BETWEEN)
     if last != DONE_DATA or count == 2 or DONE_DATA in said:
-        return apart(leg, data)
+        return split_chunks(leg, data)
     return LegChunks(leg, said, count - 1), LegChunk(leg, DONE_DATA)
 
 
-def apart(leg: int, data: bytes) -> list[LegChunk]:
+def split_chunks(leg: int, data: bytes) -> list[LegChunk]:
     """The events whose data stands together, each by itself."""
     return [LegChunk(leg, one) for one in data.split(BETWEEN)]
 

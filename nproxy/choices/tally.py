@@ -6,25 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 
 from nproxy.choices.commands import Spent
 from nproxy.choices.continuation import whole
-from nproxy.choices.strands import Strand
+from nproxy.choices.leg_output import LegOutput
 from nproxy.openai.usage import LegUsage, Merged, Usage, merge, running
 
-_Told = tuple[Strand, LegUsage]
+_Told = tuple[LegOutput, LegUsage]
 """A leg, and what it has told."""
 
 
 class Tally:
-    """Counts the tokens of one request's legs. strands: what each leg has told, by number; their owner changes them."""
+    """Counts the tokens of one request's legs. outputs: what each leg has told, by number; their owner changes them."""
 
-    def __init__(self, strands: Mapping[int, Strand]) -> None:
-        self._strands = strands
+    def __init__(self, outputs: Mapping[int, LegOutput]) -> None:
+        self._outputs = outputs
         self._cut: list[LegUsage] = []  # what calls told in whose place others came
         self._total: Usage | None = None  # the running total, as it was given last
         self._settled: tuple[list[_Told], Merged] | None = None
 
-    def forgo(self, strand: Strand) -> None:
+    def forgo(self, output: LegOutput) -> None:
         """Other calls take the place of this one: what it told was spent, and does not count for the client."""
-        self._cut.append(strand.usage())
+        self._cut.append(output.usage())
 
     def settled(self) -> Merged:
         """The usage of all legs, which are over: it is not counted again for what is spent."""
@@ -59,24 +59,24 @@ class Tally:
         return each, merge(self._counted(each))
 
     def _each(self) -> list[_Told]:
-        return [(strand, strand.usage()) for strand in self._strands.values()]
+        return [(output, output.usage()) for output in self._outputs.values()]
 
     def _counted(self, each: Sequence[_Told]) -> list[LegUsage]:
         """The usage of each leg that counts for the client; one that was lost does so as far as it told.
 
         What cut calls told does not count, but may have told the length of a prompt.
         """
-        counted = [(strand, told) for strand, told in each if told.usage is not None or not strand.lost]
-        own = [told for strand, told in counted if strand.leg.prefix is None]
+        counted = [(output, told) for output, told in each if told.usage is not None or not output.lost]
+        own = [told for output, told in counted if output.leg.prefix is None]
         if len(own) == len(counted):
             return own
         prompts = {prompt: usage.prompt for prompt, usage in [*self._cut, *own] if usage is not None}
-        return [LegUsage(told.prompt, _whole(strand, told.usage, prompts.get(told.prompt))) for strand, told in counted]
+        return [LegUsage(told.prompt, _whole(output, told.usage, prompts.get(told.prompt))) for output, told in counted]
 
 
-def _whole(strand: Strand, usage: Usage | None, prompt: int | None) -> Usage | None:
+def _whole(output: LegOutput, usage: Usage | None, prompt: int | None) -> Usage | None:
     """A leg's usage, and where its call went on from a prefix, what one call would have told."""
-    prefix = strand.leg.prefix
+    prefix = output.leg.prefix
     return usage if usage is None or prefix is None else whole(usage, prefix, prompt)
 
 
@@ -88,10 +88,10 @@ def saved(each: Sequence[_Told]) -> int:
     """
     tokens = 0
     found_by_first: dict[int | None, int] = {}
-    for strand, (prompt, usage) in each:
+    for output, (prompt, usage) in each:
         if usage is None:
             continue
-        tokens += usage.prompt * (strand.leg.width - 1)
+        tokens += usage.prompt * (output.leg.width - 1)
         cached = (usage.prompt_details or {}).get("cached_tokens", 0)
         tokens += max(0, cached - found_by_first.setdefault(prompt, cached))
     return tokens

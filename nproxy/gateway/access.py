@@ -100,7 +100,7 @@ _ZERO = frozenset(field.name for field in FIELDS if field.zero)
 _SHOWN = tuple((field.name, field.shown) for field in FIELDS if field.shown is not None)
 
 
-def tell(exchange: Exchange) -> None:
+def log_request(exchange: Exchange) -> None:
     """Write the line, at debug for probes and scrapes, which come day and night."""
     level = logging.DEBUG if exchange.introspection else logging.INFO
     if access.isEnabledFor(level):

@@ -28,7 +28,7 @@ async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard
         try:
             await serving
         except Exception as error:  # here and not in a coroutine around it, which every event would resume
-            await _tell(exchange, error)
+            await _respond_with_error(exchange, error)
     except ClientLeft:
         _has_not_all(exchange)
         exchange.abort()
@@ -61,7 +61,7 @@ async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
         exchange.abort()
 
 
-async def _tell(exchange: Exchange, error: Exception) -> None:
+async def _respond_with_error(exchange: Exchange, error: Exception) -> None:
     """Answer with what serving came to. Raises ClientLeft, also where it was that."""
     if isinstance(error, ApiError):
         await exchange.respond_error(error)

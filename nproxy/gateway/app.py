@@ -16,15 +16,15 @@ from aiohttp.web_response import StreamResponse
 from nproxy import __version__
 from nproxy.choices.lessons import Lesson
 from nproxy.config import Config, Key
-from nproxy.gateway.access import end_span, tell
-from nproxy.gateway.admission.desk import Desk
+from nproxy.gateway.access import end_span, log_request
+from nproxy.gateway.admission.client import AdmissionClient
 from nproxy.gateway.answering import WriteGuard, answer, give_up
-from nproxy.gateway.aside import Aside
 from nproxy.gateway.conducting import Conducting
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.edge import Edge
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.exchange import ClientLeft, Exchange
+from nproxy.gateway.offload import Offload
 from nproxy.gateway.openapi.document import gateway_document
 from nproxy.gateway.openapi.serving import OpenApi
 from nproxy.gateway.pages.site import Site
@@ -71,7 +71,7 @@ class App:
         self.shown = None if config.listen.tls is None else Shown(config.listen.tls)
         self.upstreams = Upstreams(config, engine_socket, pseudonym or Pseudonym())
         self.engine = self.upstreams.all[0] if engine_socket is not None else None
-        self.aside = Aside()
+        self.offload = Offload()
         self.site = Site()
         self.openapi = OpenApi(gateway_document)
         self.metrics = Metrics(
@@ -84,7 +84,7 @@ class App:
         self.engine_metrics = None if self.engine is None else EngineMetrics(self.engine, self.metrics.engine_up)
         self.reporting = asyncio.Lock()
         self.tracer = _tracer(config, self.metrics)
-        self.desk = Desk(config, self.metrics)
+        self.admission = AdmissionClient(config, self.metrics)
         self._take(config, edge)
         self.history = History(self.metrics)
         self.whole: Whole | None = None
@@ -111,7 +111,7 @@ class App:
             self.shown.change(config.listen.tls)
         self.upstreams.reconfigure(config)
         self.metrics.name(self.upstreams.by_name, _configured_models(config), _ways(config))
-        self.desk.reconfigure(config)
+        self.admission.reconfigure(config)
         self._take(config, edge)
 
     def _take(self, config: Config, edge: Edge) -> None:
@@ -133,8 +133,8 @@ class App:
 
     async def close(self) -> None:
         """Close all upstream connections, and send the spans that are left."""
-        self.aside.close()
-        self.desk.close()
+        self.offload.close()
+        self.admission.close()
         await self.upstreams.close()
         if self.tracer is not None:
             await self.tracer.close()
@@ -190,7 +190,7 @@ class App:
         try:
             await serve(self, exchange)
         except ApiError:
-            exchange.headers.update(self.desk.headers(exchange.caller))
+            exchange.headers.update(self.admission.headers(exchange.caller))
             raise
         except ClientLeft:
             raise
@@ -225,7 +225,7 @@ class App:
             self.metrics.begun(*labels)
         if exchange.broken:
             self.metrics.broken_answers(*labels, exchange.outcome).inc()
-        tell(exchange)
+        log_request(exchange)
         end_span(exchange)
 
 

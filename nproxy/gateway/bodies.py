@@ -10,7 +10,7 @@ from aiohttp import ClientPayloadError, hdrs
 from aiohttp.web_protocol import RequestPayloadError
 from aiohttp.web_request import BaseRequest
 
-from nproxy.gateway.admission.memory import Hold
+from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.openai.body import Body
 from nproxy.openai.encoding import Decoder
 from nproxy.openai.errors import ApiError, body_too_large, invalid_request
@@ -21,26 +21,26 @@ _BROKEN = RequestPayloadError, ClientPayloadError, ValueError
 
 
 async def read_body(
-    request: BaseRequest, limit: int, seconds: float = BODY_SECONDS, *, hold: Hold | None = None
+    request: BaseRequest, limit: int, seconds: float = BODY_SECONDS, *, reservation: MemoryReservation | None = None
 ) -> bytes:
     """Read the whole body, decoded from gzip or deflate.
 
-    hold: counts it while it comes.
+    reservation: counts it while it comes.
 
-    Raises Full where it has no room, and ApiError: 413 above `limit` bytes (as sent or decoded), 408 when it is not
-    here after `seconds`, 415 for another content-encoding, 400 for a body that breaks off or cannot be decoded.
+    Raises MemoryFull, and ApiError: 413 above `limit` bytes (as sent or decoded), 408 when it is not here after
+    `seconds`, 415 for another content-encoding, 400 for a body that breaks off or cannot be decoded.
     """
     here = request.content.is_eof()  # most bodies come with their head, and nothing is waited for
     if here and hdrs.CONTENT_ENCODING not in request.headers:
-        return _as_it_is(request, limit, hold)
+        return _as_it_is(request, limit, reservation)
     try:
         async with nullcontext() if here else asyncio.timeout(seconds):
-            return await _decoded(request, limit, hold)
+            return await _decoded(request, limit, reservation)
     except TimeoutError:
         raise _too_slow() from None
 
 
-def _as_it_is(request: BaseRequest, limit: int, hold: Hold | None) -> bytes:
+def _as_it_is(request: BaseRequest, limit: int, reservation: MemoryReservation | None) -> bytes:
     """`read_body` where all of it has come, and nothing is to be decoded."""
     try:
         data = request.content.read_nowait()
@@ -48,20 +48,20 @@ def _as_it_is(request: BaseRequest, limit: int, hold: Hold | None) -> bytes:
         raise _broken_off() from None
     if len(data) > limit:
         raise body_too_large(limit)
-    if hold is not None:
-        hold.reach(len(data))
+    if reservation is not None:
+        reservation.reach(len(data))
     return data
 
 
-async def _decoded(request: BaseRequest, limit: int, hold: Hold | None) -> bytes:
+async def _decoded(request: BaseRequest, limit: int, reservation: MemoryReservation | None) -> bytes:
     """`read_body`, however long it takes."""
     content = request.content
     decoder = Decoder(request.headers.get(hdrs.CONTENT_ENCODING), limit)
     parts: list[bytes] = []
     read = size = 0
     length = request.content_length
-    if hold is not None:
-        hold.expect(min(length or 0, limit))
+    if reservation is not None:
+        reservation.expect(min(length or 0, limit))
     _refuse_long(length, limit)
     if hdrs.EXPECT in request.headers:
         await continue_if_asked(request)
@@ -71,8 +71,8 @@ async def _decoded(request: BaseRequest, limit: int, hold: Hold | None) -> bytes
             raise body_too_large(limit)
         parts.append(decoder.feed(data))
         size += len(parts[-1])
-        if hold is not None:
-            hold.reach(size)
+        if reservation is not None:
+            reservation.reach(size)
     decoder.end()
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -14,8 +14,8 @@ from nproxy.choices.plan import Request
 from nproxy.gateway.callers import ANYBODY, Caller
 from nproxy.gateway.content import Content
 from nproxy.gateway.cors import ALLOWED, exposed
+from nproxy.gateway.response_writer import ResponseWriter
 from nproxy.gateway.tracing import UNTRACED, Tracing
-from nproxy.gateway.written import Written
 from nproxy.openai.errors import ApiError, invalid_request, model_not_found
 from nproxy.telemetry.exemplars import Trace
 from nproxy.upstreams.replicas import Replica
@@ -84,7 +84,7 @@ class Exchange:
     seconds: float = 0.0
     trace: Trace | None = None
     headers: dict[str, str] = field(default_factory=dict)
-    response: Written | None = None
+    response: ResponseWriter | None = None
     whole: bool = False
 
     @property
@@ -220,7 +220,7 @@ class Exchange:
         if self.request.transport is not None:
             self.request.transport.abort()
 
-    def _begun(self) -> Written:
+    def _begun(self) -> ResponseWriter:
         if self.response is None:
             raise RuntimeError("an answer is written before it has begun")
         return self.response
@@ -236,12 +236,12 @@ class Exchange:
                 told.append(("Access-Control-Expose-Headers", names))
         return told
 
-    def _written(self, status: int, headers: Mapping[str, str], length: int | None) -> Written:
-        self.response = Written(self.request, status, self._headers(headers), length=length, closes=self.closing)
+    def _written(self, status: int, headers: Mapping[str, str], length: int | None) -> ResponseWriter:
+        self.response = ResponseWriter(self.request, status, self._headers(headers), length=length, closes=self.closing)
         self.code = status
         return self.response
 
-    async def _finish(self, response: Written, data: bytes) -> None:
+    async def _finish(self, response: ResponseWriter, data: bytes) -> None:
         try:
             await response.finish(data)
         except ConnectionError:

@@ -13,14 +13,14 @@ from nproxy.choices.plan import Request, make_plan
 from nproxy.choices.settings import Names
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.guess import guess, guess_prompt
-from nproxy.gateway.admission.memory import Hold
+from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import parsed, read_body
 from nproxy.gateway.driver import Drive
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Fallbacks
-from nproxy.gateway.legs import Legs, Planned
 from nproxy.gateway.observe import Observer
+from nproxy.gateway.upstream_calls import Planned, UpstreamCalls
 from nproxy.openai.body import LONG, Body
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.upstreams.routes import Route
@@ -39,19 +39,19 @@ def completions(app: App, exchange: Exchange) -> Awaitable[None]:
 
 
 async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:
-    with app.desk.door(exchange.caller) as hold:
-        await _generate(app, exchange, await _read(app, exchange, parse, hold))
+    with app.admission.guard(exchange.caller) as reservation:
+        await _generate(app, exchange, await _read(app, exchange, parse, reservation))
 
 
-async def _read(app: App, exchange: Exchange, parse: Parse, hold: Hold) -> Request:
+async def _read(app: App, exchange: Exchange, parse: Parse, reservation: MemoryReservation) -> Request:
     """Read the body and what it asks for. Raises ApiError for what is wrong with either."""
-    raw = await read_body(exchange.request, app.body_limit, hold=hold)
-    here, check = len(raw) < LONG, app.desk.check_memory
-    body = parsed(raw, check) if here else await app.aside.run(parsed, raw, check)
+    raw = await read_body(exchange.request, app.body_limit, reservation=reservation)
+    here, check = len(raw) < LONG, app.admission.check_memory
+    body = parsed(raw, check) if here else await app.offload.run(parsed, raw, check)
     default_model = await app.upstreams.unnamed() if body.fields.get("model") is None else None
     if here:
         return parse(body, app.limits, default_model)
-    return await app.aside.run(parse, body, app.limits, default_model)
+    return await app.offload.run(parse, body, app.limits, default_model)
 
 
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:
@@ -62,17 +62,17 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
     fallbacks = Fallbacks(app, first, request.model, partial(_planned, app, request))
     attempt = await fallbacks.begin()
     choices = attempt.choices
-    desk, caller = app.desk, exchange.caller
-    counted = desk.counts_tokens(caller)
+    admission, caller = app.admission, exchange.caller
+    counted = admission.counts_tokens(caller)
     tokens = guess(request, choices) if counted else 0
-    with await exchange.admitted(desk.admit(caller, attempt.route.upstream.name, choices, tokens)) as grant:
-        exchange.headers.update(desk.headers(caller))
+    with await exchange.admitted(admission.admit(caller, attempt.route.upstream.name, choices, tokens)) as grant:
+        exchange.headers.update(admission.headers(caller))
         if counted:
             grant.came(guess_prompt(request))
         try:
             while (fell_back := await _drive(app, exchange, request, attempt, grant, fallbacks)) is not None:
                 if (following := await fallbacks.after(grant)) is None:
-                    await _tell(exchange, fell_back)
+                    await _respond_with_failure(exchange, fell_back)
                     return
                 attempt = following
         finally:
@@ -80,7 +80,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
                 grant.nothing_came()
 
 
-async def _tell(exchange: Exchange, fell_back: FallBack) -> None:
+async def _respond_with_failure(exchange: Exchange, fell_back: FallBack) -> None:
     """Tell what went wrong, as there is no other upstream to ask."""
     told = fell_back.instead
     exchange.outcome = fell_back.kind
@@ -118,15 +118,15 @@ async def _drive(
     )
     if (spans := exchange.tracing.spans) is not None:
         spans.to_upstream(upstream.name, name.upstream or name.shown, plan.n)
-    legs = Legs(exchange, request, attempt, fallback_available=fallback_available)
-    observer = Observer(app.metrics, exchange, grant, partial(upstream.count, legs.group))
+    calls = UpstreamCalls(exchange, request, attempt, fallback_available=fallback_available)
+    observer = Observer(app.metrics, exchange, grant, partial(upstream.count, calls.group))
     drive = Drive(
         exchange,
         conduct,
         observer,
-        open_call=legs.open,
+        open_call=calls.open,
         learn=partial(app.learn, upstream, name.shown),
-        judge=partial(upstream.judge, legs.group),
+        judge=partial(upstream.judge, calls.group),
     )
     app.drives.add(drive)
     try:
@@ -138,5 +138,5 @@ async def _drive(
 
 
 def _draw() -> int:
-    """A random seed that every server can hold."""
+    """A random seed that every server can reservation."""
     return random.getrandbits(31)

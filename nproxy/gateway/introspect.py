@@ -88,8 +88,8 @@ async def own_report(app: App) -> Report:
 
 def look(app: App) -> None:
     """Set the gauges that say how something stands now."""
-    app.metrics.inflight_choices.set(app.desk.taken)
-    app.metrics.queue_choices.set(app.desk.waiting)
+    app.metrics.inflight_choices.set(app.admission.taken)
+    app.metrics.queue_choices.set(app.admission.waiting)
     app.metrics.tasks.set(len(asyncio.all_tasks()))
     app.metrics.certificate_expiry.value = None if app.shown is None else app.shown.expiry
     _show_replicas(app)
@@ -100,8 +100,8 @@ def status_document(app: App) -> dict[str, object]:
     """What /status tells of this process."""
     return {
         "draining": app.draining,
-        "settings": app.history.told(),
-        "inflight": {"requests": app.inflight, "choices": app.desk.taken, "waiting": app.desk.waiting},
+        "settings": app.history.status(),
+        "inflight": {"requests": app.inflight, "choices": app.admission.taken, "waiting": app.admission.waiting},
         "upstreams": [_describe(upstream) for upstream in app.upstreams.all],
     }
 
@@ -111,7 +111,7 @@ def _describe(upstream: Upstream) -> dict[str, object]:
         "name": upstream.name,
         "legs_waiting": upstream.gate.waiting,
         "learned": upstream.capabilities.known(),
-        "capabilities": upstream.capabilities.told(),
+        "capabilities": upstream.capabilities.status(),
         "models_readable": upstream.models.readable,
         "fallback": upstream.settings.fallback,
         "replicas": [_describe_replica(replica) for replica in upstream.gate.replicas],
@@ -163,7 +163,7 @@ def _show_capabilities(app: App) -> None:
     """Set the gauges anew: what was forgotten leaves them, and of models that share a label the least able is shown."""
     least: dict[tuple[str, str, str], float] = {}
     for upstream in app.upstreams.all:
-        for model, told in upstream.capabilities.told().items():
+        for model, told in upstream.capabilities.status().items():
             for name, value in told.items():
                 if isinstance(value, str):
                     continue  # not known yet

@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 from nproxy.choices.events import NOT_REACHED, Failure, FailureKind
 from nproxy.choices.failures import as_error, upstreams_own
 from nproxy.gateway import forms
-from nproxy.gateway.admission.memory import Hold
+from nproxy.gateway.admission.memory import MemoryReservation
 from nproxy.gateway.app import App
 from nproxy.gateway.bodies import chunks, parsed, read_body
 from nproxy.gateway.exchange import Exchange
@@ -79,13 +79,13 @@ class _Upload:
 
 async def serve(app: App, exchange: Exchange) -> None:
     """Send the request on and the answer back. Raises ApiError where no answer has begun."""
-    with app.desk.door(exchange.caller) as hold:
-        upload, model = await _open_upload(app, exchange, hold)
+    with app.admission.guard(exchange.caller) as reservation:
+        upload, model = await _open_upload(app, exchange, reservation)
         fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
         attempt = await fallbacks.begin()
-        permits = app.desk.admit(exchange.caller, attempt.upstream.name, attempt.choices)
+        permits = app.admission.admit(exchange.caller, attempt.upstream.name, attempt.choices)
         with await exchange.admitted(permits) as grant:
-            exchange.headers.update(app.desk.headers(exchange.caller))
+            exchange.headers.update(app.admission.headers(exchange.caller))
             following: Attempt | None = attempt
             while following is not None:
                 if (name := following.route.name).shown:
@@ -163,14 +163,14 @@ async def _send_back(exchange: Exchange, answer: Answer) -> None:
     await exchange.finish()
 
 
-async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Upload, str | None]:
+async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservation) -> tuple[_Upload, str | None]:
     """Begin to read the body, as far as is needed to know the model that it names."""
     request = exchange.request
     for name, model in request.query.items():
         if name.lower() == "model":
             exchange.demand_model(model)
     if exchange.caller.models is not None:
-        return await _for_a_model(app, exchange, hold)
+        return await _for_a_model(app, exchange, reservation)
     if not request.can_read_body:
         return _Upload(b"", None), None
     plain = hdrs.CONTENT_ENCODING not in request.headers
@@ -178,7 +178,7 @@ async def _open_upload(app: App, exchange: Exchange, hold: Hold) -> tuple[_Uploa
     if only is not None and not only.names_matter:
         return _Upload(b"", chunks(request, app.body_limit)), None
     if plain and _may_be_json(request):
-        raw = await read_body(request, app.body_limit, hold=hold)
+        raw = await read_body(request, app.body_limit, reservation=reservation)
         body = await _json_body(app, raw)
         return _Upload(raw, None, body), _model_of(body)
     rest = chunks(request, app.body_limit)
@@ -198,14 +198,14 @@ def _may_be_json(request: BaseRequest) -> bool:
     return kind.endswith("json") or kind in _SAID_OF_JSON or hdrs.CONTENT_TYPE not in request.headers
 
 
-async def _for_a_model(app: App, exchange: Exchange, hold: Hold) -> tuple[_Upload, str | None]:
+async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservation) -> tuple[_Upload, str | None]:
     """Read the body of a caller who may use some models only, and demand that it names those and no others.
 
     Where nothing names a model, in a way that any server reads alike, there is no knowing which one would be reached.
     """
     request = exchange.request
     plain = hdrs.CONTENT_ENCODING not in request.headers
-    raw = await read_body(request, app.body_limit, hold=hold) if plain else b""
+    raw = await read_body(request, app.body_limit, reservation=reservation) if plain else b""
     named: Sequence[str | None] = ()
     body: Body | None = None
     if request.content_type.endswith("json"):
@@ -233,8 +233,8 @@ def _unknown() -> ApiError:
 async def _json_body(app: App, raw: bytes) -> Body | None:
     """The body as JSON; one that cannot be read is the upstream's to refuse."""
     try:
-        check = app.desk.check_memory
-        return parsed(raw, check) if len(raw) < LONG else await app.aside.run(parsed, raw, check)
+        check = app.admission.check_memory
+        return parsed(raw, check) if len(raw) < LONG else await app.offload.run(parsed, raw, check)
     except ApiError as error:
         if error.status != 400:
             raise

@@ -55,7 +55,7 @@ class History:
             self._since = reload.at
         self._metrics.reloaded(reload.outcome, reload.at)
 
-    def told(self) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         """What the status page says of it."""
         told: dict[str, object] = {"since": _moment(self._since), "last_reload": None}
         if (last := self._last) is not None:

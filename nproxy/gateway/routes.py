@@ -105,7 +105,7 @@ async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
     exchange.endpoint = endpoint.name
     if not endpoint.keyless:
         exchange.caller = edge.caller(request, exchange.client)
-        exchange.headers.update(app.desk.headers(exchange.caller))
+        exchange.headers.update(app.admission.headers(exchange.caller))
     if endpoint.methods and request.method not in endpoint.methods:
         raise wrong_method(endpoint.methods)
     await endpoint.serve(app, exchange)

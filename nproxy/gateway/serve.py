@@ -168,7 +168,7 @@ async def drain(app: App, seconds: float, hurry: asyncio.Event | None = None) ->
 
     The port stays open meanwhile, so that /ready can say that no more work is welcome.
     """
-    app.draining = app.desk.draining = True
+    app.draining = app.admission.draining = True
     log.info("draining", extra={"fields": {"requests": app.inflight}})
     if not await _within(seconds, app.idle(), hurry):
         await _break_off(app)

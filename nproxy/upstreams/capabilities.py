@@ -151,7 +151,7 @@ class Capabilities:
                 told.setdefault(model, {})[what] = shown
         return told
 
-    def told(self) -> dict[str, dict[str, int | bool | str | None]]:
+    def status(self) -> dict[str, dict[str, int | bool | str | None]]:
         """What is believed now of each model that is configured or was learned about.
 
         `n` is the widest call: None for no known limit, "untested" where no answer has shown it yet. `parallel` is how

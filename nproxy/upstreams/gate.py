@@ -206,16 +206,16 @@ class Gate:
         for line in lines[:most]:
             line.cut()
 
-    def looked(self, replica: Replica, status: int | None) -> bool:
+    def note_check(self, replica: Replica, status: int | None) -> bool:
         """Take what a look at a replica showed; True where it is down or up from now on.
 
         status: of the answer, None where none came. A replica that comes up again is tried at once.
         """
         return self._settled(replica, changed=replica.health.ended(well=_well(status), answered=_answered(status)))
 
-    def told(self, replica: Replica, status: int | None, began: float, jitter: float) -> bool:
+    def note_peer_check(self, replica: Replica, status: int | None, began: float, jitter: float) -> bool:
         """Take what another process of this gateway saw; as `looked`. began, jitter: see `HealthChecks.told`."""
-        changed = replica.health.told(began, jitter, well=_well(status), answered=_answered(status))
+        changed = replica.health.note_peer_check(began, jitter, well=_well(status), answered=_answered(status))
         return self._settled(replica, changed=changed)
 
     def _settled(self, replica: Replica, *, changed: bool) -> bool:

@@ -37,7 +37,7 @@ class Watched(Protocol):
     @property
     def watched(self) -> bool: ...
 
-    def look(self, replica: Replica) -> Coroutine[Any, Any, CheckResult | None]: ...
+    def check(self, replica: Replica) -> Coroutine[Any, Any, CheckResult | None]: ...
 
 
 async def watch(
@@ -55,7 +55,7 @@ async def watch(
 
     async def look(upstream: Watched, replica: Replica) -> None:
         try:
-            if (seen := await upstream.look(replica)) is not None:
+            if (seen := await upstream.check(replica)) is not None:
                 tell(seen)
         finally:
             under_way.discard(replica)

@@ -92,7 +92,7 @@ class HealthChecks:
         """Whether calls brought something since the last look began."""
         return self._heard_at >= self._last
 
-    def told(self, began: float, jitter: float, *, well: bool, answered: bool) -> bool:
+    def note_peer_check(self, began: float, jitter: float, *, well: bool, answered: bool) -> bool:
         """Count a look that another process of this gateway made; True where it changed `down`. jitter: as in `began`.
 
         One that began within AGAIN_SECONDS of the last, or half an interval, shows no more than that one. Who looked

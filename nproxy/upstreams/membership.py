@@ -28,7 +28,7 @@ class Server:
         """What its replica is called."""
         return known_as(self.url)
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The same as JSON holds it."""
         return {"url": self.url, "weight": self.weight, "models": None if self.models is None else list(self.models)}
 
@@ -46,9 +46,9 @@ class Registered:
     servers: tuple[Server, ...] = ()
     draining: frozenset[str] = frozenset()
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The same as JSON holds it."""
-        return {"servers": [server.told() for server in self.servers], "draining": sorted(self.draining)}
+        return {"servers": [server.to_json() for server in self.servers], "draining": sorted(self.draining)}
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Self:

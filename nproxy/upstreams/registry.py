@@ -84,7 +84,7 @@ class Registry:
     def snapshot(self) -> Snapshot:
         """All that replicas depend on, as JSON: leases are not in it, so that renewing one changes nothing."""
         names = sorted({name for name, _ in (*self._leases, *self._draining)})
-        return {name: self._registered(name).told() for name in names}
+        return {name: self._registered(name).to_json() for name in names}
 
     def _registered(self, upstream: str) -> Registered:
         servers = tuple(lease.server for (name, _), lease in self._leases.items() if name == upstream)

@@ -268,7 +268,7 @@ class Upstream:
         """
         return self.name != ENGINE_UPSTREAM and (len(self.gate.replicas) > 1 or bool(self.settings.fallback))
 
-    async def look(self, replica: Replica) -> CheckResult | None:
+    async def check(self, replica: Replica) -> CheckResult | None:
         """Look at a replica, and go by it where that makes it go down or come up.
 
         None where it says nothing to others: it is busy with calls of this process, or this had nothing to look with.
@@ -282,16 +282,16 @@ class Upstream:
                 return None
             status, why = None, error.failure.message
         busy = status is None and replica.health.talked_over
-        if self.gate.looked(replica, status):
+        if self.gate.note_check(replica, status):
             level, now = (logging.INFO, "up") if replica.up else (logging.WARNING, "down")
             log.log(level, "a replica is %s", now, extra=self._fields(replica, why=why))
         return None if busy else CheckResult(self.name, replica.label, status, time.monotonic() - began)
 
-    def told(self, look: CheckResult, jitter: float) -> None:
+    def take_peer_check(self, look: CheckResult, jitter: float) -> None:
         """Go by what another process saw, which has logged it."""
         for replica in self.gate.replicas if self.watched else ():
             if replica.label == look.replica:
-                self.gate.told(replica, look.status, time.monotonic() - look.seconds, jitter)
+                self.gate.note_peer_check(replica, look.status, time.monotonic() - look.seconds, jitter)
 
     def _fields(self, replica: Replica, *, why: str) -> dict[str, dict[str, str]]:
         return {"fields": {"upstream": self.name, "replica": replica.label, "why": why}}

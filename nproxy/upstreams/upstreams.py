@@ -30,12 +30,12 @@ FIRST_LOOK_SECONDS = 5.0
 class Upstreams:
     """All upstreams of a configuration, in the file's order; the built-in engine first.
 
-    pseudonym: what the gateway calls itself to all of them. tell_look: hears of each look at a replica.
+    pseudonym: what the gateway calls itself to all of them. tell_check: hears of each look at a replica.
     """
 
     def __init__(self, config: Config, engine_socket: Path | None, pseudonym: Pseudonym) -> None:
         self.pseudonym = pseudonym
-        self.tell_look: Callable[[CheckResult], None] = lambda _: None
+        self.tell_check: Callable[[CheckResult], None] = lambda _: None
         self._share: Callable[[Upstream], None] = lambda _: None
         self._connections = Connections(pseudonym)
         self._addresses: Mapping[str, Sequence[str]] = {}
@@ -75,7 +75,7 @@ class Upstreams:
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Resolve host names again and again, and look at replicas, while the block runs."""
-        async with beside(self.names.run(), watch(lambda: self.all, tell=lambda look: self.tell_look(look))):
+        async with beside(self.names.run(), watch(lambda: self.all, tell=lambda look: self.tell_check(look))):
             yield
 
     def share_room(self, process: str, tell: Callable[[PeerNews], None]) -> None:
@@ -94,10 +94,10 @@ class Upstreams:
         for upstream in self.all:
             upstream.gate.remind()
 
-    def take_look(self, look: CheckResult) -> None:
+    def take_check(self, look: CheckResult) -> None:
         """Learn what another process of this gateway saw of a replica."""
         if (upstream := self.by_name.get(look.upstream)) is not None:
-            upstream.told(look, random.random())
+            upstream.take_peer_check(look, random.random())
 
     def take_members(self, snapshot: Snapshot) -> None:
         """Take what was said over the admin port of all upstreams; what was said before and is not in it is over."""

@@ -33,14 +33,14 @@ class Taught:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Checked:
     """A look at a replica, as `nproxy.upstreams.health_checker.CheckResult` tells it."""
 
     upstream: str
     replica: str
     status: int | None
     seconds: float
-    kind: Literal["looked"] = "looked"
+    kind: Literal["checked"] = "checked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ Message = (
     | Members
     | Drain
     | Taught
-    | Looked
+    | Checked
     | Crowding
     | Admission
     | Ready

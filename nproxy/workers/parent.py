@@ -14,8 +14,8 @@ from typing import assert_never
 
 from nproxy.config import Config, Reading
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.clerk import Clerk, owner
 from nproxy.gateway.admission.messages import Answer, Returned, Room, message_of, to_data
+from nproxy.gateway.admission.server import AdmissionServer, owner
 from nproxy.gateway.engine_metrics import EngineMetrics
 from nproxy.gateway.reload import History
 from nproxy.telemetry import logs
@@ -31,11 +31,11 @@ from nproxy.workers.messages import (
     PROTOCOL,
     Admission,
     Beat,
+    Checked,
     Crowding,
     Drain,
     Json,
     Leave,
-    Looked,
     Members,
     Message,
     Query,
@@ -82,12 +82,12 @@ class Parent:
             start=self._start,
             hear=self._hear,
             restarted=metrics.worker_restarts.inc,
-            lost=lambda worker: self._clerk.lost(worker.name),
+            lost=lambda worker: self._server.lost(worker.name),
         )
         self._log_level = log_level
         self._engine_socket = engine_socket
         self._metrics = metrics
-        self._clerk = Clerk(Bounds.of(self.config), self._deliver)
+        self._server = AdmissionServer(Bounds.of(self.config), self._deliver)
         self._members: Snapshot | None = None
         self._lessons: deque[tuple[float, Taught]] = deque(maxlen=MOST_LESSONS)
         self._pseudonym = Pseudonym()
@@ -99,7 +99,7 @@ class Parent:
         return self.reading.checked()
 
     async def close(self) -> None:
-        self._clerk.close()
+        self._server.close()
         await self._engine.close()
 
     # ---- what all workers have in common
@@ -124,7 +124,7 @@ class Parent:
         self.reading = reading
         self._lessons.clear()  # which of them still hold, each worker knows for itself
         logs.reformat(self.config.telemetry.log_format)
-        self._clerk.reconfigure(Bounds.of(self.config))
+        self._server.reconfigure(Bounds.of(self.config))
         self.supervisor.tell(Reconfigure(reading.message()))
 
     def _publish(self, snapshot: Snapshot) -> None:
@@ -141,14 +141,14 @@ class Parent:
     def _hear(self, worker: Worker, message: Message) -> None:
         match message:
             case Admission(message=data):
-                self._clerk.send(message_of(data))
+                self._server.send(message_of(data))
             case Taught():
                 self._lessons.append((time.monotonic(), message))
                 self.supervisor.tell(message, but=worker)
             case Crowding(what="room"):
                 if (waiting := self.supervisor.named(message.process)) is not None:
                     waiting.send(message)
-            case Looked() | Crowding():
+            case Checked() | Crowding():
                 self.supervisor.tell(message, but=worker)
             case Leave():
                 self.supervisor.beside(self.supervisor.replace(worker))
@@ -190,7 +190,7 @@ class Parent:
         return {
             **together([document for document in told if document is not None]),
             "draining": self.supervisor.ending,
-            "settings": self.history.told(),
+            "settings": self.history.status(),
             "workers": [
                 {
                     "slot": worker.index,

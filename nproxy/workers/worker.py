@@ -17,10 +17,10 @@ from nproxy import __version__
 from nproxy.config import ConfigError
 from nproxy.config.loading import from_message, keys_from_message
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.clerk import Deliver, Transport
 from nproxy.gateway.admission.messages import Ask, answer_of, to_data
 from nproxy.gateway.admission.messages import Message as Sent
 from nproxy.gateway.admission.refusals import UNANSWERED
+from nproxy.gateway.admission.server import Deliver, Transport
 from nproxy.gateway.app import App
 from nproxy.gateway.introspect import own_report, status_document, why_unready
 from nproxy.gateway.serve import Running, drain, hand_over, look_for_upstreams, running
@@ -36,11 +36,11 @@ from nproxy.workers.messages import (
     PROTOCOL,
     Admission,
     Beat,
+    Checked,
     Crowding,
     Drain,
     Json,
     Leave,
-    Looked,
     Members,
     Message,
     NotAMessage,
@@ -112,10 +112,10 @@ class _Worker:
         """Join the app to the parent, with what the parent knows already."""
         self._app = app
         self._ledger = _LedgerLine(self._channel, self._start.name)
-        app.desk.connect(self._ledger.connect)
+        app.admission.connect(self._ledger.connect)
         app.whole = _ParentLine(self._channel)
         app.tell_lesson = lambda upstream, model, lesson: self._channel.send(taught(upstream, model, lesson))
-        app.upstreams.tell_look = lambda look: self._channel.send(Looked(**asdict(look)))
+        app.upstreams.tell_check = lambda look: self._channel.send(Checked(**asdict(look)))
         app.upstreams.share_room(self._start.name, lambda news: self._channel.send(Crowding(**asdict(news))))
         for lesson in self._start.lessons:
             self._learn(lesson)
@@ -152,8 +152,8 @@ class _Worker:
                 self._app.upstreams.take_members(members)
             case Taught():
                 self._learn(message)
-            case Looked():
-                self._app.upstreams.take_look(
+            case Checked():
+                self._app.upstreams.take_check(
                     CheckResult(message.upstream, message.replica, message.status, message.seconds)
                 )
             case Crowding():

@@ -115,9 +115,9 @@ def test_one_wide_leg_equals_many_narrow_ones(data: st.DataObject, said: Said, d
     narrow = Play(dialect_request(dialect, n=n, stream=True))
     play_interleaved(data, narrow, [sse(choice_chunks(dialect, 0, parts)) for parts in said])
     wide = Play(dialect_request(dialect, n=n, stream=True), Capability(native_width=None))
-    strands = [choice_chunks(dialect, index, parts) for index, parts in enumerate(said)]
+    outputs = [choice_chunks(dialect, index, parts) for index, parts in enumerate(said)]
     mixed = []
-    while live := [strand for strand in strands if strand]:
+    while live := [output for output in outputs if output]:
         mixed.append(data.draw(st.sampled_from(live)).pop(0))
     play_interleaved(data, wide, [sse(mixed)])
     shown = [{i: contents(play.frames).get(i, "") for i in range(n)} for play in (narrow, wide)]
@@ -195,7 +195,7 @@ def test_byte_rewriting_equals_full_parsing(
         for leg in (Leg(0, 0, 2), Leg(1, 2, 2)):
             merge.add(leg)
             if parse_all:
-                merge._strands[leg.number].rewriter = Forgetful()  # type: ignore[assignment]
+                merge._outputs[leg.number].rewriter = Forgetful()  # type: ignore[assignment]
         return merge
 
     column = 0 if dialect is Dialect.CHAT else 1

@@ -91,12 +91,12 @@ def one_call(data: st.DataObject, play: Play, number: int, said: list[list[Token
     """All events of one call, its choices taking turns."""
     chat = play.request.dialect is Dialect.CHAT
     opened = play.open[number].leg
-    strands = [
+    outputs = [
         list(rendered(data, said[opened.client_index(place, len(said))], place, chat=chat, scored=scored))
         for place in range(opened.choices(1))
     ]
     mixed: list[bytes] = []
-    while live := [strand for strand in strands if strand]:
+    while live := [output for output in outputs if output]:
         mixed.append(data.draw(st.sampled_from(live)).pop(0))
     tokens = sum(len(said[opened.client_index(place, len(said))]) for place in range(opened.choices(1)))
     return [*mixed, usage_chunk(7, tokens), DONE]

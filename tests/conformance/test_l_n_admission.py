@@ -43,9 +43,9 @@ async def asked_and_held(scene: Scene, n: int, headers: dict[str, str] | None = 
 
 async def asked_and_waiting(scene: Scene, gateway: Gateway, n: int, headers: dict[str, str] | None = None) -> Asked:
     """Ask for what has to wait."""
-    before = gateway.app.desk.waiting
+    before = gateway.app.admission.waiting
     asked = Asked(scene, n, headers)
-    await until(lambda: gateway.app.desk.waiting == before + n, WITHIN)
+    await until(lambda: gateway.app.admission.waiting == before + n, WITHIN)
     return asked
 
 
@@ -62,7 +62,7 @@ async def test_N3_permits_are_taken_together_or_not_at_all(scene: Scene) -> None
     second = await asked_and_waiting(scene, gateway, 3)
     third = await asked_and_waiting(scene, gateway, 5)
     assert choices_sent(scene) == 3
-    assert gateway.app.desk.taken == 3
+    assert gateway.app.admission.taken == 3
     held.set()
     assert [await asked.status() for asked in (first, second, third)] == [200, 200, 200]
     await gauges_return(gateway)
@@ -137,9 +137,9 @@ async def test_L3_a_client_that_leaves_the_queue_made_no_call(scene: Scene) -> N
     gateway = await scene.start(config=limits(3, queue_seconds=2))
     running, held = await asked_and_held(scene, 3)
     _, writer = await open_request(gateway, scene.fields(n=2))
-    await until(lambda: gateway.app.desk.waiting == 2, WITHIN)
+    await until(lambda: gateway.app.admission.waiting == 2, WITHIN)
     writer.close()
-    await until(lambda: gateway.app.desk.waiting == 0, WITHIN)
+    await until(lambda: gateway.app.admission.waiting == 0, WITHIN)
     held.set()
     assert await running.status() == 200
     assert choices_sent(scene) == 3

@@ -68,6 +68,6 @@ def test_a_path_to_nothing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_file_that_is_not_there_is_seen() -> None:
-    row = "| `nproxy/gateway/listening.py`, `tls.py`, `admission/`, `desk.py`, `plan.py`, `choices/plan.py` | x |"
+    row = "| `nproxy/gateway/listening.py`, `tls.py`, `admission/`, `client.py`, `plan.py`, `choices/plan.py` | x |"
     assert missing_files(row) == ["plan.py"]
     assert missing_files("`nproxy/gateway/`\n\n`listening.py`, `/openapi.json`") == ["listening.py"]

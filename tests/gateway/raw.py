@@ -64,7 +64,7 @@ async def gauges_return(gateway: Gateway) -> None:
     """All that was taken for requests is back within a second."""
     async with asyncio.timeout(WITHIN):
         await gateway.app.idle()
-    assert (gateway.app.desk.taken, gateway.app.desk.waiting) == (0, 0)
+    assert (gateway.app.admission.taken, gateway.app.admission.waiting) == (0, 0)
     assert gateway.app.drives == set()
     for upstream in gateway.app.upstreams.all:
         assert upstream.gate.waiting == 0

@@ -130,7 +130,7 @@ async def test_what_passes_through_counts_as_one_choice(start: Start, upstream: 
     await upstream.until(lambda: len(upstream.open_calls) == 1)
     passed = asyncio.create_task(gateway.post({"input": "x"}, "/v1/embeddings"))
     async with asyncio.timeout(5):
-        while gateway.app.desk.waiting == 0:
+        while gateway.app.admission.waiting == 0:
             await asyncio.sleep(0.01)
     assert await gateway.metric("nproxy_queue_choices") == 1
     held.set()
@@ -193,7 +193,7 @@ async def test_a_kept_connection_goes_on_after_a_refusal(start: Start, upstream:
 
 async def test_large_bodies_have_to_fit_together(start: Start, upstream: FakeUpstream) -> None:
     gateway: Gateway = await start()
-    gateway.app.desk.bodies.limit = 100_000
+    gateway.app.admission.bodies.limit = 100_000
     held = asyncio.Event()
     upstream.behaviour = Behaviour(hold=held)
     long = body(messages=[{"role": "user", "content": "x" * 60_000}])
@@ -208,7 +208,7 @@ async def test_large_bodies_have_to_fit_together(start: Start, upstream: FakeUps
     await upstream.until(lambda: len(upstream.open_calls) == 2)
     held.set()
     assert [(await first).status_code, (await second).status_code] == [200, 200]
-    assert gateway.app.desk.bodies.held == 0
+    assert gateway.app.admission.bodies.held == 0
 
 
 @pytest.mark.parametrize(("announced", "expected"), [(60_000, 503), (1 << 30, 413)])
@@ -217,7 +217,7 @@ async def test_what_is_announced_is_refused_before_it_comes(
 ) -> None:
     """For want of room, where it would be taken at another time."""
     gateway: Gateway = await start()
-    gateway.app.desk.bodies.limit, gateway.app.body_limit = 100_000, 80_000
+    gateway.app.admission.bodies.limit, gateway.app.body_limit = 100_000, 80_000
     held = asyncio.Event()
     upstream.behaviour = Behaviour(hold=held)
     size = 60_000 if expected == 503 else 10_000
@@ -236,26 +236,26 @@ async def test_what_is_announced_is_refused_before_it_comes(
 async def test_a_body_that_does_not_come_takes_no_room(start: Start) -> None:
     """Who sends nothing of what he announced would keep all others from sending theirs, for as long as he may take."""
     gateway: Gateway = await start()
-    gateway.app.desk.bodies.limit = 100_000
+    gateway.app.admission.bodies.limit = 100_000
     writers = []
     for _ in range(3):
         _, writer = await asyncio.open_connection(*gateway.address)
         writer.write(post(b"{", "Content-Length: 90000"))
         writers.append(writer)
     async with asyncio.timeout(5):
-        while gateway.app.inflight < 3 or gateway.app.desk.bodies.held < 3:
+        while gateway.app.inflight < 3 or gateway.app.admission.bodies.held < 3:
             await asyncio.sleep(0.01)
     answer = await gateway.ask(messages=[{"role": "user", "content": "x" * 60_000}])
     assert answer.status_code == 200
     for writer in writers:
         writer.close()
     await gauges_return(gateway)
-    assert gateway.app.desk.bodies.held == 0
+    assert gateway.app.admission.bodies.held == 0
 
 
 async def test_bodies_that_outgrow_the_room_are_given_up(start: Start) -> None:
     gateway: Gateway = await start()
-    bodies = gateway.app.desk.bodies
+    bodies = gateway.app.admission.bodies
     bodies.limit = 100_000
     openings = [await asyncio.open_connection(*gateway.address) for _ in range(2)]
     for held, sent in ((2, b" "), (80_002, b" " * 40_000)):
@@ -282,13 +282,13 @@ async def test_memory_is_looked_at_again_before_a_body_is_parsed(
     """Many may have come in while there was room; parsed they take many times their bytes."""
     gateway: Gateway = await start(models=["fake-model"])
     reads = iter([0])
-    gateway.app.desk.memory = Memory(1 << 20, lambda: next(reads, 2 << 20))
+    gateway.app.admission.memory = Memory(1 << 20, lambda: next(reads, 2 << 20))
     reader, writer = await asyncio.open_connection(*gateway.address)
     content = json.dumps(body(path)).encode()
     head = post(b"", f"Content-Length: {len(content)}").replace(CHAT.encode(), path.encode())
     writer.write(head + content[:5])
     async with asyncio.timeout(5):
-        while gateway.app.desk.bodies.held < 5:
+        while gateway.app.admission.bodies.held < 5:
             await asyncio.sleep(0.01)
         await asyncio.sleep(LOOK_SECONDS)
         writer.write(content[5:])
@@ -309,7 +309,7 @@ async def test_L5_who_waits_is_served_while_the_gateway_drains(start: Start, ups
     await upstream.until(lambda: len(upstream.open_calls) == 2)
     waits = asyncio.create_task(gateway.ask(n=2))
     async with asyncio.timeout(5):
-        while gateway.app.desk.waiting != 2:
+        while gateway.app.admission.waiting != 2:
             await asyncio.sleep(0.01)
     draining = asyncio.create_task(drain(gateway.app, 30))
     await asyncio.sleep(0)
@@ -328,7 +328,7 @@ async def test_L5_who_waits_at_the_drain_limit_gets_an_error(start: Start, upstr
     await upstream.until(lambda: len(upstream.open_calls) == 1)
     waits = asyncio.create_task(gateway.ask())
     async with asyncio.timeout(5):
-        while gateway.app.desk.waiting != 1:
+        while gateway.app.admission.waiting != 1:
             await asyncio.sleep(0.01)
     await drain(gateway.app, 0.05)
     for answer in (await first, await waits):
@@ -374,4 +374,4 @@ async def test_an_upstream_without_room_is_no_way_out(upstream: FakeUpstream) ->
             assert (await gateway.ask(n=1)).status_code == 503
             held.set()
             assert (await holds).status_code == 200
-            assert (gateway.app.desk.taken, gateway.app.desk.waiting) == (0, 0)
+            assert (gateway.app.admission.taken, gateway.app.admission.waiting) == (0, 0)

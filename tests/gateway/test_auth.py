@@ -331,7 +331,7 @@ async def test_bodies_of_a_key_for_some_models_have_to_fit_too(config: dict[str,
     held = asyncio.Event()
     upstream.behaviour = Behaviour(hold=held)
     async with gateway_for(config) as gateway:
-        gateway.app.desk.bodies.limit = 100_000
+        gateway.app.admission.bodies.limit = 100_000
         long = {"model": "fake-model", "input": "x" * 60_000}
         first = asyncio.create_task(ask(gateway, KEY, messages=[{"role": "user", "content": "x" * 60_000}]))
         await upstream.until(lambda: len(upstream.open_calls) == 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nproxy.gateway.admission import desk
+from nproxy.gateway.admission import client
 from nproxy.gateway.admission.messages import Message, Move
 from tests.fakes.upstream import MODEL, Behaviour, FakeUpstream, raw_server
 from tests.gateway.conftest import Gateway, envelope, gateway_for
@@ -233,7 +233,7 @@ async def test_a_sole_replica_is_looked_at_where_there_is_a_fallback(
     upstream.list_fails = True
     one = main(upstream, "spare", health={"interval": 0.05, "down_after": 1})
     async with behind(one, {"name": "spare", "replicas": [spare.url]}) as gateway:
-        await until(lambda: gateway.app.upstreams.all[0].gate.replicas[0].looks.down, 20)
+        await until(lambda: gateway.app.upstreams.all[0].gate.replicas[0].health.down, 20)
         assert (await gateway.ask()).headers["x-nproxy-upstream"] == "spare"
         spare_only = len(spare.calls)
         await spare.stop()
@@ -341,11 +341,11 @@ async def test_a_ledger_that_stands_still_is_not_asked_for_one_upstream_after_th
     upstream: FakeUpstream, spare: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the parent of several workers is stopped: the client waits once, and is told why the first one failed."""
-    monkeypatch.setattr(desk, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.05)
     upstream.behaviour = DOWN
     others = [{"name": name, "replicas": [spare.url]} for name in ("one", "two")]
     async with behind(main(upstream, "one", "two"), *others, limits={"queue_seconds": 0}) as gateway:
-        ledger, moves = gateway.app.desk._transport, list[str]()
+        ledger, moves = gateway.app.admission._transport, list[str]()
         send = ledger.send
 
         def stand_still_for_moves(message: Message) -> None:

@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 from nproxy.gateway import generate
-from nproxy.gateway.aside import Aside
+from nproxy.gateway.offload import Offload
 from nproxy.openai import body as bodies
 from nproxy.openai.body import Body
 from tests.fakes.upstream import FakeUpstream
@@ -220,7 +220,7 @@ async def test_long_bodies_are_read_beside_the_loop(
 
 
 async def test_what_nobody_waits_for_is_not_begun() -> None:
-    aside, held, begun = Aside(), threading.Event(), []
+    aside, held, begun = Offload(), threading.Event(), []
     try:
         first = asyncio.create_task(aside.run(held.wait))
         second = asyncio.create_task(aside.run(begun.append, 2))

@@ -166,7 +166,7 @@ async def test_a_log_that_is_read_loses_nothing(upstream: FakeUpstream, tmp_path
 WALL_CLOCK = {
     "nproxy/cli/bench/command.py": "when a measurement began, for who reads it",
     "nproxy/gateway/generate.py": "created",
-    "nproxy/gateway/written.py": "Date",
+    "nproxy/gateway/response_writer.py": "Date",
     "nproxy/gateway/edge.py": "when keys expire",
     "nproxy/telemetry/logs.py": "when a request was over, in its line",
     "nproxy/telemetry/observed.py": "when an exemplar was observed, as OpenMetrics tells times",

@@ -292,15 +292,15 @@ async def test_keys_are_served_as_they_were_checked_from_the_start(settings: dic
 
 def test_settings_are_served_since_they_were_applied() -> None:
     history = History(Metrics(version="0", upstreams=[], models=[]))
-    since = history.told()["since"]
-    assert history.told()["last_reload"] is None
+    since = history.status()["since"]
+    assert history.status()["last_reload"] is None
     history.add(Reload(1e9, "refused", ("why",)))
     refused = {"at": "2001-09-09T01:46:40+00:00", "outcome": "refused", "problems": ["why"]}
-    assert history.told() == {"since": since, "last_reload": refused}
+    assert history.status() == {"since": since, "last_reload": refused}
     history.add(Reload(2e9, "applied"))
-    assert history.told()["since"] == "2033-05-18T03:33:20+00:00"
+    assert history.status()["since"] == "2033-05-18T03:33:20+00:00"
     history.add(Reload(3e9, "unchanged"))
-    assert history.told()["since"] == "2033-05-18T03:33:20+00:00"
+    assert history.status()["since"] == "2033-05-18T03:33:20+00:00"
 
 
 async def test_a_fault_of_our_own_is_no_reason_to_stop(

@@ -13,8 +13,8 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 from multidict import CIMultiDict
 
+from nproxy.gateway.response_writer import ResponseWriter
 from nproxy.gateway.server import HttpServer
-from nproxy.gateway.written import Written
 
 Answer = Callable[[BaseRequest, int, int | None, bool], StreamResponse]
 
@@ -32,7 +32,7 @@ def theirs(request: BaseRequest, status: int, length: int | None, closes: bool) 
 
 
 def ours(request: BaseRequest, status: int, length: int | None, closes: bool) -> StreamResponse:
-    return Written(request, status, HEADERS, length=length, closes=closes)
+    return ResponseWriter(request, status, HEADERS, length=length, closes=closes)
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def test_heads_bodies_and_connections_are_those_of_aiohttp(method: str, ve
 
     async def handle(request: BaseRequest) -> StreamResponse:
         if request.raw_path == "/more":
-            more = Written(request, 200, (), length=8, closes=False)
+            more = ResponseWriter(request, 200, (), length=8, closes=False)
             await more.finish(b"and more")
             return more
         answer, status, length, closes = now[0]
@@ -83,7 +83,7 @@ async def test_heads_bodies_and_connections_are_those_of_aiohttp(method: str, ve
         if response.status == 200 and length != 0 and method != "HEAD":
             for piece in PIECES:
                 await response.write(piece)
-        await (response.finish(b"") if isinstance(response, Written) else response.write_eof())
+        await (response.finish(b"") if isinstance(response, ResponseWriter) else response.write_eof())
         return response
 
     async with serving(handle) as port:
@@ -104,7 +104,7 @@ async def test_heads_bodies_and_connections_are_those_of_aiohttp(method: str, ve
 
 async def test_pieces_are_framed_and_leave_with_the_head() -> None:
     async def handle(request: BaseRequest) -> StreamResponse:
-        response = Written(request, 200, HEADERS, length=None, closes=True)
+        response = ResponseWriter(request, 200, HEADERS, length=None, closes=True)
         assert response.write_now(b"a" * 26)
         await response.write(memoryview(b"bc"))
         await response.finish(b"d")
@@ -121,9 +121,9 @@ async def test_a_header_ends_no_line_but_its_own(value: str) -> None:
 
     async def handle(request: BaseRequest) -> StreamResponse:
         with pytest.raises(ValueError, match="would end its line") as error:
-            Written(request, 200, [("x", value)], length=0, closes=False)
+            ResponseWriter(request, 200, [("x", value)], length=0, closes=False)
         caught.append(str(error.value))
-        response = Written(request, 500, (), length=0, closes=True)
+        response = ResponseWriter(request, 500, (), length=0, closes=True)
         await response.finish(b"")
         return response
 
@@ -134,7 +134,7 @@ async def test_a_header_ends_no_line_but_its_own(value: str) -> None:
 
 async def test_what_was_no_utf_8_leaves_as_it_came() -> None:
     async def handle(request: BaseRequest) -> StreamResponse:
-        response = Written(
+        response = ResponseWriter(
             request, 200, [("x", b"\xe9t\xe9".decode("utf-8", "surrogateescape"))], length=0, closes=True
         )
         await response.finish(b"")
@@ -149,7 +149,7 @@ async def test_what_was_no_utf_8_leaves_as_it_came() -> None:
 
 async def test_an_answer_that_is_not_whole_ends_its_connection() -> None:
     async def handle(request: BaseRequest) -> StreamResponse:
-        response = Written(request, 200, (), length=5, closes=False)
+        response = ResponseWriter(request, 200, (), length=5, closes=False)
         await response.write(b"he")
         return response
 
@@ -162,7 +162,7 @@ async def test_who_is_slow_is_waited_for_and_who_is_gone_is_known() -> None:
     said: list[object] = []
     slow, writes = asyncio.Event(), set[asyncio.Task[None]]()
 
-    async def write(response: Written) -> None:
+    async def write(response: ResponseWriter) -> None:
         while response.write_now(b"x" * 65536):
             pass
         slow.set()
@@ -175,7 +175,7 @@ async def test_who_is_slow_is_waited_for_and_who_is_gone_is_known() -> None:
             await response.finish(b"z")
 
     async def handle(request: BaseRequest) -> StreamResponse:
-        response = Written(request, 200, (), length=None, closes=False)
+        response = ResponseWriter(request, 200, (), length=None, closes=False)
         writes.add(asyncio.create_task(write(response)))  # the handler itself is cancelled with its client
         await asyncio.wait(writes)
         return response

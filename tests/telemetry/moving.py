@@ -119,11 +119,11 @@ class Story:
 
     async def starve(self, app: App) -> None:
         """No memory is left, which is looked up now and then."""
-        app.desk.memory.limit = 1
+        app.admission.memory.limit = 1
         async with asyncio.timeout(60):
             while (await self.ask()).status_code != 503:
                 await asyncio.sleep(0.05)
-        app.desk.memory.limit = None
+        app.admission.memory.limit = None
 
     async def lag(self) -> None:
         """A loop that is blocked."""

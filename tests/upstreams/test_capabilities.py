@@ -167,7 +167,7 @@ def test_R9_a_suspicion_is_tried_and_not_told() -> None:
     known.learn("m", OneAtATime("confirmed"))
     told = known.snapshot("m", None)
     assert (told.alone, told.alone_on_trial, told.parallel) == (True, False, 2)
-    assert known.known() == {"m": {"parallel": 1}} and known.told()["m"]["parallel"] == 2
+    assert known.known() == {"m": {"parallel": 1}} and known.status()["m"]["parallel"] == 2
     clock.now = FORGET_SECONDS
     assert not known.snapshot("m", None).alone and known.known() == {}
 
@@ -225,7 +225,7 @@ def test_Q6_the_widest_call_that_was_answered_in_full_is_known() -> None:
 
 def test_told_are_models_that_are_configured_or_were_learned_about() -> None:
     known = capabilities(models=["a"], prefix_cache=True)
-    assert list(known.told()) == ["a"]
+    assert list(known.status()) == ["a"]
     known.learn("b", NativeWidth(asked=4, got=2))
     known.learn("b", FieldRefused("seed"))
     fields = (
@@ -239,9 +239,9 @@ def test_told_are_models_that_are_configured_or_were_learned_about() -> None:
         "json_usage",
     )
     unbounded = {**dict.fromkeys((*fields, "prefix_cache"), True), "parallel": None}
-    assert known.told() == {"a": {"n": "untested", **unbounded}, "b": {"n": 2, **unbounded, "seed": False}}
-    assert capabilities(models=["a"], n="native").told()["a"]["n"] is None
-    assert capabilities().told() == {}
+    assert known.status() == {"a": {"n": "untested", **unbounded}, "b": {"n": 2, **unbounded, "seed": False}}
+    assert capabilities(models=["a"], n="native").status()["a"]["n"] is None
+    assert capabilities().status() == {}
 
 
 def test_lessons_about_made_up_models_do_not_pile_up() -> None:

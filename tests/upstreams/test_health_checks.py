@@ -124,17 +124,19 @@ def test_one_that_could_not_be_reached_is_looked_at_next() -> None:
 
 def test_another_processes_look_counts_like_an_own_one() -> None:
     looks = HealthChecks(DEFAULT)
-    told = [looks.told(float(second), HALF, well=False, answered=False) for second in (1, 2, 3)]
+    told = [looks.note_peer_check(float(second), HALF, well=False, answered=False) for second in (1, 2, 3)]
     assert told == [False, False, True] and looks.down and looks.answered is False
-    assert not looks.told(10.0, HALF, well=True, answered=True) and looks.told(11.0, HALF, well=True, answered=True)
+    assert not looks.note_peer_check(10.0, HALF, well=True, answered=True) and looks.note_peer_check(
+        11.0, HALF, well=True, answered=True
+    )
     assert not looks.down
 
 
 def test_who_looked_goes_on_and_the_others_wait_for_it() -> None:
     looks = HealthChecks(DEFAULT)
-    looks.told(100.0, HALF, well=True, answered=True)
+    looks.note_peer_check(100.0, HALF, well=True, answered=True)
     assert looks.due() == 100 + DEFAULT.interval + DEFAULT.timeout
-    looks.told(110.0, HALF, well=False, answered=False)
+    looks.note_peer_check(110.0, HALF, well=False, answered=False)
     assert looks.due() == 110 + AGAIN_SECONDS + DEFAULT.timeout, "the next one is soon, by the same process"
     assert looks.doubtful
 
@@ -145,20 +147,22 @@ def test_looks_at_one_time_are_one() -> None:
     looks.began(5.0, HALF)
     assert not looks.ended(well=False, answered=False)
     due = looks.due()
-    assert not any(looks.told(began, HALF, well=False, answered=False) for began in (4.0, 5.0, 5.5, 5.9))
+    assert not any(looks.note_peer_check(began, HALF, well=False, answered=False) for began in (4.0, 5.0, 5.5, 5.9))
     assert not looks.down and looks.due() == due
-    assert not looks.told(6.0, HALF, well=False, answered=False) and looks.told(7.0, HALF, well=False, answered=False)
+    assert not looks.note_peer_check(6.0, HALF, well=False, answered=False) and looks.note_peer_check(
+        7.0, HALF, well=False, answered=False
+    )
 
 
 def test_a_replica_that_talks_here_is_not_down_for_what_another_process_did_not_hear() -> None:
     looks = HealthChecks(Health(down_after=1))
     looks.called(0.0)
     looks.heard(9.0)
-    assert not looks.told(8.0, HALF, well=False, answered=False)
-    assert looks.told(10.0, HALF, well=False, answered=False)
+    assert not looks.note_peer_check(8.0, HALF, well=False, answered=False)
+    assert looks.note_peer_check(10.0, HALF, well=False, answered=False)
 
 
 def test_without_an_interval_nobody_waits_for_another() -> None:
     looks = HealthChecks(Health(interval=None))
-    looks.told(0.0, HALF, well=True, answered=True)
+    looks.note_peer_check(0.0, HALF, well=True, answered=True)
     assert looks.due() == inf

@@ -113,7 +113,7 @@ REGISTERED = st.builds(Registered, st.lists(SERVERS).map(tuple), st.frozensets(U
 
 @given(REGISTERED)
 def test_registrations_are_the_same_after_a_journey_as_json(registered: Registered) -> None:
-    assert Registered.read(json.loads(json.dumps(registered.told()))) == registered
+    assert Registered.read(json.loads(json.dumps(registered.to_json()))) == registered
 
 
 @given(st.lists(URLS), REGISTERED)

@@ -18,7 +18,7 @@ A, B = Server("http://a/v1"), Server("http://b/v1", 2, ("m",))
 
 
 def servers(registry: Registry, upstream: str = "u") -> list[str]:
-    registered = registry.snapshot().get(upstream, Registered().told())
+    registered = registry.snapshot().get(upstream, Registered().to_json())
     return [server["url"] for server in registered["servers"]]
 
 
@@ -118,7 +118,7 @@ def test_any_order_of_steps_comes_to_what_was_said_last(steps: list[tuple[str, s
                 until = {key: end for key, end in until.items() if key not in over}
         told = json.loads(json.dumps(registry.snapshot()))
         for name in "uv":
-            registered = Registered.read(told.get(name, Registered().told()))
+            registered = Registered.read(told.get(name, Registered().to_json()))
             assert {(name, server.url) for server in registered.servers} == {key for key in until if key[0] == name}
             assert {(name, address) for address in registered.draining} == {key for key in marks if key[0] == name}
             assert registry.leases(name, now) == {u: end - now for (n, u), end in until.items() if n == name}
@@ -135,8 +135,8 @@ async def test_who_keeps_replicas_is_told_of_changes_and_of_nothing_else() -> No
     registrar.undrain("u", B.url)
     registrar.leave("u", B.url)
     assert told == [
-        {"u": {"servers": [A.told()], "draining": []}},
-        {"u": {"servers": [A.told()], "draining": [A.url]}},
+        {"u": {"servers": [A.to_json()], "draining": []}},
+        {"u": {"servers": [A.to_json()], "draining": [A.url]}},
     ]
 
 

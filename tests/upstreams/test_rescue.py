@@ -30,7 +30,7 @@ class Scene:
         self.calls = [asyncio.create_task(self.wait(spoken=spoken)) for _ in range(calls)]
         self.other.draining = True
         self.stuck.health.began(0.0, 0.0)
-        assert [self.gate.looked(self.stuck, None) for _ in range(3)] == [False, False, True]
+        assert [self.gate.note_check(self.stuck, None) for _ in range(3)] == [False, False, True]
         await asyncio.sleep(0)
         assert not any(call.done() for call in self.calls), "there is nowhere to go"
         self.other.draining = False
@@ -103,7 +103,7 @@ async def test_not_where_the_other_one_does_not_serve_its_model() -> None:
     await asyncio.sleep(0)
     scene.stuck.health.began(0.0, 0.0)
     for _ in range(3):
-        scene.gate.looked(scene.stuck, None)
+        scene.gate.note_check(scene.stuck, None)
     await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.sleep(0)
     assert [call.done() for call in calls] == [False, True, True]

@@ -63,9 +63,9 @@ async def test_a_look_says_nothing_to_anybody(upstream: Upstream) -> None:
     replica = upstream.gate.replicas[0]
     replica.health.began(0.0, 0.5)
     with no_descriptors():
-        assert await upstream.look(replica) is None
+        assert await upstream.check(replica) is None
     assert not replica.health.doubtful and replica.health.answered is None
-    seen = await upstream.look(replica)
+    seen = await upstream.check(replica)
     assert seen is not None and seen.status is None and replica.health.down, "with a descriptor it is found out"
 
 

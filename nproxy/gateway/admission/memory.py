@@ -19,7 +19,7 @@ _STATM = Path("/proc/self/statm")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
-class Full(Exception):
+class MemoryFull(Exception):
     """More bodies would be more than there is room for."""
 
 
@@ -51,12 +51,12 @@ class Bodies:
         self.limit = limit
         self.held = 0
 
-    def hold(self) -> Hold:
+    def hold(self) -> MemoryReservation:
         """Count one request's body until its `release`."""
-        return Hold(self)
+        return MemoryReservation(self)
 
 
-class Hold:
+class MemoryReservation:
     """What one request's body holds."""
 
     __slots__ = ("_bodies", "size")
@@ -70,17 +70,17 @@ class Hold:
         self._bodies.held -= self.size
 
     def expect(self, size: int) -> None:
-        """It will be so many bytes, by its sender's word. Raises Full where there is no room for them now.
+        """It will be so many bytes, by its sender's word. Raises MemoryFull where there is no room for them now.
 
         Nothing is kept free for them: who sends slowly, or not at all, would keep it from all others.
         """
         bodies = self._bodies
         more = size - self.size
         if bodies.limit is not None and more > 0 and bodies.held > self.size and bodies.held + more > bodies.limit:
-            raise Full
+            raise MemoryFull
 
     def reach(self, size: int) -> None:
-        """It is so many bytes. Raises Full, unless it is the only one: that has to be possible."""
+        """It is so many bytes. Raises MemoryFull, unless it is the only one: that has to be possible."""
         if size > self.size:
             self.expect(size)
             self._bodies.held += size - self.size

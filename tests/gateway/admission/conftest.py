@@ -1,4 +1,4 @@
-"""The desk that is tested, in both of its forms."""
+"""The client that is tested, in both of its forms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.gateway.admission.scene import Begin, Scene
 
 @pytest.fixture(params=["beside it", "over a wire"])
 async def begin(request: pytest.FixtureRequest) -> AsyncIterator[Begin]:
-    """Make a desk: keywords are `limits`. In the end nothing may be taken."""
+    """Make a client: keywords are `limits`. In the end nothing may be taken."""
     scenes: list[Scene] = []
 
     def make(max_inflight: int = 1024, **limits: Any) -> Scene:
@@ -22,6 +22,6 @@ async def begin(request: pytest.FixtureRequest) -> AsyncIterator[Begin]:
     yield make
     for scene in scenes:
         await scene.settled()
-        assert (scene.desk.taken, scene.desk.waiting) == (0, 0)
-        assert (scene.clerk.ledger.taken, scene.clerk.ledger.waiting) == (0, 0)
-        scene.desk.close()
+        assert (scene.client.taken, scene.client.waiting) == (0, 0)
+        assert (scene.server.ledger.taken, scene.server.ledger.waiting) == (0, 0)
+        scene.client.close()

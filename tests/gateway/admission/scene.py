@@ -1,4 +1,4 @@
-"""A desk on stage: with the ledger beside it, or with a wire in between."""
+"""A client on stage: with the ledger beside it, or with a wire in between."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from nproxy.config import Config
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.clerk import Clerk, Deliver
-from nproxy.gateway.admission.desk import Desk
+from nproxy.gateway.admission.client import AdmissionClient
 from nproxy.gateway.admission.messages import Ask, Message, answer_of, message_of, to_data
+from nproxy.gateway.admission.server import AdmissionServer, Deliver
 from nproxy.gateway.callers import Caller
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry.metrics import Metrics
@@ -23,13 +23,13 @@ ANN, BOB = Caller("ann", "ann"), Caller("bob", "bob")
 
 
 class Wire:
-    """A desk's transport over which messages go as JSON, each a turn of the loop later."""
+    """A client's transport over which messages go as JSON, each a turn of the loop later."""
 
     prefix = "7"
 
     def __init__(self, deliver: Deliver, bounds: Bounds) -> None:
         self._loop = asyncio.get_running_loop()
-        self.clerk = Clerk(bounds, lambda answer: self._later(deliver, answer_of, to_data(answer)))
+        self.server = AdmissionServer(bounds, lambda answer: self._later(deliver, answer_of, to_data(answer)))
 
     def _later(self, take: Callable[[Any], None], read: Callable[[Any], Any], data: Any) -> None:
         line = json.dumps(data)
@@ -39,26 +39,26 @@ class Wire:
         return False
 
     def send(self, message: Message) -> None:
-        self._later(self.clerk.send, message_of, to_data(message))
+        self._later(self.server.send, message_of, to_data(message))
 
     def reconfigure(self, bounds: Bounds) -> None:
-        self.clerk.reconfigure(bounds)
+        self.server.reconfigure(bounds)
 
     def close(self) -> None:
-        self.clerk.close()
+        self.server.close()
 
 
 class Scene:
-    """A desk, and the clerk that it asks in the end."""
+    """A client, and the server that it asks in the end."""
 
     def __init__(self, wired: bool, limits: dict[str, Any], max_inflight: int) -> None:
         self.config = self.configured(limits, max_inflight)
         self.metrics = Metrics(version="0", upstreams=["u", "v"], models=[])
-        self.desk = Desk(self.config, self.metrics)
+        self.client = AdmissionClient(self.config, self.metrics)
         if wired:
-            self.desk.connect(lambda deliver: Wire(deliver, Bounds.of(self.config)))
-        transport: Any = self.desk._transport
-        self.clerk: Clerk = transport.clerk if wired else transport
+            self.client.connect(lambda deliver: Wire(deliver, Bounds.of(self.config)))
+        transport: Any = self.client._transport
+        self.server: AdmissionServer = transport.server if wired else transport
 
     @staticmethod
     def configured(limits: dict[str, Any], max_inflight: int = 1024) -> Config:
@@ -73,7 +73,7 @@ class Scene:
     def stop_the_clock(self) -> None:
         """No rate works anything off from now on, however long the rest takes."""
         now = asyncio.get_running_loop().time()
-        self.desk._clock = self.clerk._clock = lambda: now
+        self.client._clock = self.server._clock = lambda: now
 
     async def settled(self) -> None:
         """All messages have arrived."""
@@ -87,15 +87,17 @@ Begin = Callable[..., Scene]
 class Visitor:
     """A request that holds its permits until it is told to go."""
 
-    def __init__(self, desk: Desk, caller: Caller, choices: int, upstream: str = "u", tokens: int = 0) -> None:
+    def __init__(
+        self, client: AdmissionClient, caller: Caller, choices: int, upstream: str = "u", tokens: int = 0
+    ) -> None:
         self.inside = asyncio.Event()
         self.go = asyncio.Event()
-        self._visit = (desk, caller, choices, upstream, tokens)
+        self._visit = (client, caller, choices, upstream, tokens)
         self.task = asyncio.create_task(self._come())
 
     async def _come(self) -> None:
-        desk, caller, choices, upstream, tokens = self._visit
-        with await desk.admit(caller, upstream, choices, tokens):
+        client, caller, choices, upstream, tokens = self._visit
+        with await client.admit(caller, upstream, choices, tokens):
             self.inside.set()
             await self.go.wait()
 
@@ -106,11 +108,11 @@ class Visitor:
 
 @asynccontextmanager
 async def held(scene: Scene, choices: int, caller: Caller = ANN, upstream: str = "u") -> AsyncIterator[None]:
-    with await scene.desk.admit(caller, upstream, choices):
+    with await scene.client.admit(caller, upstream, choices):
         yield
 
 
 async def refusal(scene: Scene, choices: int = 1, caller: Caller = ANN, **more: Any) -> ApiError:
     with pytest.raises(ApiError) as raised:
-        await scene.desk.admit(caller, more.pop("upstream", "u"), choices, **more)
+        await scene.client.admit(caller, more.pop("upstream", "u"), choices, **more)
     return raised.value

@@ -1,4 +1,4 @@
-"""Whom the desk turns away: at the door, for want of a place, for its memory's sake, or as it closes (N3, N5)."""
+"""Whom the client turns away: at the door, for want of a place, for its memory's sake, or as it closes (N3, N5)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ async def test_N5_too_long(begin: Begin) -> None:
 
 async def test_N5_too_full(begin: Begin) -> None:
     scene = begin(inflight_choices=2, queue_choices=2, queue_seconds=600)
-    first = Visitor(scene.desk, ANN, 2)
+    first = Visitor(scene.client, ANN, 2)
     await first.inside.wait()
-    waits = Visitor(scene.desk, BOB, 2)
+    waits = Visitor(scene.client, BOB, 2)
     await scene.settled()
     full = await refusal(scene, 2, BOB)
     assert (full.status, full.code) == (429, "overloaded")
@@ -36,24 +36,24 @@ async def test_N5_too_full(begin: Begin) -> None:
 
 async def test_the_door_is_shut_for_whom_the_queue_is_full_until_there_is_room(begin: Begin) -> None:
     scene = begin(inflight_choices=2, queue_choices=1)
-    first = Visitor(scene.desk, ANN, 2)
+    first = Visitor(scene.client, ANN, 2)
     await first.inside.wait()
-    waits = Visitor(scene.desk, ANN, 1)
+    waits = Visitor(scene.client, ANN, 1)
     await scene.settled()
-    with scene.desk.door(ANN):
+    with scene.client.guard(ANN):
         pass
     await refusal(scene)
-    with pytest.raises(ApiError) as shut, scene.desk.door(ANN):
+    with pytest.raises(ApiError) as shut, scene.client.guard(ANN):
         pass
     assert shut.value.status == 429
     assert "retry-after" in shut.value.headers
     assert scene.metric("nproxy_queue_wait_seconds_count", outcome="refused") == 2
-    with scene.desk.door(BOB):
+    with scene.client.guard(BOB):
         pass
     await first.left()
     await waits.left()
     await scene.settled()
-    with scene.desk.door(ANN):
+    with scene.client.guard(ANN):
         pass
 
 
@@ -68,11 +68,11 @@ async def test_N3_wider_than_a_limit_is_the_clients_fault(begin: Begin) -> None:
 
 async def test_while_draining_who_waits_is_served_and_who_would_wait_is_not(begin: Begin) -> None:
     scene = begin(inflight_choices=2)
-    first = Visitor(scene.desk, ANN, 2)
+    first = Visitor(scene.client, ANN, 2)
     await first.inside.wait()
-    waits = Visitor(scene.desk, BOB, 2)
+    waits = Visitor(scene.client, BOB, 2)
     await scene.settled()
-    scene.desk.draining = True
+    scene.client.draining = True
     error = await refusal(scene)
     assert (error.status, error.code) == (503, "shutting_down")
     await first.left()
@@ -83,7 +83,7 @@ async def test_while_draining_who_waits_is_served_and_who_would_wait_is_not(begi
 
 async def test_memory_is_looked_at_at_the_door(begin: Begin) -> None:
     scene = begin(memory_mib=1)
-    with pytest.raises(ApiError) as short, scene.desk.door(ANN):
+    with pytest.raises(ApiError) as short, scene.client.guard(ANN):
         pass
     assert (short.value.status, short.value.code) == (503, "overloaded")
     assert "retry-after" in short.value.headers
@@ -93,17 +93,17 @@ async def test_memory_is_looked_at_at_the_door(begin: Begin) -> None:
 
 async def test_bodies_are_bounded_together(begin: Begin) -> None:
     scene = begin()
-    scene.desk.bodies.limit = 100
-    with scene.desk.door(ANN) as alone:
+    scene.client.bodies.limit = 100
+    with scene.client.guard(ANN) as alone:
         alone.reach(150)
-        with pytest.raises(ApiError) as refused, scene.desk.door(ANN) as other:
+        with pytest.raises(ApiError) as refused, scene.client.guard(ANN) as other:
             other.reach(1)
         assert refused.value.status == 503
-    assert scene.desk.bodies.held == 0
-    with scene.desk.door(ANN) as one, scene.desk.door(BOB) as other:
+    assert scene.client.bodies.held == 0
+    with scene.client.guard(ANN) as one, scene.client.guard(BOB) as other:
         one.reach(50)
         other.reach(20)
         other.reach(50)
         other.reach(10)
-        assert scene.desk.bodies.held == 100
+        assert scene.client.bodies.held == 100
     assert scene.metric("nproxy_shed_total", reason="bodies") == 1

@@ -11,7 +11,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-class Aside:
+class Offload:
     """Reads LONG bodies, one at a time: several threads would share one lock with the event loop, and it would wait."""
 
     def __init__(self) -> None:

@@ -8,12 +8,12 @@ from typing import NoReturn
 
 from nproxy.config import Config
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.clerk import Clerk, Connect, Transport
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.known_rates import KnownRates
-from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Full, Hold, Memory, limit_of
+from nproxy.gateway.admission.memory import BODIES_SHARE, Bodies, Memory, MemoryFull, MemoryReservation, limit_of
 from nproxy.gateway.admission.messages import Admitted, Answer, Ask, Leave, Move, Refused, Returned, Room
 from nproxy.gateway.admission.refusals import Unanswered, error_of, rate_headers, unavailable
+from nproxy.gateway.admission.server import AdmissionServer, Connect, Transport
 from nproxy.gateway.callers import UNLIMITED, Caller, Rates
 from nproxy.openai.errors import ApiError
 from nproxy.telemetry.metrics import OTHER, Metrics
@@ -39,7 +39,7 @@ class _Waiter:
     limit: asyncio.Timeout | None = None
 
 
-class Desk:
+class AdmissionClient:
     """One for each process; the ledger behind it may be another's.
 
     taken, waiting: choices of this process. draining: who would have to wait is refused.
@@ -58,7 +58,7 @@ class Desk:
         self._rates = KnownRates()
         self._number = 0
         self._take(config)
-        self._transport: Transport = Clerk(Bounds.of(config), self._hear)
+        self._transport: Transport = AdmissionServer(Bounds.of(config), self._hear)
 
     def connect(self, connect: Connect) -> None:
         """Ask another ledger than one of this process's own. Before the first request."""
@@ -89,7 +89,7 @@ class Desk:
 
     # ---- at the door, before anything is read
 
-    def door(self, caller: Caller) -> Door:
+    def guard(self, caller: Caller) -> AdmissionGuard:
         """Turn away whom nothing could be done for, at the least cost; else count the body while the block runs.
 
         Raises ApiError 429 or 503.
@@ -100,7 +100,7 @@ class Desk:
         limits = self._rates.limits(caller) is not UNLIMITED
         if limits and (limited := self._rates.refusal(caller, self._clock())) is not None:
             self._turn_away(caller, limited)
-        return Door(self, self.bodies.hold())
+        return AdmissionGuard(self, self.bodies.hold())
 
     def no_room(self) -> ApiError:
         """What a request is told whose body there is no room for."""
@@ -233,22 +233,22 @@ class Desk:
         return error_of(refused, choices)
 
 
-class Door:
+class AdmissionGuard:
     """A request that was not turned away, and the bytes of its body, for as long as the block runs."""
 
-    __slots__ = ("_desk", "_hold")
+    __slots__ = ("_client", "_hold")
 
-    def __init__(self, desk: Desk, hold: Hold) -> None:
-        self._desk = desk
+    def __init__(self, client: AdmissionClient, hold: MemoryReservation) -> None:
+        self._client = client
         self._hold = hold
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> MemoryReservation:
         return self._hold
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._hold.release()
-        if kind is Full:
-            raise self._desk.no_room() from None
+        if kind is MemoryFull:
+            raise self._client.no_room() from None
 
 
 def _outcome(answer: Admitted | Refused) -> str:

@@ -24,7 +24,7 @@ _WITHOUT_BODIES = frozenset({*range(100, 200), 204, 304})
 """Statuses whose answers have none, whatever their headers say (RFC 9110, sections 15.2, 15.3.5 and 15.4.5)."""
 
 
-class Written(StreamResponse):
+class ResponseWriter(StreamResponse):
     """One answer. Its head leaves with its first bytes, or by `flush_head`; `finish` writes its last.
 
     To aiohttp it is prepared from the beginning, and over once it is finished.

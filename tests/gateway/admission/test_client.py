@@ -1,4 +1,4 @@
-"""The desk: nothing that is asked for stays taken, whenever who asked leaves, moves or is lost."""
+"""The client: nothing that is asked for stays taken, whenever who asked leaves, moves or is lost."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections import deque
 
 import pytest
 
-from nproxy.gateway.admission import desk
+from nproxy.gateway.admission import client
 from nproxy.gateway.admission.bounds import Bounds
-from nproxy.gateway.admission.clerk import Deliver, owner
 from nproxy.gateway.admission.messages import Message
+from nproxy.gateway.admission.server import Deliver, owner
 from nproxy.openai.errors import ApiError
 from tests.gateway.admission.scene import ANN, BOB, Begin, Scene, Visitor, Wire, held, refusal
 
 
 async def test_who_waits_is_let_in_by_who_leaves(begin: Begin) -> None:
     scene = begin(inflight_choices=4)
-    first = Visitor(scene.desk, ANN, 3)
+    first = Visitor(scene.client, ANN, 3)
     await first.inside.wait()
-    second = Visitor(scene.desk, BOB, 2)
+    second = Visitor(scene.client, BOB, 2)
     await scene.settled()
-    assert (scene.desk.taken, scene.desk.waiting, second.inside.is_set()) == (3, 2, False)
+    assert (scene.client.taken, scene.client.waiting, second.inside.is_set()) == (3, 2, False)
     await first.left()
     await second.inside.wait()
     await second.left()
@@ -33,24 +33,24 @@ async def test_who_waits_is_let_in_by_who_leaves(begin: Begin) -> None:
 async def test_L3_who_leaves_while_he_waits_takes_nothing(begin: Begin) -> None:
     scene = begin(inflight_choices=4)
     async with held(scene, 4):
-        second = Visitor(scene.desk, BOB, 2)
+        second = Visitor(scene.client, BOB, 2)
         await scene.settled()
         second.task.cancel()
         await asyncio.gather(second.task, return_exceptions=True)
         await scene.settled()
-        assert scene.clerk.ledger.waiting == 0
+        assert scene.server.ledger.waiting == 0
     assert not second.inside.is_set()
     assert scene.metric("nproxy_queue_wait_seconds_count", outcome="left") == 1
 
 
 async def test_who_leaves_in_the_moment_he_is_let_in_gives_it_back(begin: Begin) -> None:
     scene = begin(inflight_choices=4)
-    first = Visitor(scene.desk, ANN, 4)
+    first = Visitor(scene.client, ANN, 4)
     await first.inside.wait()
-    second, third = Visitor(scene.desk, BOB, 4), Visitor(scene.desk, BOB, 4)
+    second, third = Visitor(scene.client, BOB, 4), Visitor(scene.client, BOB, 4)
     await scene.settled()
     first.go.set()
-    while scene.clerk.ledger.waiting == 8:
+    while scene.server.ledger.waiting == 8:
         await asyncio.sleep(0)
     second.task.cancel()
     await asyncio.gather(first.task, second.task, return_exceptions=True)
@@ -79,7 +79,7 @@ class Silent(Wire):
 
 
 async def test_a_ledger_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.05)
     scene = Scene(wired=False, limits={"queue_seconds": 0}, max_inflight=1024)
     wires: list[Silent] = []
 
@@ -87,18 +87,18 @@ async def test_a_ledger_that_does_not_answer_is_not_waited_for(monkeypatch: pyte
         wires.append(Silent(deliver, Bounds.of(scene.config)))
         return wires[0]
 
-    scene.desk.connect(connect)
+    scene.client.connect(connect)
     error = await refusal(scene, 2)
     assert (error.status, error.code) == (503, "not_ready")
     assert scene.metric("nproxy_requests_refused_total", reason="unanswered") == 1
-    assert (scene.desk.taken, scene.desk.waiting) == (0, 0)
+    assert (scene.client.taken, scene.client.waiting) == (0, 0)
     wires[0].wake()
     await scene.settled()
-    assert wires[0].clerk.ledger.taken == 0, "it was told that nobody waits any more"
+    assert wires[0].server.ledger.taken == 0, "it was told that nobody waits any more"
     async with held(scene, 2):
-        assert scene.desk.taken == 2
+        assert scene.client.taken == 2
     await scene.settled()
-    scene.desk.close()
+    scene.client.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -108,7 +108,7 @@ async def test_nothing_is_lost_to_cancellation_at_any_moment(begin: Begin, seed:
     visitors: list[Visitor] = []
     for _ in range(200):
         caller, upstream = draw.choice([ANN, BOB]), draw.choice("uv")
-        visitors.append(Visitor(scene.desk, caller, draw.randint(1, 4), upstream))
+        visitors.append(Visitor(scene.client, caller, draw.randint(1, 4), upstream))
         for _ in range(draw.randint(0, 3)):
             await asyncio.sleep(0)
         visitor = draw.choice(visitors)
@@ -116,7 +116,7 @@ async def test_nothing_is_lost_to_cancellation_at_any_moment(begin: Begin, seed:
             visitor.task.cancel()
         else:
             visitor.go.set()
-        assert scene.clerk.ledger.taken <= 6
+        assert scene.server.ledger.taken <= 6
     for visitor in visitors:
         visitor.go.set()
     async with asyncio.timeout(20):
@@ -125,9 +125,9 @@ async def test_nothing_is_lost_to_cancellation_at_any_moment(begin: Begin, seed:
 
 async def test_permits_move_with_their_request(begin: Begin) -> None:
     scene = begin(max_inflight=2)
-    blocks = Visitor(scene.desk, BOB, 2, "v")
+    blocks = Visitor(scene.client, BOB, 2, "v")
     await blocks.inside.wait()
-    with await scene.desk.admit(ANN, "u", 2) as grant:
+    with await scene.client.admit(ANN, "u", 2) as grant:
         moving = asyncio.create_task(grant.move("v"))
         await scene.settled()
         assert not moving.done()
@@ -135,13 +135,13 @@ async def test_permits_move_with_their_request(begin: Begin) -> None:
             await blocks.left()
             await moving
         await scene.settled()
-        assert scene.clerk.ledger.taken == 2
+        assert scene.server.ledger.taken == 2
 
 
 async def test_a_move_that_is_given_up(begin: Begin) -> None:
     scene = begin(max_inflight=2, queue_seconds=0.05)
     async with held(scene, 2, BOB, "v"):
-        with await scene.desk.admit(ANN, "u", 2) as grant:
+        with await scene.client.admit(ANN, "u", 2) as grant:
             with pytest.raises(ApiError) as late:
                 await grant.move("v")
             assert late.value.status == 429
@@ -153,11 +153,11 @@ async def test_a_move_that_is_given_up(begin: Begin) -> None:
 
 async def test_other_limits_while_it_runs(begin: Begin) -> None:
     scene = begin(inflight_choices=2, per_key_choices=2)
-    first = Visitor(scene.desk, ANN, 2)
+    first = Visitor(scene.client, ANN, 2)
     await first.inside.wait()
-    second = Visitor(scene.desk, BOB, 2)
+    second = Visitor(scene.client, BOB, 2)
     await scene.settled()
-    scene.desk.reconfigure(scene.configured({"inflight_choices": 4, "per_key_choices": 3}))
+    scene.client.reconfigure(scene.configured({"inflight_choices": 4, "per_key_choices": 3}))
     await second.inside.wait()
     assert (await refusal(scene, 4)).status == 400
     await first.left()
@@ -165,14 +165,14 @@ async def test_other_limits_while_it_runs(begin: Begin) -> None:
 
 
 async def test_who_waits_when_the_wait_is_made_longer_waits_on(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.05)
     scene = begin(inflight_choices=2, queue_seconds=0.1)
-    first = Visitor(scene.desk, ANN, 2)
+    first = Visitor(scene.client, ANN, 2)
     await first.inside.wait()
-    second = Visitor(scene.desk, BOB, 2)
+    second = Visitor(scene.client, BOB, 2)
     await scene.settled()
     longer = scene.configured({"inflight_choices": 2, "queue_seconds": 60})
-    scene.desk.reconfigure(longer)
+    scene.client.reconfigure(longer)
     await asyncio.sleep(0.3)
     assert not second.task.done()
     await first.left()
@@ -182,11 +182,11 @@ async def test_who_waits_when_the_wait_is_made_longer_waits_on(begin: Begin, mon
 
 async def test_a_lost_desk_has_left_with_all_it_had(begin: Begin) -> None:
     scene = begin(inflight_choices=2)
-    visitors = deque(Visitor(scene.desk, ANN, 1) for _ in range(4))
+    visitors = deque(Visitor(scene.client, ANN, 1) for _ in range(4))
     await visitors[1].inside.wait()
-    assert {owner(ticket) for ticket in scene.clerk.ledger._claims} == {scene.desk._transport.prefix}
-    scene.clerk.lost(scene.desk._transport.prefix)
-    assert (scene.clerk.ledger.taken, scene.clerk.ledger.waiting) == (0, 0)
+    assert {owner(ticket) for ticket in scene.server.ledger._claims} == {scene.client._transport.prefix}
+    scene.server.lost(scene.client._transport.prefix)
+    assert (scene.server.ledger.taken, scene.server.ledger.waiting) == (0, 0)
     for visitor in visitors:
         visitor.task.cancel()
     await asyncio.gather(*(visitor.task for visitor in visitors), return_exceptions=True)

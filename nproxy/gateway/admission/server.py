@@ -38,7 +38,7 @@ Connect = Callable[[Deliver], Transport]
 """Makes a desk's transport."""
 
 
-class Clerk:
+class AdmissionServer:
     """Runs a ledger in this process: for the desk here, as its transport, or in the parent for all workers' desks."""
 
     def __init__(self, bounds: Bounds, deliver: Deliver, prefix: str = "here") -> None:

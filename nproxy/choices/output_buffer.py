@@ -7,7 +7,7 @@ from nproxy.choices.events import Timer, TimerKind
 from nproxy.openai.wire import PING
 
 
-class Outlet:
+class OutputBuffer:
     """Joins what is written in one turn. Nothing leaves before the head: what was written until then is dropped.
 
     writes: what is to leave with the turn; who has something appends it.

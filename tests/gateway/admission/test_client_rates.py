@@ -1,4 +1,4 @@
-"""The desk counts: rates and their headers, guesses, and what really came."""
+"""The client counts: rates and their headers, guesses, and what really came."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ async def test_rates_and_their_headers(begin: Begin) -> None:
     scene = begin(requests_per_minute=2, tokens_per_minute=6000)
     scene.stop_the_clock()
     own = Caller("own", "own", rates=Rates(requests=1000, choices=10))
-    assert scene.desk.headers(ANN)["x-ratelimit-remaining-requests"] == "2"
-    assert scene.desk.headers(Caller("", "")) == {}, "who is not known has no rates"
-    with await scene.desk.admit(ANN, "u", 1, tokens=1000) as grant:
-        assert scene.desk.headers(ANN)["x-ratelimit-remaining-tokens"] == "5000"
+    assert scene.client.headers(ANN)["x-ratelimit-remaining-requests"] == "2"
+    assert scene.client.headers(Caller("", "")) == {}, "who is not known has no rates"
+    with await scene.client.admit(ANN, "u", 1, tokens=1000) as grant:
+        assert scene.client.headers(ANN)["x-ratelimit-remaining-tokens"] == "5000"
         grant.spend(10, 90)
         grant.spend(1, 99)
     async with held(scene, 1):
-        headers = scene.desk.headers(ANN)
+        headers = scene.client.headers(ANN)
     assert headers["x-ratelimit-limit-requests"] == "2"
     assert headers["x-ratelimit-remaining-requests"] == "0"
     assert headers["x-ratelimit-remaining-tokens"] == "5800"
@@ -32,12 +32,12 @@ async def test_rates_and_their_headers(begin: Begin) -> None:
     assert error.headers["retry-after"] == "30"
     assert scene.metric("nproxy_key_limited_total", key="ann", what="requests") == 1
     assert scene.metric("nproxy_key_tokens_total", key="ann", type="completion") == 189
-    with pytest.raises(ApiError) as shut, scene.desk.door(ANN):
+    with pytest.raises(ApiError) as shut, scene.client.guard(ANN):
         pass
     assert shut.value.code == "rate_limit_exceeded", "it need not be asked for its body"
     async with held(scene, 7, own):
-        assert scene.desk.headers(own)["x-ratelimit-remaining-choices"] == "3"
-        assert scene.desk.headers(own)["x-ratelimit-limit-requests"] == "1000"
+        assert scene.client.headers(own)["x-ratelimit-remaining-choices"] == "3"
+        assert scene.client.headers(own)["x-ratelimit-limit-requests"] == "1000"
     assert (await refusal(scene, 7, own)).code == "rate_limit_exceeded"
 
 
@@ -47,19 +47,19 @@ async def test_what_one_that_waited_gives_back_is_known_at_the_door(begin: Begin
     scene = begin(max_inflight=1, choices_per_minute=2, queue_seconds=60 if leaves == "by itself" else 0.1)
     scene.stop_the_clock()
     async with held(scene, 1):
-        waits = asyncio.create_task(scene.desk.admit(ANN, "u", 1))
+        waits = asyncio.create_task(scene.client.admit(ANN, "u", 1))
         await scene.settled()
         assert (await refusal(scene, upstream="v")).code == "rate_limit_exceeded"
-        with pytest.raises(ApiError), scene.desk.door(ANN):
+        with pytest.raises(ApiError), scene.client.guard(ANN):
             pass
         if leaves == "late":
-            scene.clerk._tell(scene.clerk.ledger.tick(scene.clerk._clock() + 1))
+            scene.server._tell(scene.server.ledger.tick(scene.server._clock() + 1))
         else:
             waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
         await scene.settled()
-        assert scene.desk.headers(ANN)["x-ratelimit-remaining-choices"] == "1"
-        with scene.desk.door(ANN):
+        assert scene.client.headers(ANN)["x-ratelimit-remaining-choices"] == "1"
+        with scene.client.guard(ANN):
             pass
         async with held(scene, 1, ANN, "v"):
             pass
@@ -74,7 +74,7 @@ async def test_what_came_counts_where_it_is_more_than_the_guess_and_nobody_told(
 ) -> None:
     scene = begin(tokens_per_minute=6000)
     scene.stop_the_clock()
-    with await scene.desk.admit(ANN, "u", 1, tokens=guess) as grant:
+    with await scene.client.admit(ANN, "u", 1, tokens=guess) as grant:
         grant.came(200)
         grant.came(came - 200)
         if told is not None:
@@ -84,14 +84,14 @@ async def test_what_came_counts_where_it_is_more_than_the_guess_and_nobody_told(
         assert (await refusal(scene)).headers["retry-after"] == "10", "1,000 more than a minute's worth"
     else:
         async with held(scene, 1):
-            assert scene.desk.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining
+            assert scene.client.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining
 
 
 @pytest.mark.parametrize(("tokens", "remaining"), [(None, "5000"), (0, "6000"), (7000, "0")])
 async def test_a_guess_stands_unless_somebody_told(begin: Begin, tokens: int | None, remaining: str) -> None:
     scene = begin(tokens_per_minute=6000)
     scene.stop_the_clock()
-    with await scene.desk.admit(ANN, "u", 1, tokens=1000) as grant:
+    with await scene.client.admit(ANN, "u", 1, tokens=1000) as grant:
         if tokens == 0:
             grant.nothing_came()
         elif tokens:
@@ -103,4 +103,4 @@ async def test_a_guess_stands_unless_somebody_told(begin: Begin, tokens: int | N
     else:
         async with held(scene, 1):
             pass
-    assert scene.desk.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining
+    assert scene.client.headers(ANN)["x-ratelimit-remaining-tokens"] == remaining

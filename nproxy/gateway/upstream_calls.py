@@ -41,7 +41,7 @@ class Planned(Attempt):
     plan: Plan
 
 
-class Legs:
+class UpstreamCalls:
     """The upstream calls of one request: what they share is made once. fallback_available: see CallGroup."""
 
     def __init__(self, exchange: Exchange, request: Request, attempt: Planned, *, fallback_available: bool) -> None:

@@ -1,4 +1,4 @@
-"""What Merge keeps: one Strand per leg, one Choice per index the client is promised."""
+"""What Merge keeps: one LegOutput per leg, one Choice per index the client is promised."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Strand:
+class LegOutput:
     """One leg's part of the merge. choices: by the upstream's index.
 
     rewriter: None until there is something to learn. again: an earlier call of this leg has streamed. spoke: something
@@ -110,12 +110,12 @@ class Strand:
     beside_usage: Mapping[str, JSON] = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, leg: Leg, choices: list[Choice], cut: Strand | None) -> Strand:
+    def begun(cls, leg: Leg, choices: list[Choice], cut: LegOutput | None) -> LegOutput:
         """A call that is to bring these choices. cut: the leg's call before, if any."""
-        strand = cls(leg, choices, leg.prompt)
+        output = cls(leg, choices, leg.prompt)
         if cut is not None:
-            strand.again, strand.generated = cut.again or cut.streamed, cut.generated
-        return strand
+            output.again, output.generated = cut.again or cut.streamed, cut.generated
+        return output
 
     def taught(self, dialect: Dialect) -> Rewriter:
         """The rewriter, for a chunk that may teach it something."""
