@@ -148,8 +148,8 @@ def predict(machine: Machine = H200, plan: Plan = FULL) -> dict[str, float]:
 
     def apart(kind: str, prompts: int) -> float:
         """As many requests of one choice, of which so many compute their prompt."""
-        road = private if kind == "private" else unaware
-        middle = road(machine, small.attention, n, lengths.middle, lengths.new // 2)
+        backend = private if kind == "private" else unaware
+        middle = backend(machine, small.attention, n, lengths.middle, lengths.new // 2)
         decode = lengths.new * step(machine, small, n, middle).seconds
         return prompts * prefill(machine, small, lengths.middle).seconds + decode
 
@@ -210,8 +210,11 @@ def floors(machine: Machine) -> Iterator[tuple[str, Estimate]]:
         (lengths.wide, lengths.long),
         (lengths.widest, lengths.long),
     ):
-        for road in (private, unaware, shared):
-            yield f"layer, prefix {prefix}, n={rows}, {road.__name__}", road(machine, FULL.layer, rows, prefix, own)
+        for backend in (private, unaware, shared):
+            yield (
+                f"layer, prefix {prefix}, n={rows}, {backend.__name__}",
+                backend(machine, FULL.layer, rows, prefix, own),
+            )
     yield (
         f"layer, batch {lengths.batch}, {lengths.middle}, unshared",
         private(machine, FULL.layer, lengths.batch, lengths.middle, 0),

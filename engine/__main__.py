@@ -21,7 +21,7 @@ from engine import logs
 from engine.channel import CoreClient
 from engine.config import EngineConfig
 from engine.errors import ConfigError, CoreFailed, ModelError
-from engine.lasting import lasting
+from engine.gc_freeze import gc_frozen
 from engine.options import Options, engine_config, read_words
 from engine.server.announcing import Announcer, Registration
 from engine.server.http import listening
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.configure(options.log_level.upper(), "%(asctime)s %(name)s %(levelname)s %(message)s")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its threads would take cores from the model
     try:
-        with lasting():
+        with gc_frozen():
             config = engine_config(given)
             tokenizer = load_tokenizer(Path(config.model), config.tool_parser, config.reasoning_parser)
             pooling = read_pooling(config)

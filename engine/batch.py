@@ -85,7 +85,7 @@ class Row:
     cut: int = 0
 
 
-class Stretch(NamedTuple):
+class KvSpan(NamedTuple):
     """Key positions lo .. hi - 1 (lo a multiple of the block size) that some rows read together, by one block table.
 
     rows: positions in Batch.rows. However a device cuts it into items, this is what the rows read.
@@ -116,14 +116,14 @@ class Item:
 class Batch:
     """Everything that one step runs. `copies` (source block, target block) are carried out first.
 
-    stretches: what the rows read of the KV cache (plan_stretches). masks: by sequence, which tokens its grammar
+    kv_spans: what the rows read of the KV cache (plan_kv_spans). masks: by sequence, which tokens its grammar
     lets through now: bit t % 8 of byte t // 8 for token t.
     """
 
     copies: tuple[tuple[int, int], ...] = ()
     chunks: tuple[Chunk, ...] = ()
     rows: tuple[Row, ...] = ()
-    stretches: tuple[Stretch, ...] = ()
+    kv_spans: tuple[KvSpan, ...] = ()
     masks: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
@@ -174,32 +174,32 @@ class Reads:
         return Reads(self.items + other.items, self.shared + other.shared, self.unshared + other.unshared)
 
 
-def count_reads(rows: Sequence[Row], stretches: Sequence[Stretch]) -> Reads:
-    """Count what is read in some stretches, and what the same rows would have read without sharing."""
+def count_reads(rows: Sequence[Row], kv_spans: Sequence[KvSpan]) -> Reads:
+    """Count what is read in some kv_spans, and what the same rows would have read without sharing."""
     return Reads(
-        items=sum([hi - lo for _, lo, hi in stretches]),
-        shared=sum([hi - lo for members, lo, hi in stretches if len(members) > 1]),
+        items=sum([hi - lo for _, lo, hi in kv_spans]),
+        shared=sum([hi - lo for members, lo, hi in kv_spans if len(members) > 1]),
         unshared=sum([row.position + 1 for row in rows]),
     )
 
 
-def plan_stretches(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tuple[Stretch, ...]:
+def plan_kv_spans(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tuple[KvSpan, ...]:
     """Plan the decode attention of some rows: each block that several rows share is read once for all of them.
 
     The rows' block tables form a tree (the fork tree, of any number of groups and any depth); it is walked
     from the root, a shared stretch going to all the rows below it, the rest of each row to itself.
-    Every position of every row, the newest included, is covered exactly once; a row's stretches come
+    Every position of every row, the newest included, is covered exactly once; a row's kv_spans come
     in the order of `lo`.
 
     gate: a stretch of t tokens under r rows is shared only if (r - 1) * t, the tokens not read again, reaches it;
-    below that its rows' own stretches begin earlier.
+    below that its rows' own kv_spans begin earlier.
 
-    A row with a `cut` has no stretch across it, shares nothing behind it, and before it only stretches that end at the
+    A row with a `cut` has no stretch across it, shares nothing behind it, and before it only kv_spans that end at the
     cut of all their rows or at a multiple of SPAN: cut into items, its own part of them is the same in any company.
 
     Tables must be what forking gives: rows that hold the same block hold the same blocks before it.
     """
-    stretches: list[Stretch] = []
+    kv_spans: list[KvSpan] = []
     whole_span = span_tokens(SPAN, block_size) // block_size
     # How many leading blocks a row may share: not the one that it writes to, whoever else's table names it.
     limits = [min(row.position, row.cut or row.position) // block_size for row in rows]
@@ -210,16 +210,16 @@ def plan_stretches(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tu
         if len(members) == 1:
             row, lo = rows[members[0]], start * block_size
             if lo < row.cut <= row.position:
-                stretches.append(Stretch(members, lo, row.cut))
+                kv_spans.append(KvSpan(members, lo, row.cut))
                 lo = row.cut
-            stretches.append(Stretch(members, lo, row.position + 1))
+            kv_spans.append(KvSpan(members, lo, row.position + 1))
             continue
         most = min([limits[member] for member in members])
         end = _common_blocks(rows, members, same, most)
         cuts = {rows[member].cut for member in members}
         shared = end if cuts <= {0, end * block_size} else end - end % whole_span
         if shared > start and (len(members) - 1) * (shared - start) * block_size >= gate:
-            stretches.append(Stretch(members, start * block_size, shared * block_size))
+            kv_spans.append(KvSpan(members, start * block_size, shared * block_size))
             start = shared
         parts: dict[int, list[int]] = {}
         together = start < end < max([limits[member] for member in members])
@@ -229,7 +229,7 @@ def plan_stretches(rows: Sequence[Row], block_size: int, *, gate: int = 0) -> tu
             key = rows[member].blocks[end] if limits[member] > end else last
             parts.setdefault(key, []).append(member)
         pending.extend((tuple(part), start, end + 1) for part in reversed(parts.values()))
-    return tuple(stretches)
+    return tuple(kv_spans)
 
 
 def _common_blocks(rows: Sequence[Row], members: tuple[int, ...], known: int, most: int) -> int:
@@ -257,9 +257,9 @@ def span_tokens(span: int, block_size: int) -> int:
 
 
 def cut_items(
-    rows: Sequence[Row], stretches: Sequence[Stretch], block_size: int, *, span: int = SPAN
+    rows: Sequence[Row], kv_spans: Sequence[KvSpan], block_size: int, *, span: int = SPAN
 ) -> tuple[Item, ...]:
-    """Cut stretches into items at multiples of `span` (rounded down to whole blocks), wherever they begin.
+    """Cut kv_spans into items at multiples of `span` (rounded down to whole blocks), wherever they begin.
 
     So the cuts do not depend on who else is in the batch. A row's items come in the order of `lo`; slots are dense
     from 0.
@@ -267,7 +267,7 @@ def cut_items(
     items: list[Item] = []
     slot = 0
     span = span_tokens(span, block_size)
-    for members, begin, end in stretches:
+    for members, begin, end in kv_spans:
         table = rows[members[0]].blocks
         for lo in (begin, *range(begin - begin % span + span, end, span)):
             hi = min(lo - lo % span + span, end)

@@ -15,7 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import CoreFailed
 from engine.messages import HEADER, Abort, Add, Broken, Embed, Ready, Start, StepDone, ToCore, pack, unpack
 
-_LOADER = "engine.runner:load"
+_LOADER = "engine.cpu_runner:load"
 _END_SECONDS = 5.0
 _SPINS = 10_000  # of a math thread that waits for another
 _Expected = TypeVar("_Expected", Ready, StepDone)
@@ -143,7 +143,7 @@ def child_environment() -> dict[str, str]:
     anyway, a source tree is named, since `-P` leaves the working folder out. Unless the operator says otherwise, its
     math threads spin only for a moment while they wait for each other, and large tensors lie in large pages.
 
-    On torch's road a step is some 2,000 small operations, and its threads meet after each. How long a round of
+    On torch's backend a step is some 2,000 small operations, and its threads meet after each. How long a round of
     spinning takes depends on the CPU (docs/performance.md has the figures of two). Few are too short for what lies
     between two meetings, and then each is a wake-up by the kernel; with many, a second engine on the same cores waits
     for threads that do nothing.

@@ -12,10 +12,10 @@ from typing import Literal, Protocol
 from engine.batch import Batch, Reads, StepOutput, Stuck, count_reads
 from engine.config import EngineConfig
 from engine.errors import CoreFailed
-from engine.flight import Outcome
 from engine.grammar import Grammars
 from engine.messages import Abort, Add, Embed, GroupFailed, Ready, Stats, StepDone
 from engine.scheduler import Scheduler
+from engine.step_in_flight import Outcome
 
 _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
@@ -196,7 +196,7 @@ class Core:
             return one.batch, one.began, Outcome()
         self._failures = 0
         self._steps += 1
-        self._reads += count_reads(one.batch.rows, one.batch.stretches)
+        self._reads += count_reads(one.batch.rows, one.batch.kv_spans)
         against = self.grammars.advance([drawn for drawn in output.tokens if self.scheduler.lives(drawn[0])])
         outcome = self.scheduler.receive(one.batch, output)
         ended = {group: GroupFailed(group, *_STUCK[why]) for group, why in outcome.stuck.items()}

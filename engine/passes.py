@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.batch import Batch, Row, Stretch
+from engine.batch import Batch, KvSpan, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ def _of_rows(batch: Batch, part: Sequence[int], size: int) -> Pass:
     place = {number: i for i, number in enumerate(part)}
     mine = tuple([batch.rows[number] for number in part])
     stretches = [
-        Stretch(tuple([place[number] for number in members if number in place]), lo, hi)
-        for members, lo, hi in batch.stretches
+        KvSpan(tuple([place[number] for number in members if number in place]), lo, hi)
+        for members, lo, hi in batch.kv_spans
     ]
-    here = Batch(rows=mine, stretches=tuple([stretch for stretch in stretches if stretch.rows]))
+    here = Batch(rows=mine, kv_spans=tuple([stretch for stretch in stretches if stretch.rows]))
     return Pass(here, mine + mine[-1:] * (size - len(mine)))

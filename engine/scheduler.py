@@ -12,14 +12,14 @@ from bisect import insort
 from collections import deque
 from collections.abc import Collection, Iterator
 
-from engine import chunking, prefix, work
+from engine import chunking, prefix, step_values
 from engine.admission import Limits, Queue, blocks_wanted, by_age, giving_way
-from engine.batch import Batch, Row, StepOutput, Stuck, plan_stretches
+from engine.batch import Batch, Row, StepOutput, Stuck, plan_kv_spans
 from engine.blocks import BlockPool
 from engine.config import EngineConfig
-from engine.flight import Flight, Outcome, publish
 from engine.messages import Add, Embed, Embedded, Logprobs, Ready, Sampling, Started, TokenDrawn
 from engine.sequence import Finish, Gathered, Sequence, SequenceGroup, State
+from engine.step_in_flight import Outcome, StepInFlight, publish
 
 
 class Scheduler:
@@ -53,7 +53,7 @@ class Scheduler:
         self._max_model_len = ready.max_model_len
         self._groups: dict[int, SequenceGroup] = {}
         self._sequences: dict[int, Sequence] = {}
-        self._flights: deque[Flight] = deque()
+        self._flights: deque[StepInFlight] = deque()
         self._arrivals = 0
         self._numbered = 0
 
@@ -144,8 +144,8 @@ class Scheduler:
             ends = chunking.shared_out(prompts, budget, size)
         else:
             ends = chunking.fixed(prompts, budget, self._chunk)
-        chunks = tuple([work.chunk(sequence, end, size) for sequence, end in ends])
-        stretches = plan_stretches(rows, size, gate=self._gate)
+        chunks = tuple([step_values.chunk(sequence, end, size) for sequence, end in ends])
+        stretches = plan_kv_spans(rows, size, gate=self._gate)
         batch = Batch(self.pool.drain_copies(), chunks, rows, stretches)
         if chunks or rows:
             self._give_out(batch)
@@ -163,7 +163,7 @@ class Scheduler:
                 self._leave_prefill(sequence)
         for draw in batch.draws:
             self._sequences[draw.sequence].ahead += 1
-        self._flights.append(Flight(batch, tuple(prompts)))
+        self._flights.append(StepInFlight(batch, tuple(prompts)))
 
     def receive(self, batch: Batch, output: StepOutput) -> Outcome:
         """Take in what the oldest batch under way gave: make its blocks known, end the sequences that are done."""
@@ -187,7 +187,9 @@ class Scheduler:
         self.tokens_drawn += len(tokens)
         return Outcome(tuple(tokens), started, embedded, stuck)
 
-    def _take_prompts(self, flight: Flight, output: StepOutput) -> tuple[tuple[Started, ...], tuple[Embedded, ...]]:
+    def _take_prompts(
+        self, flight: StepInFlight, output: StepOutput
+    ) -> tuple[tuple[Started, ...], tuple[Embedded, ...]]:
         started: list[Started] = []
         embedded: list[Embedded] = []
         for chunk, group, gathered in flight.gather(output):
@@ -198,10 +200,10 @@ class Scheduler:
             if not chunk.last or not group.alive:
                 continue
             if chunk.pooling:
-                embedded.append(work.embedded(group, gathered))
+                embedded.append(step_values.embedded(group, gathered))
                 self._end(group.sequences[0])
             elif not group.started:
-                started.append(work.started(group, gathered))
+                started.append(step_values.started(group, gathered))
                 group.started = True
         return tuple(started), tuple(embedded)
 
@@ -211,7 +213,7 @@ class Scheduler:
             sequence.blocks = (*sequence.blocks, *self.pool.take())
         else:
             sequence.blocks = self.pool.own(sequence.blocks, index)
-        row = work.row(sequence, self.pool.block_size)
+        row = step_values.row(sequence, self.pool.block_size)
         sequence.replay = max(sequence.replay - 1, 0)
         return row
 

@@ -22,7 +22,7 @@ from engine import logs
 from engine.config import EngineConfig
 from engine.core import Core, Runner
 from engine.errors import EngineError
-from engine.lasting import lasting
+from engine.gc_freeze import gc_frozen
 from engine.messages import HEADER, Abort, Add, Broken, Embed, FromCore, Message, Start, ToCore, pack, unpack
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def run(link: socket.socket) -> int:
             return 0  # the server went away at once
         # Before anything large is imported: who loads must not outlive its server either.
         threading.Thread(target=_listen, args=(stream, inbox), name="listen", daemon=True).start()
-        with lasting():
+        with gc_frozen():
             load: Callable[[EngineConfig], Runner] = pkgutil.resolve_name(start.loader)
             runner = load(start.config)
         send(runner.ready)

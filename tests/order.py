@@ -14,7 +14,7 @@ LONG = (
     "tests/engine/device/test_runner.py",
     "tests/engine/test_seeds.py",
     "tests/engine/test_deterministic.py",
-    "tests/engine/test_runner.py",
+    "tests/engine/test_cpu_runner.py",
     "tests/engine/test_server.py",
     "tests/docs/test_pages.py",
     "tests/engine/test_random_walk.py",

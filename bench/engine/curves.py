@@ -27,13 +27,13 @@ from bench.engine.options import as_the_engine_runs, numbers
 from bench.engine.page import conditions, put, taken, write
 from bench.engine.weights import packed
 from bench.steal import TRIES, undisturbed
+from engine.backends import Machine, cpu_backend
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.cpu_runner import load
 from engine.messages import Abort, Add, Sampling
+from engine.native.backend import compiled
 from engine.native.build import Kernels, Spent
-from engine.native.road import compiled
-from engine.roads import Machine, cpu_road
-from engine.runner import load
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (101, 251, 509, 1009, 1999, 3989, 7993)
@@ -91,8 +91,8 @@ class Shown:
 def show(config: EngineConfig) -> Kernels | None:
     """Make the kernels in C, if the engine will take them, visible to torch's profiler; before it is loaded. They are
     told: `spent` of them is what is not seen, in calls of all layers."""
-    road = cpu_road(config, Machine.here())
-    native = compiled(config, road.dtype) if road.kernels == "native" else None
+    backend = cpu_backend(config, Machine.here())
+    native = compiled(config, backend.dtype) if backend.kernels == "native" else None
     if native is not None:
         for name in NATIVE:
             setattr(native, name, Shown(name, getattr(native, name)))

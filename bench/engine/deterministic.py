@@ -23,10 +23,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from engine.batch import Batch, Chunk, Draw, Row, plan_stretches
+from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
 from engine.config import EngineConfig
+from engine.cpu_runner import CpuRunner
 from engine.messages import Sampling
-from engine.runner import Runner
 
 _SIZE = 16
 _NEW = 64  # tokens of room behind the prompt
@@ -48,7 +48,7 @@ def main() -> None:
 
     blocks = -(-options.prompt // _SIZE) + max(options.rows) * (_NEW // _SIZE + 2)
     runners = {
-        name: Runner.load(
+        name: CpuRunner.load(
             EngineConfig(options.model, dtype=options.dtype, num_blocks=blocks, deterministic=name == "deterministic")
         )
         for name in ("default", "deterministic")
@@ -88,7 +88,7 @@ def main() -> None:
         print(f"{what:14}", *(f"{name} {value:8.2f}" for name, value in both.items()))
 
 
-def _prefill(runner: Runner, prompt: tuple[int, ...], fixed: bool) -> None:
+def _prefill(runner: CpuRunner, prompt: tuple[int, ...], fixed: bool) -> None:
     size = _CHUNK if fixed else len(prompt)
     for start in range(0, len(prompt), size):
         end = min(start + size, len(prompt))
@@ -107,7 +107,7 @@ def _step(prompt: tuple[int, ...], rows: int, new: int, fixed: bool) -> Batch:
         table = (*range(whole), *range(first, first + own))
         draw = Draw(row, row, at + 1, Sampling())
         fork.append(Row(row, 7 * row + new, at, table, draw, cut=whole * _SIZE if fixed else 0))
-    return Batch(rows=tuple(fork), stretches=plan_stretches(fork, _SIZE, gate=64))
+    return Batch(rows=tuple(fork), kv_spans=plan_kv_spans(fork, _SIZE, gate=64))
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -17,8 +17,8 @@ from bench.engine.cells import Answer, Asked
 from bench.engine.inside.talk import Child
 from bench.engine.served import ask
 from bench.engine.weights import Kind, as_gguf, packed
+from engine.backends import Machine, cpu_backend
 from engine.config import EngineConfig
-from engine.roads import Machine, cpu_road
 from tests.compatibility.installing import LLAMA_CPP, llama_cpp, pinned, versions, vllm
 from tests.ports import free_port
 from tests.real.metrics import info
@@ -57,7 +57,7 @@ class Peer:
 def dtype() -> str:
     """What nproxy's engine takes by itself on this CPU, and all peers of torch with it."""
     config = EngineConfig(str(packed()), device="cpu")
-    return str(cpu_road(config, Machine.here()).dtype).removeprefix("torch.")
+    return str(cpu_backend(config, Machine.here()).dtype).removeprefix("torch.")
 
 
 @contextmanager

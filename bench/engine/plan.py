@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from engine.attention.worklist import Tables, Tiling, work_list  # noqa: E402 - runs from a checkout
-from engine.batch import Draw, Row, plan_stretches  # noqa: E402
+from engine.batch import Draw, Row, plan_kv_spans  # noqa: E402
 from engine.messages import Sampling  # noqa: E402
 
 BLOCK = 16
@@ -71,7 +71,7 @@ def measured(groups: int, choices: int, prompt: int, steps: int) -> dict[str, An
     took: dict[str, list[float]] = {"walk": [], "tables": [], "list": [], "all": []}
     for _ in range(steps):
         begin = time.perf_counter()
-        stretches = plan_stretches(rows, BLOCK, gate=GATE)
+        stretches = plan_kv_spans(rows, BLOCK, gate=GATE)
         walked = time.perf_counter()
         arrays = tables.step(rows)
         known = time.perf_counter()

@@ -2,7 +2,7 @@
 
     python bench/engine/step.py MODEL [--dtype bfloat16] [--int8] [--rows 1 8 32] [--prompt 509] [--json] [--profile]
 
-A step is Runner.run on a batch as the scheduler plans it, after a fork: the prompt's full blocks shared,
+A step is CpuRunner.run on a batch as the scheduler plans it, after a fork: the prompt's full blocks shared,
 the rest of each row its own. Prints the least and the median of `--steps` steps, in milliseconds.
 """
 
@@ -26,10 +26,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from engine.batch import Batch, Chunk, Draw, Row, plan_stretches
+from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
 from engine.config import EngineConfig
+from engine.cpu_runner import CpuRunner
 from engine.messages import Sampling
-from engine.runner import Runner
 
 _NEW = 64  # tokens of room behind the prompt
 
@@ -51,7 +51,7 @@ def main() -> None:
     size = 16
     blocks = -(-options.prompt // size) + max(options.rows) * (_NEW // size + 2)
     kept: Literal["int8"] | None = "int8" if options.int8 else None
-    runner = Runner.load(
+    runner = CpuRunner.load(
         EngineConfig(options.model, dtype=options.dtype, quantization=kept, block_size=size, num_blocks=blocks)
     )
     loaded = time.perf_counter() - begin
@@ -90,13 +90,13 @@ def main() -> None:
         _profile(runner, _step(prompt, max(options.rows), size, _NEW // 2))
 
 
-def _prefill(runner: Runner, prompt: tuple[int, ...]) -> None:
+def _prefill(runner: CpuRunner, prompt: tuple[int, ...]) -> None:
     table = tuple(range(-(-len(prompt) // runner.ready.block_size)))
     draws = (Draw(0, 1, len(prompt), Sampling()),)
     runner.submit(Batch(chunks=(Chunk(0, prompt, 0, table, draws),)))
 
 
-def _submit_next(runner: Runner, batches: Iterator[Batch]) -> None:
+def _submit_next(runner: CpuRunner, batches: Iterator[Batch]) -> None:
     runner.submit(next(batches))
 
 
@@ -110,7 +110,7 @@ def _step(prompt: tuple[int, ...], rows: int, size: int, new: int) -> Batch:
         first = -(-len(prompt) // size) + row * own
         table = shared + tuple(range(first, first + own))
         fork.append(Row(row, 7 * row + new, at, table, Draw(row, row, at + 1, Sampling())))
-    return Batch(rows=tuple(fork), stretches=plan_stretches(fork, size, gate=64))
+    return Batch(rows=tuple(fork), kv_spans=plan_kv_spans(fork, size, gate=64))
 
 
 def _timed(call: Callable[[], object], times: int) -> tuple[float, float]:
@@ -123,7 +123,7 @@ def _timed(call: Callable[[], object], times: int) -> tuple[float, float]:
     return round(min(took), 2), round(statistics.median(took), 2)
 
 
-def _profile(runner: Runner, batch: Batch) -> None:
+def _profile(runner: CpuRunner, batch: Batch) -> None:
     with torch.profiler.profile() as profile:
         for _ in range(5):
             runner.submit(batch)

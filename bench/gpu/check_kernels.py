@@ -1,4 +1,4 @@
-"""The other kernels between the products, and the sampler, against float64 and against the CPU's road."""
+"""The other kernels between the products, and the sampler, against float64 and against the CPU's backend."""
 
 from __future__ import annotations
 

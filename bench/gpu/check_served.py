@@ -23,9 +23,9 @@ from bench.gpu.table import Result
 from engine.batch import Batch
 from engine.config import EngineConfig
 from engine.core import Pending
+from engine.cpu_runner import load
 from engine.device.runner import DeviceRunner
 from engine.messages import Add, Ready, Sampling
-from engine.runner import load
 
 _WAITS, _COMPILED = "steps that wait for the device", "kernels compiled while serving"
 _RETRIES, _BITS = "searches for memory while serving", "deterministic, recorded and launched: differing tokens"

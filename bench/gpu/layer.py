@@ -13,7 +13,7 @@ import torch
 
 from bench.gpu.cases import Shape
 from engine.attention.cache import KvCache
-from engine.batch import Batch, Draw, Row, plan_stretches
+from engine.batch import Batch, Draw, Row, plan_kv_spans
 from engine.config import EngineConfig
 from engine.device.attention import DeviceAttention
 from engine.kernels.attn_items import Work, attn_items
@@ -112,7 +112,7 @@ class Layer:
     def plan(self, rows: Sequence[Row], gate: int) -> Planned:
         """The work list of some rows, as the engine plans it."""
         device = self.cache.device
-        batch = Batch(rows=tuple(rows), stretches=plan_stretches(rows, self.size, gate=gate))
+        batch = Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, self.size, gate=gate))
         there = {name: torch.from_numpy(array).to(device) for name, array in self._attention.arrays(batch).items()}
         there["slots"] = torch.empty(0, dtype=torch.int64, device=device)
         there["row_positions"] = torch.tensor([row.position for row in rows], dtype=torch.int32, device=device)

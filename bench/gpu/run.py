@@ -15,7 +15,7 @@ import torch
 from bench.gpu.cases import Plan
 from bench.gpu.clocks import Clock
 from bench.gpu.table import Result
-from engine.roads import round_once
+from engine.backends import round_once
 
 
 @dataclass(slots=True)

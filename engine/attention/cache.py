@@ -20,7 +20,7 @@ class KvCache:
     keys, gathered block by block, are one matrix. Begins as zeros, because what is masked out is
     multiplied by 0 and must be a number; on a CPU they take no memory until something else is written.
 
-    `store`, `gather` and `copy_blocks` are for the road of a CPU; a device's kernels take `view` and `pools`.
+    `store`, `gather` and `copy_blocks` are for the backend of a CPU; a device's kernels take `view` and `pools`.
     """
 
     def __init__(

@@ -133,7 +133,7 @@ class Planner:
         longest = max(
             [chunk.start + len(chunk.tokens) for chunk in batch.chunks] + [row.position + 1 for row in batch.rows]
         )
-        items = cut_items(batch.rows, batch.stretches, size, span=self._span)
+        items = cut_items(batch.rows, batch.kv_spans, size, span=self._span)
         layouts = by_layer(self._kinds, longest, lambda kind: self._layout(batch, items, kind))
         return Plan(torch.tensor(slots), prompt_tokens, len(batch.rows), layouts)
 

@@ -1,4 +1,4 @@
-"""The work list of a device's decode attention: stretches of the fork tree cut into items, as arrays of int32.
+"""The work list of a device's decode attention: kv_spans of the fork tree cut into items, as arrays of int32.
 
 The walk of the tree is engine/batch.py's; here are no loops over items or positions, because a step of 256 sequences
 has thousands. No torch.
@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from engine.batch import Row, Stretch, span_tokens
+from engine.batch import KvSpan, Row, span_tokens
 
 Ints = npt.NDArray[np.int32]
 
@@ -69,31 +69,31 @@ class Tables:
 
 
 def work_list(
-    rows: Sequence[Row], stretches: Sequence[Stretch], tables: Sequence[Ints], block_size: int, tiling: Tiling
+    rows: Sequence[Row], kv_spans: Sequence[KvSpan], tables: Sequence[Ints], block_size: int, tiling: Tiling
 ) -> WorkList:
-    """Cut stretches, of which each row's come in the order of lo; tables: the rows', as Tables gives them.
+    """Cut kv_spans, of which each row's come in the order of lo; tables: the rows', as Tables gives them.
 
     An item is wide where its rows times the group exceed the narrow tile, and holds as many rows as its tile has lanes
     for. For rows with a `cut` that would make the arithmetic depend on company: theirs are wide before it and narrow
     behind it, always of one span.
     """
-    if not stretches:
+    if not kv_spans:
         nothing = np.zeros(0, dtype=np.int32)
         return WorkList(nothing.reshape(0, 8), nothing, nothing, np.zeros(len(rows) + 1, dtype=np.int32), nothing)
-    begins, ends = np.array([lo for _, lo, _ in stretches]), np.array([hi for _, _, hi in stretches])
-    widths = np.array([len(members) for members, _, _ in stretches])
-    cuts = np.array([rows[members[0]].cut for members, _, _ in stretches])
+    begins, ends = np.array([lo for _, lo, _ in kv_spans]), np.array([hi for _, _, hi in kv_spans])
+    widths = np.array([len(members) for members, _, _ in kv_spans])
+    cuts = np.array([rows[members[0]].cut for members, _, _ in kv_spans])
     wide = np.where(cuts > 0, ends <= cuts, widths * tiling.group > tiling.narrow)
     most = np.where(wide, tiling.wide, tiling.narrow) // tiling.group
     sharers = -(-widths // most)  # items over the same keys
-    spans = np.full(len(stretches), span_tokens(tiling.span, block_size))
+    spans = np.full(len(kv_spans), span_tokens(tiling.span, block_size))
     # A row by itself keeps its spans: in deterministic mode a prompt without a whole block has no cut either.
     free = wide & (cuts == 0) & (widths > 1)
     spans[free] <<= _doublings(int(((-(-ends // spans) - begins // spans) * sharers)[free].sum()), tiling.fill)
 
     firsts = begins // spans
     counts = (-(-ends // spans) - firsts) * sharers  # items of each stretch
-    of = np.repeat(np.arange(len(stretches)), counts)
+    of = np.repeat(np.arange(len(kv_spans)), counts)
     number = np.arange(len(of)) - np.repeat(_before(counts), counts)  # of an item in its stretch
     piece, part = firsts[of] + number // sharers[of], number % sharers[of]
     item_rows = np.minimum(widths[of] - part * most[of], most[of])
@@ -108,7 +108,7 @@ def work_list(
     items[:, 5] = slots = _before(item_rows)
     items[:, 6] = wide[of]
 
-    members = np.fromiter(chain.from_iterable([members for members, _, _ in stretches]), np.int32)
+    members = np.fromiter(chain.from_iterable([members for members, _, _ in kv_spans]), np.int32)
     offsets = np.repeat(items[:, 0] - slots, item_rows)
     row_of = members[offsets + np.arange(len(offsets))]  # by slot
     parts = np.zeros(len(rows) + 1, dtype=np.int32)
@@ -116,7 +116,7 @@ def work_list(
     return WorkList(
         items=items[np.argsort(lows - highs, kind="stable")],
         rows=members,
-        blocks=np.concatenate([tables[m[0]][lo // block_size : -(-hi // block_size)] for m, lo, hi in stretches]),
+        blocks=np.concatenate([tables[m[0]][lo // block_size : -(-hi // block_size)] for m, lo, hi in kv_spans]),
         parts=parts,
         part_slots=np.argsort(row_of, kind="stable").astype(np.int32),
     )

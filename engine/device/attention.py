@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from engine.attention.cache import KvCache
 from engine.attention.tiles import plan_tiles
 from engine.attention.worklist import Tables, Tiling, work_list
-from engine.batch import SPAN, Batch, Row, Stretch, span_tokens
+from engine.batch import SPAN, Batch, KvSpan, Row, span_tokens
 from engine.device.frame import Arrays
 from engine.kernels import launch
 from engine.kernels.attn_items import Work, attn_items
@@ -114,7 +114,7 @@ class DeviceAttention:
         size = self._cache.block_size
         arrays: Arrays = {}
         if batch.rows:
-            stretches = batch.stretches
+            stretches = batch.kv_spans
             if window is not None:
                 stretches = within_window(batch.rows, stretches, size, window)
             work = work_list(batch.rows, stretches, tables, size, self._tilings[kind])
@@ -220,21 +220,19 @@ def _tiling(kind: AttentionSpec, cache: KvCache) -> Tiling:
     return Tiling(group, shape.wide, shape.narrow, fill, ITEM)
 
 
-def within_window(
-    rows: Sequence[Row], stretches: Sequence[Stretch], block_size: int, window: int
-) -> tuple[Stretch, ...]:
+def within_window(rows: Sequence[Row], stretches: Sequence[KvSpan], block_size: int, window: int) -> tuple[KvSpan, ...]:
     """The stretches without whole spans that none of their rows sees any more, and without rows that see none.
 
     A row at position p sees keys p - window + 1 .. p. What is left is cut into items as all would be: a row's results
     do not depend on how far the others see.
     """
     span = span_tokens(SPAN, block_size)
-    kept: list[Stretch] = []
+    kept: list[KvSpan] = []
     for members, lo, hi in stretches:
         seeing = tuple([row for row in members if rows[row].position - window + 1 < hi])
         if seeing:
             first = min([rows[row].position for row in seeing]) - window + 1
-            kept.append(Stretch(seeing, max(lo, first // span * span), hi))
+            kept.append(KvSpan(seeing, max(lo, first // span * span), hi))
     return tuple(kept)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from engine.batch import Batch, Chunk, Draw, Row, plan_stretches
+from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
 from engine.config import EngineConfig
 from engine.messages import Sampling
 
@@ -92,4 +92,4 @@ def largest_batch(config: EngineConfig, context: int, blocks: int | None = None)
         chunk = Chunk(count + len(chunks), tokens, 0, table, next_tokens=tokens, prompt_logprobs=config.max_logprobs)
         chunks.append(chunk)
         left, block = left - len(tokens), table[-1] + 1
-    return Batch(chunks=tuple(chunks), rows=tuple(rows), stretches=plan_stretches(rows, size))
+    return Batch(chunks=tuple(chunks), rows=tuple(rows), kv_spans=plan_kv_spans(rows, size))

@@ -1,4 +1,4 @@
-"""What a model asks of its road (engine.models.ops.Ops), by Triton's kernels."""
+"""What a model asks of its backend (engine.models.ops.Ops), by Triton's kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.models.ops import Heads
 
 @dataclass(frozen=True, slots=True)
 class TritonOps:
-    """One step's road. turns: None for models that rotate for themselves. positions: of the step's tokens, [T]."""
+    """One step's backend. turns: None for models that rotate for themselves. positions: of the step's tokens, [T]."""
 
     attention: DeviceAttention
     plan: Plan

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from engine.attention.cache import KvCache
+from engine.backends import Backend, round_once
 from engine.batch import Batch, Draw, StepOutput
 from engine.config import EngineConfig, cpu_pool
 from engine.device.attention import ITEM, DeviceAttention, Turns
@@ -29,7 +30,6 @@ from engine.device.sampler import DeviceSampler, Drawn
 from engine.device.scores import Scores
 from engine.device.transfer import Buffers, Fetched
 from engine.errors import ConfigError
-from engine.flat import adapted, chunks_at, drawn_from
 from engine.kernels.copy_blocks import copy_blocks
 from engine.messages import Ready
 from engine.models.load import load_model
@@ -39,7 +39,7 @@ from engine.models.rope import turns
 from engine.models.spec import kv_values_per_token
 from engine.passes import Pass, fixed_rows, passes
 from engine.resources import ram
-from engine.roads import Road, round_once
+from engine.token_layout import adapted, chunks_at, drawn_from
 
 _ROWS = 128  # deterministic mode's passes: what a GPU computes in little more time than one
 _BESIDE = 1 << 20  # bytes behind a recorded step's arrays, beside masks: draws, copies
@@ -77,7 +77,7 @@ class _Part:
     logits: int
 
     def adapted(self) -> dict[str, list[int]]:
-        """As engine.flat.adapted; rows that fill up run as the last one."""
+        """As engine.token_layout.adapted; rows that fill up run as the last one."""
         rows = self.batch.rows
         return adapted(replace(self.batch, rows=rows + rows[-1:] * (self.rows - len(rows))))
 
@@ -131,29 +131,29 @@ class DeviceRunner:
                 self._graphs = Graphs(frames, self._idle, record)
 
     @classmethod
-    def load(cls, config: EngineConfig, road: Road) -> DeviceRunner:
+    def load(cls, config: EngineConfig, backend: Backend) -> DeviceRunner:
         """Load the model, find room for its cache, record its steps, and compile what draws from them.
 
         Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
         """
         try:
-            return cls._load(config, road)
+            return cls._load(config, backend)
         except torch.OutOfMemoryError as error:
-            tokens = config.batch_tokens(road.device.type)
+            tokens = config.batch_tokens(backend.device.type)
             raise ConfigError(
                 f"the device's memory does not hold the model, the KV cache and a step of {tokens} tokens:"
                 " lower max_batch_tokens, max_sequences, num_blocks or kv_fraction"
             ) from error
 
     @classmethod
-    def _load(cls, config: EngineConfig, road: Road) -> DeviceRunner:
-        device = road.device
+    def _load(cls, config: EngineConfig, backend: Backend) -> DeviceRunner:
+        device = backend.device
         round_once()
-        model = load_model(Path(config.model), road.dtype, config.max_model_len, config.adapters, device)
-        token_bytes = kv_values_per_token(model.attention) * road.dtype.itemsize
+        model = load_model(Path(config.model), backend.dtype, config.max_model_len, config.adapters, device)
+        token_bytes = kv_values_per_token(model.attention) * backend.dtype.itemsize
 
         def cache(blocks: int) -> KvCache:
-            return KvCache(model.attention, blocks, config.block_size, road.dtype, device)
+            return KvCache(model.attention, blocks, config.block_size, backend.dtype, device)
 
         def largest_step(settings: EngineConfig) -> int:
             batch = largest_batch(settings, model.context)

@@ -1,6 +1,6 @@
 """Every kernel's meaning, in plain torch: slow, without a plan, one loop per thing that is looped over.
 
-The faster roads (engine/attention/ on a CPU, Triton on a GPU) are tested against these. They compute in
+The faster backends (engine/attention/ on a CPU, Triton on a GPU) are tested against these. They compute in
 the dtype of what they are given; tests give them float64.
 
 Shapes: R rows, Q query heads, K key heads, D head_dim, S slots of the KV cache (blocks x block size);

@@ -9,17 +9,17 @@ The same requests with the same seeds give the same answers as over HTTP.
 
 from engine.library.answers import Answer, Choice, Delta, Usage
 from engine.library.engine import Engine
-from engine.library.words import ChatWishes, Messages, StreamWishes, TextWishes, Wishes
+from engine.library.options import ChatOptions, Messages, RequestOptions, StreamingOptions, TextOptions
 
 __all__ = [
     "Answer",
-    "ChatWishes",
+    "ChatOptions",
     "Choice",
     "Delta",
     "Engine",
     "Messages",
-    "StreamWishes",
-    "TextWishes",
+    "RequestOptions",
+    "StreamingOptions",
+    "TextOptions",
     "Usage",
-    "Wishes",
 ]

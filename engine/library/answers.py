@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.messages import Logprobs
+from engine.server.answering.choice_text import ChoiceText, message, text_of
 from engine.server.answering.output import Piece, Told
-from engine.server.answering.said import Said, message, text_of
 from engine.server.asking.order import Order
 from engine.text.parsers.parts import Part
 from nproxy.openai.jsonvalue import JSON
@@ -67,7 +67,7 @@ class Delta:
     logprobs: tuple[Logprobs, ...] | None
 
 
-def choice_of(index: int, said: Said, order: Order) -> Choice:
+def choice_of(index: int, said: ChoiceText, order: Order) -> Choice:
     """A choice that is whole."""
     tokens, logprobs = _told(said.told, order)
     return Choice(index, text_of(said.parts), tokens, said.finish or "", logprobs, message(said.parts))

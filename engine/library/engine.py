@@ -13,15 +13,15 @@ from typing import Any, Self, Unpack
 
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.cpu_runner import load
 from engine.errors import RequestError
 from engine.library.answers import Answer, Delta, Usage, choice_of, delta_of
+from engine.library.options import ChatOptions, Messages, StreamingOptions, TextOptions, body_of, check_options
 from engine.library.shared import News, SharedCore
-from engine.library.words import ChatWishes, Messages, StreamWishes, TextWishes, body_of, check_wishes
 from engine.messages import Add, Embed, Embedded
-from engine.runner import load
 from engine.server.answering.best_of import the_best
+from engine.server.answering.choice_text import ChoiceText
 from engine.server.answering.output import Output, Piece
-from engine.server.answering.said import Said
 from engine.server.asking.order import Order, read_order
 from engine.server.asking.salt import salt_of
 from engine.server.groups import groups, manners
@@ -68,15 +68,15 @@ class Engine:
         """Let go of the model and its memory. Whoever still waits, or asks again, gets an EngineError."""
         self._core.close()
 
-    def generate(self, prompts: Texts, **wishes: Unpack[TextWishes]) -> list[Answer]:
+    def generate(self, prompts: Texts, **wishes: Unpack[TextOptions]) -> list[Answer]:
         """Continue texts, all at once: one answer for each, in order; raises RequestError for what cannot be asked."""
         return self._answers({"prompt": prompts}, wishes)
 
-    def chat(self, messages: Messages, **wishes: Unpack[ChatWishes]) -> Answer:
+    def chat(self, messages: Messages, **wishes: Unpack[ChatOptions]) -> Answer:
         """Answer a conversation, written by the model's own template; raises RequestError for what cannot be asked."""
         return self._answers({"messages": messages}, wishes)[0]
 
-    def stream(self, prompt: str | Messages, **wishes: Unpack[StreamWishes]) -> Iterator[Delta]:
+    def stream(self, prompt: str | Messages, **wishes: Unpack[StreamingOptions]) -> Iterator[Delta]:
         """Continue a text, or answer a conversation, and give every choice's pieces as they come.
 
         What still runs when the iterator is closed or dropped ends then. Raises RequestError for what cannot be asked.
@@ -117,7 +117,7 @@ class Engine:
     def _start(self, asked: Mapping[str, Any], wishes: Mapping[str, Any]) -> list[_Run]:
         """Validate a request as the server does; one run for each prompt. asked: what is not up to the wishes."""
         chat = "messages" in asked
-        check_wishes(wishes, chat=chat)
+        check_options(wishes, chat=chat)
         fields = {"model": _MODEL, "return_token_ids": True, **asked, **wishes}
         with _asking():
             body = body_of(_chats_logprobs(fields) if chat else fields)
@@ -162,7 +162,7 @@ class _Run:
         self.order = order
         self.add = add
         self.output = output
-        self._said = [Said() for _ in add.choices]
+        self._said = [ChoiceText() for _ in add.choices]
 
     def take(self, told: Sequence[News]) -> tuple[Sequence[Piece], tuple[int, ...]]:
         """News as pieces, and the choices that a stop string ended."""

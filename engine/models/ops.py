@@ -1,7 +1,7 @@
-"""What a model asks of its road, between its own products: the road of a CPU here, a device's in engine/device/.
+"""What a model asks of its backend, between its own products: the backend of a CPU here, a device's in engine/device/.
 
-A road is made anew for every step; it knows the step's positions, whose keys and values each token sees, and where
-its own go. So a decoder says what is to be computed, and each road how, in as many kernels as suit it.
+A backend is made anew for every step; it knows the step's positions, whose keys and values each token sees, and where
+its own go. So a decoder says what is to be computed, and each backend how, in as many kernels as suit it.
 
 Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, I intermediate.
 """
@@ -41,14 +41,14 @@ class Heads:
 
 
 class Ops(Protocol):
-    """One step's road."""
+    """One step's backend."""
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
         """As Attend: all that models with heads of their own making ask for."""
         ...
 
     def layers(self, x: torch.Tensor) -> bool:
-        """Run the residual stream x [T, H] through all layers, in place, if this road does so in one; else nothing."""
+        """Run the residual stream x [T, H] through all layers, in place, if this backend has such a call."""
         ...
 
     def norm(self, x: torch.Tensor, added: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -66,7 +66,7 @@ class Ops(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TorchOps:
-    """The road of a CPU: torch's own operations.
+    """The backend of a CPU: torch's own operations.
 
     turn: the tokens' rotations, as rotate_ takes them; None for models that rotate for themselves.
     """
@@ -108,7 +108,7 @@ class TorchOps:
 
 @dataclass(frozen=True, slots=True)
 class SteadyOps(TorchOps):
-    """The road of a CPU in deterministic mode: a number does not depend on where in a tensor it stands.
+    """The backend of a CPU in deterministic mode: a number does not depend on where in a tensor it stands.
 
     torch's own silu computes the elements that are left over at the end of a thread's share by another exponential
     than the rest; its `exp` does not, and the other operations here are exact or go by rows.

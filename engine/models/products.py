@@ -13,7 +13,7 @@ from engine.models.stored import StoredMatrix
 
 
 class Products:
-    """torch's ways; a road that knows faster ones overrides them."""
+    """torch's ways; a backend that knows faster ones overrides them."""
 
     @property
     def keep(self) -> bool:

@@ -105,7 +105,7 @@ class NativeAttention:
         longest = max(
             [chunk.start + len(chunk.tokens) for chunk in batch.chunks] + [row.position + 1 for row in batch.rows]
         )
-        items = cut_items(batch.rows, batch.stretches, self._cache.block_size, span=self._span)
+        items = cut_items(batch.rows, batch.kv_spans, self._cache.block_size, span=self._span)
         slots = slots_of(batch, self._cache.block_size)
         lists = by_layer(self._kinds, longest, lambda kind: self._listed(batch, items, kind, len(slots)))
         return NativePlan(torch.tensor(slots), lists)

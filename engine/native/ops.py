@@ -1,4 +1,4 @@
-"""The road of a CPU with a compiler: what a decoder asks for between its products, in one call each.
+"""The backend of a CPU with a compiler: what a decoder asks for between its products, in one call each.
 
 Shapes: T tokens, H hidden, Q query heads, K key (and value) heads, D head_dim, I intermediate.
 """
@@ -18,7 +18,7 @@ from engine.native.stack import Stack
 
 @dataclass(frozen=True, slots=True)
 class NativeOps:
-    """One step's road, as models/ops.py has it for torch.
+    """One step's backend, as models/ops.py has it for torch.
 
     turns: the tokens' rotations [T, D / 2], complex64. stack: of models whose products are all in C.
     """
@@ -31,7 +31,7 @@ class NativeOps:
     turns: torch.Tensor
 
     def attend(self, layer: int, q: torch.Tensor, kv: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """No decoder that runs on this road asks for it: they leave their heads to `heads`."""
+        """No decoder that runs on this backend asks for it: they leave their heads to `heads`."""
         raise NotImplementedError
 
     def layers(self, x: torch.Tensor) -> bool:

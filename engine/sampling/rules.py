@@ -1,6 +1,6 @@
 """What draws want done to their rows of logits before temperature: found from settings, past and masks, not yet done.
 
-No torch here: both roads, the CPU's and a device's, carry out the same changes. In vLLM's order
+No torch here: both backends, the CPU's and a device's, carry out the same changes. In vLLM's order
 (docs.vllm.ai, vllm.v1.sample.sampler; there the grammar's mask goes ahead of the sampler): grammar, allowed tokens,
 bad words, stop tokens that come too early, bias, then the penalties: repetition, frequency, presence.
 """

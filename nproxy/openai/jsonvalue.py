@@ -111,7 +111,7 @@ def loads(data: bytes) -> Any:
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
-            pass  # the slower road decides, and words the error
+            pass  # the slow path decides, and words the error
     try:
         return _FOREIGN.decode(data.decode("utf-8"))
     except RecursionError:

@@ -54,10 +54,10 @@ class Rewriter:
     Its output equals what parsing and writing would give, byte for byte. One object per leg:
 
         frame = rewriter.swap(data)                       # bytes of the client's whole frame; or swap_all, for several
-        if frame is None: chunk = parse_chunk(data, ...)  # the full road; then, for a chunk that was written
+        if frame is None: chunk = parse_chunk(data, ...)  # the slow path; then, for a chunk that was written
             rewriter.learn(data, chunk, render)           # as one plain frame, teach it
 
-    After a choice's finish call `forget(index)`, so that stray chunks take the full road and are dropped.
+    After a choice's finish call `forget(index)`, so that stray chunks take the slow path and are dropped.
     """
 
     __slots__ = ("_dialect", "_hopeless", "_latest", "_made", "_markers", "_seen", "_templates")
@@ -204,7 +204,7 @@ class Overheard(Rewriter):
     """A rewriter that tells what it passes on: each string as it stood in the upstream's JSON, without its quotes.
 
     listen: gives, for an upstream index and the string's key, what takes the strings; that does not change. Strings of
-    chunks that take the full road are not told.
+    chunks that take the slow path are not told.
     """
 
     __slots__ = ("_heard", "_listen", "_listener", "_listeners")

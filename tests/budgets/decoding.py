@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.cpu_runner import CpuRunner
 from engine.messages import Add, Sampling
-from engine.runner import Runner
 from tests.fakes.tiny_models import save
 
 CHOICES = 8
@@ -21,11 +21,11 @@ PROMPT = 509
 LAYERS = 2
 
 
-def decoding(folder: Path, **sizes: int) -> tuple[Runner, Core]:
+def decoding(folder: Path, **sizes: int) -> tuple[CpuRunner, Core]:
     """A core in which eight choices over one prompt go on, some tokens behind their fork. sizes: of the model."""
     save(folder, "llama", num_hidden_layers=LAYERS, vocab_size=1003, max_position_embeddings=1024, **sizes)
     config = EngineConfig(str(folder), dtype="float32", num_blocks=200)
-    runner = Runner.load(config)
+    runner = CpuRunner.load(config)
     core = Core(config, runner)
     prompt = tuple(random.Random(5).choices(range(3, 1000), k=PROMPT))
     core.add(Add.alike(1, prompt, CHOICES, 7, 200, Sampling(), frozenset()))

@@ -20,7 +20,7 @@ from nproxy.cli.probe.table import TITLES
 from nproxy.cli.probe.tools import CHOICES, NAME, QUESTION, TOOL
 from nproxy.cli.probe.tools import TOKENS as TOOL_TOKENS
 from tests.compatibility.record import SETTINGS, Setting
-from tests.compatibility.road import TOKENS, NotApplicable, Road
+from tests.compatibility.road import TOKENS, Backend, NotApplicable
 
 SEED = 4200
 N = 4
@@ -45,9 +45,9 @@ class Case:
     rows: tuple[str, ...]
     needs: tuple[str, ...]
     settings: tuple[Setting, ...]
-    play: Callable[[Road], Awaitable[None]]
+    play: Callable[[Backend], Awaitable[None]]
 
-    def why_not(self, road: Road) -> str | None:
+    def why_not(self, road: Backend) -> str | None:
         """Why the case makes no sense before this server; None where it does."""
         for need in ("chat.available", *self.needs):
             finding = road.finding(need)
@@ -61,10 +61,10 @@ CASES: dict[str, Case] = {}
 
 def case(
     *rows: str, needs: tuple[str, ...] = (), settings: tuple[Setting, ...] = SETTINGS
-) -> Callable[[Callable[[Road], Awaitable[None]]], Callable[[Road], Awaitable[None]]]:
+) -> Callable[[Callable[[Backend], Awaitable[None]]], Callable[[Backend], Awaitable[None]]]:
     """Put a function into the table of cases."""
 
-    def put(play: Callable[[Road], Awaitable[None]]) -> Callable[[Road], Awaitable[None]]:
+    def put(play: Callable[[Backend], Awaitable[None]]) -> Callable[[Backend], Awaitable[None]]:
         name = play.__name__.replace("_", " ")
         CASES[name] = Case(name, (play.__doc__ or "").strip(), rows, needs, settings, play)
         return play
@@ -73,7 +73,7 @@ def case(
 
 
 @case("C1", "C2", "C3")
-async def choices(road: Road) -> None:
+async def choices(road: Backend) -> None:
     """n = 4 brings four choices in order, each with role and finish_reason, and the model by the client's name."""
     told = await road.whole(N)
     assert told.answer["model"] == road.alias, f"the model is called {told.answer['model']!r}"
@@ -81,7 +81,7 @@ async def choices(road: Road) -> None:
 
 
 @case("Q4", "A2", settings=("native", "fanout"))
-async def calls(road: Road) -> None:
+async def calls(road: Backend) -> None:
     """A server with n gets one call for four choices; fanned out, it gets four, and none carries n."""
     before = len(road.counts.calls)
     await road.whole(N)
@@ -92,7 +92,7 @@ async def calls(road: Road) -> None:
 
 
 @case("D1", "D2", "D4", "D5", "D9", needs=("chat.stream",))
-async def streams(road: Road) -> None:
+async def streams(road: Backend) -> None:
     """A stream begins with one role for each choice in order, has one id, one finish for each, and [DONE] last."""
     told = await road.stream(N)
     assert told.order[:N] == list(range(N)), f"the first chunks are of the choices {told.order[:N]}"
@@ -100,7 +100,7 @@ async def streams(road: Road) -> None:
 
 
 @case("D16", "B1", needs=("chat.stream", "chat.seed"))
-async def streams_say_the_same(road: Road) -> None:
+async def streams_say_the_same(road: Backend) -> None:
     """With a seed, each choice of a stream says what it says in the whole answer."""
     await _steady(road)
     streamed, whole = await road.stream(N, seed=SEED), await road.whole(N, seed=SEED)
@@ -108,7 +108,7 @@ async def streams_say_the_same(road: Road) -> None:
 
 
 @case("E1", needs=("chat.usage",))
-async def usage(road: Road) -> None:
+async def usage(road: Backend) -> None:
     """The prompt counts once, the tokens of all choices are summed."""
     control = await road.alone()
     told = await road.whole(N)
@@ -116,7 +116,7 @@ async def usage(road: Road) -> None:
 
 
 @case("E7", "E8", needs=("chat.stream_usage",))
-async def usage_in_streams(road: Road) -> None:
+async def usage_in_streams(road: Backend) -> None:
     """Usage that is asked for comes once, in the last chunk, and counts the same; where it is not, it does not show."""
     control = await road.alone()
     told = await road.stream(N, include_usage=True)
@@ -126,7 +126,7 @@ async def usage_in_streams(road: Road) -> None:
 
 
 @case("B1", needs=("chat.seed",))
-async def the_same_seed_again(road: Road) -> None:
+async def the_same_seed_again(road: Backend) -> None:
     """The same request with a seed gives the same choices again, and they differ among each other."""
     await _steady(road)
     first, again = await road.whole(N, seed=SEED), await road.whole(N, seed=SEED)
@@ -135,7 +135,7 @@ async def the_same_seed_again(road: Road) -> None:
 
 
 @case("B1", needs=("chat.seed",))
-async def seed_plus_i(road: Road) -> None:
+async def seed_plus_i(road: Backend) -> None:
     """Choice i of a request with seed s is the server's own answer to a single request with seed s + i."""
     await _steady(road)
     told = await road.whole(N, seed=SEED)
@@ -144,20 +144,20 @@ async def seed_plus_i(road: Road) -> None:
 
 
 @case("B2", needs=("chat.sampling",))
-async def no_seed(road: Road) -> None:
+async def no_seed(road: Backend) -> None:
     """Without a seed the choices differ, also where the server's default seed is always the same."""
     told = await road.whole(N)
     assert len(set(told.texts.values())) > 1, f"all choices are equal: {told.texts[0]!r}"
 
 
 @case("A14")
-async def greedy(road: Road) -> None:
+async def greedy(road: Backend) -> None:
     """n = 2 at temperature 0 brings two choices, also from a server that refuses it."""
     await road.whole(2, temperature=0)
 
 
 @case("I1", "I2")
-async def stop(road: Road) -> None:
+async def stop(road: Backend) -> None:
     """A stop string ends each choice, with finish_reason stop."""
     whole = await road.alone(temperature=0, max_tokens=3 * TOKENS)
     words = whole.texts[0].split() if whole else []
@@ -173,7 +173,7 @@ async def stop(road: Road) -> None:
 
 
 @case("F1", needs=("chat.logprobs",))
-async def logprobs(road: Road) -> None:
+async def logprobs(road: Backend) -> None:
     """Every choice has its own log probabilities."""
     told = await road.whole(N, logprobs=True, top_logprobs=1)
     without = [one["index"] for one in told.choices if not (one.get("logprobs") or {}).get("content")]
@@ -181,7 +181,7 @@ async def logprobs(road: Road) -> None:
 
 
 @case("F1", needs=("chat.logprobs", "chat.stream"))
-async def logprobs_in_streams(road: Road) -> None:
+async def logprobs_in_streams(road: Backend) -> None:
     """In a stream too, every choice has its own."""
     if not await _streams_logprobs(road):
         raise NotApplicable("the server's own streams have none")
@@ -193,7 +193,7 @@ async def logprobs_in_streams(road: Road) -> None:
 
 
 @case("J1", needs=("completions.available",))
-async def completions(road: Road) -> None:
+async def completions(road: Backend) -> None:
     """One prompt gives n choices, whole and streamed."""
     await road.whole(N, prompt=COUNTING[0])
     if road.finding("completions.stream").verdict != "no":
@@ -201,7 +201,7 @@ async def completions(road: Road) -> None:
 
 
 @case("J2", "J4", "E11", needs=("completions.available",))
-async def prompts(road: Road) -> None:
+async def prompts(road: Backend) -> None:
     """Two prompts give 2n choices prompt by prompt, also from a server that takes one only; each counts once."""
     told = await road.whole(2, prompt=list(COUNTING), temperature=0.01)
     answers = [await road.alone(prompt=prompt, temperature=0.01) for prompt in COUNTING]
@@ -224,7 +224,7 @@ def _alike(text: str, other: str) -> int:
 
 
 @case("J3", needs=("completions.token_prompts",))
-async def token_ids(road: Road) -> None:
+async def token_ids(road: Backend) -> None:
     """A list of token ids is one prompt, a list of such lists several."""
     ids = [100, 200, 300]
     await road.whole(2, prompt=ids)
@@ -232,7 +232,7 @@ async def token_ids(road: Road) -> None:
 
 
 @case("J6", needs=("completions.echo",))
-async def echo(road: Road) -> None:
+async def echo(road: Backend) -> None:
     """Every choice begins with its own prompt."""
     told = await road.whole(2, prompt=list(COUNTING), echo=True)
     expected = [prompt for prompt in COUNTING for _ in range(2)]
@@ -241,14 +241,14 @@ async def echo(road: Road) -> None:
 
 
 @case("J9", needs=("completions.logprobs",))
-async def best_of(road: Road) -> None:
+async def best_of(road: Backend) -> None:
     """best_of = 3 brings the likeliest one, without log probabilities that nobody asked for."""
     told = await road.whole(1, prompt=COUNTING[0], best_of=3)
     assert told.choices[0].get("logprobs") is None, "log probabilities came"
 
 
 @case("G1", needs=("chat.tools",))
-async def tools(road: Road) -> None:
+async def tools(road: Backend) -> None:
     """Every choice calls the tool that it must call, once or more, each call with an id of its own."""
     demanded = CHOICES[str(road.finding("chat.tools").value)]
     question = [{"role": "user", "content": QUESTION}]
@@ -261,7 +261,7 @@ async def tools(road: Road) -> None:
 
 
 @case("K1", "K9")
-async def refusals(road: Road) -> None:
+async def refusals(road: Backend) -> None:
     """What the server refuses comes once, with its status, in OpenAI's envelope."""
     wrong = {"top_p": "warm"}
     path, body = road.request(wrong)
@@ -276,7 +276,7 @@ async def refusals(road: Road) -> None:
 
 
 @case("L1", needs=("chat.stream",))
-async def leaving(road: Road) -> None:
+async def leaving(road: Backend) -> None:
     """When the client leaves, all calls to the server are closed within a second."""
     path, body = road.request({"n": N, "stream": True, "max_tokens": LONG_TOKENS})
     async with road.http.stream("POST", f"{road.gateway}{path}", json={"model": road.alias, **body}) as answer:
@@ -289,13 +289,13 @@ async def leaving(road: Road) -> None:
 
 
 @case("R7", "N7")
-async def wide(road: Road) -> None:
+async def wide(road: Backend) -> None:
     """n = 20 brings twenty choices, also from a server that takes fewer at once."""
     await road.whole(20, max_tokens=2)
 
 
 @case("B1", "D16", settings=("auto", "native"))
-async def as_if_fanned_out(road: Road) -> None:
+async def as_if_fanned_out(road: Backend) -> None:
     """n = 4 with a seed is fanned out just as without: keys and types of answer and stream, and the same texts."""
     other = road.at("fanout")
     one_way, other_way = await road.whole(N, seed=SEED), await other.whole(N, seed=SEED)
@@ -349,12 +349,12 @@ def _goes_on(text: str, stop: str) -> bool:
     return stop in text.rstrip().removesuffix(stop)
 
 
-async def _steady(road: Road) -> None:
+async def _steady(road: Backend) -> None:
     if not await road.steady(SEED, N):
         raise NotApplicable("the server's answers to a seed depend on what else it computes")
 
 
-async def _streams_logprobs(road: Road) -> bool:
+async def _streams_logprobs(road: Backend) -> bool:
     """Whether the server does it, asked for one choice."""
     path, body = road.request({"stream": True, "logprobs": True, "top_logprobs": 1})
     answer = await road.http.post(f"{road.server}{path}", json={"model": road.model, **body})

@@ -23,7 +23,7 @@ from nproxy.cli.target import Target
 from nproxy.config.replicas import parse_address
 from tests.compatibility.cases import CASES, Case
 from tests.compatibility.record import SETTINGS, Outcome, Record, Setting
-from tests.compatibility.road import NotApplicable, Road, alias
+from tests.compatibility.road import Backend, NotApplicable, alias
 from tests.real.counting_proxy import counting_proxy
 from tests.real.processes import nproxy
 
@@ -61,7 +61,7 @@ def examine(server: str, model: str, probed: Probed, log: Path, names: Collectio
         file.write_text(yaml.safe_dump(config(upstream, counts.url, model)))
         with nproxy("--config", str(file), log=log, ready="/health") as gateway:
             http = httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False)
-            road = Road(http, gateway.url, server, model, "auto", report.sections, extra, counts)
+            road = Backend(http, gateway.url, server, model, "auto", report.sections, extra, counts)
             outcomes = asyncio.run(_play(road, settings(upstream), names or CASES))
     return Record(findings=report.sections, entry=_anywhere(entry), outcomes=outcomes)
 
@@ -93,7 +93,7 @@ def _anywhere(entry: str) -> str:
     return re.sub(r"(127[.-]0[.-]0[.-]1[:-])\d+", r"\g<1>8000", entry)
 
 
-async def _play(road: Road, there: Sequence[Setting], names: Collection[str]) -> dict[str, dict[Setting, Outcome]]:
+async def _play(road: Backend, there: Sequence[Setting], names: Collection[str]) -> dict[str, dict[Setting, Outcome]]:
     outcomes: dict[str, dict[Setting, Outcome]] = {}
     async with road.http:
         for case in (case for name, case in CASES.items() if name in names):
@@ -104,7 +104,7 @@ async def _play(road: Road, there: Sequence[Setting], names: Collection[str]) ->
     return outcomes
 
 
-async def play(case: Case, road: Road) -> Outcome:
+async def play(case: Case, road: Backend) -> Outcome:
     """Play one case on one road."""
     if (reason := case.why_not(road)) is not None:
         return Outcome("not applicable", reason)

@@ -24,7 +24,7 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
+class Backend:
     """The way to a server.
 
     http: for both ends. gateway, server: addresses without a path. model: the server's own name of it. extra: fields

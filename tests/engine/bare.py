@@ -83,8 +83,8 @@ def step_a_core(folder: Path) -> dict[str, list[int]]:
 
     from engine.config import EngineConfig
     from engine.core import Core
+    from engine.cpu_runner import CpuRunner
     from engine.messages import Add, Sampling
-    from engine.runner import Runner
 
     config = {
         "architectures": ["Qwen3ForCausalLM"],
@@ -111,7 +111,7 @@ def step_a_core(folder: Path) -> dict[str, list[int]]:
     torch.manual_seed(5)
     save_file({name: torch.randn(shape) * 0.2 for name, shape in shapes.items()}, folder / "model.safetensors")
     settings = EngineConfig(str(folder), dtype="float32", num_blocks=32, block_size=4)
-    core = Core(settings, Runner.load(settings))
+    core = Core(settings, CpuRunner.load(settings))
     core.add(Add.alike(0, tuple(range(1, 12)), 2, 7, 6, Sampling(), frozenset()))
     tokens: dict[str, list[int]] = {"0": [], "1": []}
     while core.has_work:

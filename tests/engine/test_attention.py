@@ -11,21 +11,21 @@ import torch
 
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
-from engine.batch import Batch, Chunk, Item, Row, Stretch, cut_items, plan_stretches
+from engine.batch import Batch, Chunk, Item, KvSpan, Row, cut_items, plan_kv_spans
 from engine.kernels import reference
 from engine.models.spec import AttentionSpec
 from tests.engine.attending import SPECIAL, Case, spec_of, special
 from tests.engine.forest import BLOCK, DRAW, forest_of
 
 
-def _any_cut(chance: random.Random, rows: list[Row]) -> tuple[Stretch, ...]:
+def _any_cut(chance: random.Random, rows: list[Row]) -> tuple[KvSpan, ...]:
     """Stretches of one row each, cut at random block boundaries, in random order."""
-    stretches: list[Stretch] = []
+    stretches: list[KvSpan] = []
     for number, row in enumerate(rows):
         lo = 0
         while lo <= row.position:
             hi = min(lo + BLOCK * chance.randrange(1, 6), row.position + 1)
-            stretches.append(Stretch((number,), lo, hi))
+            stretches.append(KvSpan((number,), lo, hi))
             lo = hi
     chance.shuffle(stretches)
     return tuple(stretches)
@@ -39,8 +39,8 @@ def test_random_fork_trees_equal_the_reference(seed: int) -> None:
     spec = spec_of(kv_heads * chance.randrange(1, 9), kv_heads)
     span = chance.choice([8, 16, 512])
     case = Case(spec, forest.blocks, len(forest.rows), span=span)
-    stretches = plan_stretches(forest.rows, BLOCK, gate=chance.choice([0, 20]))
-    out = case.run(Batch(rows=tuple(forest.rows), stretches=stretches))
+    stretches = plan_kv_spans(forest.rows, BLOCK, gate=chance.choice([0, 20]))
+    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=stretches))
     items = cut_items(forest.rows, stretches, BLOCK, span=span)
     keys, values = case.halves()
     parts = reference.attn_items(case.q.double(), keys, values, items, BLOCK, spec.scale)
@@ -54,7 +54,7 @@ def test_any_cut_of_the_past_gives_the_same(seed: int) -> None:
     chance = random.Random(100 + seed)
     forest = forest_of(chance, groups=3, depth=1)
     case = Case(spec_of(6, 2), forest.blocks, len(forest.rows))
-    out = case.run(Batch(rows=tuple(forest.rows), stretches=_any_cut(chance, forest.rows)))
+    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=_any_cut(chance, forest.rows)))
     torch.testing.assert_close(out.double(), case.whole(forest.rows), rtol=1e-5, atol=1e-5)
 
 
@@ -63,14 +63,14 @@ def test_any_order_of_rows_and_siblings_gives_the_same(seed: int) -> None:
     chance = random.Random(200 + seed)
     forest = forest_of(chance, groups=2, depth=2)
     case = Case(spec_of(6, 2), forest.blocks, len(forest.rows))
-    first = case.run(Batch(rows=tuple(forest.rows), stretches=plan_stretches(forest.rows, BLOCK)))
+    first = case.run(Batch(rows=tuple(forest.rows), kv_spans=plan_kv_spans(forest.rows, BLOCK)))
     order = list(range(len(forest.rows)))
     chance.shuffle(order)
     case.q, case.kv = case.q[order], case.kv[order]
     rows = [forest.rows[i] for i in order]
-    stretches = list(plan_stretches(rows, BLOCK))
+    stretches = list(plan_kv_spans(rows, BLOCK))
     chance.shuffle(stretches)
-    second = case.run(Batch(rows=tuple(rows), stretches=tuple(stretches)))
+    second = case.run(Batch(rows=tuple(rows), kv_spans=tuple(stretches)))
     torch.testing.assert_close(second, first[order], rtol=1e-6, atol=1e-6)
 
 
@@ -78,11 +78,11 @@ def test_alone_and_beside_others_gives_the_same() -> None:
     chance = random.Random(7)
     forest = forest_of(chance, groups=6, depth=1)
     case = Case(spec_of(9, 3), forest.blocks, len(forest.rows), span=16)
-    together = case.run(Batch(rows=tuple(forest.rows), stretches=plan_stretches(forest.rows, BLOCK)))
+    together = case.run(Batch(rows=tuple(forest.rows), kv_spans=plan_kv_spans(forest.rows, BLOCK)))
     q, kv = case.q, case.kv
     for i, row in enumerate(forest.rows):
         case.q, case.kv = q[i : i + 1], kv[i : i + 1]
-        alone = case.run(Batch(rows=(row,), stretches=plan_stretches([row], BLOCK)))
+        alone = case.run(Batch(rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)))
         torch.testing.assert_close(alone[0], together[i], rtol=1e-6, atol=1e-6)
 
 
@@ -90,7 +90,7 @@ def test_bfloat16_is_as_close_as_bfloat16_can_be() -> None:
     chance = random.Random(3)
     forest = forest_of(chance, groups=3, depth=2)
     case = Case(spec_of(6, 2), forest.blocks, len(forest.rows), torch.bfloat16)
-    out = case.run(Batch(rows=tuple(forest.rows), stretches=plan_stretches(forest.rows, BLOCK)))
+    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=plan_kv_spans(forest.rows, BLOCK)))
     torch.testing.assert_close(out.double(), case.whole(forest.rows), rtol=0.05, atol=0.05)
 
 
@@ -98,8 +98,8 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     rows = [Row(0, 1, 30, tuple(range(8)), DRAW)]
     case = Case(spec_of(2, 1), 8, 1)
     case.cache.pools[0] *= 60
-    stretches = tuple(Stretch((0,), lo, min(lo + 4, 31)) for lo in range(0, 31, 4))
-    out = case.run(Batch(rows=tuple(rows), stretches=stretches))
+    stretches = tuple(KvSpan((0,), lo, min(lo + 4, 31)) for lo in range(0, 31, 4))
+    out = case.run(Batch(rows=tuple(rows), kv_spans=stretches))
     assert out.isfinite().all()
     torch.testing.assert_close(out.double(), case.whole(rows), rtol=1e-4, atol=1e-3)
 
@@ -108,7 +108,7 @@ def test_what_lies_beyond_a_span_is_not_read() -> None:
     # The slots behind the newest token hold another sequence's leavings.
     rows = [Row(0, 1, 9, (0, 1, 2), DRAW), Row(1, 1, 2, (3,), DRAW)]
     case = Case(spec_of(4, 2), 4, 2)
-    batch = Batch(rows=tuple(rows), stretches=plan_stretches(rows, BLOCK))
+    batch = Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, BLOCK))
     before = case.run(batch)
     case.cache.pools[0][:, :, 10:12] = 1e4
     case.cache.pools[0][:, :, 15:] = -1e4
@@ -146,7 +146,7 @@ def test_chunks_of_a_prompt_beside_rows(cuts: tuple[int, ...]) -> None:
         mine.q = torch.cat((case.q[100:120], q[start:end], case.q[120:122]))
         mine.kv = torch.cat((case.kv[100:120], kv[start:end], case.kv[120:122]))
         chunk = Chunk(0, (1,) * (end - start), start, blocks)
-        out = mine.run(Batch(chunks=(beside, chunk), rows=tuple(others), stretches=plan_stretches(others, BLOCK)))
+        out = mine.run(Batch(chunks=(beside, chunk), rows=tuple(others), kv_spans=plan_kv_spans(others, BLOCK)))
         parts.append(out[20:-2])
         rows_alone = case.halves()
         items = [Item((i,), row.blocks, 0, row.position + 1, i) for i, row in enumerate(others)]
@@ -161,7 +161,7 @@ def test_a_shared_prefix_is_a_bucket_of_its_own(rows: int) -> None:
     tables = [(*range(124), *range(124 + 20 * i, 144 + 20 * i)) for i in range(rows)]
     fork = [Row(i, 1, 496 + 61 + i % 3, tables[i], DRAW) for i in range(rows)]
     case = Case(spec_of(6, 2), 800, rows)
-    plan = case.attention.plan(Batch(rows=tuple(fork), stretches=plan_stretches(fork, BLOCK)))
+    plan = case.attention.plan(Batch(rows=tuple(fork), kv_spans=plan_kv_spans(fork, BLOCK)))
     shapes = sorted((bucket.width, bucket.items) for bucket in plan.layers[0].buckets)
     assert shapes[-1] == (rows, 1)
     assert [width for width, _ in shapes[:-1]] == [1] * (len(shapes) - 1)
@@ -170,7 +170,7 @@ def test_a_shared_prefix_is_a_bucket_of_its_own(rows: int) -> None:
 def test_buckets_stay_small_enough_to_gather() -> None:
     rows = [Row(i, 1, 1999, tuple(range(500)), DRAW) for i in range(40)]
     case = Case(spec_of(2, 1), 500, 40, span=500)
-    plan = case.attention.plan(Batch(rows=tuple(rows), stretches=tuple(Stretch((i,), 0, 2000) for i in range(40))))
+    plan = case.attention.plan(Batch(rows=tuple(rows), kv_spans=tuple(KvSpan((i,), 0, 2000) for i in range(40))))
     assert sum(bucket.items for bucket in plan.layers[0].buckets) == 160
     assert max(bucket.items for bucket in plan.layers[0].buckets) * 500 <= 1 << 14
 
@@ -191,8 +191,8 @@ def test_windows_caps_and_sinks_of_rows(seed: int, settings: dict[str, Any]) -> 
     forest = forest_of(chance, groups=chance.randrange(1, 5), depth=chance.randrange(0, 3))
     spec, sinks = special(settings, 6, 2)
     case = Case(spec, forest.blocks, len(forest.rows), span=chance.choice([8, 16, 512]))
-    stretches = plan_stretches(forest.rows, BLOCK, gate=chance.choice([0, 20]))
-    out = case.run(Batch(rows=tuple(forest.rows), stretches=stretches), sinks=sinks)
+    stretches = plan_kv_spans(forest.rows, BLOCK, gate=chance.choice([0, 20]))
+    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=stretches), sinks=sinks)
     case.assert_alone(forest.rows, out, sinks)
 
 
@@ -210,7 +210,7 @@ def test_windows_caps_and_sinks_of_chunks(settings: dict[str, Any]) -> None:
         row = Row(0, 1, 20, (50, 51, 52, 53, 54, 55), DRAW)
         case.q, case.kv = torch.cat((q[start:end], q[:1])), torch.cat((kv[start:end], kv[:1]))
         chunk = Chunk(0, (1,) * (end - start), start, blocks)
-        out = case.run(Batch(chunks=(chunk,), rows=(row,), stretches=plan_stretches([row], BLOCK)), sinks=sinks)
+        out = case.run(Batch(chunks=(chunk,), rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)), sinks=sinks)
         parts.append(out[:-1])
     slots = reference.span_slots(blocks, 0, tokens, BLOCK)
     expected = reference.prefill_attn(
@@ -222,7 +222,7 @@ def test_windows_caps_and_sinks_of_chunks(settings: dict[str, Any]) -> None:
 def test_a_window_reads_no_more_blocks_than_it_has_to() -> None:
     rows = [Row(i, 1, 400 + i, tuple(range(101)), DRAW) for i in range(2)]
     case = Case(spec_of(2, 1, window=10), 101, 2)
-    plan = case.attention.plan(Batch(rows=tuple(rows), stretches=plan_stretches(rows, BLOCK)))
+    plan = case.attention.plan(Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, BLOCK)))
     # Keys 391 .. 401: three blocks for both rows and one for each, padded to one bucket of three times three.
     assert sum(len(bucket.places) for bucket in plan.layers[0].buckets) == 2 * 3 * 3
     chunk = Chunk(0, (1,) * 4, 396, tuple(range(100)))
@@ -238,7 +238,7 @@ def test_layers_of_different_shapes_and_windows() -> None:
     torch.manual_seed(1)
     row = Row(0, 1, 20, (7, 3, 9, 1, 0, 2), DRAW)
     chunk = Chunk(1, (1,) * 13, 0, (5, 4, 8, 6))
-    plan = attention.plan(Batch(chunks=(chunk,), rows=(row,), stretches=plan_stretches([row], BLOCK)))
+    plan = attention.plan(Batch(chunks=(chunk,), rows=(row,), kv_spans=plan_kv_spans([row], BLOCK)))
     assert plan.layers[0] is plan.layers[3]
     for layer, spec in enumerate(layers):
         for pool in cache.pools:

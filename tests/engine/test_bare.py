@@ -21,7 +21,7 @@ def test_all_but_the_server_runs_where_nothing_else_is_installed() -> None:
     assert {"aiohttp", "gguf", "llguidance", "nproxy", "orjson", "pydantic"} <= set(told["hidden"])
     assert not {"torch", "numpy", "safetensors", "transformers", "triton"} & set(told["hidden"])
     assert told["loaded"] == []
-    assert {"engine.core", "engine.grammar", "engine.models.bridge", "engine.runner", "engine.worker"} <= set(
+    assert {"engine.core", "engine.grammar", "engine.models.bridge", "engine.cpu_runner", "engine.worker"} <= set(
         told["modules"]
     )
     assert [len(tokens) for tokens in told["tokens"].values()] == [6, 6]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch import Draw, Item, Reads, Row, count_reads, cut_items, plan_stretches
+from engine.batch import Draw, Item, Reads, Row, count_reads, cut_items, plan_kv_spans
 from engine.messages import Sampling
 
 BLOCK = 4
@@ -21,7 +21,7 @@ def row(number: int, position: int, blocks: tuple[int, ...]) -> Row:
 
 def plan(rows: list[Row], span: int = 512, gate: int = 0) -> tuple[Item, ...]:
     """The rows' work list as a CPU reads it."""
-    return cut_items(rows, plan_stretches(rows, BLOCK, gate=gate), BLOCK, span=span)
+    return cut_items(rows, plan_kv_spans(rows, BLOCK, gate=gate), BLOCK, span=span)
 
 
 class Forest:
@@ -152,5 +152,5 @@ def test_the_cuts_do_not_depend_on_the_company() -> None:
 
 def test_what_is_read_is_counted() -> None:
     rows = [row(number, 10, (0, 1, 2 + number)) for number in range(3)]
-    assert count_reads(rows, plan_stretches(rows, BLOCK)) == Reads(items=8 + 3 * 3, shared=8, unshared=33)
-    assert count_reads(rows, plan_stretches(rows, BLOCK, gate=10**6)) == Reads(items=33, shared=0, unshared=33)
+    assert count_reads(rows, plan_kv_spans(rows, BLOCK)) == Reads(items=8 + 3 * 3, shared=8, unshared=33)
+    assert count_reads(rows, plan_kv_spans(rows, BLOCK, gate=10**6)) == Reads(items=33, shared=0, unshared=33)

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING
 
 from engine.config import EngineConfig
+from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError, ModelError
 from engine.models.bridge import Bridge
 from engine.models.load import load_model
 from engine.models.spec import AttentionSpec
-from engine.runner import Runner
 from tests.fakes.tiny_models import Scorer, reference_logits, save
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -151,7 +151,7 @@ def test_the_longest_sequence(tmp_path: Path) -> None:
     assert _load(tmp_path, 40).context == 40
     with pytest.raises(ConfigError, match="max_model_len is 257; the model was made for 256 tokens"):
         _load(tmp_path, 257)
-    assert Runner.load(EngineConfig(str(tmp_path), max_model_len=40, num_blocks=8)).ready.max_model_len == 40
+    assert CpuRunner.load(EngineConfig(str(tmp_path), max_model_len=40, num_blocks=8)).ready.max_model_len == 40
 
 
 def test_frequencies_that_change_with_the_batch_limit_the_sequence(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_frequencies_that_change_with_the_batch_limit_the_sequence(tmp_path: Pat
 def test_other_dtypes(tmp_path: Path) -> None:
     save(tmp_path, "gemma2", sliding_window=8, head_dim=8)
     for dtype in ("bfloat16", "float16"):
-        ready = Runner.load(EngineConfig(str(tmp_path), dtype=dtype, num_blocks=8)).ready  # type: ignore[arg-type]
+        ready = CpuRunner.load(EngineConfig(str(tmp_path), dtype=dtype, num_blocks=8)).ready  # type: ignore[arg-type]
         assert (ready.dtype, ready.kv_bytes_per_token) == (dtype, 3 * 2 * 2 * 8 * 2)
 
 

@@ -18,12 +18,12 @@ import torch
 from engine.batch import Draw, Past
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.cpu_runner import CpuRunner
+from engine.cpu_runner import load as load_any
 from engine.errors import ConfigError
 from engine.messages import Add, Logprobs, Sampling, Stats
 from engine.models.bridge import Bridge
 from engine.models.ops import SteadyOps, TorchOps
-from engine.runner import Runner
-from engine.runner import load as load_any
 from engine.sampling.sampler import Sampler
 from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import save
@@ -41,17 +41,17 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def tiny(request: pytest.FixtureRequest, tiny_folder: Path) -> Runner:
+def tiny(request: pytest.FixtureRequest, tiny_folder: Path) -> CpuRunner:
     return load(tiny_folder, request.param)
 
 
-def load(model: Path, dtype: str, **settings: Any) -> Runner:
+def load(model: Path, dtype: str, **settings: Any) -> CpuRunner:
     settings = {"num_blocks": 900, "block_size": SIZE, "deterministic": True} | settings
-    return Runner.load(EngineConfig(str(model), dtype=dtype, **settings))  # type: ignore[arg-type]
+    return CpuRunner.load(EngineConfig(str(model), dtype=dtype, **settings))  # type: ignore[arg-type]
 
 
 def answers(
-    runner: Runner,
+    runner: CpuRunner,
     adds: Sequence[Add],
     *,
     blocks: int | None = None,
@@ -95,7 +95,7 @@ class _Part:
 
     overlaps = False
 
-    def __init__(self, runner: Runner, ready: object) -> None:
+    def __init__(self, runner: CpuRunner, ready: object) -> None:
         self.ready = ready
         self.submit = runner.submit
 
@@ -106,7 +106,7 @@ def group(number: int, prompt: int, n: int, new: int, *, like: int | None = None
     return replace(Add.alike(number, tokens, n, number * 100, new, Sampling(), frozenset()), logprobs=3)
 
 
-def alone(runner: Runner, one: Add, *, deterministic: bool = True) -> Told:
+def alone(runner: CpuRunner, one: Add, *, deterministic: bool = True) -> Told:
     """Each choice as a request of its own, of an engine that knows nothing yet."""
     return {
         (one.group, number): answers(runner, [replace(one, choices=(choice,))], deterministic=deterministic)[0][
@@ -128,32 +128,32 @@ TRAFFIC = [
 
 
 @pytest.fixture(scope="module")
-def apart(tiny: Runner) -> Told:
+def apart(tiny: CpuRunner) -> Told:
     """What every choice of TRAFFIC is when it is asked for by itself."""
     return {key: told for one in TRAFFIC for key, told in alone(tiny, one).items()}
 
 
-def test_choices_equal_singles(tiny: Runner, apart: Told) -> None:
+def test_choices_equal_singles(tiny: CpuRunner, apart: Told) -> None:
     for one in TRAFFIC:
         assert answers(tiny, [one])[0] == {key: told for key, told in apart.items() if key[0] == one.group}
     assert len({tuple(token for token, _ in told) for told in apart.values()}) == len(apart)
 
 
 @pytest.mark.parametrize("every", [0, 1, 4])
-def test_beside_others(tiny: Runner, apart: Told, every: int) -> None:
+def test_beside_others(tiny: CpuRunner, apart: Told, every: int) -> None:
     told, stats = answers(tiny, TRAFFIC, every=every)
     assert told == apart
     assert stats.prefix_kv_bytes_read > 0
 
 
 @pytest.mark.parametrize(("blocks", "cache"), [(57, True), (80, False)])
-def test_preempted(tiny: Runner, apart: Told, blocks: int, cache: bool) -> None:
+def test_preempted(tiny: CpuRunner, apart: Told, blocks: int, cache: bool) -> None:
     told, stats = answers(tiny, TRAFFIC[:-1], blocks=blocks, every=1, cache=cache)
     assert stats.preemptions > 2
     assert told == {key: mine for key, mine in apart.items() if key[0] != TRAFFIC[-1].group}
 
 
-def test_behind_a_warm_cache(tiny: Runner, apart: Told) -> None:
+def test_behind_a_warm_cache(tiny: CpuRunner, apart: Told) -> None:
     warm = [replace(one, group=one.group + 100) for one in TRAFFIC] + [group(8, 120, 2, 20, like=3)]
     told, stats = answers(tiny, TRAFFIC, warm=warm, every=2)
     assert stats.prefix_cache_hits > 300
@@ -161,7 +161,7 @@ def test_behind_a_warm_cache(tiny: Runner, apart: Told) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_any_number_of_threads(tiny: Runner, threads: int) -> None:
+def test_any_number_of_threads(tiny: CpuRunner, threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

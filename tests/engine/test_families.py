@@ -16,8 +16,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.cpu_runner import CpuRunner
 from engine.messages import Add, Choice, Logprobs, Sampling
-from engine.runner import Runner
 from tests.fakes.tiny_models import SIZES, reference_logits, save
 
 TOLERANCE = 1e-4  # of a log probability in float32
@@ -103,7 +103,7 @@ def test_log_probabilities_are_those_of_transformers(tmp_path: Path, kind: str, 
     config = EngineConfig(
         str(tmp_path), dtype="float32", block_size=4, num_blocks=20, max_sequences=4, max_batch_tokens=12, share_gate=4
     )
-    core = Core(config, Runner.load(config))
+    core = Core(config, CpuRunner.load(config))
     chance = random.Random(6)
     long, short = (tuple(chance.randrange(3, 97) for _ in range(length)) for length in (30, 9))
     choices = [Choice(seed, 16, Sampling()) for seed in range(3)]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.attention.in_place import lying
-from engine.batch import Batch, Item, Row, Stretch, plan_stretches
+from engine.batch import Batch, Item, KvSpan, Row, plan_kv_spans
 from tests.engine.attending import SPECIAL, Case, spec_of, special
 from tests.engine.forest import BLOCK, DRAW, forest_of
 
@@ -73,8 +73,8 @@ def test_read_in_place_or_not_equals_the_reference(seed: int, settings: dict[str
     spec, sinks = special(settings, 6, 2)
     least = chance.choice([1, 8, 20])
     case = Case(spec, forest.blocks, len(forest.rows), span=chance.choice([8, 16, 512]), in_place=least)
-    stretches = plan_stretches(forest.rows, BLOCK, gate=chance.choice([0, 20]))
-    out = case.run(Batch(rows=tuple(forest.rows), stretches=stretches), sinks=sinks)
+    stretches = plan_kv_spans(forest.rows, BLOCK, gate=chance.choice([0, 20]))
+    out = case.run(Batch(rows=tuple(forest.rows), kv_spans=stretches), sinks=sinks)
     case.assert_alone(forest.rows, out, sinks)
 
 
@@ -84,10 +84,10 @@ def test_a_long_shared_prompt_in_every_dtype(dtype: torch.dtype) -> None:
     shared = tuple(range(3, 753))
     rows = [Row(i, 1, 3000 + i % 4, (*shared, 760 + 2 * i), DRAW) for i in range(5)]
     case = Case(spec_of(9, 3), 780, 5, dtype, in_place=256)
-    stretches = plan_stretches(rows, BLOCK)
-    plan = case.attention.plan(Batch(rows=tuple(rows), stretches=stretches))
+    stretches = plan_kv_spans(rows, BLOCK)
+    plan = case.attention.plan(Batch(rows=tuple(rows), kv_spans=stretches))
     assert [(one.width, one.slots) for one in plan.layers[0].in_place] == [(5, slice(12, 3012))]
-    out = case.run(Batch(rows=tuple(rows), stretches=stretches))
+    out = case.run(Batch(rows=tuple(rows), kv_spans=stretches))
     near = 1e-5 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(out.double(), case.whole(rows), rtol=near, atol=near)
 
@@ -96,7 +96,7 @@ def test_a_long_shared_prompt_in_every_dtype(dtype: torch.dtype) -> None:
 def test_a_lone_row_is_one_piece_and_nothing_is_joined(sinks: torch.Tensor | None) -> None:
     row = Row(0, 1, 20, (1, 2, 3, 4, 5, 6), DRAW)
     case = Case(spec_of(4, 2), 12, 1, in_place=256)
-    batch = Batch(rows=(row,), stretches=(Stretch((0,), 0, 21),))
+    batch = Batch(rows=(row,), kv_spans=(KvSpan((0,), 0, 21),))
     assert case.attention.plan(batch).layers[0].whole
     case.assert_alone([row], case.run(batch, sinks=sinks), sinks)
 
@@ -104,4 +104,4 @@ def test_a_lone_row_is_one_piece_and_nothing_is_joined(sinks: torch.Tensor | Non
 def test_nothing_lies_in_place_for_layers_with_a_softcap() -> None:
     case = Case(spec_of(4, 2, softcap=3.0), 12, 1, in_place=1)
     row = Row(0, 1, 20, (1, 2, 3, 4, 5, 6), DRAW)
-    assert not case.attention.plan(Batch(rows=(row,), stretches=(Stretch((0,), 0, 21),))).layers[0].in_place
+    assert not case.attention.plan(Batch(rows=(row,), kv_spans=(KvSpan((0,), 0, 21),))).layers[0].in_place

@@ -12,25 +12,25 @@ import pytest
 from engine.batch import Batch, StepOutput
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.cpu_runner import CpuRunner
 from engine.messages import Abort, Add, Ready, Sampling, Stats
-from engine.runner import Runner
 from tests.fakes.tiny_models import save
 
 SIZE = 4
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> CpuRunner:
     folder = tmp_path_factory.mktemp("tiny")
     save(folder)
-    return Runner.load(EngineConfig(str(folder), dtype="float32", num_blocks=400, block_size=SIZE))
+    return CpuRunner.load(EngineConfig(str(folder), dtype="float32", num_blocks=400, block_size=SIZE))
 
 
 @dataclass(frozen=True)
 class Part:
     """A runner of which only the first blocks are used."""
 
-    runner: Runner
+    runner: CpuRunner
     ready: Ready
 
     overlaps = False
@@ -39,7 +39,7 @@ class Part:
         return self.runner.submit(batch)
 
 
-def core(runner: Runner, *, blocks: int | None = None, tokens: int = 256, cache: bool = True) -> Core:
+def core(runner: CpuRunner, *, blocks: int | None = None, tokens: int = 256, cache: bool = True) -> Core:
     """An engine of its own over the first blocks of a runner."""
     config = EngineConfig(
         "",
@@ -53,7 +53,7 @@ def core(runner: Runner, *, blocks: int | None = None, tokens: int = 256, cache:
 
 
 def answers(
-    runner: Runner,
+    runner: CpuRunner,
     adds: list[Add],
     *,
     blocks: int | None = None,
@@ -101,12 +101,12 @@ TRAFFIC = [
 
 
 @pytest.fixture(scope="module")
-def alone(tiny: Runner) -> dict[tuple[int, int], list[int]]:
+def alone(tiny: CpuRunner) -> dict[tuple[int, int], list[int]]:
     """What every choice of TRAFFIC is when it is asked for by itself."""
     return {key: answers(tiny, [one])[0][0, 0] for key, one in singles(TRAFFIC).items()}
 
 
-def test_choices_equal_singles_alone(tiny: Runner, alone: dict[tuple[int, int], list[int]]) -> None:
+def test_choices_equal_singles_alone(tiny: CpuRunner, alone: dict[tuple[int, int], list[int]]) -> None:
     for one in TRAFFIC:
         together, stats = answers(tiny, [one])
         assert together == {key: tokens for key, tokens in alone.items() if key[0] == one.group}
@@ -117,7 +117,7 @@ def test_choices_equal_singles_alone(tiny: Runner, alone: dict[tuple[int, int], 
 @pytest.mark.parametrize("tokens", [20, 33, 256])
 @pytest.mark.parametrize("every", [0, 1, 3])
 def test_choices_equal_singles_beside_other_traffic(
-    tiny: Runner, alone: dict[tuple[int, int], list[int]], tokens: int, every: int
+    tiny: CpuRunner, alone: dict[tuple[int, int], list[int]], tokens: int, every: int
 ) -> None:
     together, stats = answers(tiny, TRAFFIC, tokens=tokens, every=every)
     assert together == alone
@@ -128,7 +128,7 @@ def test_choices_equal_singles_beside_other_traffic(
 @pytest.mark.parametrize("cache", [False, True])
 @pytest.mark.parametrize("blocks", [23, 29, 36])
 def test_choices_equal_singles_when_they_are_preempted(
-    tiny: Runner, alone: dict[tuple[int, int], list[int]], blocks: int, cache: bool
+    tiny: CpuRunner, alone: dict[tuple[int, int], list[int]], blocks: int, cache: bool
 ) -> None:
     together, stats = answers(tiny, TRAFFIC, blocks=blocks, tokens=24, every=1, cache=cache)
     assert together == alone
@@ -136,7 +136,7 @@ def test_choices_equal_singles_when_they_are_preempted(
     assert stats.peak_blocks <= blocks
 
 
-def test_turns_of_a_chat_answer_as_if_all_was_computed_anew(tiny: Runner) -> None:
+def test_turns_of_a_chat_answer_as_if_all_was_computed_anew(tiny: CpuRunner) -> None:
     engine, history = core(tiny), group(1, 90, 1, 1, 0).prompt
     turns: list[Add] = []
     drawn: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -172,14 +172,14 @@ MIXED = mixed(64, seed=3)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tiny: Runner) -> dict[tuple[int, int], list[int]]:
+def undisturbed(tiny: CpuRunner) -> dict[tuple[int, int], list[int]]:
     """What every choice of MIXED is when its request is the only one."""
     return {key: tokens for one in MIXED for key, tokens in answers(tiny, [one], cache=False)[0].items()}
 
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_64_mixed_requests_over_a_pool_too_small_for_them(
-    tiny: Runner, undisturbed: dict[tuple[int, int], list[int]], cache: bool
+    tiny: CpuRunner, undisturbed: dict[tuple[int, int], list[int]], cache: bool
 ) -> None:
     together, stats = answers(tiny, MIXED, blocks=40, tokens=64, cache=cache)
     assert together == undisturbed
@@ -189,7 +189,7 @@ def test_64_mixed_requests_over_a_pool_too_small_for_them(
 
 
 @pytest.mark.parametrize("cache", [False, True])
-def test_a_random_walk(tiny: Runner, undisturbed: dict[tuple[int, int], list[int]], cache: bool) -> None:
+def test_a_random_walk(tiny: CpuRunner, undisturbed: dict[tuple[int, int], list[int]], cache: bool) -> None:
     rng = random.Random(5)
     engine, coming = core(tiny, blocks=36, tokens=40, cache=cache), MIXED[:40]
     here: list[Add] = []
@@ -216,7 +216,7 @@ def test_a_random_walk(tiny: Runner, undisturbed: dict[tuple[int, int], list[int
 @pytest.mark.model
 @pytest.mark.timeout(300)
 def test_the_real_model_under_preemption(default_model: Path) -> None:
-    runner = Runner.load(EngineConfig(str(default_model), dtype="float32", num_blocks=64, block_size=16))
+    runner = CpuRunner.load(EngineConfig(str(default_model), dtype="float32", num_blocks=64, block_size=16))
     # Senseless prompts, so that thousands of tokens are about equally likely, and nothing cut off.
     traffic = [group(1, 43, 3, 12, 7, vocab=40_000), group(2, 20, 2, 14, 70, vocab=40_000)]
     together, stats = answers(runner, traffic, blocks=6, tokens=32, every=2)

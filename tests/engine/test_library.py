@@ -17,7 +17,7 @@ import torch
 
 from engine import Delta, Engine, EngineError, ModelError, RequestError
 from engine.errors import CoreFailed
-from engine.library import ChatWishes, TextWishes
+from engine.library import ChatOptions, TextOptions
 from engine.server.asking.fields import check_fields
 from engine.server.preparing.pooling import Pooling
 from nproxy.openai.dialect import Dialect
@@ -279,7 +279,7 @@ def test_embeddings_do_not_depend_on_company(engine: Engine) -> None:
     assert refused.value.param == "input"
 
 
-@pytest.mark.parametrize(("words", "dialect"), [(TextWishes, Dialect.COMPLETIONS), (ChatWishes, Dialect.CHAT)])
+@pytest.mark.parametrize(("words", "dialect"), [(TextOptions, Dialect.COMPLETIONS), (ChatOptions, Dialect.CHAT)])
 def test_every_word_is_one_of_the_wires(words: type[Any], dialect: Dialect) -> None:
     for name in get_type_hints(words):
         try:

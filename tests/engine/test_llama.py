@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.batch import Batch, Chunk, Draw, Row, plan_stretches
+from engine.batch import Batch, Chunk, Draw, Row, plan_kv_spans
 from engine.messages import Sampling
 from tests.fakes.tiny_models import BLOCK, Scorer, reference_logits, save
 
@@ -68,7 +68,7 @@ def test_decoding_equals_prefill(tmp_path: Path, settings: dict[str, Any]) -> No
     parts = [scorer.prompt(TOKENS[:21], TABLE), scorer.prompt(TOKENS[21:50], TABLE, start=21)]
     for position in range(50, 90):
         row = Row(0, TOKENS[position], position, TABLE, DRAW)
-        parts.append(scorer.logits(Batch(rows=(row,), stretches=plan_stretches([row], BLOCK))))
+        parts.append(scorer.logits(Batch(rows=(row,), kv_spans=plan_kv_spans([row], BLOCK))))
     torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -86,7 +86,7 @@ def test_a_fork_equals_private_sequences(tmp_path: Path) -> None:
             scorer.cache.copy_blocks(copies)
         # A fourth prompt runs beside them.
         beside = Chunk(9, tuple(TOKENS[:9]), 0, (30, 31, 32))
-        logits = scorer.logits(Batch(chunks=(beside,), rows=tuple(rows), stretches=plan_stretches(rows, BLOCK)))[9:]
+        logits = scorer.logits(Batch(chunks=(beside,), rows=tuple(rows), kv_spans=plan_kv_spans(rows, BLOCK)))[9:]
         for i in range(3):
             expected = reference_logits(model, TOKENS[:22] + endings[i][: step + 1])[-1]
             torch.testing.assert_close(logits[i], expected, rtol=1e-4, atol=1e-4)

@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.cpu_runner import CpuRunner
 from engine.errors import ModelError
 from engine.messages import Add, Choice, Logprobs, Sampling
 from engine.models.load import load_model
-from engine.runner import Runner
 from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import make, reference_logits, save
 
@@ -75,7 +75,7 @@ def test_adapters_and_the_bare_model_in_one_batch(
         max_batch_tokens=20,
         adapters=(("a", str(tmp_path / "a")), ("b", str(tmp_path / "b"))),
     )
-    core = Core(config, Runner.load(config))
+    core = Core(config, CpuRunner.load(config))
     prompt = tuple(random.Random(3).randrange(3, 97) for _ in range(14))
     names = [None, "a", "b", "a"]
     for number, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""What the road of a CPU computes between products: as torch computes it, and a row by itself as in company."""
+"""What the backend of a CPU computes between products: as torch computes it, and a row by itself as in company."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from engine.admission import PATIENCE
 from engine.blocks import BlockPool
 from engine.core import Core
 from engine.errors import CoreFailed
-from engine.flight import publish
 from engine.messages import Abort, Add, Embed, Sampling
+from engine.step_in_flight import publish
 from tests.engine.scheduling import (
     LATE,
     Answers,

@@ -8,7 +8,7 @@ import pytest
 
 from engine.attention.buckets import fixed
 from engine.attention.plan import within_window
-from engine.batch import SPAN, Batch, Chunk, Draw, Row, cut_items, plan_stretches
+from engine.batch import SPAN, Batch, Chunk, Draw, Row, cut_items, plan_kv_spans
 from engine.messages import Sampling
 from engine.passes import Pass, fixed_rows, passes
 
@@ -23,7 +23,7 @@ def row(number: int, position: int, *, first: int = 0, cut: int = 0, adapter: st
 
 
 def batch(*rows: Row, chunks: tuple[Chunk, ...] = ()) -> Batch:
-    return Batch(chunks=chunks, rows=rows, stretches=plan_stretches(rows, SIZE))
+    return Batch(chunks=chunks, rows=rows, kv_spans=plan_kv_spans(rows, SIZE))
 
 
 @pytest.mark.parametrize(("sequences", "rows"), [(1, 1), (2, 2), (3, 4), (17, 32), (32, 32), (256, 32)])
@@ -45,12 +45,12 @@ def test_each_chunk_is_a_pass_and_rows_are_filled_up() -> None:
     assert [part.rows for part in parts[2:]] == [tuple(rows[:4]), (rows[4],) * 4]
     for part in parts[2:]:
         seen = [0] * len(part.batch.rows)
-        for members, lo, hi in part.batch.stretches:
+        for members, lo, hi in part.batch.kv_spans:
             for member in members:
                 assert lo == seen[member]
                 seen[member] = hi
         assert seen == [one.position + 1 for one in part.batch.rows]
-    assert len(parts[2].batch.stretches[0].rows) == 4
+    assert len(parts[2].batch.kv_spans[0].rows) == 4
 
 
 def test_adapters_run_apart() -> None:
@@ -82,7 +82,7 @@ def test_the_shapes_of_a_rows_attention_are_its_own(seed: int) -> None:
 
 def shapes(rows: list[Row], window: int | None, gate: int = 0) -> list[list[tuple[int, int, int, int]]]:
     """Per row: the spans it is computed by, in order, each with the width and length that it is filled up to."""
-    items = cut_items(rows, plan_stretches(rows, SIZE, gate=gate), SIZE, span=SPAN // 2)
+    items = cut_items(rows, plan_kv_spans(rows, SIZE, gate=gate), SIZE, span=SPAN // 2)
     if window is not None:
         items = within_window(rows, items, SIZE, window, whole=True)
     found: list[list[tuple[int, int, int, int]]] = [[] for _ in rows]

@@ -11,8 +11,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.cpu_runner import CpuRunner
 from engine.messages import Add, Embed, Sampling
-from engine.runner import Runner
 from tests.fakes.tiny_models import save
 
 
@@ -24,7 +24,7 @@ def test_pooled_hidden_states_are_those_of_transformers(tmp_path: Path, kind: st
     config = EngineConfig(
         str(tmp_path), dtype="float32", block_size=4, num_blocks=64, max_sequences=4, max_batch_tokens=16
     )
-    core = Core(config, Runner.load(config))
+    core = Core(config, CpuRunner.load(config))
     chance = random.Random(5)
     prompts = [tuple(chance.randrange(3, 97) for _ in range(length)) for length in (30, 30, 1, 7)]
     poolings: tuple[Literal["mean", "last"], ...] = ("mean", "last", "mean", "last")

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
+from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError
 from engine.messages import Add
 from engine.models.load import load_model
 from engine.models.model import Model
 from engine.models.quantized import Int8Matrix, adds_up_exactly, check_int8
-from engine.runner import Runner
 from tests.engine.test_deterministic import alone, answers, group, load
 from tests.fakes.adapters import write_adapter
 from tests.fakes.tiny_models import Scorer, reference_logits, save
@@ -150,7 +150,7 @@ def test_adapters_are_added_to_quantized_products(tmp_path: Path) -> None:
             quantization=quantization,
             adapters=adapters,
         )
-        runner = Runner.load(config)
+        runner = CpuRunner.load(config)
         for name in (None, "a"):
             ((token, logprobs),) = answers(runner, [_with(one, name)], deterministic=False)[0][1, 0]
             assert logprobs is not None

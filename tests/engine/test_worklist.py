@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.attention.worklist import Tables, Tiling, WorkList, work_list
-from engine.batch import SPAN, Row, plan_stretches
+from engine.batch import SPAN, Row, plan_kv_spans
 from tests.engine.forest import BLOCK, DRAW, forest_of
 
 
 def listed(rows: list[Row], tiling: Tiling, gate: int = 0) -> WorkList:
-    return work_list(rows, plan_stretches(rows, BLOCK, gate=gate), Tables().step(rows), BLOCK, tiling)
+    return work_list(rows, plan_kv_spans(rows, BLOCK, gate=gate), Tables().step(rows), BLOCK, tiling)
 
 
 @dataclass(frozen=True, order=True)
@@ -98,7 +98,7 @@ def test_siblings_share_up_to_their_cut_whoever_goes_on_behind_it() -> None:
     shared = tuple(range(175))
     rows = [Row(i, 1, 601, (*shared[:150], 200 + i), DRAW, cut=600) for i in range(2)]
     rows += [Row(i, 1, 701, (*shared, 200 + i), DRAW, cut=700) for i in (2, 3)]
-    assert list(plan_stretches(rows, BLOCK)) == [
+    assert list(plan_kv_spans(rows, BLOCK)) == [
         ((0, 1, 2, 3), 0, 512),
         ((0, 1), 512, 600),
         ((0,), 600, 602),
@@ -111,7 +111,7 @@ def test_siblings_share_up_to_their_cut_whoever_goes_on_behind_it() -> None:
 
 def test_nothing_is_shared_behind_a_cut_whatever_the_tables_say() -> None:
     rows = [Row(i, 1, 18, (0, 1, 2, 3, 10 + i), DRAW, cut=8) for i in range(2)]
-    assert list(plan_stretches(rows, BLOCK)) == [((0, 1), 0, 8), ((0,), 8, 19), ((1,), 8, 19)]
+    assert list(plan_kv_spans(rows, BLOCK)) == [((0, 1), 0, 8), ((0,), 8, 19), ((1,), 8, 19)]
 
 
 def test_wide_where_the_rows_do_not_fit_the_narrow_tile() -> None:

@@ -127,7 +127,7 @@ class HashRunner:
 
     def _check_stretches(self, batch: Batch) -> None:
         seen = [0] * len(batch.rows)
-        for members, lo, hi in batch.stretches:
+        for members, lo, hi in batch.kv_spans:
             for member in members:
                 assert lo == seen[member]
                 seen[member] = hi

@@ -41,7 +41,7 @@ def renderer(dialect: Dialect, chunk: UpstreamChunk) -> Callable[[UpstreamChoice
     return render
 
 
-class Road:
+class Backend:
     """Runs chunks over both roads and holds the fast one against the full one."""
 
     def __init__(self, dialect: Dialect = CHAT) -> None:
@@ -88,8 +88,8 @@ def vllm(text: str, index: int = 0, *, ascii_only: bool = False, key: str = "con
     return json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":")).encode()
 
 
-def taught(**options: Any) -> Road:
-    road = Road()
+def taught(**options: Any) -> Backend:
+    road = Backend()
     assert not road.send(vllm("a", **options))
     assert not road.send(vllm("b", **options))  # two alike make a template
     assert road.send(vllm("c", **options))
@@ -172,7 +172,7 @@ def test_a_string_cannot_break_out_of_its_slot() -> None:
 
 
 def test_leg_of_several_choices_and_channels() -> None:
-    road = Road()
+    road = Backend()
     for text in ("a", "b", "c", "d"):
         for index in range(12):
             for key in ("reasoning", "content"):
@@ -181,13 +181,13 @@ def test_leg_of_several_choices_and_channels() -> None:
 
 
 def test_ids_that_change_with_every_chunk_teach_nothing() -> None:
-    road = Road()
+    road = Backend()
     for i in range(50):
         assert not road.send(vllm("x").replace(b"chatcmpl-u", b"chatcmpl-%d" % i))
 
 
 def test_a_time_that_changes_now_and_then_is_learned_anew() -> None:
-    road = Road()
+    road = Backend()
     for second in range(5):
         for _ in range(10):
             road.send(vllm("x").replace(b'"created":1', b'"created":%d' % second))
@@ -195,7 +195,7 @@ def test_a_time_that_changes_now_and_then_is_learned_anew() -> None:
 
 
 def test_D6_forget() -> None:
-    road = Road()
+    road = Backend()
     for text in "abc":
         for index in (0, 1):
             road.send(vllm(text, index))
@@ -215,11 +215,11 @@ def test_the_same_key_elsewhere_in_the_chunk() -> None:
     def decoyed(text: str, decoy: str) -> bytes:
         return vllm(text).replace(b'"id"', b'"x":{"content":"%s"},"id"' % decoy.encode(), 1)
 
-    road = Road()
+    road = Backend()
     for text, decoy in [("a", "a"), ("a", "a"), ("b", "a"), ("b", "b"), ("c", "b"), ("c", "c"), ("d", "d")]:
         road.send(decoyed(text, decoy))
     assert road.hits == 0
-    road = Road()
+    road = Backend()
     for text, decoy in [("a", "a"), ("a", "a"), ("a", "b"), ("a", "c")]:
         assert not road.send(decoyed(text, decoy))
 
@@ -230,7 +230,7 @@ def test_a_key_twice_in_the_delta() -> None:
     def twice(first: str, last: str) -> bytes:
         return vllm(last).replace(b'"delta":{', b'"delta":{"content":"%s",' % first.encode())
 
-    road = Road()
+    road = Backend()
     for first, last in [("a", "a"), ("a", "a"), ("b", "a"), ("b", "b"), ("c", "d")]:
         assert not road.send(twice(first, last))
 
@@ -239,7 +239,7 @@ def test_a_role_in_every_chunk_is_left_out_on_both_roads() -> None:
     def chunk(text: str) -> bytes:
         return vllm("x").replace(b'"content":"x"', b'"role":"assistant","content":"%s"' % text.encode())
 
-    road = Road()
+    road = Backend()
     assert [road.send(chunk(text)) for text in "abcd"] == [False, False, True, True]
     hit = road.rewriter.swap(chunk("e"))
     assert hit is not None
@@ -247,7 +247,7 @@ def test_a_role_in_every_chunk_is_left_out_on_both_roads() -> None:
 
 
 def test_R5_a_space_behind_the_chunk() -> None:
-    road = Road()
+    road = Backend()
     assert [road.send(vllm(text) + b" ") for text in "abcd"] == [False, False, True, True]
 
 
@@ -264,7 +264,7 @@ def test_R5_a_space_behind_the_chunk() -> None:
     ],
 )
 def test_recorded_streams(server: str, name: str, dialect: Dialect, fast: int) -> None:
-    road = Road(dialect)
+    road = Backend(dialect)
     for event in SSEDecoder().feed(load(server, name).body):
         if not is_done(event.data):
             chunk = parse_chunk(event.data, dialect)
@@ -311,7 +311,7 @@ def test_half_a_character_is_not_completed_by_the_next_text() -> None:
 
 def test_nothing_at_once_that_is_not_known() -> None:
     chunks = [vllm("d"), vllm("e")]
-    assert Road().send_all(*chunks) == 0
+    assert Backend().send_all(*chunks) == 0
     road = taught()
     road.rewriter.forget(0)
     assert road.send_all(*chunks) == 0
@@ -319,7 +319,7 @@ def test_nothing_at_once_that_is_not_known() -> None:
 
 def test_each_text_is_overheard() -> None:
     heard: list[bytes] = []
-    road = Road()
+    road = Backend()
     road.rewriter = Overheard(CHAT, lambda index, key: heard.append)
     for letter in "abc":
         road.send(vllm(letter))
@@ -370,7 +370,7 @@ def build(shape: dict[str, Any], piece: dict[str, Any]) -> bytes:
 @settings(derandomize=True, deadline=None, max_examples=400)
 @given(shapes, st.lists(pieces, min_size=3, max_size=12))
 def test_rewriting_equals_parsing(shape: dict[str, Any], stream: list[dict[str, Any]]) -> None:
-    road = Road(shape["dialect"])
+    road = Backend(shape["dialect"])
     for piece in stream:
         for _ in range(piece["repeat"]):
             road.send(build(shape, piece))
@@ -381,7 +381,7 @@ def test_rewriting_equals_parsing(shape: dict[str, Any], stream: list[dict[str, 
 def test_rewriting_several_at_once_equals_parsing(
     shape: dict[str, Any], stream: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    road = Road(shape["dialect"])
+    road = Backend(shape["dialect"])
     chunks = [build({**shape, "indent": None}, piece) for piece in stream for _ in range(piece["repeat"])]
     while chunks:
         several = data.draw(st.integers(1, 6))
@@ -394,7 +394,7 @@ def test_rewriting_several_at_once_equals_parsing(
 @given(shapes, text.filter(bool), st.data())
 def test_whatever_passes_is_what_parsing_gives(shape: dict[str, Any], content: str, data: st.DataObject) -> None:
     """Teach a rewriter, then damage a chunk: what still takes the fast road must be valid and come out the same."""
-    road = Road(shape["dialect"])
+    road = Backend(shape["dialect"])
     piece = {"text": content, "index": 0, "extra": {}, "finish": None, "usage": None}
     chunk = build(shape, piece)
     for _ in range(3):

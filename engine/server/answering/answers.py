@@ -11,8 +11,8 @@ from aiohttp import web
 
 from engine.messages import Logprobs
 from engine.server.answering.best_of import the_best
+from engine.server.answering.choice_text import ChoiceText
 from engine.server.answering.output import Output, Piece
-from engine.server.answering.said import Said
 from engine.server.router import Ticket
 from nproxy.openai import request_id
 from nproxy.openai.errors import ApiError
@@ -43,7 +43,7 @@ class Writing(Protocol):
         """What it ends with otherwise."""
 
     def answer(
-        self, choices: Sequence[Said], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
+        self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
     ) -> bytes:
         """The whole answer instead of a stream; `prompt_logprobs`: of each prompt, where they were computed."""
 
@@ -62,7 +62,7 @@ class Answer:
 
         Raises ApiError when the core fails the request.
         """
-        choices = [Said() for _ in range(self._output.choices)]
+        choices = [ChoiceText() for _ in range(self._output.choices)]
         while not self._output.finished:
             for piece in await self._next():
                 choices[piece.index].add(piece)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from engine.server.answering.said import Said
+from engine.server.answering.choice_text import ChoiceText
 
 
-def the_best(choices: Sequence[Said], drawn: int, n: int) -> list[Said]:
+def the_best(choices: Sequence[ChoiceText], drawn: int, n: int) -> list[ChoiceText]:
     """Of every `drawn` choices, which belong to one prompt, the n best, the best first; of equals the earlier one."""
-    best: list[Said] = []
+    best: list[ChoiceText] = []
     for first in range(0, len(choices), drawn):
         best += sorted(choices[first : first + drawn], key=mean_logprob, reverse=True)[:n]
     return best
 
 
-def mean_logprob(said: Said) -> float:
+def mean_logprob(said: ChoiceText) -> float:
     """The mean log probability of a choice's own tokens, its stop token included; minus infinity without a token."""
     scores = [one.logprobs.own for one in said.told if one.logprobs is not None and not one.echoed]
     return sum(scores) / len(scores) if scores else -inf

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.messages import Logprobs
 from engine.server.answering.output import Told
-from engine.server.asking.telling import Telling
+from engine.server.asking.output_options import OutputOptions
 from engine.text.detokenizer import TokenBytes
 from nproxy.openai.jsonvalue import JSON
 
@@ -19,7 +19,7 @@ class Spelling:
     """How tokens are written. The core may have told more of the likeliest than this answer is to show."""
 
     table: TokenBytes
-    telling: Telling
+    telling: OutputOptions
 
     def chat(self, told: Sequence[Told]) -> JSON:
         """`logprobs` of a chat's choice, or of one of its chunks."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.messages import Logprobs
+from engine.server.answering.choice_text import ChoiceText, delta, message, text_of
 from engine.server.answering.logprobs import Spelling
 from engine.server.answering.output import Piece, Told
-from engine.server.answering.said import Said, delta, message, text_of
 from engine.text.parsers.parts import Content
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
@@ -67,7 +67,7 @@ class Writer:
         return error_event(error)
 
     def answer(
-        self, choices: Sequence[Said], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
+        self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
     ) -> bytes:
         """The whole answer; `prompt_logprobs`: of each prompt, where they were computed."""
         about = [self._about(*prompt) for prompt in zip(self._prompts, prompt_logprobs, strict=True)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.server.asking.chat import Chat, read_chat
+from engine.server.asking.choice_options import ChoiceOptions, read_choice_options
 from engine.server.asking.fields import check_fields
 from engine.server.asking.members import Members
+from engine.server.asking.output_options import MOST_LOGPROBS, OutputOptions, read_output_options
 from engine.server.asking.sampling import read_tokens
 from engine.server.asking.structure import Structure, read_structure
-from engine.server.asking.telling import MOST_LOGPROBS, Telling, read_telling
-from engine.server.asking.wishes import Wish, read_wishes
 from nproxy.openai.requests import ChatRequest, CompletionRequest
 
 
@@ -25,13 +25,13 @@ class Order:
     """
 
     request: ChatRequest | CompletionRequest
-    wishes: tuple[Wish, ...]
+    wishes: tuple[ChoiceOptions, ...]
     seed: int | None
     stop_tokens: frozenset[int]
     ignore_eos: bool
     chat: Chat | None
     structure: Structure | None
-    telling: Telling
+    telling: OutputOptions
 
     @property
     def echoes(self) -> bool:
@@ -60,11 +60,11 @@ def read_order(request: ChatRequest | CompletionRequest, most_logprobs: int = MO
     check_fields(request.dialect, fields)
     return Order(
         request=request,
-        wishes=read_wishes(request),
+        wishes=read_choice_options(request),
         seed=None if request.seed == -1 else request.seed,  # -1 asks for a random seed, as with llama.cpp
         stop_tokens=frozenset(read_tokens(Members(fields), "stop_token_ids") or ()),
         ignore_eos=Members(fields).flag("ignore_eos"),
         chat=read_chat(fields) if isinstance(request, ChatRequest) else None,
         structure=read_structure(fields),
-        telling=read_telling(request, most_logprobs),
+        telling=read_output_options(request, most_logprobs),
     )

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.server.asking.closing import closed
+from engine.server.asking.schema_strictness import closed
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON, loads
 from nproxy.openai.refusals import empty_array, missing, wrong_type

@@ -21,7 +21,7 @@ from engine.errors import GrammarError
 from engine.grammar import MOST_BYTES
 from engine.messages import Ready
 from engine.server.asking.structure import Structure, grammar_of, text_rule
-from engine.server.preparing.trial import TOO_LONG
+from engine.server.preparing.grammar_trial import TOO_LONG
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import engine_unavailable, invalid_request, overloaded
 
@@ -128,7 +128,7 @@ class Compiling:
     async def _running(self) -> Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
-        arguments = (sys.executable, "-P", "-m", "engine.server.preparing.trial")
+        arguments = (sys.executable, "-P", "-m", "engine.server.preparing.grammar_trial")
         self._process = process = await asyncio.create_subprocess_exec(
             *arguments, stdin=PIPE, stdout=PIPE, env=child_environment(), limit=_LINE
         )

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from engine.messages import Ready, Sampling
 from engine.server.asking.chat import Chat
+from engine.server.asking.choice_options import samplings
 from engine.server.asking.order import Order
 from engine.server.asking.sampling import Spell, speller
 from engine.server.asking.structure import Structure
-from engine.server.asking.wishes import samplings
-from engine.server.preparing.holding import Writing, hold
+from engine.server.preparing.constraints import Writing, hold
 from engine.server.preparing.rendering import render
 from engine.text.parsers.families import parser_for
 from engine.text.parsers.parts import Parser, Plain

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from engine.server.asking.chat import Chat, Message
-from engine.server.preparing.words import in_words
+from engine.server.preparing.tools_in_words import in_words
 from engine.text.template import ChatTemplate, TemplateRejected
 from engine.text.tokenizer import Tokenizer
 from nproxy.openai.errors import ApiError, invalid_request

@@ -1,4 +1,4 @@
-"""One piece of traffic on both roads: what is told of it, step by step, by the core over a runner."""
+"""One piece of traffic on both backends: what is told of it, step by step, by the core over a runner."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from itertools import count, islice
 import pytest
 
 from engine.attention.worklist import Tables, Tiling, work_list
-from engine.batch import Draw, Row, plan_stretches
+from engine.batch import Draw, Row, plan_kv_spans
 from engine.device.buckets import bucket_for, buckets, capacity
 from engine.kernels import launch
 from engine.messages import Sampling
@@ -51,7 +51,7 @@ def test_choices_over_a_long_prompt_fit_a_recorded_step(n: int, prompt: int) -> 
     rows = [Row(i, 0, prompt + own - 1, shared + tuple(islice(fresh, each)), draw) for i in range(n)]
     tile = launch.attn(128, group, 2)
     tiling = Tiling(group, tile.wide, tile.narrow, fill=132 * tile.per_core // 8)  # a Hopper GPU, 8 key heads
-    work = work_list(rows, plan_stretches(rows, size, gate=64), Tables().step(rows), size, tiling)
+    work = work_list(rows, plan_kv_spans(rows, size, gate=64), Tables().step(rows), size, tiling)
     bucket = bucket_for(n, buckets(256))
     assert bucket is not None
     assert len(work.part_slots) <= capacity(bucket, 40960, tiling.span)

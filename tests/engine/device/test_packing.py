@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from engine.batch import Batch, Chunk, Draw, Row, Stretch, plan_stretches
+from engine.batch import Batch, Chunk, Draw, KvSpan, Row, plan_kv_spans
 from engine.config import EngineConfig
 from engine.device.attention import within_window
 from engine.device.memory import largest_batch
 from engine.device.packing import pack_chunks, pack_tokens
-from engine.flat import adapted, chunks_at, drawn_from
 from engine.messages import Sampling
+from engine.token_layout import adapted, chunks_at, drawn_from
 
 
 def draw(sequence: int) -> Draw:
@@ -50,10 +50,10 @@ def test_who_draws_from_which_token() -> None:
 
 def test_windows_leave_out_whole_spans_and_rows_that_see_nothing() -> None:
     rows = [row(1, 1, 1999, tuple(range(125))), row(2, 1, 1100, tuple(range(125)))]
-    shared, own = Stretch((0, 1), 0, 1040), (Stretch((0,), 1040, 2000), Stretch((1,), 1040, 1101))
-    assert within_window(rows, (shared, *own), 16, 600) == (Stretch((1,), 0, 1040), *own)
-    assert within_window(rows, (shared, *own), 16, 500) == (Stretch((1,), 512, 1040), Stretch((0,), 1040, 2000), own[1])
-    assert within_window(rows, (shared, *own), 16, 10) == (Stretch((0,), 1536, 2000), own[1])
+    shared, own = KvSpan((0, 1), 0, 1040), (KvSpan((0,), 1040, 2000), KvSpan((1,), 1040, 1101))
+    assert within_window(rows, (shared, *own), 16, 600) == (KvSpan((1,), 0, 1040), *own)
+    assert within_window(rows, (shared, *own), 16, 500) == (KvSpan((1,), 512, 1040), KvSpan((0,), 1040, 2000), own[1])
+    assert within_window(rows, (shared, *own), 16, 10) == (KvSpan((0,), 1536, 2000), own[1])
     assert within_window(rows, (shared, *own), 16, 5000) == (shared, *own)
 
 
@@ -64,4 +64,4 @@ def test_the_largest_step_runs_all_that_may_run() -> None:
     assert len(batch.draws) == len(batch.rows) == 6
     blocks = [block for one in (*batch.chunks, *batch.rows) for block in one.blocks]
     assert sorted(blocks) == list(range(6 + 8 + 4))
-    assert batch.stretches == plan_stretches(batch.rows, 4)
+    assert batch.kv_spans == plan_kv_spans(batch.rows, 4)

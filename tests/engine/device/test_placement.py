@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction
 
 from engine.attention.cache import KvCache
-from engine.batch import Batch, Chunk, Draw, Past, Row, plan_stretches
+from engine.batch import Batch, Chunk, Draw, Past, Row, plan_kv_spans
 from engine.config import EngineConfig
 from engine.device import sampler, transfer
 from engine.device.frame import Arrays, Frame, Views
@@ -187,7 +187,7 @@ def _rows(
 ) -> Batch:
     """Rows that share two blocks; without a token they begin with what the step before drew."""
     rows = [Row(i, token, 33, (0, 1, 2 + i), _draw(i, i % kinds, logprobs), adapter) for i in range(count)]
-    return Batch(rows=tuple(rows), stretches=plan_stretches(rows, BLOCK))
+    return Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, BLOCK))
 
 
 def _chunks(*lengths: int, **told: Any) -> tuple[Chunk, ...]:

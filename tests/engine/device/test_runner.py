@@ -1,4 +1,4 @@
-"""The engine over the device's road gives what it gives over torch's, with all of Triton's kernels (interpreted)."""
+"""The engine over the device's backend gives what it gives over torch's, with all of Triton's kernels (interpreted)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from engine.cpu_runner import CpuRunner, load
 from engine.device.memory import largest_batch
 from engine.device.runner import DeviceRunner
 from engine.errors import ConfigError, ModelError
 from engine.messages import Add, Embed, Sampling
 from engine.models.llama import Decoder
-from engine.runner import Runner, load
 from tests.engine.device.running import Recorder, adapter, config, device_runner, group, run, same, write
 
 
@@ -38,7 +38,7 @@ def test_tokens_and_log_probabilities(llama: Path) -> None:
     """A prompt in two chunks, n = 4 forks and n = 1 beside them, seeds, cuts, edits."""
     settings = config(llama)
     mine, stats = run(device_runner(settings), settings, TRAFFIC)
-    theirs, _ = run(Runner.load(settings), settings, TRAFFIC)
+    theirs, _ = run(CpuRunner.load(settings), settings, TRAFFIC)
     same(mine, theirs)
     assert stats.forks == 3
     assert stats.prefix_kv_bytes_read > 0
@@ -48,7 +48,7 @@ def test_overlapping_steps_replayed(qwen3: Path) -> None:
     """Norms per head; tokens taken from the device where the host does not know them; decoding steps recorded."""
     settings, recorder = config(qwen3), Recorder()
     mine, _ = run(device_runner(settings, overlaps=True, record=recorder), settings, TRAFFIC)
-    theirs, _ = run(Runner.load(settings), settings, TRAFFIC)
+    theirs, _ = run(CpuRunner.load(settings), settings, TRAFFIC)
     same(mine, theirs)
     assert [len(one.output) for one in recorder.recordings] == [8, 4, 2, 1]
     assert sum([one.replays for one in recorder.recordings]) >= 3
@@ -64,7 +64,7 @@ def test_preemption_and_the_prefix_cache(llama: Path, monkeypatch: pytest.Monkey
     adds = [group(1, 14, 3, 5, 100), group(2, 14, 1, 4, 300)]
     recorder = Recorder()
     mine, stats = run(device_runner(settings, overlaps=True, record=recorder), settings, adds)
-    theirs, others = run(Runner.load(settings), settings, adds)
+    theirs, others = run(CpuRunner.load(settings), settings, adds)
     same(mine, theirs)
     assert stats.preemptions == others.preemptions > 0
     assert stats.prefix_cache_hits > 0
@@ -82,7 +82,7 @@ def test_what_prompts_tell(llama: Path) -> None:
     runner = load(settings)
     assert isinstance(runner, DeviceRunner)
     mine, _ = run(runner, settings, adds)
-    theirs, _ = run(Runner.load(settings), settings, adds)
+    theirs, _ = run(CpuRunner.load(settings), settings, adds)
     assert len(theirs.prompts[1]) == 29
     same(mine, theirs)
 
@@ -93,7 +93,7 @@ def test_adapters(llama: Path, tmp_path: Path) -> None:
     settings, recorder = config(llama, adapters=(("tuned", str(tuned)),)), Recorder()
     adds = [replace(group(1, 9, 2, 3, 1), adapter="tuned"), group(2, 9, 1, 3, 1)]
     mine, _ = run(device_runner(settings, record=recorder), settings, adds)
-    theirs, _ = run(Runner.load(settings), settings, adds)
+    theirs, _ = run(CpuRunner.load(settings), settings, adds)
     same(mine, theirs)
     assert mine.tokens[1, 0] != mine.tokens[2, 0]
     assert not any(one.replays for one in recorder.recordings)
@@ -104,7 +104,7 @@ def test_a_model_of_transformers_with_windows_and_sinks(tmp_path: Path) -> None:
     settings = config(tmp_path)
     adds = [group(1, 21, 2, 3, 1)]
     mine, _ = run(device_runner(settings), settings, adds)
-    theirs, _ = run(Runner.load(settings), settings, adds)
+    theirs, _ = run(CpuRunner.load(settings), settings, adds)
     same(mine, theirs)
 
 

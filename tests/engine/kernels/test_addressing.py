@@ -10,7 +10,7 @@ import torch
 
 from engine.attention.tiles import plan_tiles
 from engine.attention.worklist import Tables, Tiling, work_list
-from engine.batch import Chunk, Row, plan_stretches
+from engine.batch import Chunk, Row, plan_kv_spans
 from engine.kernels import launch, reference
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.copy_blocks import copy_blocks
@@ -51,7 +51,7 @@ def test_decoding_at_the_far_end(kv: torch.Tensor) -> None:
     last, heads = kv.shape[1] // BLOCK - 1, len(kv) // 2
     kv[:, last * BLOCK :] = torch.randn(len(kv), BLOCK, DIM)
     row, q = Row(0, 1, BLOCK - 1, (last,), DRAW), torch.randn(1, heads, DIM).half()
-    work = work_list([row], plan_stretches([row], BLOCK), Tables().step([row]), BLOCK, Tiling(1, 64, 16, fill=1))
+    work = work_list([row], plan_kv_spans([row], BLOCK), Tables().step([row]), BLOCK, Tiling(1, 64, 16, fill=1))
     arrays = (work.items, work.rows, work.blocks, work.parts, work.part_slots, np.ones(2, dtype=np.int32))
     partial, lse = torch.empty(1, heads, DIM), torch.empty(1, heads)
     attn_items(q, kv, Work(*map(torch.from_numpy, arrays)), torch.empty(1), partial, lse, block_size=BLOCK, scale=0.25)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.attention.worklist import Tables, Tiling, WorkList, work_list
-from engine.batch import Item, Row, Stretch, plan_stretches
+from engine.batch import Item, KvSpan, Row, plan_kv_spans
 from engine.kernels import launch, reference
 from engine.kernels.attn_items import Work, attn_items
 from engine.kernels.merge_parts import merge_parts
@@ -49,8 +49,8 @@ class Case:
         tiles = launch.attn(self.dim, group, self.kv.element_size())
         return Tiling(group, tiles.wide, tiles.narrow, fill=1000, span=self.span)
 
-    def listed(self, rows: Sequence[Row], stretches: Sequence[Stretch] | None = None) -> WorkList:
-        stretches = plan_stretches(rows, BLOCK) if stretches is None else stretches
+    def listed(self, rows: Sequence[Row], stretches: Sequence[KvSpan] | None = None) -> WorkList:
+        stretches = plan_kv_spans(rows, BLOCK) if stretches is None else stretches
         return work_list(rows, stretches, Tables().step(rows), BLOCK, self.tiling())
 
     def run(self, work: WorkList, chosen: Sequence[int] | None = None) -> tuple[torch.Tensor, ...]:
@@ -165,12 +165,12 @@ def test_any_cut_and_any_order_of_siblings_gives_the_same() -> None:
     rows = forest_of(chance, 2, 1, longest=50, siblings=4).rows
     case = Case(rows)
     expected = case.run(case.listed(rows))[2]
-    stretches: list[Stretch] = []
+    stretches: list[KvSpan] = []
     for number, row in enumerate(rows):
         lo = 0
         while lo <= row.position:
             hi = min(lo + BLOCK * chance.randrange(1, 9), row.position + 1)
-            stretches.append(Stretch((number,), lo, hi))
+            stretches.append(KvSpan((number,), lo, hi))
             lo = hi
     torch.testing.assert_close(case.run(case.listed(rows, stretches))[2], expected, rtol=1e-5, atol=1e-6)
     order = chance.sample(range(len(rows)), len(rows))
@@ -220,7 +220,7 @@ def test_blocks_of_any_size(size: int) -> None:
     rows = [Row(i, 1, position, (0, 1, *range(2 + 40 * i, 42 + 40 * i)), DRAW) for i, position in enumerate((100, 97))]
     case = Case(rows)
     case.kv = torch.randn(4, 82 * size, case.dim)
-    work = work_list(rows, plan_stretches(rows, size), Tables().step(rows), size, case.tiling())
+    work = work_list(rows, plan_kv_spans(rows, size), Tables().step(rows), size, case.tiling())
     partial, lse = torch.empty(len(work.part_slots), 4, 16), torch.empty(len(work.part_slots), 4)
     attn_items(case.q, case.kv, case.tensors(work, 2), torch.empty(2), partial, lse, block_size=size, scale=SCALE)
     items = items_of(work, size)

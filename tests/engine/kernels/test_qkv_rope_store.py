@@ -1,4 +1,4 @@
-"""Norm, rotation and storing of queries, keys and values against the plain reference and the CPU's road."""
+"""Norm, rotation and storing of queries, keys and values against the plain reference and the CPU's backend."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.core import Core
+from engine.cpu_runner import CpuRunner
 from engine.messages import Add, Choice, GroupFailed, Logprobs, Sampling, Started, Stats, TokenDrawn
-from engine.runner import Runner
 from tests.fakes.tiny_models import save
 
 SIZE = 4
@@ -28,16 +28,16 @@ SAMPLINGS = (
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> CpuRunner:
     folder = tmp_path_factory.mktemp("tiny")
     save(folder)
-    return Runner.load(EngineConfig(str(folder), dtype="float32", num_blocks=200, block_size=SIZE))
+    return CpuRunner.load(EngineConfig(str(folder), dtype="float32", num_blocks=200, block_size=SIZE))
 
 
 class Pool:
     """The runner with fewer blocks than it has."""
 
-    def __init__(self, runner: Runner, blocks: int) -> None:
+    def __init__(self, runner: CpuRunner, blocks: int) -> None:
         self.ready = replace(runner.ready, blocks=blocks)
         self.overlaps, self.submit = runner.overlaps, runner.submit
 
@@ -50,7 +50,7 @@ def _group(number: int, prompt: int) -> Add:
 
 
 def _run(
-    runner: Runner, adds: Sequence[Add], *, blocks: int = 200, tokens: int = 256
+    runner: CpuRunner, adds: Sequence[Add], *, blocks: int = 200, tokens: int = 256
 ) -> tuple[dict[tuple[int, int], list[TokenDrawn]], dict[int, Started], list[GroupFailed], Stats]:
     """All that comes of some groups, added one a step."""
     config = EngineConfig("", block_size=SIZE, max_batch_tokens=tokens, max_sequences=20, share_gate=8)
@@ -74,7 +74,7 @@ def _own(told: Sequence[Logprobs | None]) -> list[float]:
     return [one.own for one in told if one is not None]
 
 
-def test_choices_that_ask_for_different_things_equal_single_requests(tiny: Runner) -> None:
+def test_choices_that_ask_for_different_things_equal_single_requests(tiny: CpuRunner) -> None:
     adds = [_group(number, prompt) for number, prompt in enumerate((30, 9, 21, 14))]
     together, started, failed, stats = _run(tiny, adds, blocks=44, tokens=24)
     assert (failed, stats.blocks_used) == ([], 0)
@@ -96,7 +96,7 @@ def test_choices_that_ask_for_different_things_equal_single_requests(tiny: Runne
                 assert _own(scores) == pytest.approx(_own(alone_scores), abs=1e-4)
 
 
-def test_what_is_asked_for_shows(tiny: Runner) -> None:
+def test_what_is_asked_for_shows(tiny: CpuRunner) -> None:
     drawn, *_ = _run(tiny, [_group(1, 20)])
     tokens = {i: [one.token for one in drawn[1, i]] for i in range(len(SAMPLINGS))}
     assert 2 not in tokens[1][:12]
@@ -104,7 +104,7 @@ def test_what_is_asked_for_shows(tiny: Runner) -> None:
     assert set(tokens[3]) <= {10, *range(12, 40)}
 
 
-def test_a_group_without_a_token_left_fails_by_itself(tiny: Runner) -> None:
+def test_a_group_without_a_token_left_fails_by_itself(tiny: CpuRunner) -> None:
     good = _group(1, 20)
     never = replace(good, group=2, choices=(Choice(5, 9, Sampling(allowed_tokens=(2,), min_tokens=3)), good.choices[0]))
     # Only 7, and never behind itself: nothing is left for the second token.

@@ -1,11 +1,11 @@
-"""What one decoding step calls on the native road, as tests/budgets has it of torch's."""
+"""What one decoding step calls on the native backend, as tests/budgets has it of torch's."""
 
 from __future__ import annotations
 
 import pytest
 
 from engine.core import Core
-from engine.native.road import NativeRoad
+from engine.native.backend import NativeBackend
 from tests.budgets.decoding import CHOICES, LAYERS, calls, decoding, operations
 
 OPERATIONS = 47
@@ -17,7 +17,7 @@ CALLS = 1150
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Core:
     runner, core = decoding(tmp_path_factory.mktemp("model"), head_dim=16, hidden_size=96)
-    assert isinstance(runner._road, NativeRoad)
+    assert isinstance(runner._road, NativeBackend)
     return core
 
 

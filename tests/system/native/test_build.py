@@ -17,7 +17,7 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.native import build
-from engine.native.road import compiled
+from engine.native.backend import compiled
 from tests.real.processes import ROOT
 
 LOADS = "import torch; from engine.native.build import kernels; kernels(torch.float32)"
@@ -28,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, of which this process knows nothing yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(build, "kernels", build.kernels.__wrapped__)
-    monkeypatch.setattr("engine.native.road.kernels", build.kernels)
+    monkeypatch.setattr("engine.native.backend.kernels", build.kernels)
     return tmp_path / "nproxy" / "kernels"
 
 

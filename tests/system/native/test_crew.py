@@ -11,10 +11,10 @@ import pytest
 import torch
 from psutil import Process
 
+from engine.cpu_runner import CpuRunner
 from engine.models.quantized import Int8Matrix
 from engine.native import build
 from engine.native.products import NativeProducts
-from engine.runner import Runner
 from tests.engine.device.running import config, group, run, write
 
 PROGRAM = Path(__file__).with_name("crew.c")
@@ -60,7 +60,7 @@ def test_more_threads_than_processors_give_the_same_steps(tmp_path: Path, number
     settings = config(write(tmp_path, hidden_size=64), **numbers)
 
     def told(threads: int) -> object:
-        runner = Runner.load(settings)
+        runner = CpuRunner.load(settings)
         torch.set_num_threads(threads)  # loading sets it as well
         return run(runner, settings, TRAFFIC)
 

@@ -1,4 +1,4 @@
-"""The engine on the native road gives what it gives on torch's, and takes it where it should."""
+"""The engine on the native backend gives what it gives on torch's, and takes it where it should."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 
-from engine.attention.road import TorchRoad
+from engine.attention.torch_backend import TorchBackend
+from engine.backends import Machine
 from engine.config import EngineConfig
+from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError
 from engine.messages import Add, Embed, Sampling
 from engine.models import quantized
+from engine.native.backend import NativeBackend
 from engine.native.build import BYTES, HALVES, NIBBLES, kernels
 from engine.native.products import NativeProducts
-from engine.native.road import NativeRoad
 from engine.native.stack import Stack
-from engine.roads import Machine
-from engine.runner import Runner
 from tests.engine.device.running import SIZES, adapter, config, group, run, same, write
 from tests.fakes.tiny_gguf import write_gguf
 from tests.fakes.tiny_models import make
@@ -34,9 +34,9 @@ TRAFFIC: list[Add | Embed] = [
 ]
 
 
-def loaded(settings: EngineConfig) -> Runner:
-    runner = Runner.load(settings)
-    assert isinstance(runner._road, NativeRoad)
+def loaded(settings: EngineConfig) -> CpuRunner:
+    runner = CpuRunner.load(settings)
+    assert isinstance(runner._road, NativeBackend)
     return runner
 
 
@@ -46,7 +46,7 @@ here = Machine.here()
 def compare(settings: EngineConfig, adds: list[Add | Embed]) -> None:
     mine, stats = run(loaded(settings), settings, adds)
     plain = replace(settings, kernels="torch")
-    theirs, others = run(Runner.load(plain), plain, adds)
+    theirs, others = run(CpuRunner.load(plain), plain, adds)
     same(mine, theirs)
     assert replace(stats, kv_bytes_read=0) == replace(others, kv_bytes_read=0)
 
@@ -118,12 +118,12 @@ def test_int8_where_torchs_products_are_not_exact(tmp_path: Path, monkeypatch: p
     else:
         monkeypatch.setattr(kernels(torch.float32), "together", 0)
         with pytest.raises(ConfigError, match="quantization is int8, which needs a CPU"):
-            Runner.load(settings)
+            CpuRunner.load(settings)
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "BF16"])
 def test_a_file_of_few_bits_stays_so(tmp_path: Path, kind: str) -> None:
-    """And gives what its floats give, to the bit, on the same road."""
+    """And gives what its floats give, to the bit, on the same backend."""
     model = make("llama", **(SIZES | WHOLE | {"intermediate_size": 128, "tie_word_embeddings": True}))
     write_gguf(path := tmp_path / "model.gguf", model, "llama", GGMLQuantizationType[kind])
     settings = config(path)
@@ -165,15 +165,15 @@ def test_adapters(tmp_path: Path) -> None:
     ids=str,
 )
 def test_what_takes_torchs_road(tmp_path: Path, sizes: dict[str, Any], settings: dict[str, Any]) -> None:
-    assert isinstance(Runner.load(config(write(tmp_path, **sizes), **settings))._road, TorchRoad)
+    assert isinstance(CpuRunner.load(config(write(tmp_path, **sizes), **settings))._road, TorchBackend)
 
 
 def test_a_model_of_transformers_takes_torchs_road(tmp_path: Path) -> None:
     write(tmp_path, "gpt_oss", sliding_window=8, num_local_experts=4, num_experts_per_tok=2)
-    assert isinstance(Runner.load(config(tmp_path))._road, TorchRoad)
+    assert isinstance(CpuRunner.load(config(tmp_path))._road, TorchBackend)
 
 
 def test_asked_for_by_name_it_must_be_there(tmp_path: Path) -> None:
     """A model that the kernels do not know is refused where nothing but them will do."""
     with pytest.raises(ConfigError, match="kernels are native, which do not know this model"):
-        Runner.load(config(write(tmp_path, head_dim=8), kernels="native"))
+        CpuRunner.load(config(write(tmp_path, head_dim=8), kernels="native"))

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from engine.messages import Logprobs
+from engine.server.answering.choice_text import ChoiceText
 from engine.server.answering.logprobs import Spelling
 from engine.server.answering.output import Piece, Told
-from engine.server.answering.said import Said
 from engine.server.endpoints.responses.output import Event, Items
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, dumps
@@ -51,7 +51,7 @@ class ResponseWriter:
         return self._events([("failed", {"response": failed})])
 
     def answer(
-        self, choices: Sequence[Said], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
+        self, choices: Sequence[ChoiceText], usage: Usage, prompt_logprobs: Sequence[Sequence[Logprobs | None] | None]
     ) -> bytes:
         """The response, whole: the same pieces put together."""
         for piece in [piece for said in choices for piece in said.pieces]:

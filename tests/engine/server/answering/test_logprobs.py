@@ -7,7 +7,7 @@ from math import inf
 from engine.messages import Logprobs
 from engine.server.answering.logprobs import Spelling
 from engine.server.answering.output import Told
-from engine.server.asking.telling import Telling
+from engine.server.asking.output_options import OutputOptions
 from engine.text.detokenizer import TokenBytes
 
 HALF, OTHER_HALF, WORD, END = range(4)
@@ -16,7 +16,7 @@ TOP = ((WORD, -0.1), (HALF, -2.0), (END, -inf))
 
 
 def spelling(logprobs: int | None = 2, **telling: bool) -> Spelling:
-    return Spelling(TABLE, Telling(logprobs=logprobs, prompt_logprobs=2, **telling))
+    return Spelling(TABLE, OutputOptions(logprobs=logprobs, prompt_logprobs=2, **telling))
 
 
 def test_F1_F5_a_chats_entries() -> None:
@@ -44,7 +44,7 @@ def test_F4_F7_a_legacy_completions_entries() -> None:
 def test_of_two_tokens_with_one_text_the_likelier_is_told() -> None:
     twins = TokenBytes([b"x", b"x"])
     told = [Told(1, Logprobs(-3.0, 2, ((0, -0.5),)), 0)]
-    written = Spelling(twins, Telling(logprobs=1)).legacy(told)
+    written = Spelling(twins, OutputOptions(logprobs=1)).legacy(told)
     assert isinstance(written, dict)
     assert written["top_logprobs"] == [{"x": -0.5}]
 

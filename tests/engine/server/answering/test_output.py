@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import Logprobs, Started, TokenDrawn
+from engine.server.answering.choice_text import text_of
 from engine.server.answering.output import Manner, Output, Taken, Told
-from engine.server.answering.said import text_of
 from engine.text.detokenizer import TokenBytes
 from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
 

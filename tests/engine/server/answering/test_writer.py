@@ -9,11 +9,11 @@ import pytest
 
 from engine.messages import Logprobs
 from engine.server.answering.best_of import the_best
+from engine.server.answering.choice_text import ChoiceText
 from engine.server.answering.logprobs import Spelling
 from engine.server.answering.output import Piece, Told
-from engine.server.answering.said import Said
 from engine.server.answering.writer import Writer
-from engine.server.asking.telling import Telling
+from engine.server.asking.output_options import OutputOptions
 from engine.text.detokenizer import TokenBytes
 from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
 from nproxy.openai.dialect import Dialect
@@ -25,7 +25,7 @@ USAGE = Usage(1, 2)
 
 
 def writer(dialect: Dialect = Dialect.CHAT, prompts: tuple[tuple[int, ...], ...] = ((5, 6),), **telling: Any) -> Writer:
-    return Writer(Wire(dialect, "id", 1, "m"), Spelling(TABLE, Telling(**telling)), prompts, 1)
+    return Writer(Wire(dialect, "id", 1, "m"), Spelling(TABLE, OutputOptions(**telling)), prompts, 1)
 
 
 def chunk(written: bytes) -> dict[str, Any]:
@@ -83,11 +83,11 @@ def test_D_G_H_deltas(parts: tuple[Part, ...], finish: str | None, delta: dict[s
 
 
 def test_G_messages() -> None:
-    called = Said([Reasoning("r"), *CALL, *REST], finish="tool_calls")
-    spoken = Said([Content("x"), Content("y")], finish="stop")
-    silent = Said([], finish="length")
+    called = ChoiceText([Reasoning("r"), *CALL, *REST], finish="tool_calls")
+    spoken = ChoiceText([Content("x"), Content("y")], finish="stop")
+    silent = ChoiceText([], finish="length")
     body = json.loads(
-        Writer(Wire(Dialect.CHAT, "id", 1, "m"), Spelling(TABLE, Telling()), [(1,)], 3).answer(
+        Writer(Wire(Dialect.CHAT, "id", 1, "m"), Spelling(TABLE, OutputOptions()), [(1,)], 3).answer(
             [called, spoken, silent], USAGE, [None]
         )
     )
@@ -125,7 +125,7 @@ def test_token_ids_in_a_chats_stream_and_in_its_answer() -> None:
     assert (first["prompt_token_ids"], first["choices"][0]["token_ids"]) == ([5, 6], [0])
     assert "prompt_token_ids" not in second
     assert second["choices"][0]["token_ids"] == [1]
-    whole = json.loads(asked.answer([Said([], [scored(0), scored(1)], "stop")], USAGE, [None]))
+    whole = json.loads(asked.answer([ChoiceText([], [scored(0), scored(1)], "stop")], USAGE, [None]))
     assert (whole["prompt_token_ids"], whole["choices"][0]["token_ids"]) == ([5, 6], [0, 1])
 
 
@@ -134,7 +134,7 @@ def test_token_ids_of_completions_stand_in_each_choice_without_the_echoed() -> N
     told = (Told(5, None, 0, echoed=True), scored(0))
     first = choice(asked.chunk(Piece(1, (Content("x"),), None, told)))
     assert (first["prompt_token_ids"], first["token_ids"], first["text"]) == ([6], [0], "x")
-    whole = json.loads(asked.answer([Said([], list(told), "stop")] * 2, USAGE, [None, None]))
+    whole = json.loads(asked.answer([ChoiceText([], list(told), "stop")] * 2, USAGE, [None, None]))
     assert [one["prompt_token_ids"] for one in whole["choices"]] == [[5], [6]]
     assert "prompt_token_ids" not in whole
 
@@ -142,17 +142,17 @@ def test_token_ids_of_completions_stand_in_each_choice_without_the_echoed() -> N
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_where_a_prompts_log_probabilities_stand(dialect: Dialect) -> None:
     asked = writer(dialect, prompts=((0, 1),), prompt_logprobs=0)
-    whole = json.loads(asked.answer([Said([], [], "stop")], USAGE, [(None, Logprobs(-1.0, 4))]))
+    whole = json.loads(asked.answer([ChoiceText([], [], "stop")], USAGE, [(None, Logprobs(-1.0, 4))]))
     place = whole if dialect is Dialect.CHAT else whole["choices"][0]
     assert place["prompt_logprobs"] == [None, {"1": {"logprob": -1.0, "rank": 4, "decoded_token": "b"}}]
 
 
 def test_J9_the_likeliest_are_shown_best_first() -> None:
-    unlikely, likely = Said(told=[scored(0, -3.0)]), Said(told=[scored(0, -0.25), scored(1, -0.5)])
-    equal, silent = Said(told=[scored(1, -0.375)]), Said()
+    unlikely, likely = ChoiceText(told=[scored(0, -3.0)]), ChoiceText(told=[scored(0, -0.25), scored(1, -0.5)])
+    equal, silent = ChoiceText(told=[scored(1, -0.375)]), ChoiceText()
     assert the_best([unlikely, likely, equal, silent], 4, 2) == [likely, equal]
     assert the_best([unlikely, likely, silent, equal], 2, 1) == [likely, equal], "each prompt has its own best"
-    echoed = Said(told=[Told(0, Logprobs(-9.0, 1), 0, echoed=True), scored(1, -0.1)])
+    echoed = ChoiceText(told=[Told(0, Logprobs(-9.0, 1), 0, echoed=True), scored(1, -0.1)])
     assert the_best([likely, echoed], 2, 1) == [echoed], "the prompt is the same for all"
 
 
@@ -160,9 +160,9 @@ def test_what_is_told_of_an_echoed_prompt_is_spelled_once(monkeypatch: pytest.Mo
     spelled: list[int] = []
     plain = TokenBytes.spelling
     monkeypatch.setattr(TokenBytes, "spelling", lambda table, token: spelled.append(token) or plain(table, token))
-    wire, spelling = Wire(Dialect.COMPLETIONS, "id", 1, "m"), Spelling(TABLE, Telling(logprobs=0))
+    wire, spelling = Wire(Dialect.COMPLETIONS, "id", 1, "m"), Spelling(TABLE, OutputOptions(logprobs=0))
     of_prompts = [[Told(token, Logprobs(-2.0, 1), 0, echoed=True)] * 50 for token in (0, 1)]
-    choices = [Said(told=[*of_prompts[index // 8], scored(1)]) for index in range(16)]
+    choices = [ChoiceText(told=[*of_prompts[index // 8], scored(1)]) for index in range(16)]
     whole = json.loads(Writer(wire, spelling, ((0,) * 50, (1,) * 50), 8).answer(choices, USAGE, [None, None]))
     assert len(spelled) == 2 * (2 * 50 + 16)  # as a token, and among the likeliest
     for index, one in enumerate(whole["choices"]):

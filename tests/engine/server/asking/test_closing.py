@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.server.asking.closing import closed
+from engine.server.asking.schema_strictness import closed
 
 NAMED: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 ENDED: dict[str, Any] = {**NAMED, "additionalProperties": False}

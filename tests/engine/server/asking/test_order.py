@@ -8,7 +8,7 @@ import pytest
 
 from engine.messages import Sampling
 from engine.server.asking.order import Order, read_order
-from engine.server.asking.telling import Telling
+from engine.server.asking.output_options import OutputOptions
 from engine.server.groups import manners
 from engine.server.preparing.prompts import prepare
 from nproxy.openai.errors import ApiError
@@ -176,18 +176,18 @@ def test_refused_by_name_in_completions(fields: dict[str, Any], param: str) -> N
 @pytest.mark.parametrize(
     ("order", "telling"),
     [
-        (chat(), Telling()),
-        (chat(logprobs=False, top_logprobs=0), Telling()),
-        (chat(logprobs=True), Telling(logprobs=0)),
-        (chat(logprobs=True, top_logprobs=20), Telling(logprobs=20)),
-        (completion(logprobs=0), Telling(logprobs=0)),
-        (completion(logprobs=5, prompt_logprobs=2), Telling(logprobs=5, prompt_logprobs=2)),
-        (chat(return_token_ids=True, return_tokens_as_token_ids=True), Telling(ids=True, as_ids=True)),
-        (chat(skip_special_tokens=False, include_stop_str_in_output=True), Telling(special=True, keep_stop=True)),
-        (chat(skip_special_tokens=True), Telling()),
+        (chat(), OutputOptions()),
+        (chat(logprobs=False, top_logprobs=0), OutputOptions()),
+        (chat(logprobs=True), OutputOptions(logprobs=0)),
+        (chat(logprobs=True, top_logprobs=20), OutputOptions(logprobs=20)),
+        (completion(logprobs=0), OutputOptions(logprobs=0)),
+        (completion(logprobs=5, prompt_logprobs=2), OutputOptions(logprobs=5, prompt_logprobs=2)),
+        (chat(return_token_ids=True, return_tokens_as_token_ids=True), OutputOptions(ids=True, as_ids=True)),
+        (chat(skip_special_tokens=False, include_stop_str_in_output=True), OutputOptions(special=True, keep_stop=True)),
+        (chat(skip_special_tokens=True), OutputOptions()),
     ],
 )
-def test_what_is_told_of_tokens(order: Order, telling: Telling) -> None:
+def test_what_is_told_of_tokens(order: Order, telling: OutputOptions) -> None:
     assert order.telling == telling
 
 

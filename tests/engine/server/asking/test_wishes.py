@@ -10,7 +10,7 @@ import tokenizers
 
 from engine.messages import Choice, Sampling
 from engine.server.asking import sampling
-from engine.server.asking.wishes import Wish
+from engine.server.asking.choice_options import ChoiceOptions
 from engine.server.groups import groups
 from engine.server.preparing.prompts import prepare
 from engine.text.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ from tests.engine.server.letters import LETTERS, READY, chat, completion
 def test_without_them_all_choices_are_alike() -> None:
     for fields in ({}, {"choice_params": None}, {"choice_params": [{}, {}, {}]}):
         assert chat(n=3, temperature=0.5, stop="x", max_tokens=4, **fields).wishes == (
-            (Wish(Sampling(0.5), None, 4, ("x",)),) * 3
+            (ChoiceOptions(Sampling(0.5), None, 4, ("x",)),) * 3
         )
 
 
@@ -34,10 +34,10 @@ def test_what_a_choice_names_is_its_own_and_the_rest_is_the_requests() -> None:
     ]
     order = chat(n=4, temperature=0.7, top_p=0.9, stop="x", max_completion_tokens=4, seed=1, choice_params=own)
     assert order.wishes == (
-        Wish(Sampling(0.0), None, 4, ("x",)),
-        Wish(Sampling(0.7, 3, 0.5), None, 4, ("a", "b")),
-        Wish(Sampling(0.7, 0, 0.9), 7, 9, ("x",)),
-        Wish(Sampling(0.7, 0, 0.9), None, 2, ()),
+        ChoiceOptions(Sampling(0.0), None, 4, ("x",)),
+        ChoiceOptions(Sampling(0.7, 3, 0.5), None, 4, ("a", "b")),
+        ChoiceOptions(Sampling(0.7, 0, 0.9), 7, 9, ("x",)),
+        ChoiceOptions(Sampling(0.7, 0, 0.9), None, 2, ()),
     )
 
 

@@ -14,7 +14,7 @@ from llguidance import LLMatcher
 from engine.grammar import Compiler
 from engine.server.asking.structure import Structure, read_structure
 from engine.server.asking.tools import Tools, read_tools
-from engine.server.preparing.holding import Writing, hold
+from engine.server.preparing.constraints import Writing, hold
 from engine.text.detokenizer import TokenBytes
 from engine.text.parsers.families import TOOL_FAMILIES, Families, parser_for
 from engine.text.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ from tests.engine.server.asking.test_tools import function
 from tests.engine.server.letters import LETTERS, READY, chat, completion
 from tests.engine.server.model_templates import QWEN, SPECIAL
 from tests.engine.server.preparing.test_holding import with_marks
-from tests.engine.text.parsers.folding import Said, read
+from tests.engine.text.parsers.folding import ChoiceText, read
 
 TOOLS = [function("f")]
 CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
@@ -37,8 +37,8 @@ def test_a_parser_is_fresh_for_each_choice() -> None:
     prompt = only(tools=TOOLS, n=2)
     first, second = prompt.parser(), prompt.parser()
     first.feed("<think>")
-    assert read(second, [f"Hm.{CALL}"]) == Said("Hm.", calls=[("f", "{}")])
-    assert read(first, [f"Hm.</think>{CALL}"]) == Said("", "Hm.", [("f", "{}")])
+    assert read(second, [f"Hm.{CALL}"]) == ChoiceText("Hm.", calls=[("f", "{}")])
+    assert read(first, [f"Hm.</think>{CALL}"]) == ChoiceText("", "Hm.", [("f", "{}")])
 
 
 def test_ids_are_never_the_same() -> None:
@@ -48,7 +48,7 @@ def test_ids_are_never_the_same() -> None:
 
 def test_without_tools_calls_are_text_and_reasoning_is_not() -> None:
     prompt = only()
-    assert read(prompt.parser(), [f"<think>Hm.</think>{CALL}"]) == Said(CALL, "Hm.")
+    assert read(prompt.parser(), [f"<think>Hm.</think>{CALL}"]) == ChoiceText(CALL, "Hm.")
     assert prompt.structure is None
 
 
@@ -64,12 +64,12 @@ def test_the_parser_sees_its_marks() -> None:
 
 def test_reasoning_that_the_prompt_opens() -> None:
     prompt = only(chat_template_kwargs={"think_now": True})
-    assert read(prompt.parser(), ["Hm.</think>Four."]) == Said("Four.", "Hm.")
+    assert read(prompt.parser(), ["Hm.</think>Four."]) == ChoiceText("Four.", "Hm.")
     off = only(chat_template_kwargs={"enable_thinking": False})
-    assert read(off.parser(), ["Hm.</think>Four."]) == Said("Hm.</think>Four.")
+    assert read(off.parser(), ["Hm.</think>Four."]) == ChoiceText("Hm.</think>Four.")
     turn = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>\nH"}]
     continued = only(messages=turn, continue_final_message=True)
-    assert read(continued.parser(), ["m.</think>Four."]) == Said("Four.", "m.")
+    assert read(continued.parser(), ["m.</think>Four."]) == ChoiceText("Four.", "m.")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_how_a_call_is_held_and_ends(fields: dict[str, Any], called: str, held: 
 
 def test_one_call_where_there_may_be_no_more() -> None:
     prompt = only(tools=TOOLS, parallel_tool_calls=False)
-    assert read(prompt.parser(), [CALL, CALL]) == Said(calls=[("f", "{}")])
+    assert read(prompt.parser(), [CALL, CALL]) == ChoiceText(calls=[("f", "{}")])
 
 
 def test_tools_for_a_model_whose_calls_nobody_reads_are_a_400() -> None:

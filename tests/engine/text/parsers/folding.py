@@ -10,7 +10,7 @@ from engine.text.parsers.parts import Content, Parser, Part, Reasoning, ToolArgu
 
 
 @dataclass
-class Said:
+class ChoiceText:
     """One choice's answer: texts joined, calls as (name, arguments)."""
 
     content: str = ""
@@ -24,9 +24,9 @@ def counting() -> Callable[[], str]:
     return lambda: f"{next(numbers):032x}"
 
 
-def fold(parts: Iterable[Part]) -> Said:
+def fold(parts: Iterable[Part]) -> ChoiceText:
     """Join what belongs together; a part without text, or out of order, is a fault."""
-    said = Said()
+    said = ChoiceText()
     for part in parts:
         match part:
             case ToolStart(index, identity, name):
@@ -45,7 +45,7 @@ def fold(parts: Iterable[Part]) -> Said:
     return said
 
 
-def read(parser: Parser, pieces: Iterable[str]) -> Said:
+def read(parser: Parser, pieces: Iterable[str]) -> ChoiceText:
     """Feed the pieces and fold all that comes."""
     parts = [part for piece in pieces for part in parser.feed(piece)]
     return fold([*parts, *parser.finish()])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.text.parsers.families import Families, parser_for
 from engine.text.parsers.parts import Content, Parser, Part, ToolArguments, ToolStart
 from engine.text.parsers.syntaxes import SYNTAXES
-from tests.engine.text.parsers.folding import Said, counting, fold, read
+from tests.engine.text.parsers.folding import ChoiceText, counting, fold, read
 
 FUNCTIONS = frozenset({"weather", "now", "note"})
 PARIS, OSLO = '{"city": "Paris"}', '{"city": "Oslo", "days": [1, 2]}'
@@ -20,187 +20,191 @@ BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 ONE = [("weather", PARIS)]
 TWO = [("weather", PARIS), ("weather", OSLO)]
 
-ROWS: dict[str, tuple[str, str, Said]] = {
+ROWS: dict[str, tuple[str, str, ChoiceText]] = {
     "hermes": (
         "hermes",
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>',
-        Said(calls=ONE),
+        ChoiceText(calls=ONE),
     ),
     "hermes: two, and text before": (
         "hermes",
         f'I look.\n<tool_call>\n{{"name": "weather", "arguments": {PARIS}}}\n</tool_call>\n'
         f'<tool_call>\n{{"name": "weather", "arguments": {OSLO}}}\n</tool_call>\n',
-        Said("I look.", calls=TWO),
+        ChoiceText("I look.", calls=TWO),
     ),
     "hermes: text behind": (
         "hermes",
         f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}</tool_call>\nDone. ',
-        Said("\nDone. ", calls=ONE),
+        ChoiceText("\nDone. ", calls=ONE),
     ),
     "hermes: no marks": (
         "hermes",
         'Say {"name": "weather", "arguments": {}} < 3',
-        Said('Say {"name": "weather", "arguments": {}} < 3'),
+        ChoiceText('Say {"name": "weather", "arguments": {}} < 3'),
     ),
-    "hermes: space only": ("hermes", " \n", Said(" \n")),
+    "hermes: space only": ("hermes", " \n", ChoiceText(" \n")),
     "hermes: a mark and no object": (
         "hermes",
         "use <tool_call> tags </tool_call>",
-        Said("use <tool_call> tags </tool_call>"),
+        ChoiceText("use <tool_call> tags </tool_call>"),
     ),
     "hermes: members in another order": (
         "hermes",
         '<tool_call>{"arguments": {"name": "x"}, "name": "note"}</tool_call>',
-        Said(calls=[("note", '{"name": "x"}')]),
+        ChoiceText(calls=[("note", '{"name": "x"}')]),
     ),
     "hermes: the object of OpenAI's wire": (
         "hermes",
         '<tool_call>{"type": "function", "function": {"name": "note", "arguments": {}}}</tool_call>',
-        Said(calls=[("note", "{}")]),
+        ChoiceText(calls=[("note", "{}")]),
     ),
     "hermes: arguments as a string": (
         "hermes",
         r'<tool_call>{"name": "weather", "arguments": "{\"city\": \"Paris\"}"}</tool_call>',
-        Said(calls=ONE),
+        ChoiceText(calls=ONE),
     ),
     "hermes: a string that holds no object": (
         "hermes",
         '<tool_call>{"name": "note", "arguments": "hello"}</tool_call>',
-        Said(calls=[("note", '"hello"')]),
+        ChoiceText(calls=[("note", '"hello"')]),
     ),
-    "hermes: no arguments": ("hermes", '<tool_call>{"name": "now"}</tool_call>', Said(calls=[("now", "{}")])),
+    "hermes: no arguments": ("hermes", '<tool_call>{"name": "now"}</tool_call>', ChoiceText(calls=[("now", "{}")])),
     "hermes: null arguments": (
         "hermes",
         '<tool_call>{"name": "now", "arguments": null}</tool_call>',
-        Said(calls=[("now", "{}")]),
+        ChoiceText(calls=[("now", "{}")]),
     ),
     "hermes: a closing mark in a string": (
         "hermes",
         '<tool_call>{"name": "note", "arguments": {"text": "a </tool_call> \\" } \\\\"}}</tool_call>',
-        Said(calls=[("note", '{"text": "a </tool_call> \\" } \\\\"}')]),
+        ChoiceText(calls=[("note", '{"text": "a </tool_call> \\" } \\\\"}')]),
     ),
     "hermes: a bracket is missing": (
         "hermes",
         f'<tool_call>{{"name": "weather", "arguments": {PARIS}</tool_call> Hm.',
-        Said(" Hm.", calls=ONE),
+        ChoiceText(" Hm.", calls=ONE),
     ),
     "hermes: two brackets are missing": (
         "hermes",
         '<tool_call>{"name": "weather", "arguments": {"city": "Paris"</tool_call>',
-        Said(calls=[("weather", '{"city": "Paris"')]),
+        ChoiceText(calls=[("weather", '{"city": "Paris"')]),
     ),
     "hermes: cut off in the arguments": (
         "hermes",
         '<tool_call>{"name": "weather", "arguments": {"city": "Pa',
-        Said(calls=[("weather", '{"city": "Pa')]),
+        ChoiceText(calls=[("weather", '{"city": "Pa')]),
     ),
     "hermes: cut off in the name": (
         "hermes",
         'So:\n<tool_call>\n{"name": "wea',
-        Said('So:\n<tool_call>\n{"name": "wea'),
+        ChoiceText('So:\n<tool_call>\n{"name": "wea'),
     ),
-    "hermes: cut off in the mark": ("hermes", "So: <tool_c", Said("So: <tool_c")),
-    "hermes: no closing mark": ("hermes", f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}', Said(calls=ONE)),
+    "hermes: cut off in the mark": ("hermes", "So: <tool_c", ChoiceText("So: <tool_c")),
+    "hermes: no closing mark": (
+        "hermes",
+        f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}',
+        ChoiceText(calls=ONE),
+    ),
     "hermes: not JSON, then a call": (
         "hermes",
         '<tool_call>{"name" = "weather"}</tool_call>'
         f'<tool_call>{{"name": "weather", "arguments": {PARIS}}}</tool_call>',
-        Said('<tool_call>{"name" = "weather"}</tool_call>', calls=ONE),
+        ChoiceText('<tool_call>{"name" = "weather"}</tool_call>', calls=ONE),
     ),
-    "hermes: no name": ("hermes", '<tool_call>{"nom": 1}</tool_call>', Said('<tool_call>{"nom": 1}</tool_call>')),
-    "llama3": ("llama3", '{"name": "weather", "parameters": {"city": "Paris"}}', Said(calls=ONE)),
+    "hermes: no name": ("hermes", '<tool_call>{"nom": 1}</tool_call>', ChoiceText('<tool_call>{"nom": 1}</tool_call>')),
+    "llama3": ("llama3", '{"name": "weather", "parameters": {"city": "Paris"}}', ChoiceText(calls=ONE)),
     "llama3: with its type": (
         "llama3",
         '<|python_tag|>{"type": "function", "name": "weather", "parameters": {"city": "Paris"}}',
-        Said(calls=ONE),
+        ChoiceText(calls=ONE),
     ),
     "llama3: several": (
         "llama3",
         f'{{"name": "weather", "parameters": {PARIS}}}; {{"name": "weather", "parameters": {OSLO}}}',
-        Said(calls=TWO),
+        ChoiceText(calls=TWO),
     ),
     "llama3: text around": (
         "llama3",
         f'Let me see: {{"name": "weather", "parameters": {PARIS}}} is {{fine}}.',
-        Said("Let me see: is {fine}.", calls=ONE),
+        ChoiceText("Let me see: is {fine}.", calls=ONE),
     ),
-    "llama3: code": ("llama3", "<|python_tag|>print({1: 2})", Said("<|python_tag|>print({1: 2})")),
+    "llama3: code": ("llama3", "<|python_tag|>print({1: 2})", ChoiceText("<|python_tag|>print({1: 2})")),
     "llama3: an answer in JSON": (
         "llama3",
         '{"name": "John", "parameters": {}, "age": 3}',
-        Said('{"name": "John", "parameters": {}, "age": 3}'),
+        ChoiceText('{"name": "John", "parameters": {}, "age": 3}'),
     ),
-    "llama3: a function's name and nothing else": ("llama3", '{"name": "now"}', Said('{"name": "now"}')),
+    "llama3: a function's name and nothing else": ("llama3", '{"name": "now"}', ChoiceText('{"name": "now"}')),
     "llama3: other JSON behind a call": (
         "llama3",
         '{"name": "now", "parameters": {}}; {"id": 1}; ',
-        Said('; {"id": 1}; ', calls=[("now", "{}")]),
+        ChoiceText('; {"id": 1}; ', calls=[("now", "{}")]),
     ),
     "llama3: a string for a name": (
         "llama3",
         '[{"name": 3, "parameters": {}}]',
-        Said('[{"name": 3, "parameters": {}}]'),
+        ChoiceText('[{"name": 3, "parameters": {}}]'),
     ),
     "mistral: a list": (
         "mistral",
         f'[TOOL_CALLS] [{{"name": "weather", "arguments": {PARIS}}}, {{"name": "weather", "arguments": {OSLO}}}]',
-        Said(calls=TWO),
+        ChoiceText(calls=TWO),
     ),
     "mistral: a list with ids": (
         "mistral",
         f'[TOOL_CALLS][{{"name": "weather", "arguments": {PARIS}, "id": "abcdefghi"}}]',
-        Said(calls=ONE),
+        ChoiceText(calls=ONE),
     ),
     "mistral: names": (
         "mistral",
         f"[TOOL_CALLS]weather[ARGS]{PARIS}[TOOL_CALLS]weather[ARGS]{OSLO}",
-        Said(calls=TWO),
+        ChoiceText(calls=TWO),
     ),
     "mistral: names with ids": (
         "mistral",
         f"On it.[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS]{PARIS}",
-        Said("On it.", calls=ONE),
+        ChoiceText("On it.", calls=ONE),
     ),
-    "mistral: names alone": ("mistral", f"[TOOL_CALLS]weather{PARIS}", Said(calls=ONE)),
-    "mistral: words": ("mistral", "[TOOL_CALLS] not a call", Said("[TOOL_CALLS] not a call")),
-    "mistral: a broken list": ("mistral", '[TOOL_CALLS] [{"nam": 1}] so', Said('[TOOL_CALLS] [{"nam": 1}] so')),
+    "mistral: names alone": ("mistral", f"[TOOL_CALLS]weather{PARIS}", ChoiceText(calls=ONE)),
+    "mistral: words": ("mistral", "[TOOL_CALLS] not a call", ChoiceText("[TOOL_CALLS] not a call")),
+    "mistral: a broken list": ("mistral", '[TOOL_CALLS] [{"nam": 1}] so', ChoiceText('[TOOL_CALLS] [{"nam": 1}] so')),
     "deepseek: V3": (
         "deepseek",
         f"Wait.{BEGIN}{V3.format('weather', PARIS)}\n{V3.format('weather', OSLO)}{END}",
-        Said("Wait.", calls=TWO),
+        ChoiceText("Wait.", calls=TWO),
     ),
     "deepseek: V3.1": (
         "deepseek",
         f"{BEGIN}{V31.format('weather', PARIS)}{V31.format('weather', OSLO)}{END}",
-        Said(calls=TWO),
+        ChoiceText(calls=TWO),
     ),
     "deepseek: a name is missing": (
         "deepseek",
         f"{BEGIN}{V31.format('', '{}')}",
-        Said(f"{BEGIN}{V31.format('', '{}')}"),
+        ChoiceText(f"{BEGIN}{V31.format('', '{}')}"),
     ),
-    "json": ("json", f'{{"name": "weather", "arguments": {PARIS}}}', Said(calls=ONE)),
+    "json": ("json", f'{{"name": "weather", "arguments": {PARIS}}}', ChoiceText(calls=ONE)),
     "json: a list": (
         "json",
         f' [{{"name": "weather", "arguments": {PARIS}}},\n{{"name": "weather", "arguments": {OSLO}}}]\n',
-        Said(calls=TWO),
+        ChoiceText(calls=TWO),
     ),
     "json: fenced": (
         "json",
         f'Call:\n```json\n[{{"name": "weather", "arguments": {PARIS}}}]\n```',
-        Said("Call:", calls=ONE),
+        ChoiceText("Call:", calls=ONE),
     ),
     "json: a list with something else in it": (
         "json",
         '[{"name": "now", "arguments": {}}, {"id": 1}, {"name": "now", "arguments": {}}] so',
-        Said(', {"id": 1},] so', calls=[("now", "{}"), ("now", "{}")]),
+        ChoiceText(', {"id": 1},] so', calls=[("now", "{}"), ("now", "{}")]),
     ),
     "json: an unknown function": (
         "json",
         '{"name": "rm", "arguments": {"path": "/"}}',
-        Said('{"name": "rm", "arguments": {"path": "/"}}'),
+        ChoiceText('{"name": "rm", "arguments": {"path": "/"}}'),
     ),
-    "json: other JSON": ("json", '[1, {"a": {"name": 2}}] {', Said('[1, {"a": {"name": 2}}] {')),
+    "json: other JSON": ("json", '[1, {"a": {"name": 2}}] {', ChoiceText('[1, {"a": {"name": 2}}] {')),
 }
 MARKS = sorted({mark for syntax in SYNTAXES.values() for mark in syntax.shown})
 WORDS = ["function", "weather", "note", '{"name": "weather"', ', "arguments": ', ', "parameters": {', PARIS, "```json"]
@@ -262,7 +266,7 @@ def test_mistral_ids_have_nine_characters() -> None:
 def test_without_parallel_calls_the_first_is_all() -> None:
     parser = parser_for(Families(tools="json"), functions=FUNCTIONS, thinking=False, new_id=counting(), parallel=False)
     text = f'[{{"name": "weather", "arguments": {PARIS}}}, {{"name": "weather", "arguments": {OSLO}}}]'
-    assert read(parser, [text]) == Said(calls=ONE)
+    assert read(parser, [text]) == ChoiceText(calls=ONE)
 
 
 def test_choices_do_not_share_a_state() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.text.parsers.families import Families, parser_for
 from engine.text.parsers.harmony import SHOWN
 from engine.text.parsers.parts import Parser, Reasoning, ToolArguments, ToolStart
-from tests.engine.text.parsers.folding import Said, counting, read
+from tests.engine.text.parsers.folding import ChoiceText, counting, read
 
 FUNCTIONS = frozenset({"weather"})
 QWEN = Families("hermes", "think")
@@ -20,34 +20,34 @@ CALLS = [("weather", '{"city": "Paris"}')]
 ANALYSIS = "<|channel|>analysis<|message|>The user asks.<|end|>"
 TO_WEATHER = "<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
 
-ROWS: dict[str, tuple[Families, bool, str, Said]] = {
-    "marks": (QWEN, False, "<think>\nHm, so.\n</think>\n\nFour.", Said("Four.", "Hm, so.")),
-    "the prompt has opened it": (QWEN, True, "\nHm.\n</think>\n\nFour.\n", Said("Four.\n", "Hm.")),
-    "no reasoning": (QWEN, False, " Four, <think> and all.", Said(" Four, <think> and all.")),
-    "empty": (QWEN, False, "<think>\n\n</think>\n\nFour.", Said("Four.")),
-    "cut off": (QWEN, True, "Hm, so <", Said("", "Hm, so <")),
-    "the end mark alone": (QWEN, False, "Four.</think>", Said("Four.</think>")),
-    "twice": (QWEN, False, "<think>a</think>b<think>c</think>", Said("b<think>c</think>", "a")),
-    "then a call": (QWEN, False, f"<think>Hm.</think>\n\nOn it.\n{CALL}", Said("On it.", "Hm.", CALLS)),
-    "a call alone behind it": (QWEN, True, f"Hm.</think>\n\n{CALL}", Said("", "Hm.", CALLS)),
-    "a call in it is none": (QWEN, True, f"Shall I {CALL}?</think>No.", Said("No.", f"Shall I {CALL}?")),
+ROWS: dict[str, tuple[Families, bool, str, ChoiceText]] = {
+    "marks": (QWEN, False, "<think>\nHm, so.\n</think>\n\nFour.", ChoiceText("Four.", "Hm, so.")),
+    "the prompt has opened it": (QWEN, True, "\nHm.\n</think>\n\nFour.\n", ChoiceText("Four.\n", "Hm.")),
+    "no reasoning": (QWEN, False, " Four, <think> and all.", ChoiceText(" Four, <think> and all.")),
+    "empty": (QWEN, False, "<think>\n\n</think>\n\nFour.", ChoiceText("Four.")),
+    "cut off": (QWEN, True, "Hm, so <", ChoiceText("", "Hm, so <")),
+    "the end mark alone": (QWEN, False, "Four.</think>", ChoiceText("Four.</think>")),
+    "twice": (QWEN, False, "<think>a</think>b<think>c</think>", ChoiceText("b<think>c</think>", "a")),
+    "then a call": (QWEN, False, f"<think>Hm.</think>\n\nOn it.\n{CALL}", ChoiceText("On it.", "Hm.", CALLS)),
+    "a call alone behind it": (QWEN, True, f"Hm.</think>\n\n{CALL}", ChoiceText("", "Hm.", CALLS)),
+    "a call in it is none": (QWEN, True, f"Shall I {CALL}?</think>No.", ChoiceText("No.", f"Shall I {CALL}?")),
     "mistral": (
         MISTRAL,
         False,
         '[THINK]Hm.[/THINK]On it.[TOOL_CALLS]weather[ARGS]{"city": "Paris"}',
-        Said("On it.", "Hm.", CALLS),
+        ChoiceText("On it.", "Hm.", CALLS),
     ),
     "gpt-oss": (
         GPT_OSS,
         False,
         f"{ANALYSIS}<|start|>assistant<|channel|>final<|message|>Four.<|return|>",
-        Said("Four.", "The user asks."),
+        ChoiceText("Four.", "The user asks."),
     ),
     "gpt-oss: a stop token is not shown": (
         GPT_OSS,
         False,
         f'{ANALYSIS}{TO_WEATHER}{{"city": "Paris"}}',
-        Said("", "The user asks.", CALLS),
+        ChoiceText("", "The user asks.", CALLS),
     ),
     "gpt-oss: two calls and a preamble": (
         GPT_OSS,
@@ -55,28 +55,33 @@ ROWS: dict[str, tuple[Families, bool, str, Said]] = {
         "<|channel|>commentary<|message|>I look.<|end|>"
         f'{TO_WEATHER}{{"city": "Paris"}}<|call|>'
         "<|start|>assistant to=functions.weather<|channel|>commentary json<|message|><|call|>",
-        Said("I look.", "", [*CALLS, ("weather", "{}")]),
+        ChoiceText("I look.", "", [*CALLS, ("weather", "{}")]),
     ),
     "gpt-oss: messages of one kind": (
         GPT_OSS,
         False,
         f"{ANALYSIS}<|start|>assistant{ANALYSIS}<|start|>assistant<|channel|>final<|message|>Four.",
-        Said("Four.", "The user asks.\nThe user asks."),
+        ChoiceText("Four.", "The user asks.\nThe user asks."),
     ),
     "gpt-oss: a tool of its own": (
         GPT_OSS,
         False,
         "<|channel|>commentary to=python code<|message|>print(4)<|call|>",
-        Said("", "print(4)"),
+        ChoiceText("", "print(4)"),
     ),
-    "gpt-oss: no channel": (GPT_OSS, False, '{"four": 4} < 5', Said('{"four": 4} < 5')),
-    "gpt-oss: a header that ends": (GPT_OSS, False, "<|channel|>final<|end|>Four.", Said("<|channel|>finalFour.")),
-    "gpt-oss: cut off in a header": (GPT_OSS, False, f"{ANALYSIS}<|start|>assis", Said("", "The user asks.")),
+    "gpt-oss: no channel": (GPT_OSS, False, '{"four": 4} < 5', ChoiceText('{"four": 4} < 5')),
+    "gpt-oss: a header that ends": (
+        GPT_OSS,
+        False,
+        "<|channel|>final<|end|>Four.",
+        ChoiceText("<|channel|>finalFour."),
+    ),
+    "gpt-oss: cut off in a header": (GPT_OSS, False, f"{ANALYSIS}<|start|>assis", ChoiceText("", "The user asks.")),
     "gpt-oss: a message without an end": (
         GPT_OSS,
         False,
         "<|channel|>analysis<|message|>Hm.<|start|>assistant<|channel|>final<|message|>Four.",
-        Said("Four.", "Hm."),
+        ChoiceText("Four.", "Hm."),
     ),
 }
 
@@ -120,4 +125,4 @@ def test_where_no_calls_are_looked_for_they_are_content() -> None:
     for families in (QWEN, GPT_OSS):
         parser = parser_for(families, functions=None, thinking=False, new_id=counting())
         text = f"<think>Hm.</think>{CALL}" if families is QWEN else f"{TO_WEATHER}{{}}"
-        assert read(parser, [text]) == (Said(CALL, "Hm.") if families is QWEN else Said("{}"))
+        assert read(parser, [text]) == (ChoiceText(CALL, "Hm.") if families is QWEN else ChoiceText("{}"))

@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 from engine.messages import Logprobs
+from engine.server.answering.choice_text import ChoiceText
 from engine.server.answering.logprobs import Spelling
 from engine.server.answering.output import Piece, Told
-from engine.server.answering.said import Said
-from engine.server.asking.telling import Telling
+from engine.server.asking.output_options import OutputOptions
 from engine.server.endpoints.responses.output import Items
 from engine.server.endpoints.responses.writer import ResponseWriter
 from engine.text.parsers.parts import Content, Part, Reasoning, ToolArguments, ToolStart
@@ -24,11 +24,11 @@ USAGE = Usage(10, 5, {"cached_tokens": 4}, {"reasoning_tokens": 2})
 class Scene:
     """A writer, and what it has kept."""
 
-    def __init__(self, telling: Telling | None = None) -> None:
+    def __init__(self, telling: OutputOptions | None = None) -> None:
         numbers = itertools.count(1)
         self.kept: list[dict[str, Any]] = []
         items = Items(lambda prefix: f"{prefix}_{next(numbers)}")
-        spelling = Spelling(LETTERS.table, telling or Telling())
+        spelling = Spelling(LETTERS.table, telling or OutputOptions())
         self.writer = ResponseWriter({"id": "resp_1", "store": True}, items, spelling, self.kept.append)
 
     def events(self, *pieces: Piece) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ class Scene:
         return read(data)
 
     def whole(self, *pieces: Piece) -> dict[str, Any]:
-        said = Said()
+        said = ChoiceText()
         for piece in pieces:
             said.add(piece)
         answer: dict[str, Any] = json.loads(self.writer.answer([said], USAGE, [None]))
@@ -171,10 +171,10 @@ def test_log_probabilities_stand_with_the_words_that_they_are_of() -> None:
         piece(Content("b"), told=(told(4),)),
         piece(finish="stop", told=(told(5),)),
     )
-    events = Scene(Telling(logprobs=1)).events(*pieces)
+    events = Scene(OutputOptions(logprobs=1)).events(*pieces)
     deltas = [event["logprobs"] for event in events if event["type"] == "response.output_text.delta"]
     assert [[one["logprob"] for one in logprobs] for logprobs in deltas] == [[-2, -3], [-4]]
-    for response in (events[-1]["response"], Scene(Telling(logprobs=1)).whole(*pieces)):
+    for response in (events[-1]["response"], Scene(OutputOptions(logprobs=1)).whole(*pieces)):
         logprobs = response["output"][1]["content"][0]["logprobs"]
         assert [one["logprob"] for one in logprobs] == [-2, -3, -4, -5]
         assert logprobs[0]["top_logprobs"][0].keys() == {"token", "logprob", "bytes"}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_stretches
+from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_kv_spans
 from engine.messages import Logprobs, Ready, Sampling
 
 Run = Callable[[Batch], StepOutput]
 
-_MOST = 128  # rows that are tried together: as many as any road runs at a time
+_MOST = 128  # rows that are tried together: as many as any backend runs at a time
 
 
 def holds(run: Run, ready: Ready, max_sequences: int, told: int) -> bool:
@@ -40,5 +40,5 @@ def _row(number: int, size: int, vocabulary: int, told: int) -> Row:
 
 
 def _drawn(run: Run, rows: list[Row], size: int) -> tuple[int, Logprobs]:
-    output = run(Batch(rows=tuple(rows), stretches=plan_stretches(rows, size)))
+    output = run(Batch(rows=tuple(rows), kv_spans=plan_kv_spans(rows, size)))
     return dict(output.tokens)[0], output.logprobs[0]

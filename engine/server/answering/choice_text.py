@@ -11,7 +11,7 @@ from nproxy.openai.jsonvalue import JSON
 
 
 @dataclass(slots=True)
-class Said:
+class ChoiceText:
     """A choice, folded from its pieces, which are kept too; grows as they come."""
 
     parts: list[Part] = field(default_factory=list)

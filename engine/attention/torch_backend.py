@@ -1,4 +1,4 @@
-"""The road of a CPU by torch's own operations: what a decoder asks for between its products, step by step."""
+"""The backend of a CPU by torch's own operations: what a decoder asks for between its products, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.passes import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class TorchRoad:
+class TorchBackend:
     """turns: each position's rotation, [positions, D / 2]; None for models that rotate for themselves. steady: for
     deterministic mode."""
 

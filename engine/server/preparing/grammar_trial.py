@@ -1,6 +1,6 @@
 """Where a grammar is tried before the core gets it: a process that may hang over it, or crash of it.
 
-`python -m engine.server.preparing.trial`, started by compiling.py. It reads lines of JSON: first an object with
+`python -m engine.server.preparing.grammar_trial`, started by compiling.py. It reads lines of JSON: first an object with
 "compiler", the arguments of a Compiler, "trial_seconds" and "token_seconds", the processor time that a grammar and a
 token may take, and "memory", the addresses that this process may take, in bytes; then one grammar each. It answers
 each grammar with `{"grammar"}`, the text that the core is to have, or with `{"error"}`. The kernel ends it with the

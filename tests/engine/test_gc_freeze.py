@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from engine.lasting import lasting
+from engine.gc_freeze import gc_frozen
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def _as_before() -> None:
 def test_what_is_made_is_walked_neither_meanwhile_nor_later() -> None:
     begun = sum(generation["collections"] for generation in gc.get_stats())
     try:
-        with lasting():
+        with gc_frozen():
             made = [[] for _ in range(100_000)]  # type: list[list[int]]
             assert sum(generation["collections"] for generation in gc.get_stats()) == begun
         assert gc.get_freeze_count() > len(made)
@@ -28,7 +28,7 @@ def test_what_is_made_is_walked_neither_meanwhile_nor_later() -> None:
 
 def test_what_fails_leaves_the_collector_as_it_was() -> None:
     frozen = gc.get_freeze_count()
-    with pytest.raises(ValueError, match="no model"), lasting():
+    with pytest.raises(ValueError, match="no model"), gc_frozen():
         raise ValueError("no model")
     assert gc.isenabled()
     assert gc.get_freeze_count() == frozen

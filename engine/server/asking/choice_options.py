@@ -23,7 +23,7 @@ _LONGEST_STOP = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ChoiceOptions:
     """What one choice is to be.
 
     seed: its own, where it has one apart from the request's; -1 asks for a random one. max_tokens: None leaves it
@@ -39,7 +39,7 @@ class Wish:
     where: str = field(default="", compare=False)
 
 
-def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
+def read_choice_options(request: ChatRequest | CompletionRequest) -> tuple[ChoiceOptions, ...]:
     """Read the wishes of all drawn choices, the same for every prompt; raises ApiError 400 naming the field at fault.
 
     What an entry of `choice_params` names stands for its choice in place of the request's; what it does not name
@@ -56,7 +56,9 @@ def read_wishes(request: ChatRequest | CompletionRequest) -> tuple[Wish, ...]:
     return wishes
 
 
-def _overridden(request: ChatRequest | CompletionRequest, own: Mapping[str, JSON], where: str, common: Wish) -> Wish:
+def _overridden(
+    request: ChatRequest | CompletionRequest, own: Mapping[str, JSON], where: str, common: ChoiceOptions
+) -> ChoiceOptions:
     if not own:
         return common
     check_choice(request.dialect, own, where)
@@ -78,13 +80,15 @@ def _overridden(request: ChatRequest | CompletionRequest, own: Mapping[str, JSON
     )
 
 
-def samplings(wishes: Sequence[Wish], limits: Sequence[int], spell: Spell, vocabulary: int) -> tuple[Sampling, ...]:
+def samplings(
+    wishes: Sequence[ChoiceOptions], limits: Sequence[int], spell: Spell, vocabulary: int
+) -> tuple[Sampling, ...]:
     """How each choice is drawn, when its limit is known and the model's words are.
 
     spell: gives the tokens of bad words. vocabulary: its size. Raises ApiError 400 for tokens that do not exist, and
     for a least above the limit.
     """
-    found: dict[Wish, Sampling] = {}
+    found: dict[ChoiceOptions, Sampling] = {}
     for wish, limit in zip(wishes, limits, strict=True):
         if wish.sampling.min_tokens > limit:
             param = wish.where + "min_tokens"
@@ -99,8 +103,8 @@ def _least(request: ChatRequest | CompletionRequest) -> int:
     return 0 if isinstance(request, CompletionRequest) and request.echo else 1
 
 
-def _wish(members: Members, least: int) -> Wish:
-    return Wish(
+def _wish(members: Members, least: int) -> ChoiceOptions:
+    return ChoiceOptions(
         sampling=read_sampling(members),
         seed=members.integer("seed", -(2**63), 2**63 - 1),
         max_tokens=_max_tokens(members, least),

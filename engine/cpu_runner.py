@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from engine import trial
+from engine import deterministic_trial
 from engine.attention.cache import KvCache
 from engine.attention.compute import Attention
-from engine.attention.road import TorchRoad
+from engine.attention.torch_backend import TorchBackend
+from engine.backends import Machine, backend, cpu_backend
 from engine.batch import SPAN, Batch, StepOutput
 from engine.config import EngineConfig, cpu_pool
 from engine.errors import ConfigError
-from engine.flat import adapted, chunks_at, drawn_from
 from engine.messages import Logprobs, Ready
 from engine.models.load import load_model
 from engine.models.lora import TokensOf
@@ -27,15 +27,15 @@ from engine.models.model import Model
 from engine.models.products import TORCH
 from engine.models.rope import rotations
 from engine.models.spec import kv_values_per_token
+from engine.native.backend import NativeBackend, compiled, takes
 from engine.native.build import Kernels
 from engine.native.draws import exponentials, from_whole
 from engine.native.products import NativeProducts
-from engine.native.road import NativeRoad, compiled, takes
 from engine.passes import Pass, fixed_rows, passes
 from engine.resources import give_back, ram, usable_cores
-from engine.roads import Machine, cpu_road, road
 from engine.sampling.logprobs import logprobs, positions
 from engine.sampling.sampler import Sampler
+from engine.token_layout import adapted, chunks_at, drawn_from
 
 if TYPE_CHECKING:
     from engine.device.runner import DeviceRunner
@@ -47,13 +47,13 @@ _IN_PLACE = 256
 _SPAN = 256  # keys that one item reads there: a row's last one is filled up with keys that it does not see
 
 
-def load(config: EngineConfig) -> Runner | DeviceRunner:
-    """Load the model on the road that the settings and this machine come to; as Runner.load.
+def load(config: EngineConfig) -> CpuRunner | DeviceRunner:
+    """Load the model on the backend that the settings and this machine come to; as CpuRunner.load.
 
     Raises ConfigError, too, where deterministic mode is asked for and does not hold here.
     """
     runner = _load(config)
-    if config.deterministic and not trial.holds(
+    if config.deterministic and not deterministic_trial.holds(
         lambda batch: runner.submit(batch).result(), runner.ready, config.max_sequences, config.max_logprobs
     ):
         raise ConfigError(
@@ -63,11 +63,11 @@ def load(config: EngineConfig) -> Runner | DeviceRunner:
     return runner
 
 
-def _load(config: EngineConfig) -> Runner | DeviceRunner:
+def _load(config: EngineConfig) -> CpuRunner | DeviceRunner:
     machine = Machine.here()
-    chosen = road(config, machine)
+    chosen = backend(config, machine)
     if chosen.device.type == "cpu" and chosen.kernels != "triton":
-        return Runner.load(config)
+        return CpuRunner.load(config)
     # Imported here: it brings in Triton, which a CPU need not have.
     from engine.device.runner import DeviceRunner
 
@@ -75,7 +75,7 @@ def _load(config: EngineConfig) -> Runner | DeviceRunner:
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class CpuRunner:
     """Runs steps, one at a time, on the thread that calls; the cache is the only thing that a step changes, but for
     what the sampler remembers to save work."""
 
@@ -83,19 +83,19 @@ class Runner:
     ready: Ready
     _model: Model
     _cache: KvCache
-    _road: NativeRoad | TorchRoad
+    _backend: NativeBackend | TorchBackend
     _sampler: Sampler
     _rows: int | None = None  # decoding rows of one pass, in deterministic mode
 
     @classmethod
-    def load(cls, config: EngineConfig) -> Runner:
+    def load(cls, config: EngineConfig) -> CpuRunner:
         """Load the model and lay out the cache on the CPU; sets torch's threads to the cores this process may use.
 
         Raises ModelError for files that cannot be run, ConfigError for settings that do not fit the model.
         """
         torch.set_num_threads(usable_cores())
         machine = Machine.here()
-        chosen = cpu_road(config, machine)
+        chosen = cpu_backend(config, machine)
         dtype = chosen.dtype
         native = compiled(config, dtype) if chosen.kernels == "native" else None
         emulated = not machine.cpu_bfloat16
@@ -127,7 +127,7 @@ class Runner:
             # What transformers' classes do to a row may depend on where it stands, so there each row runs alone.
             rows = 1 if model.frequencies is None else fixed_rows(config.max_sequences, _ROWS)
         sampler = Sampler() if native is None else Sampler(exponentials(native), from_whole(native))
-        return cls(ready, model, cache, _cpu_road(config, native, model, cache, emulated=emulated), sampler, rows)
+        return cls(ready, model, cache, _cpu_backend(config, native, model, cache, emulated=emulated), sampler, rows)
 
     def submit(self, batch: Batch) -> StepOutput:
         """Carry out copies, then run chunks and rows, and draw; done when this returns."""
@@ -170,7 +170,7 @@ class Runner:
         tokens += [row.token for row in part.rows]
         positions += [row.position for row in part.rows]
         where = torch.tensor(positions)
-        ops = self._road.ops(part, where)
+        ops = self._backend.ops(part, where)
         by_adapter = adapted(replace(part.batch, rows=part.rows))
         adapters = [TokensOf(name, torch.tensor(mine)) for name, mine in by_adapter.items()]
         return self._model.run(torch.tensor(tokens), where, ops, adapters)
@@ -201,16 +201,16 @@ class Runner:
         return told
 
 
-def _cpu_road(
+def _cpu_backend(
     config: EngineConfig, native: Kernels | None, model: Model, cache: KvCache, *, emulated: bool
-) -> NativeRoad | TorchRoad:
-    """The native road where there are kernels that know this model; raises ConfigError where nothing else will do.
+) -> NativeBackend | TorchBackend:
+    """The native backend where there are kernels that know this model; raises ConfigError where nothing else will do.
 
     emulated: the processor has no products in bfloat16.
     """
     turns = None if model.frequencies is None else rotations(model.frequencies, model.context)
     if native is not None and turns is not None and takes(model):
-        return NativeRoad(model, cache, native, turns)
+        return NativeBackend(model, cache, native, turns)
     if config.kernels == "native":
         raise ConfigError("kernels are native, which do not know this model: leave it to auto, which takes torch's")
     fixed = config.deterministic
@@ -221,4 +221,4 @@ def _cpu_road(
         fixed=fixed,
         in_place=None if fixed or (cache.dtype == torch.bfloat16 and not emulated) else _IN_PLACE,
     )
-    return TorchRoad(attention, turns, cache.dtype, steady=fixed)
+    return TorchBackend(attention, turns, cache.dtype, steady=fixed)

@@ -1,4 +1,4 @@
-"""Which road settings and machine come to, and what is refused."""
+"""Which backend settings and machine come to, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from engine.backends import Machine, backend, round_once
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.roads import Machine, road, round_once
 from tests.real.processes import ROOT
 
 GPU = Machine(cuda=(9, 0), triton=True, interpreted=False, cpu_bfloat16=False, compiler=True)
@@ -45,7 +45,7 @@ TEST = Machine(cuda=None, triton=True, interpreted=True, cpu_bfloat16=True, comp
     ],
 )
 def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kernels: str, dtype: torch.dtype) -> None:
-    chosen = road(EngineConfig("m", **settings), machine)
+    chosen = backend(EngineConfig("m", **settings), machine)
     assert (chosen.device, chosen.kernels, chosen.dtype) == (torch.device(device), kernels, dtype)
 
 
@@ -71,14 +71,14 @@ def test_the_road(machine: Machine, settings: dict[str, Any], device: str, kerne
 )
 def test_roads_that_are_not_there(machine: Machine, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        road(EngineConfig("m", **settings), machine)
+        backend(EngineConfig("m", **settings), machine)
 
 
 def test_a_gpu_that_cannot_be_used_is_passed_by_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    road(EngineConfig("m"), GPU)
-    road(EngineConfig("m"), CPU)
+    backend(EngineConfig("m"), GPU)
+    backend(EngineConfig("m"), CPU)
     assert not caplog.records
-    road(EngineConfig("m"), OLD_GPU)
+    backend(EngineConfig("m"), OLD_GPU)
     assert "runs on the CPU: the CUDA device has compute capability 7.5" in caplog.text
 
 
@@ -94,7 +94,9 @@ def test_a_compiler_is_looked_for_as_triton_does(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_cpu_road_imports_no_triton() -> None:
-    code = "import sys, engine.runner; assert not [name for name in sys.modules if name.partition('.')[0] == 'triton']"
+    code = (
+        "import sys, engine.cpu_runner; assert not [name for name in sys.modules if name.partition('.')[0] == 'triton']"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
 
 

@@ -17,12 +17,12 @@ from transformers import AutoConfig, LlamaForCausalLM
 from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_stretches
+from engine.batch import Batch, Chunk, Draw, Row, StepOutput, plan_kv_spans
 from engine.config import EngineConfig
+from engine.cpu_runner import CpuRunner
 from engine.errors import ConfigError, ModelError
 from engine.messages import Logprobs, Sampling
 from engine.passes import Pass
-from engine.runner import Runner
 from engine.sampling import logprobs as raw_logprobs
 from engine.text.tokenizer import load_tokenizer
 from tests.fakes.tiny_models import make, save
@@ -37,7 +37,7 @@ GREEDY = Draw(0, 0, 0, Sampling(temperature=0.0))
 class Fork:
     """n choices over one prompt, run step by step as a scheduler would: shared full blocks, a copied last one."""
 
-    def __init__(self, runner: Runner, prompt: list[int], draws: list[Draw], first_block: int = 0) -> None:
+    def __init__(self, runner: CpuRunner, prompt: list[int], draws: list[Draw], first_block: int = 0) -> None:
         self.runner, self.prompt, self.draws = runner, prompt, draws
         self.first = 100 * first_block  # its sequences are numbered from here
         full, needed = len(prompt) // SIZE, -(-len(prompt) // SIZE)
@@ -73,15 +73,15 @@ class Fork:
         for step in range(new - 1):
             rows = self.rows()
             copies = self.copies if step == 0 else ()
-            self.take(self.runner.submit(Batch(copies, (), tuple(rows), plan_stretches(rows, SIZE, gate=32))).tokens)
+            self.take(self.runner.submit(Batch(copies, (), tuple(rows), plan_kv_spans(rows, SIZE, gate=32))).tokens)
         return self.tokens
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> CpuRunner:
     folder = tmp_path_factory.mktemp("tiny")
     save(folder)
-    return Runner.load(EngineConfig(str(folder), dtype="float32", num_blocks=256, block_size=SIZE))
+    return CpuRunner.load(EngineConfig(str(folder), dtype="float32", num_blocks=256, block_size=SIZE))
 
 
 def _seeded(count: int, **settings: float) -> list[Draw]:
@@ -91,23 +91,23 @@ def _seeded(count: int, **settings: float) -> list[Draw]:
 PROMPT = random.Random(4).choices(range(97), k=41)
 
 
-def test_ready(tiny: Runner) -> None:
+def test_ready(tiny: CpuRunner) -> None:
     ready = tiny.ready
     assert (ready.vocab_size, ready.max_model_len, ready.blocks, ready.block_size) == (97, 256, 256, SIZE)
     assert ready.kv_bytes_per_token == 2 * 3 * 2 * 8 * 4
     assert (ready.eos_tokens, ready.device, ready.dtype) == ({2}, "cpu", "float32")
 
 
-def test_an_empty_batch(tiny: Runner) -> None:
+def test_an_empty_batch(tiny: CpuRunner) -> None:
     assert tiny.submit(Batch()) == StepOutput()
 
 
-def test_output_is_in_the_order_of_the_batch(tiny: Runner) -> None:
+def test_output_is_in_the_order_of_the_batch(tiny: CpuRunner) -> None:
     a = Chunk(7, (5, 6, 7), 0, (0,), (replace(GREEDY, sequence=71), replace(GREEDY, sequence=70)))
     middle = Chunk(8, (5, 6, 7), 0, (1,))
     b = Chunk(9, (9, 8), 0, (2,), (replace(GREEDY, sequence=9),))
     rows = (Row(4, 3, 0, (3,), replace(GREEDY, sequence=4)), Row(3, 3, 0, (4,), replace(GREEDY, sequence=3)))
-    out = tiny.submit(Batch(chunks=(a, middle, b), rows=rows, stretches=plan_stretches(rows, SIZE)))
+    out = tiny.submit(Batch(chunks=(a, middle, b), rows=rows, kv_spans=plan_kv_spans(rows, SIZE)))
     assert [sequence for sequence, _ in out.tokens] == [71, 70, 9, 4, 3]
     tokens = dict(out.tokens)
     assert tokens[71] == tokens[70]
@@ -115,7 +115,7 @@ def test_output_is_in_the_order_of_the_batch(tiny: Runner) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"top_k": 20}, {"top_p": 0.8}], ids=str)
-def test_choices_equal_single_requests(tiny: Runner, settings: dict[str, float]) -> None:
+def test_choices_equal_single_requests(tiny: CpuRunner, settings: dict[str, float]) -> None:
     draws = _seeded(6, **settings)
     together = Fork(tiny, PROMPT, draws).run(40)
     alone = [Fork(tiny, PROMPT, [draw], first_block=100 + 8 * i).run(40)[0] for i, draw in enumerate(draws)]
@@ -123,7 +123,7 @@ def test_choices_equal_single_requests(tiny: Runner, settings: dict[str, float])
     assert len({tuple(tokens) for tokens in together}) == 6
 
 
-def test_choices_beside_other_traffic(tiny: Runner) -> None:
+def test_choices_beside_other_traffic(tiny: CpuRunner) -> None:
     draws = _seeded(4)
     alone = Fork(tiny, PROMPT, draws).run(30)
     fork = Fork(tiny, PROMPT, draws)
@@ -133,14 +133,14 @@ def test_choices_beside_other_traffic(tiny: Runner) -> None:
     out = tiny.submit(Batch(chunks=(fork.chunk(16, 25), other.chunk(32)))).tokens
     other.take(out)
     rows = other.rows()
-    out = tiny.submit(Batch(other.copies, (fork.chunk(25),), tuple(rows), plan_stretches(rows, SIZE))).tokens
+    out = tiny.submit(Batch(other.copies, (fork.chunk(25),), tuple(rows), plan_kv_spans(rows, SIZE))).tokens
     fork.take(out[:4])
     other.take(out[4:])
     for step in range(29):
         mine, others = fork.rows(), other.rows()
         both = [*others, *mine]
         copies = fork.copies if step == 0 else ()
-        out = tiny.submit(Batch(copies, (), tuple(both), plan_stretches(both, SIZE))).tokens
+        out = tiny.submit(Batch(copies, (), tuple(both), plan_kv_spans(both, SIZE))).tokens
         other.take(out[:3])
         fork.take(out[3:])
     assert fork.tokens == alone
@@ -149,28 +149,28 @@ def test_choices_beside_other_traffic(tiny: Runner) -> None:
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     save(tmp_path)
     with pytest.raises(ConfigError, match="max_model_len is 257; the model was made for 256 tokens"):
-        Runner.load(EngineConfig(str(tmp_path), max_model_len=257))
+        CpuRunner.load(EngineConfig(str(tmp_path), max_model_len=257))
     with pytest.raises(ModelError, match="does not exist"):
-        Runner.load(EngineConfig(str(tmp_path / "nowhere")))
+        CpuRunner.load(EngineConfig(str(tmp_path / "nowhere")))
 
 
 def test_the_pool_is_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path)
-    monkeypatch.setattr("engine.runner.ram", lambda: 1 << 24)
-    blocks = Runner.load(EngineConfig(str(tmp_path), dtype="float32", kv_fraction=0.5)).ready.blocks
+    monkeypatch.setattr("engine.cpu_runner.ram", lambda: 1 << 24)
+    blocks = CpuRunner.load(EngineConfig(str(tmp_path), dtype="float32", kv_fraction=0.5)).ready.blocks
     assert blocks == (1 << 23) // (16 * 2 * 3 * 2 * 8 * 4)
-    assert Runner.load(EngineConfig(str(tmp_path), dtype="float32")).ready.blocks == blocks // 2
+    assert CpuRunner.load(EngineConfig(str(tmp_path), dtype="float32")).ready.blocks == blocks // 2
 
 
 def test_a_shorter_model(tmp_path: Path) -> None:
     save(tmp_path)
-    assert Runner.load(EngineConfig(str(tmp_path), max_model_len=40, num_blocks=8)).ready.max_model_len == 40
+    assert CpuRunner.load(EngineConfig(str(tmp_path), max_model_len=40, num_blocks=8)).ready.max_model_len == 40
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_sixteen_bits_run(tmp_path: Path, dtype: Literal["bfloat16", "float16"]) -> None:
     save(tmp_path)
-    runner = Runner.load(EngineConfig(str(tmp_path), dtype=dtype, num_blocks=64))
+    runner = CpuRunner.load(EngineConfig(str(tmp_path), dtype=dtype, num_blocks=64))
     assert runner.ready.dtype == dtype
     assert runner.ready.kv_bytes_per_token == 2 * 3 * 2 * 8 * 2
     tokens = Fork(runner, PROMPT, _seeded(3)).run(10)
@@ -194,7 +194,7 @@ def _told(fork: Fork, cuts: Sequence[int], new: int, top: int) -> tuple[list[Log
         if step:
             rows = fork.rows()
             copies = fork.copies if step == 1 else ()
-            output = fork.runner.submit(Batch(copies, (), tuple(rows), plan_stretches(rows, SIZE, gate=32)))
+            output = fork.runner.submit(Batch(copies, (), tuple(rows), plan_kv_spans(rows, SIZE, gate=32)))
             assert not output.prompt_logprobs
         fork.take(output.tokens)
         for choice, told in output.logprobs.items():
@@ -213,7 +213,7 @@ def _check_told(told: Sequence[Logprobs], tokens: Sequence[int], logits: torch.T
         assert (exact > exact[token] + 2 * near).sum() < one.rank <= (exact >= exact[token] - 2 * near).sum()
 
 
-def test_log_probabilities_equal_transformers_at_every_position(tiny: Runner) -> None:
+def test_log_probabilities_equal_transformers_at_every_position(tiny: CpuRunner) -> None:
     model = make()
     for cuts in ((), (16,), (16, 32)):
         fork = Fork(tiny, PROMPT, _seeded(4))
@@ -225,7 +225,7 @@ def test_log_probabilities_equal_transformers_at_every_position(tiny: Runner) ->
             _check_told(told, tokens, row[len(PROMPT) - 1 : -1], 20, near=1e-4)
 
 
-def test_a_prompt_is_scored_in_slices(tiny: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_is_scored_in_slices(tiny: CpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = _told(Fork(tiny, PROMPT, _seeded(1)), (16,), new=1, top=3)
     widths: list[int] = []
     unwatched = type(tiny._model).logits
@@ -241,12 +241,12 @@ def test_a_prompt_is_scored_in_slices(tiny: Runner, monkeypatch: pytest.MonkeyPa
     assert [one.own for one in sliced] == pytest.approx([one.own for one in whole], abs=1e-5)
 
 
-def test_nothing_is_scored_unasked(tiny: Runner) -> None:
+def test_nothing_is_scored_unasked(tiny: CpuRunner) -> None:
     output = tiny.submit(Batch(chunks=(Fork(tiny, PROMPT, _seeded(2)).chunk(),)))
     assert (len(output.tokens), output.logprobs, output.prompt_logprobs) == (2, {}, {})
 
 
-def test_several_prompts_are_scored_in_one_step(tiny: Runner) -> None:
+def test_several_prompts_are_scored_in_one_step(tiny: CpuRunner) -> None:
     a = Chunk(7, (5, 6, 7), 0, (0,), (), (6, 7), 2)
     unasked = Chunk(8, (5, 6), 0, (1,), (replace(GREEDY, sequence=8),))
     b = Chunk(9, (9, 8, 3), 0, (2,), (replace(GREEDY, sequence=9, logprobs=0),), (8, 3), 0)
@@ -258,7 +258,7 @@ def test_several_prompts_are_scored_in_one_step(tiny: Runner) -> None:
     assert [len(one.top) for one in (*told[7], *told[9])] == [2, 2, 0, 0]
 
 
-def test_masks_reach_the_draw(tiny: Runner) -> None:
+def test_masks_reach_the_draw(tiny: CpuRunner) -> None:
     fork = Fork(tiny, PROMPT, _seeded(3))
     masks = {0: bytes([0] * 4 + [1 << 3] + [0] * 8), 2: b"\0"}
     output = tiny.submit(Batch(chunks=(fork.chunk(),), masks=masks))
@@ -269,8 +269,8 @@ def test_masks_reach_the_draw(tiny: Runner) -> None:
 
 
 @pytest.fixture(scope="module")
-def real(default_model: Path) -> Runner:
-    return Runner.load(EngineConfig(str(default_model), dtype="float32", num_blocks=256, block_size=SIZE))
+def real(default_model: Path) -> CpuRunner:
+    return CpuRunner.load(EngineConfig(str(default_model), dtype="float32", num_blocks=256, block_size=SIZE))
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +300,7 @@ def prompts(default_model: Path) -> list[list[int]]:
 @pytest.mark.model
 @pytest.mark.timeout(300)
 def test_greedy_equals_transformers(
-    real: Runner, transformers_model: PreTrainedModel, prompts: list[list[int]]
+    real: CpuRunner, transformers_model: PreTrainedModel, prompts: list[list[int]]
 ) -> None:
     """After each of our tokens transformers would choose the next of them: by itself it would say the same."""
     torch.set_num_threads(1)  # beside other tests two threads wait for each other most of the time
@@ -315,7 +315,7 @@ def test_greedy_equals_transformers(
 @pytest.mark.model
 @pytest.mark.timeout(300)
 def test_logits_are_near_transformers(
-    real: Runner, transformers_model: PreTrainedModel, prompts: list[list[int]]
+    real: CpuRunner, transformers_model: PreTrainedModel, prompts: list[list[int]]
 ) -> None:
     torch.set_num_threads(1)
     for prompt in prompts:
@@ -328,7 +328,7 @@ def test_logits_are_near_transformers(
 
 @pytest.mark.model
 @pytest.mark.timeout(300)
-def test_choices_of_the_real_model_equal_single_requests(real: Runner, prompts: list[list[int]]) -> None:
+def test_choices_of_the_real_model_equal_single_requests(real: CpuRunner, prompts: list[list[int]]) -> None:
     torch.set_num_threads(1)
     draws = [replace(draw, sampling=Sampling(temperature=0.8)) for draw in _seeded(4)]
     together = Fork(real, prompts[0], draws).run(12)
@@ -340,7 +340,7 @@ def test_choices_of_the_real_model_equal_single_requests(real: Runner, prompts: 
 @pytest.mark.model
 @pytest.mark.timeout(300)
 def test_log_probabilities_of_the_real_model_equal_transformers(
-    real: Runner, transformers_model: PreTrainedModel, prompts: list[list[int]]
+    real: CpuRunner, transformers_model: PreTrainedModel, prompts: list[list[int]]
 ) -> None:
     torch.set_num_threads(1)
     prompt = prompts[0]

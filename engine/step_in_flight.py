@@ -25,7 +25,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class StepInFlight:
     """A batch that has been given out. prompts: whose each chunk is, and where what it tells of the prompt goes.
 
     A sequence may end, or give its blocks back, while a step of its is under way; the group of a chunk is told by

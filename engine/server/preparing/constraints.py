@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.server.asking.structure import Structure, free_text_to, regex_rule
 from engine.server.asking.tools import Tools
-from engine.server.preparing.calling import Rule, Token, calls_or_words_rule, calls_rule, text_with_marks
+from engine.server.preparing.call_rules import Rule, Token, calls_or_words_rule, calls_rule, text_with_marks
 from engine.text.parsers.families import HARMONY, Families
 from engine.text.parsers.thinking import MARKS
 

@@ -13,7 +13,7 @@ Messages = Sequence[Mapping[str, Any]]
 """A conversation as the wire has it: objects with `role` and `content`."""
 
 
-class Wishes(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
     """What may be asked for, by the names, meanings and bounds of the wire; what is left out is as there.
 
     model: the name of a LoRA adapter. logprobs: how many of the likeliest tokens are told with each drawn one, for
@@ -50,13 +50,13 @@ class Wishes(TypedDict, total=False):
     cache_salt: str
 
 
-class TextWishes(Wishes, total=False):
+class TextOptions(RequestOptions, total=False):
     """What a text has beyond that. echo: each choice's text begins with the prompt's."""
 
     echo: bool
 
 
-class ChatWishes(Wishes, total=False):
+class ChatOptions(RequestOptions, total=False):
     """What a chat has beyond that. top_logprobs: with `logprobs=True`, the wire's way to ask for `logprobs`."""
 
     max_completion_tokens: int
@@ -71,13 +71,13 @@ class ChatWishes(Wishes, total=False):
     chat_template_kwargs: Mapping[str, Any]
 
 
-class StreamWishes(TextWishes, ChatWishes, total=False):
+class StreamingOptions(TextOptions, ChatOptions, total=False):
     """What a stream may be asked for: of a text the wishes of texts, of a conversation those of chats."""
 
 
-def check_wishes(wishes: Mapping[str, Any], *, chat: bool) -> None:
+def check_options(wishes: Mapping[str, Any], *, chat: bool) -> None:
     """Raise RequestError naming what is no wish of a chat, or of a text."""
-    unknown = [name for name in wishes if name not in (ChatWishes if chat else TextWishes).__optional_keys__]
+    unknown = [name for name in wishes if name not in (ChatOptions if chat else TextOptions).__optional_keys__]
     if unknown:
         names = ", ".join([f"'{name}'" for name in unknown])
         raise RequestError(f"a {'chat' if chat else 'text'} takes no {names}", unknown[0])

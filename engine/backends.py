@@ -22,7 +22,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
+class Backend:
     """A device, the kernels between the products there, and the type of weights, keys and values."""
 
     device: torch.device
@@ -52,7 +52,7 @@ class Machine:
         )
 
     @property
-    def hindrance(self) -> str | None:
+    def why_no_cuda(self) -> str | None:
         """What keeps the engine from its CUDA device; None where nothing does."""
         if self.cuda is None:
             return "torch finds no CUDA device here"
@@ -65,18 +65,18 @@ class Machine:
         return None
 
 
-def road(config: EngineConfig, machine: Machine) -> Road:
-    """The road of these settings; raises ConfigError for what this machine does not have, or cannot run.
+def backend(config: EngineConfig, machine: Machine) -> Backend:
+    """The backend of these settings; raises ConfigError for what this machine does not have, or cannot run.
 
     Where the device is left open, one that cannot be used is passed by, and the log says why.
     """
     device = config.device
     if device == "auto":
-        device = "cpu" if machine.hindrance or config.kernels in _CPU_KERNELS else "cuda"
-        if machine.cuda and machine.hindrance:
-            _log.warning("the engine runs on the CPU: %s", machine.hindrance)
-    if device == "cuda" and machine.hindrance:
-        raise ConfigError(f"device is cuda, but {machine.hindrance}")
+        device = "cpu" if machine.why_no_cuda or config.kernels in _CPU_KERNELS else "cuda"
+        if machine.cuda and machine.why_no_cuda:
+            _log.warning("the engine runs on the CPU: %s", machine.why_no_cuda)
+    if device == "cuda" and machine.why_no_cuda:
+        raise ConfigError(f"device is cuda, but {machine.why_no_cuda}")
     kernels = config.kernels
     if kernels in _CPU_KERNELS and device == "cuda":
         raise ConfigError("device is cuda, where kernels must be triton: the others are for a CPU")
@@ -96,13 +96,13 @@ def road(config: EngineConfig, machine: Machine) -> Road:
         raise ConfigError("dtype is bfloat16, in which Triton's interpreter computes wrong numbers")
     if kernels == "triton" and config.quantization:
         raise ConfigError(f"quantization is {config.quantization}, which is for a CPU: device must be cpu")
-    return Road(torch.device(device), kernels, dtype)
+    return Backend(torch.device(device), kernels, dtype)
 
 
-def cpu_road(config: EngineConfig, machine: Machine) -> Road:
-    """The road on a CPU without Triton, whatever device the settings name; raises ConfigError as `road`."""
+def cpu_backend(config: EngineConfig, machine: Machine) -> Backend:
+    """The backend on a CPU without Triton, whatever device the settings name; raises ConfigError as `backend`."""
     kernels = config.kernels if config.kernels in _CPU_KERNELS else "auto"
-    return road(replace(config, device="cpu", kernels=kernels), machine)
+    return backend(replace(config, device="cpu", kernels=kernels), machine)
 
 
 def _check_native(config: EngineConfig, machine: Machine, dtype: torch.dtype) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def lasting() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """All that is made in this block stays: no collection walks it, neither meanwhile nor later.
 
     Importing torch and reading a vocabulary set off hundreds otherwise, which find next to nothing.

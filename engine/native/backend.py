@@ -1,4 +1,4 @@
-"""Whether a model can take the native road here, and what it takes there."""
+"""Whether a model can take the native backend here, and what it takes there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def compiled(config: EngineConfig, dtype: torch.dtype) -> Kernels | None:
-    """The kernels for these settings, whose road is the native one; None, and a warning, where the compiler cannot make
+    """The kernels for these settings, which chose the native backend; None, and a warning, if the compiler cannot make
     them and the settings leave it open. Raises ConfigError where they do not."""
     try:
         return kernels(dtype)
@@ -41,8 +41,8 @@ def takes(model: Model) -> TypeGuard[Decoder]:
     return spec.hidden % LANES == 0 and spec.intermediate % LANES == 0 and fits(spec.attention)
 
 
-class NativeRoad:
-    """One model's road over its cache.
+class NativeBackend:
+    """One model's backend over its cache.
 
     turns: each position's rotation, [positions, D / 2] complex64.
     """

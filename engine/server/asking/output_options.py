@@ -14,7 +14,7 @@ MOST_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class OutputOptions:
     """logprobs: how many of the likeliest tokens are told with each drawn one; None tells no log probabilities.
 
     prompt_logprobs: the same for the prompt's tokens, in a field of their own. ids: token ids come with the answer.
@@ -35,7 +35,7 @@ class Telling:
         return self.logprobs is not None or self.ids
 
 
-def read_telling(request: ChatRequest | CompletionRequest, most_logprobs: int) -> Telling:
+def read_output_options(request: ChatRequest | CompletionRequest, most_logprobs: int) -> OutputOptions:
     """Read the fields; raises ApiError 400 naming the one at fault.
 
     Chat has `logprobs` (a boolean) and `top_logprobs`, legacy completions a number in `logprobs`.
@@ -51,7 +51,7 @@ def read_telling(request: ChatRequest | CompletionRequest, most_logprobs: int) -
     if prompt_logprobs is not None and request.stream:
         raise invalid_request("'prompt_logprobs' cannot be streamed.", param="prompt_logprobs")
     skip = members.get("skip_special_tokens") is not None and not members.flag("skip_special_tokens")
-    return Telling(
+    return OutputOptions(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         ids=members.flag("return_token_ids"),
