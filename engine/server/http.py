@@ -23,7 +23,7 @@ from engine.server.asking.salt import salt_of
 from engine.server.endpoints.common import SERVING, json_answer, read
 from engine.server.endpoints.embeddings import embeddings
 from engine.server.endpoints.responses import endpoint as responses
-from engine.server.endpoints.tokenize import detokenize, tokenize
+from engine.server.endpoints.tokenize import detokenize, tokenize, tokenizer_info
 from engine.server.groups import groups, manners
 from engine.server.preparing.prompts import context_length
 from engine.server.serving import Serving
@@ -59,6 +59,7 @@ async def listening(serving: Serving, *, uds: Path | None, host: str, port: int)
     for prefix in ("", "/v1"):
         app.router.add_post(f"{prefix}/tokenize", tokenize)
         app.router.add_post(f"{prefix}/detokenize", detokenize)
+        app.router.add_get(f"{prefix}/tokenizer_info", tokenizer_info)
     app.router.add_get("/v1/models", _models)
     app.router.add_get("/v1/models/{id:.+}", _model)
     app.router.add_get("/health", _health)

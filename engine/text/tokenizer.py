@@ -33,6 +33,7 @@ class Tokenizer:
     template: None where the model has none (a base model): it takes no chat then. begin: the token
     that stands for an empty prompt, None where the model has none. families: how the model writes tool calls and
     reasoning. tool_template: in place of `template` in chats with tools, where the model has one of its own for them.
+    special_strings: named special tokens, such as `eos_token`.
     """
 
     backend: tokenizers.Tokenizer
@@ -41,6 +42,7 @@ class Tokenizer:
     begin: int | None
     families: Families = field(default_factory=Families)
     tool_template: ChatTemplate | None = None
+    special_strings: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def template_for(self, *, tools: bool) -> ChatTemplate | None:
         """The template of a chat with tools or without."""
@@ -116,6 +118,7 @@ def _assemble(backend: tokenizers.Tokenizer, sources: Mapping[str, str], special
         template=templates.get(_PLAIN),
         begin=None if begin is None else backend.token_to_id(begin),
         tool_template=templates.get(_WITH_TOOLS),
+        special_strings=special,
     )
 
 

@@ -83,7 +83,8 @@ class Passthrough(Settings):
 
     paths: Paths = "default"
     """default: the inference endpoints that nproxy knows by name (embeddings, responses, messages, audio, images,
-    moderations, rerank, score, classify, pooling, tokenize, detokenize); all: every path; or a list of paths."""
+    moderations, rerank, score, classify, pooling, tokenize, detokenize, tokenizer_info); all: every path; or a list of
+    paths."""
     upstream: str | None = None
     """Where they go when the body names no known model; null: to the only upstream."""
 

@@ -17,6 +17,7 @@ DEFAULT_PASSTHROUGH = (
     "/v1/pooling",
     "/v1/tokenize",
     "/v1/detokenize",
+    "/v1/tokenizer_info",
     "/v2/rerank",
     "/rerank",
     "/score",
@@ -24,6 +25,7 @@ DEFAULT_PASSTHROUGH = (
     "/pooling",
     "/tokenize",
     "/detokenize",
+    "/tokenizer_info",
 )
 """The inference endpoints beside the two that nproxy understands, with all paths below them."""
 

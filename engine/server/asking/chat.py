@@ -128,7 +128,8 @@ def _content(content: JSON, where: str) -> str:
         raise wrong_type(where, "a string or an array of parts", content)
     texts = []
     for part in content:
-        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get(kind) if kind in ("text", "refusal") else None
         if not isinstance(text, str):
             raise invalid_request(f"'{where}' may hold text parts only.", param=where, code="unsupported_parameter")
         texts.append(text)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.server.asking.schema_annotations import without_annotations
 from engine.server.asking.schema_strictness import closed
 from nproxy.openai.errors import invalid_request
 from nproxy.openai.jsonvalue import JSON, loads
@@ -60,7 +61,7 @@ def json_rule(schema: JSON, where: str) -> str:
     Keywords that cannot be enforced are refused when the grammar is compiled; those that JSON Schema does not know are
     notes, as it says.
     """
-    schema = {} if schema is True else closed(schema)
+    schema = {} if schema is True else closed(without_annotations(schema))
     if not isinstance(schema, dict):
         raise wrong_type(where, "a JSON schema", schema)
     if _OPTIONS in schema:
@@ -104,16 +105,18 @@ _ESCAPES = {"/": r"\/", "\n": r"\n", "\r": r"\r", "\\\n": r"\n", "\\\r": r"\r"}
 def read_structure(fields: Mapping[str, JSON]) -> Structure | None:
     """What the request asks its answers to look like; None where it leaves that open.
 
-    Raises ApiError 400 naming the field at fault: one of them that is malformed, or a second one.
+    Several fields may say the same, as clients that know neither the server nor its age send them. Raises ApiError 400
+    naming the field at fault: one of them that is malformed, or says something else than another.
     """
     found: list[Structure] = []
     for name, read in _READERS.items():
         value = fields.get(name)
         if value is not None and (grammar := read(value, name)) is not None:
             found.append(Structure(grammar, name))
-    if len(found) > 1:
-        names = f"'{found[0].field}' and '{found[1].field}'"
-        raise invalid_request(f"{names} both say what the answer must look like.", param=found[1].field)
+    for other in found[1:]:
+        if other.grammar != found[0].grammar:
+            names = f"'{found[0].field}' and '{other.field}'"
+            raise invalid_request(f"{names} both say what the answer must look like.", param=other.field)
     return found[0] if found else None
 
 

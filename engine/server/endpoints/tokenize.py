@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize, as vLLM has them: a text or a chat to the tokens that the model would read, and back."""
+"""/tokenize, /detokenize and /tokenizer_info, as vLLM has them: a text or a chat to the model's tokens, and back."""
 
 from __future__ import annotations
 
@@ -44,6 +44,19 @@ async def detokenize(request: web.Request) -> web.Response:
         tokens = await read(request, lambda body: _read_tokens(body.fields, serving))
         text = await serving.aside(lambda: serving.tokenizer.backend.decode(tokens, skip_special_tokens=False))
         return json_answer({"prompt": text})
+
+
+async def tokenizer_info(request: web.Request) -> web.Response:
+    """GET /tokenizer_info: the model's named special tokens and its chat template (null for a model without one)."""
+    serving = request.app[SERVING]
+    template = serving.tokenizer.template
+    return json_answer(
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **serving.tokenizer.special_strings,
+            "chat_template": None if template is None else template.source,
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

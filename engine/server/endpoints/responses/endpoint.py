@@ -40,6 +40,7 @@ def add_routes(app: web.Application, config: EngineConfig) -> None:
     """Serve the endpoint and what lies below it."""
     app[_TURNS] = Turns(config.max_responses, config.max_response_bytes)
     app.router.add_post(_PATH, _create)
+    app.router.add_post(f"{_PATH}/input_tokens", _count)
     app.router.add_get(f"{_PATH}/{{id}}", _retrieve)
     app.router.add_delete(f"{_PATH}/{{id}}", _delete)
     app.router.add_get(f"{_PATH}/{{id}}/input_items", _input_items)
@@ -50,9 +51,7 @@ async def _create(request: web.Request) -> web.StreamResponse:
     with serving.request():
         turns, asked = request.app[_TURNS], await read(request, lambda body: read_asked(body.fields, _new_id))
         owner = salt_of(request.headers, {})
-        previous = None
-        if asked.previous is not None:
-            previous = turns.find(owner, asked.previous, "previous_response_id")
+        previous = _before(turns, owner, asked)
         order, prompt = await _prepared(serving, asked, previous)
         model, router, table = order.request.model, serving.router, serving.tokenizer.table
         salt, adapter = salt_of(request.headers, asked.fields), serving.adapter(model)
@@ -73,6 +72,21 @@ async def _create(request: web.Request) -> web.StreamResponse:
             if asked.stream:
                 return await answer.stream(request)
             return web.Response(body=await answer.whole(1), content_type="application/json")
+
+
+async def _count(request: web.Request) -> web.Response:
+    """POST /v1/responses/input_tokens: how many tokens the model would read for such a request."""
+    serving = request.app[SERVING]
+    with serving.request():
+        asked = await read(request, lambda body: read_asked(body.fields, _new_id))
+        previous = _before(request.app[_TURNS], salt_of(request.headers, {}), asked)
+        _, prompt = await _prepared(serving, asked, previous)
+        return json_answer({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
+
+
+def _before(turns: Turns, owner: str, asked: Asked) -> Turn | None:
+    """The turn that a request goes on from; raises ApiError 404 if this key has no such turn."""
+    return None if asked.previous is None else turns.find(owner, asked.previous, "previous_response_id")
 
 
 async def _prepared(serving: Serving, asked: Asked, previous: Turn | None) -> tuple[Order, Prompt]:

@@ -48,7 +48,8 @@ _READ = frozenset(
 _NOT_HERE = frozenset({"guided_decoding_backend", "request_id"})  # extensions of chats alone
 # They change nothing about the answer; max_tool_calls counts calls of tools that run at OpenAI.
 _HARMLESS = (HARMLESS - _NOT_HERE) | {"max_tool_calls"}
-_NEUTRAL: Mapping[str, JSON] = {"background": False, "truncation": "disabled"}
+_NEUTRAL: Mapping[str, Sequence[JSON]] = {"background": (False,), "truncation": ("disabled", "auto")}
+"""Nothing is cut off here: an input that is too long is refused with either value of `truncation`."""
 _UNSUPPORTED = frozenset({"context_management", "conversation", "moderation", "prompt"})
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -102,7 +103,7 @@ class Asked:
             "tools": given.get("tools", []),
             "top_logprobs": self.logprobs or 0,
             "top_p": given.get("top_p", 1.0),
-            "truncation": "disabled",
+            "truncation": given.get("truncation", "disabled"),
             "user": given.get("user"),
             "background": False,
         }
@@ -159,7 +160,10 @@ def renamed(error: ApiError) -> ApiError:
 def _check_neutral(name: str, value: JSON) -> None:
     if name not in _NEUTRAL and name not in _UNSUPPORTED:
         raise unknown(name)
-    if name in _UNSUPPORTED or value != _NEUTRAL[name] or type(value) is not type(_NEUTRAL[name]):  # 0 == False
+    if name in _UNSUPPORTED or not any(
+        value == one and type(value) is type(one)  # 0 == False
+        for one in _NEUTRAL[name]
+    ):
         raise _unsupported(name)
 
 

@@ -24,6 +24,7 @@ def called(**function: Any) -> list[dict[str, Any]]:
         ({"role": "user", "content": ""}, ""),
         ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "a\nb"),
         ({"role": "assistant", "content": None}, ""),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "no"),
         ({"role": "assistant", "tool_calls": [CALL]}, None),  # some templates ask whether there is any
         ({"role": "assistant", "content": "", "tool_calls": [CALL]}, ""),
         ({"role": "assistant", "content": "x", "tool_calls": []}, "x"),

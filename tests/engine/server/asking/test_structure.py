@@ -113,6 +113,14 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
+def test_several_fields_may_say_the_same() -> None:
+    """As guidance sends a grammar to any vLLM, by its older name and its newer one."""
+    grammar = 'start: "a" | "b"'
+    both = read_structure({"guided_grammar": grammar, "structured_outputs": {"grammar": grammar}})
+    one = read_structure({"guided_grammar": grammar})
+    assert both is not None and one is not None and both.grammar == one.grammar
+
+
 @pytest.mark.parametrize("pattern", ["a/b", r"a\/b", "a\nb", r"[/]", "a\\\nb", "\\\\/b", r"\w+"])
 def test_a_pattern_stays_inside_its_slashes(compiler: Compiler, pattern: str) -> None:
     compiler.compile(grammar_of(any_of(pattern)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,15 @@ async def test_the_model_may_be_left_out_and_token_strings_come_along(path: Path
     async with engine(LETTERS, path), client_of(path) as client:
         given = await answer(client, "/tokenize", {"prompt": "a b", "return_token_strs": True})
         assert given["token_strs"] == ["<s>", "a", "Ġ", "b"]
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+async def test_what_a_client_needs_to_know_of_the_tokenizer(path: Path, prefix: str) -> None:
+    tokenizer = replace(LETTERS, special_strings={"bos_token": "<s>", "eos_token": "</s>"})
+    async with engine(tokenizer, path), client_of(path) as client:
+        given = (await client.get(f"{prefix}/tokenizer_info")).raise_for_status().json()
+    assert LETTERS.template is not None and given["chat_template"] == LETTERS.template.source
+    assert (given["bos_token"], given["eos_token"]) == ("<s>", "</s>")
 
 
 async def test_a_chat_as_its_template_writes_it(path: Path) -> None:

@@ -56,6 +56,17 @@ async def test_a_response_says_what_the_chat_says(path: Path) -> None:
         assert given["status"] == {"length": "incomplete", "stop": "completed"}[theirs["choices"][0]["finish_reason"]]
 
 
+async def test_how_many_tokens_the_model_would_read(path: Path) -> None:
+    async with engine(TOKENIZER, path), client_of(path) as client:
+        first = await answer(client, URL, body("one"))
+        asked = body("two", previous_response_id=first["id"], instructions="Be brief.")
+        counted = await answer(client, f"{URL}/input_tokens", asked)
+        given = await answer(client, URL, asked)
+        assert counted == {"object": "response.input_tokens", "input_tokens": given["usage"]["input_tokens"]}
+        status, error = await refused(client, f"{URL}/input_tokens", body(previous_response_id="resp_1"))
+        assert (status, error["param"]) == (404, "previous_response_id")
+
+
 async def test_a_stream_ends_with_the_response_that_is_kept(path: Path) -> None:
     async with engine(TOKENIZER, path), client_of(path) as client:
         whole = await answer(client, URL, body())

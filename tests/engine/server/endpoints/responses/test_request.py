@@ -62,6 +62,7 @@ def test_a_plain_request() -> None:
         ({"include": ["message.output_text.logprobs"]}, {"logprobs": True, "top_logprobs": 0}),
         ({"top_logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
         ({"metadata": {"a": "b"}, "user": "u", "store": False, "background": False, "truncation": "disabled"}, {}),
+        ({"truncation": "auto"}, {}),
     ],
     ids=str,
 )
@@ -95,7 +96,8 @@ def test_what_the_response_repeats() -> None:
         ({"background": 0}, "background"),
         ({"user": 5}, "user"),
         ({"max_tool_calls": "a"}, "max_tool_calls"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "middle"}, "truncation"),
+        ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"include": ["file_search_call.results"]}, "include.0"),
         ({"include": "all"}, "include"),
