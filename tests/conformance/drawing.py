@@ -23,7 +23,7 @@ from nproxy.choices.events import (
     LegFailed,
 )
 from nproxy.choices.plan import Request
-from nproxy.choices.segments import Chunks, apart, one_by_one, read_segment
+from nproxy.choices.segments import Chunks, one_by_one, read_segment, split_chunks
 from nproxy.openai.body import Body
 from nproxy.openai.requests import Limits, parse_chat, parse_completion
 from nproxy.openai.sse import SSEDecoder, SSEEvent
@@ -192,7 +192,7 @@ def streamed(rng: Random, drawn: Drawn, leg: int, answer: Answer) -> Iterator[li
 
 def each(chunk: LegChunk | LegChunks) -> list[LegChunk]:
     """What stands together, apart."""
-    return apart(chunk.leg, chunk.data) if isinstance(chunk, LegChunks) else [chunk]
+    return split_chunks(chunk.leg, chunk.data) if isinstance(chunk, LegChunks) else [chunk]
 
 
 def decoded(rng: Random, leg: int, raw: bytes) -> Iterator[Chunks]:

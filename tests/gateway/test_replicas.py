@@ -270,7 +270,7 @@ async def test_S10_calls_that_wait_at_a_server_that_stands_still_are_tried_elsew
         async with asyncio.timeout(20):  # the calls' own limit is 120 s
             answers = await asyncio.gather(*(gateway.ask(n=2, stream=stream) for _ in range(6)))
             assert [answer.status_code for answer in answers] == [200] * 6
-            await until(lambda: replica(gateway, stopped).looks.down, 20)
+            await until(lambda: replica(gateway, stopped).health.down, 20)
             assert (await gateway.ask(n=4)).status_code == 200
         assert replica(gateway, stopped).begun > 0 == replica(gateway, stopped).legs
         assert replica(gateway, stopped).up is False
@@ -321,12 +321,12 @@ async def test_looks_that_fail_everywhere_are_not_believed(upstream: FakeUpstrea
 async def test_a_replica_that_was_down_comes_back_with_its_looks(upstream: FakeUpstream, other: FakeUpstream) -> None:
     upstream.list_fails = True
     async with pair(upstream.url, other.url, health=FAST) as gateway:
-        await until(lambda: replica(gateway, upstream.url).looks.down, 20)
+        await until(lambda: replica(gateway, upstream.url).health.down, 20)
         for _ in range(8):
             assert (await gateway.ask()).status_code == 200
         assert not upstream.calls
         upstream.list_fails = False
-        await until(lambda: not replica(gateway, upstream.url).looks.down, 20)
+        await until(lambda: not replica(gateway, upstream.url).health.down, 20)
         await until(lambda: _reaches(gateway, upstream), 20)
 
 
@@ -368,4 +368,4 @@ async def test_settings_change_while_it_runs(upstream: FakeUpstream, other: Fake
         one.reconfigure(one.settings.model_copy(update={"health": one.settings.health.model_copy()}))
         assert one.gate.replicas[0].breaker is kept
         one.reconfigure(one.settings.model_copy(update={"breaker": None}))
-        assert one.gate.replicas[0].breaker is not kept and one.gate.replicas[0].looks.answered
+        assert one.gate.replicas[0].breaker is not kept and one.gate.replicas[0].health.answered
