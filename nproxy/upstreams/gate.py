@@ -19,7 +19,7 @@ from nproxy.upstreams.call_group import Account, CallGroup
 from nproxy.upstreams.cancel_handle import CancelHandle
 from nproxy.upstreams.health_checks import HealthChecks
 from nproxy.upstreams.overload_queue import OverloadQueue
-from nproxy.upstreams.peer_workers import PeerNews, PeerWorkers
+from nproxy.upstreams.peer_workers import PeerNews, PeerWorkers, What
 from nproxy.upstreams.permit_queue import PermitQueue
 from nproxy.upstreams.permits import ROUNDING, PermitRequest, Permits
 from nproxy.upstreams.replicas import Replica
@@ -245,7 +245,10 @@ class Gate:
         """Take turns with other processes of this gateway. process: what they call this one. tell: sends them news."""
 
         def peers(account: Account) -> PeerWorkers:
-            return PeerWorkers(process, lambda what, who, label: tell(PeerNews(upstream, *account, what, who, label)))
+            def send(what: What, worker: str, label: str, requests: int) -> None:
+                tell(PeerNews(upstream, *account, what, worker, label, requests))
+
+            return PeerWorkers(process, send)
 
         self._shares = peers
         for account, queue in self._queues.items():
@@ -254,7 +257,7 @@ class Gate:
     def take_news(self, news: PeerNews) -> None:
         """Learn what another process tells."""
         replica = next((one for one in self.replicas if one.label == news.replica), None)
-        self._queue((news.model, news.caller)).hear(news.what, news.process, replica)
+        self._queue((news.model, news.caller)).hear(news.what, news.process, replica, news.requests)
 
     def remind(self) -> None:
         """Tell other processes again where some wait here; from time to time."""

@@ -39,6 +39,8 @@ JUST_NOW_SECONDS = 0.5
 """A server may still count a call that ended so long ago; longer than all RELEASE_DELAYS together."""
 OVER_SECONDS = 1.0
 """If nobody waits and nobody was refused for so long, the overload is over."""
+STANDS_SECONDS = 0.1
+"""A call that stands for so long was probably not refused, as far as another worker needs to know."""
 AGAIN_SECONDS = 2.0
 """How soon a leg that is out of patience, but for its request's other legs, is looked at again."""
 
@@ -97,7 +99,10 @@ class OverloadQueue:
         self._pace = ProbePace()
         self._refusals = RefusalHistory()
         self._begun = 0  # calls
-        self._answered_at = -inf
+        self._standing: set[int] = set()  # numbers of those in flight
+        self._stood: set[int] = set()  # the same, when the other workers were last reminded
+        self._answered_at = -inf  # of this account, by any worker
+        self._answered_here_at = -inf
         self._slots: WeakSet[FreedSlot] = WeakSet()  # that are used, or about to be; each lives as long as its attempts
         self._delayed_slots = 0  # that somebody will be admitted for after a delay
 
@@ -108,6 +113,7 @@ class OverloadQueue:
         self.calls += 1
         self._shared.calls += 1
         self._begun = attempt.number = self._begun + 1
+        self._standing.add(attempt.number)
 
     async def wait_turn(self, attempt: CallAttempt) -> None:
         """Wait to be admitted, which counts as `begin`. A leg that was refused again gets the place it had."""
@@ -122,7 +128,7 @@ class OverloadQueue:
         waiter = _Waiter(attempt, stats, asyncio.get_running_loop().create_future())
         insort(self.waiting, waiter, key=lambda one: one.place)
         try:
-            if len(self.waiting) == 1:
+            if len(self.waiting) & (len(self.waiting) - 1) == 0:  # 1, 2, 4, 8 ...
                 self._announce_waiting()
             self._start_patience(waiter, self._patience_left(group))
             if self._probe_timer is None or not self._in_flight():
@@ -141,7 +147,7 @@ class OverloadQueue:
 
     def abandoned(self, attempt: CallAttempt) -> None:
         """A leg that was admitted makes no call after all."""
-        self._uncount()
+        self._uncount(attempt)
         if attempt.admitted_by:
             self._hand_on(attempt, attempt.admitted_by)
         self._ensure_probe()
@@ -172,7 +178,7 @@ class OverloadQueue:
 
     def ended(self, attempt: CallAttempt, replica: Replica) -> None:
         """A call is over, or a refused one has been dealt with: admit the next one."""
-        self._uncount()
+        self._uncount(attempt)
         if attempt.room is None:
             self._note_end(attempt, replica)
         elif attempt.not_capacity:
@@ -202,7 +208,10 @@ class OverloadQueue:
         if self._patience_left(group) <= ROUNDING or (stats and stats.specific_findings >= GIVE_UP_AFTER_FINDINGS):
             return ""
         waited_longest = attempt.slot is not None and attempt.slot.delay == LONGEST_DELAY
-        found_out = by == "probe" or waited_longest or self._is_guest(attempt) or not (by or self.waiting)
+        alone = not (
+            by or self.waiting or self.peers is not None
+        )  # other workers may know more; they hear that it waits
+        found_out = by == "probe" or waited_longest or self._is_guest(attempt) or alone
         answers = group.served_at > -inf or now - self._last_answer(now) < self._patience()
         return "others" if answers or self._in_flight() > 1 or not found_out else ""
 
@@ -264,7 +273,7 @@ class OverloadQueue:
         if attempt.end == "broken":
             return
         if attempt.end:
-            self._answered_at = self._shared.answered_at = now
+            self._answered_at = self._answered_here_at = self._shared.answered_at = now
             if self.peers is not None:
                 self.peers.tell_answers(now)
             if attempt.end == "whole":
@@ -324,8 +333,7 @@ class OverloadQueue:
         if slot.host is not self:
             may = not self._own_limit.believed(self._clock()) and replica.serves(self._model)
             return may and self._admit_next("release", replica, slot)
-        waits_here = any(not one.future.done() for one in self.waiting)
-        if self.peers is not None and self.peers.take(replica.label, self._clock(), waits_here=waits_here):
+        if self.peers is not None and self.peers.take(replica.label, self._clock(), requests=self._requests()):
             return True
         return self._admit_next("release", replica, slot)
 
@@ -386,13 +394,18 @@ class OverloadQueue:
         if not self.waiting:
             self._announce_waiting()
 
+    def _requests(self) -> int:
+        """How many requests have legs that wait."""
+        return len({one.attempt.group for one in self.waiting if not one.future.done()})
+
     def _others_wait(self, group: CallGroup) -> bool:
         """Whether another request has legs that wait."""
         return any(one.attempt.group is not group and not one.future.done() for one in self.waiting)
 
     # ---- calls in flight
 
-    def _uncount(self) -> None:
+    def _uncount(self, attempt: CallAttempt) -> None:
+        self._standing.discard(attempt.number)
         self.calls -= 1
         self._shared.calls -= 1
 
@@ -485,17 +498,21 @@ class OverloadQueue:
         """Tell the other accounts, and the other workers, whether legs wait here."""
         self._note_waiting()
         if self.peers is not None:
-            self.peers.tell_waiting(waits=bool(self.waiting))
+            self.peers.tell_waiting(self._requests())
 
     def peers_go_first(self) -> bool:
         """Whether a new leg waits because legs wait in other workers."""
         return self.peers is not None and self.peers.go_first(self._clock(), calls=self.calls)
 
-    def hear(self, what: What, process: str, replica: Replica | None) -> None:
-        """Take another worker's news of the same account. replica: the one with a slot."""
+    def hear(self, what: What, process: str, replica: Replica | None, requests: int) -> None:
+        """Take another worker's news of the same account.
+
+        replica: the one with a slot. requests: how many wait in that worker.
+        """
         now = self._clock()
         if self.peers is not None:
-            self.peers.hear(what, process, now)
+            if self.peers.hear(what, process, now, requests) and self.calls:
+                asyncio.get_running_loop().call_later(STANDS_SECONDS, self._tell_of_standing_calls, self._begun)
             self._note_waiting()
         if what == "answers":
             self._answered_at = now
@@ -509,11 +526,18 @@ class OverloadQueue:
         """Tell the other workers again that legs wait here, or that calls are in flight; forget those that are gone."""
         if self.peers is None:
             return
+        now = self._clock()
         if self.waiting:
-            self.peers.tell_waiting(waits=True)
-        if self.calls:
-            self.peers.tell_answers(self._clock())
+            self.peers.tell_waiting(self._requests())
+        if self._standing & self._stood or (self.calls and now - self._answered_here_at < self._patience()):
+            self.peers.tell_answers(now)
+        self._stood = self._standing.copy()
         self._note_waiting()
+
+    def _tell_of_standing_calls(self, begun: int) -> None:
+        """Tell a worker that begins to wait that calls are being answered, if one of the first `begun` still stands."""
+        if self.peers is not None and any(number <= begun for number in self._standing):
+            self.peers.tell_answers(self._clock(), at_once=True)
 
     def _note_waiting(self) -> None:
         """Have slots that other accounts free offered to this one while legs wait, here or in another worker."""

@@ -27,7 +27,7 @@ class PeerNews:
 
     what: `answers`: calls are in flight in this worker, or were answered; `waits`, `waits_no_more`: whether legs wait
     in it; `room`: a call has freed a slot, told only to the worker that gets it. process: the worker that this is
-    about, or that gets the slot. replica: the label of the replica with the slot.
+    about, or that gets the slot. replica: the label of the replica with the slot. requests: how many wait.
     """
 
     upstream: str
@@ -36,30 +36,37 @@ class PeerNews:
     what: What
     process: str
     replica: str = ""
+    requests: int = 1
 
 
 class PeerWorkers:
     """The other workers with waiting legs of one account.
 
-    process: the name of this one. tell: sends news: what, the worker that waits or is told, a replica's label or "".
+    Slots go to the workers by start-time fair queueing (Goyal, Vin and Cheng, 1996), weighted by how many requests wait
+    in each. process: the name of this one. tell: sends news: what, the worker that waits or is told, a replica's label
+    or "", how many requests wait.
     """
 
-    def __init__(self, process: str, tell: Callable[[What, str, str], None]) -> None:
+    def __init__(self, process: str, tell: Callable[[What, str, str, int], None]) -> None:
         self._process = process
         self._tell = tell
         self._heard_at: dict[str, float] = {}  # by waiting worker
-        self._next: dict[str, int] = {}  # turns by worker; "" is this one
-        self._turn = 0  # of the last slot
+        self._requests: dict[str, int] = {}  # likewise, as it said last
+        self._next: dict[str, float] = {}  # turns by worker; "" is this one
+        self._turn = 0.0  # of the last slot
         self._told_at = self._handed_at = self._answers_at = -inf
 
-    def hear(self, what: What, process: str, now: float) -> None:
-        """Take the news of another worker."""
+    def hear(self, what: What, process: str, now: float, requests: int = 1) -> bool:
+        """Take the news of another worker; returns whether it has begun to wait."""
         if what == "answers":
             self._answers_at = now
         elif what == "waits":
-            self._heard_at[process] = now
+            begins = process not in self._heard_at
+            self._heard_at[process], self._requests[process] = now, max(requests, 1)
+            return begins
         elif what == "waits_no_more":
-            self._heard_at.pop(process, None)
+            self._forget(process)
+        return False
 
     def active(self, now: float) -> bool:
         """Whether another worker has calls in flight, or waiting legs, as far as is known."""
@@ -69,37 +76,44 @@ class PeerWorkers:
         """Whether another worker has waiting legs."""
         gone = [process for process, heard in self._heard_at.items() if now - heard > FRESH_SECONDS]
         for process in gone:
-            del self._heard_at[process]
+            self._forget(process)
         return bool(self._heard_at)
+
+    def _forget(self, process: str) -> None:
+        self._heard_at.pop(process, None)
+        self._requests.pop(process, None)
 
     def go_first(self, now: float, *, calls: int) -> bool:
         """Whether a new leg here lets the other workers go first. calls: in flight here."""
         return bool(self._heard_at) and (calls > 0 or now - self._handed_at < HANDED_SECONDS) and self.waits(now)
 
-    def take(self, label: str, now: float, *, waits_here: bool) -> bool:
-        """Whether a slot that was freed here, at the replica `label`, goes to another worker, which is told so."""
+    def take(self, label: str, now: float, *, requests: int) -> bool:
+        """Whether a slot that was freed here, at the replica `label`, goes to another worker, which is told so.
+
+        requests: how many wait here.
+        """
         if not self.waits(now):
             return False
-        waiting = [*self._heard_at, ""] if waits_here else [*self._heard_at]
-        chosen = min(waiting, key=self._turn_of)
+        weights = {**self._requests, "": requests} if requests else self._requests
+        chosen = min(weights, key=self._turn_of)
         self._turn = self._turn_of(chosen)
         self._next = {process: turn for process, turn in self._next.items() if turn > self._turn}
-        self._next[chosen] = self._turn + 1
+        self._next[chosen] = self._turn + 1 / weights[chosen]
         if not chosen:
             return False
         self._handed_at = now
-        self._tell("room", chosen, label)
+        self._tell("room", chosen, label, requests)
         return True
 
-    def _turn_of(self, process: str) -> int:
+    def _turn_of(self, process: str) -> float:
         return max(self._next.get(process, 0), self._turn)
 
-    def tell_answers(self, now: float) -> None:
-        """Tell the others, at most once in TELL_SECONDS, that calls are being answered."""
-        if now - self._told_at >= TELL_SECONDS:
+    def tell_answers(self, now: float, *, at_once: bool = False) -> None:
+        """Tell the others that calls are being answered; not more often than TELL_SECONDS says, unless `at_once`."""
+        if at_once or now - self._told_at >= TELL_SECONDS:
             self._told_at = now
-            self._tell("answers", self._process, "")
+            self._tell("answers", self._process, "", 0)
 
-    def tell_waiting(self, *, waits: bool) -> None:
-        """Tell the others whether legs wait here."""
-        self._tell("waits" if waits else "waits_no_more", self._process, "")
+    def tell_waiting(self, requests: int) -> None:
+        """Tell the others how many requests wait here."""
+        self._tell("waits" if requests else "waits_no_more", self._process, "", requests)

@@ -53,6 +53,7 @@ class Crowding:
     what: Literal["answers", "waits", "waits_no_more", "room"]
     process: str
     replica: str = ""
+    requests: int = 1
     kind: Literal["crowding"] = "crowding"
 
 

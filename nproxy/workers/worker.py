@@ -236,7 +236,9 @@ class _Worker:
 
 
 def _news(message: Crowding) -> PeerNews:
-    return PeerNews(message.upstream, message.model, message.caller, message.what, message.process, message.replica)
+    told = asdict(message)
+    del told["kind"]
+    return PeerNews(**told)
 
 
 class _LedgerLine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -185,5 +186,65 @@ def test_how_long_another_worker_has_waited_for_a_slot_teaches_nothing_here() ->
         assert processes.answered.total() > 0.9 * 120 / 0.525
         delays = [gate._shared.release_delay(gate.replicas[0]).delay for gate in processes.gates.values()]
         assert delays[0] == delays[1] and RELEASE_DELAYS[delays[0]] >= 0.02, delays
+
+    play(scene)
+
+
+@pytest.mark.parametrize(("workers", "n"), [(2, 1), (4, 1), (2, 8), (4, 8)])
+def test_nobody_is_refused_where_all_come_at_once(workers: int, n: int) -> None:
+    """To a server that no worker has had an answer of: one of them fills it, and the others do not know that."""
+
+    async def scene() -> None:
+        processes = Processes(workers, 4, 1.0)
+        reminds = asyncio.create_task(processes._remind())
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(16 // n or 2):
+                tasks.create_task(processes.servers[number % workers].request(n))
+        reminds.cancel()
+
+    play(scene)
+
+
+def test_clients_who_keep_coming_are_not_refused_either() -> None:
+    """A new client each tenth of a second, at one worker or another, to a server that has room for four."""
+
+    async def scene() -> None:
+        processes = Processes(4, 4, 1.0)
+        reminds = asyncio.create_task(processes._remind())
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(50):
+                tasks.create_task(processes.servers[number * 7 % 4].request(1, at=number / 10))
+        reminds.cancel()
+
+    play(scene)
+
+
+def test_a_server_that_answers_nobody_is_told_of_soon() -> None:
+    async def scene() -> None:
+        processes = Processes(4, 0, 1.0)
+        reminds = asyncio.create_task(processes._remind())
+        began, told = processes.servers[0].now, list[float]()
+
+        async def asks(number: int) -> None:
+            with contextlib.suppress(Refused):
+                await processes.servers[number % 4].request(1)
+            told.append(processes.servers[0].now - began)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(12):
+                tasks.create_task(asks(number))
+        reminds.cancel()
+        assert sorted(told)[len(told) // 2] < 1.0 and max(told) < 11.0, told
+
+    play(scene)
+
+
+def test_slots_go_to_workers_by_how_many_wait_there() -> None:
+    async def scene() -> None:
+        processes = Processes(2, 1, 1.0)
+        await processes.run([6, 2], 120.0)
+        assert not processes.refused, "six clients of one worker wait no longer than two of another"
+        assert max(processes.longest.values()) < 12.0
+        assert processes.answered[0] > 2 * processes.answered[1]
 
     play(scene)

@@ -129,7 +129,7 @@ def _content(content: JSON, where: str) -> str:
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get(kind) if kind in ("text", "refusal") else None
+        text = part.get(kind) if isinstance(part, dict) and kind in ("text", "refusal") else None
         if not isinstance(text, str):
             raise invalid_request(f"'{where}' may hold text parts only.", param=where, code="unsupported_parameter")
         texts.append(text)
