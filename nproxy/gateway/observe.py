@@ -163,7 +163,7 @@ class Observer:
             self._spans.left_upstream()
         if choices > 1 and self._first_finish:
             self._metrics.skew(self._upstream, self._model).observe(self._last_finish - self._first_finish)
-        following = self._completion / choices - 1  # tokens per choice after its first, as choices are streamed side by side
+        following = self._completion / choices - 1  # tokens per choice after its first: choices stream side by side
         if well and self._last and following > 0:
             self._metrics.per_token(*self._labels).observe((max(self._last.values()) - self._first) / following)
 
