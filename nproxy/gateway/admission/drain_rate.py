@@ -26,7 +26,7 @@ class DrainRate:
         self._last = now
 
     def per_second(self, now: float) -> float:
-        """Return the rate; 0 if nothing was returned yet. If less than SECONDS were observed, it is scaled to them."""
+        """Return the rate; 0 if nothing was returned yet. A period shorter than SECONDS is averaged over its length."""
         if self._began is None:
             return 0.0
         seen = SECONDS * (1 - exp(-max(now - self._began, 1.0) / SECONDS))
