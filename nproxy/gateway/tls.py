@@ -69,7 +69,7 @@ class Handshake(asyncio.Protocol):
             ssl_handshake_timeout=self._seconds,
             ssl_shutdown_timeout=SHUTDOWN_SECONDS,
         )
-        # Run it up to its only await now: a task would start in the loop's next iteration, and bytes may come meanwhile.
+        # Run it up to its only await now: a task would start in the loop's next iteration; bytes may come meanwhile.
         waiter: asyncio.Future[None] = self._shaking.send(None)
         waiter.add_done_callback(self._shaken)
 

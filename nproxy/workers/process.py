@@ -16,8 +16,8 @@ from nproxy.workers.endings import how_it_ended, within
 from nproxy.workers.messages import Beat, Drain, Json, Message, Question, Ready, Start
 
 TICK_SECONDS, SILENT_TICKS = 2.0, 15
-"""A worker that sends nothing for so many ticks counts as hanging. Ticks are counted instead of seconds, so that a pause
-of the whole machine does not count."""
+"""A worker that sends nothing for so many ticks counts as hanging. Ticks are counted instead of seconds, so that a
+pause of the whole machine does not count."""
 END_SECONDS = 5.0
 """How long a process may live on after it has closed its channel, or after its time to drain is over."""
 
