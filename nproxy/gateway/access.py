@@ -28,7 +28,9 @@ def _rounded(seconds: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of the access log. It is left out if its value is None, "", an empty collection, or 0 (see `zero`)."""
+    """One field of the access log. A field is left out if its value is None, "", an empty collection or, without
+    `zero`, 0.
+    """
 
     name: str
     """The key in the line."""

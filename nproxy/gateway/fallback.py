@@ -72,7 +72,7 @@ class Fallbacks(Generic[A]):
         return self._plan(self._first)
 
     async def after(self, grant: Grant) -> A | None:
-        """Move the permits to the next upstream that can do what is asked for and has room, and return the attempt.
+        """Move the permits to the next upstream that supports the request and has room, and return the attempt.
 
         Returns None if there is none.
         """

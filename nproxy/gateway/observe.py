@@ -54,7 +54,9 @@ class Observer:
     def __init__(
         self, metrics: Metrics, exchange: Exchange, account: Charged, count_call: Callable[[int, str, int | None], None]
     ) -> None:
-        """account: charged with the tokens. count_call: called with each leg whose call ended, outcome, and status."""
+        """account: charged with the tokens. count_call: called when a leg's call has ended, with the leg's number, the
+        outcome, and the status of its error.
+        """
         self._account = account
         self._count_call = count_call
         self._metrics = metrics

@@ -131,7 +131,10 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
 
 
 async def _elsewhere(failure: Failure, upload: _Upload, following: Following) -> Attempt | None:
-    """Return the next attempt after a failure; None if the failure is final, or the body cannot be sent again."""
+    """Return the next attempt after a failure.
+
+    None if the upstream is not at fault, if the body cannot be sent again, or if there is no other upstream.
+    """
     return None if upload.used or not upstreams_own(failure) else await following()
 
 

@@ -1,6 +1,6 @@
-"""Logs data on a port that is not a request, as it is not in the access log. It logs seldom, as anybody can send it.
+"""Logs connections whose data is not a request, because the access log does not have them.
 
-The data itself is not logged.
+It logs seldom, because anybody can cause such lines. The data itself is not logged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TLS = b"\x16\x03"
 
 
 class Unread:
-    """Such data on one port. Each line has the peer's address, which may be a proxy's, and the port."""
+    """The log of one port. Each line has the peer's address, which may be a proxy's, and the port."""
 
     __slots__ = ("_seldom",)
 

@@ -1,4 +1,4 @@
-"""The interface of what reports for a whole gateway of one or several processes."""
+"""The interface for reports on a whole gateway, of one or of several processes."""
 
 from __future__ import annotations
 

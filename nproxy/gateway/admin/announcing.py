@@ -54,7 +54,7 @@ class Announcement(Settings):
 
 
 class Drained(Settings):
-    """An operator drains a replica, or ends its drain. A server that leaves is read by this, too."""
+    """An operator drains a replica, or ends its drain. Also used for the URL of a server that leaves."""
 
     url: Address
 

@@ -48,7 +48,7 @@ class Claim:
     number: int
     """Numbers claims in the order of arrival."""
     upstream: str | None = None
-    """The upstream of which it has permits; None while it waits for them."""
+    """The upstream whose permits it has; None while it waits for them."""
     charges: tuple[Charge, ...] = ()
     """What it was charged of its key's rates."""
     arrived: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp
 
 SECONDS = 10.0
-"""The time constant of the moving average: what is this much older counts 1/e as much."""
+"""The time constant of the moving average: a return that is this much older counts 1/e as much."""
 
 
 class DrainRate:

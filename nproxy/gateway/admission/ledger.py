@@ -312,7 +312,10 @@ class Ledger:
         self._answer_refused(claim, reason, now, limit=limit)
 
     def _take_out(self, claim: Claim, reason: Reason, now: float) -> None:
-        """Remove a request from those that wait. Except after a timeout, its key's rates do not count it."""
+        """Remove a request from those that wait; return its charges.
+
+        After a timeout, the request itself stays charged, but not its choices and tokens.
+        """
         ticket = claim.ask.ticket
         if self._moving.pop(ticket, None) is not None:
             return
