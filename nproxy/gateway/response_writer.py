@@ -137,7 +137,7 @@ class ResponseWriter(StreamResponse):
 
 
 def _typed(headers: Iterable[tuple[str, str]]) -> bool:
-    for name, _ in headers:  # noqa: SIM110 - nearly always the first header, so the loop is faster than any()
+    for name, _ in headers:  # noqa: SIM110 - it is the first of nearly all
         if name.lower() == "content-type":
             return True
     return False
