@@ -1,1 +1,1 @@
-"""The HTTP side that clients see: requests in, the driver that carries out the conduct's commands, answers out."""
+"""The HTTP server for clients: it parses requests, executes the conduct's commands (the driver), and writes answers."""

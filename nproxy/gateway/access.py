@@ -1,7 +1,7 @@
-"""What is told of a request when it is over: a line of the access log, and the last of its span.
+"""What is reported when a request is over: a line of the access log, and the final attributes of its span.
 
-Of what the client wrote there is its id, and the path where no endpoint's name says it; docs/reference/logs.md is the
-table below, and a test holds the two together.
+Of the client's own text, the line holds the request id, and the path if the endpoint's name does not identify it.
+docs/reference/logs.md is the table below; a test checks that they agree.
 """
 
 from __future__ import annotations
@@ -18,26 +18,30 @@ from nproxy.telemetry.logs import access, access_record
 from nproxy.telemetry.tracing import Value
 
 LONGEST_PATH = 256
+"""In characters; a longer path is cut."""
 
 
 def _rounded(seconds: float) -> float:
-    """To microseconds; `round`, which is right for any number of digits, takes three times as long."""
+    """Round to microseconds. `round`, which is exact for any number of digits, takes three times as long."""
     return int(seconds * 1e6 + 0.5) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of the access log.
-
-    of: the attribute of an exchange that it tells. shown: what stands in the line for one that is not None. Left out
-    where that is None, "", an empty collection or, but with `zero`, 0.
+    """One field of the access log. A field is left out if its value is None, "", an empty collection or, without
+    `zero`, 0.
     """
 
     name: str
+    """The key in the line."""
     text: str
+    """Its description in the reference."""
     of: str
+    """The attribute of the exchange that it shows."""
     zero: bool = False
+    """A value of 0 is shown."""
     shown: Callable[[Any], object] | None = None
+    """Converts the attribute to the value in the line; None if it is shown as it is."""
 
 
 _OUTCOMES = (
@@ -92,7 +96,7 @@ FIELDS = (
         "output", "The answers; only with `telemetry.log_content`.", "content", shown=lambda content: content.output()
     ),
 )
-"""In the order of the line, behind `time`, `level`, `logger` and `message`, which is the endpoint."""
+"""In the order of the line, after `time`, `level`, `logger` and `message`, which is the endpoint."""
 
 _values = attrgetter(*(field.of for field in FIELDS))
 _NAMES = tuple(field.name for field in FIELDS)
@@ -101,14 +105,14 @@ _SHOWN = tuple((field.name, field.shown) for field in FIELDS if field.shown is n
 
 
 def log_request(exchange: Exchange) -> None:
-    """Write the line, at debug for probes and scrapes, which come day and night."""
+    """Write the line; at debug level for health probes and scrapes, which come all the time."""
     level = logging.DEBUG if exchange.introspection else logging.INFO
     if access.isEnabledFor(level):
         access.handle(access_record(level, exchange.endpoint, fields(exchange)))
 
 
 def fields(exchange: Exchange) -> dict[str, object]:
-    """The fields of the line."""
+    """Return the fields of the line."""
     found: Iterable[tuple[str, Any]] = zip(_NAMES, _values(exchange), strict=True)
     told = {name: value for name, value in found if value or (value == 0 and name in _ZERO)}
     for name, shown in _SHOWN:
@@ -162,6 +166,6 @@ def end_span(exchange: Exchange) -> None:
 
 def _counted(reasons: Mapping[int, str]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for reason in reasons.values():  # one or a few: a Counter takes longer to be made
+    for reason in reasons.values():  # one or a few: creating a Counter takes longer
         counts[reason] = counts.get(reason, 0) + 1
     return counts

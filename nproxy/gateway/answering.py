@@ -1,4 +1,4 @@
-"""From what serves a request, or fails at it, to an answer: here, and nowhere else, exceptions become responses."""
+"""Runs the handler of a request and sees that it is answered. The only place where exceptions become responses."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from nproxy.openai.errors import ApiError, internal_error
 log = logging.getLogger("nproxy.gateway")
 
 SLOW_READER = "slow_reader"
-"""The outcome where a client took nothing for too long."""
+"""The outcome if a client read nothing for too long."""
 _NEVER_LOOKED = (-1, 0.0)
 
 
 async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard) -> StreamResponse:
-    """Wait for what serves a request, and see that it is answered; gives the answer.
+    """Await the handler of a request, turn its exceptions into responses, and return the response.
 
-    serving: it writes the answer itself, or raises. guard: sees that the client takes it.
+    serving: the handler; it writes the answer itself, or raises. guard: cuts off a client that does not read it.
     """
     guard.watch(exchange)
     try:
         try:
             await serving
-        except Exception as error:  # here and not in a coroutine around it, which every event would resume
+        except Exception as error:  # not in a wrapping coroutine: every resume would have to pass through it
             await _respond_with_error(exchange, error)
     except ClientLeft:
         _has_not_all(exchange)
@@ -44,15 +44,15 @@ async def answer(exchange: Exchange, serving: Awaitable[None], guard: WriteGuard
 
 
 def _has_not_all(exchange: Exchange) -> None:
-    """The client has not got the whole answer: it left, or was cut off."""
+    """Note that the client has not got the whole answer: it disconnected, or was cut off."""
     exchange.code = CLIENT_LEFT
     exchange.outcome = exchange.cut or exchange.outcome
 
 
 async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
-    """Answer with an error; where a status was sent, all that can still be said is that this is not the whole answer.
+    """Answer with an error. If an answer has begun already, abort the connection, so that it does not look complete.
 
-    outcome: what the log says of that. Raises ClientLeft.
+    outcome: for the log. Raises ClientLeft.
     """
     exchange.outcome = outcome
     if exchange.response is None:
@@ -62,7 +62,7 @@ async def give_up(exchange: Exchange, error: ApiError, outcome: str) -> None:
 
 
 async def _respond_with_error(exchange: Exchange, error: Exception) -> None:
-    """Answer with what serving came to. Raises ClientLeft, also where it was that."""
+    """Answer with the error that a handler raised. Raises ClientLeft, also if that was the error."""
     if isinstance(error, ApiError):
         await exchange.respond_error(error)
         return
@@ -74,27 +74,27 @@ async def _respond_with_error(exchange: Exchange, error: Exception) -> None:
 
 
 class WriteGuard:
-    """Ends connections whose clients take nothing for `seconds` while something waits to be sent.
+    """Aborts connections whose clients read nothing for `seconds` while data waits to be sent.
 
-    Looks at all of them now and then instead of timing every write: what a socket has taken is what was written less
-    what waits. While nobody is answered nothing looks.
+    It checks all connections periodically instead of timing every write: the bytes that a socket has taken are those
+    written minus those in the write buffer. While no request is being answered, nothing is checked.
     """
 
     __slots__ = ("_looking", "_seconds", "_watched")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._watched: dict[Exchange, tuple[int, float]] = {}  # bytes taken at the first look that found so many; when
+        self._watched: dict[Exchange, tuple[int, float]] = {}  # bytes taken, and when a check first found so many
         self._looking = False
 
     def watch(self, exchange: Exchange) -> None:
-        """See that what is written of its answer is taken, until `forget`."""
+        """Watch until `forget` that the client reads what is written of its answer."""
         self._watched[exchange] = _NEVER_LOOKED
         if not self._looking:
             self._look_later()
 
     def forget(self, exchange: Exchange) -> None:
-        """Its answer is over."""
+        """Stop watching: the answer is over."""
         self._watched.pop(exchange, None)
 
     def _look_later(self) -> None:
@@ -115,7 +115,7 @@ class WriteGuard:
                 self._watched[exchange] = taken, now
             elif now - since >= self._seconds:
                 exchange.cut = SLOW_READER
-                transport.abort()  # the handler is cancelled by it, and all legs with it
+                transport.abort()  # aiohttp then cancels the handler, and with it all legs
                 self.forget(exchange)
         if self._watched:
             self._look_later()

@@ -1,4 +1,4 @@
-"""The gateway as a whole: what all requests share, and the one way in for each of them."""
+"""The gateway of one process: the state that all requests share, and the entry point for each request."""
 
 from __future__ import annotations
 
@@ -43,21 +43,23 @@ from nproxy.upstreams.upstreams import Upstreams
 from nproxy.upstreams.via import Pseudonym
 
 MOST_CHOICES = 512
-"""Prompts x n of one request."""
+"""The most choices of one request: prompts x n."""
 
 log = logging.getLogger("nproxy.gateway")
 
 
 class App:
-    """The state of one gateway process. Made inside the event loop; `close` once.
+    """The state of one gateway process. Create it inside the event loop; call `close` once.
 
-    keys: those of the keys file. pseudonym: what the gateway is called, where other processes are a part of it.
-    config: what is served; it changes, so what is read once is to be held. history: since when, and the last reload.
-    reporting: held while metrics are read.
-    whole: who speaks for all processes, tell_lesson: who hears of new lessons; None where this is the only process.
-    draining: no new work is welcome; /ready says so. leaving: another process is in this one's place; connections end
-    with their next answer. drives: the generation requests in flight. inflight: requests in flight, without those that
-    ask about the gateway itself.
+    config: the current settings. A reload replaces them, so code that needs one consistent state keeps a reference.
+    history: since when these settings are in use, and the result of the last reload.
+    reporting: a lock that is held while metrics are read.
+    whole: reports for all processes of the gateway; None if this is the only process.
+    tell_lesson: called with each new lesson; None if this is the only process.
+    draining: no new work is wanted, and /ready says so.
+    leaving: another process replaces this one; each connection ends with its next answer.
+    drives: the generation requests in flight.
+    inflight: the number of requests in flight, without those that ask about the gateway itself.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class App:
         engine_socket: Path | None = None,
         pseudonym: Pseudonym | None = None,
     ) -> None:
+        """keys: those of the keys file. pseudonym: the gateway's name in `Via`, if it has other processes too."""
         edge = Edge.of(config, keys)
         self.shown = None if config.listen.tls is None else Shown(config.listen.tls)
         self.upstreams = Upstreams(config, engine_socket, pseudonym or Pseudonym())
@@ -93,7 +96,7 @@ class App:
         self.drives: set[Drive] = set()
         self.inflight = 0
         self.metrics.inflight_requests.set_function(lambda: self.inflight)
-        self._unanswered: dict[Exchange, asyncio.Task[object]] = {}  # which task answers
+        self._unanswered: dict[Exchange, asyncio.Task[object]] = {}  # and the task that answers each
         self._stopped: set[Exchange] = set()
         self._ended_by: ApiError | None = None
         self._loop = asyncio.get_running_loop()
@@ -101,10 +104,10 @@ class App:
         self._idle.set()
 
     def reconfigure(self, config: Config, keys: Sequence[Key] = ()) -> None:
-        """Serve requests from now on under other settings; those in flight go on under what they began with.
+        """Use other settings for new requests; requests in flight keep the settings they began with.
 
-        keys: those of the keys file. What needs a restart must be as it was. Raises ConfigError, with nothing changed,
-        for a certificate that cannot be used.
+        keys: those of the keys file. Settings that need a restart must be unchanged. Raises ConfigError if a
+        certificate cannot be used; then nothing is changed.
         """
         edge = Edge.of(config, keys)
         if self.shown is not None and config.listen.tls is not None:
@@ -115,7 +118,7 @@ class App:
         self._take(config, edge)
 
     def _take(self, config: Config, edge: Edge) -> None:
-        """Everything that a request reads of the settings is set here."""
+        """Set all attributes that requests read and that follow from the settings."""
         self.config = config
         if config.telemetry.log_content:
             log.warning("telemetry.log_content: prompts and answers are written to the log, and to spans")
@@ -127,12 +130,12 @@ class App:
         self.body_limit = int(config.limits.body_mib * 1024 * 1024)
 
     def learn(self, upstream: Upstream, model: str, lesson: Lesson) -> None:
-        """Keep what an answer taught, and tell it to the others where it is new."""
+        """Store what an answer taught; if it is new, tell it to the other processes."""
         if upstream.capabilities.learn(model, lesson) and self.tell_lesson is not None:
             self.tell_lesson(upstream.name, model, lesson)
 
     async def close(self) -> None:
-        """Close all upstream connections, and send the spans that are left."""
+        """Close all upstream connections, and send the remaining spans."""
         self.offload.close()
         self.admission.close()
         await self.upstreams.close()
@@ -144,7 +147,7 @@ class App:
         await self._idle.wait()
 
     def end(self, error: ApiError) -> None:
-        """End all that is in flight with an error, however far it is; a stream that has begun gets it as an event."""
+        """End all requests in flight with an error. A generation stream that has begun gets the error as an event."""
         self._ended_by = error
         driven = {drive.exchange for drive in self.drives}
         for drive in self.drives:
@@ -156,7 +159,7 @@ class App:
                 task.cancel()
 
     def cut_off(self) -> None:
-        """What is left is about to lose its connection."""
+        """Note that the remaining requests are about to lose their connections."""
         for exchange in self._unanswered:
             exchange.cut = "ended"
 
@@ -168,7 +171,7 @@ class App:
         *,
         introspection: bool = False,
     ) -> StreamResponse:
-        """Answer one request by `serve`, which writes the answer itself; gauges and the log are dealt with."""
+        """Answer one request with `serve`, which writes the answer itself; update gauges, metrics and the log."""
         tracing = UNTRACED if introspection else begin(request, self.tracer, self._trace_ratio)
         exchange = (RecordedExchange if self._recorded else Exchange)(
             request,
@@ -198,17 +201,17 @@ class App:
             if self._ended_by is None or exchange not in self._stopped:
                 raise
             if self._unanswered[exchange].uncancel() and isinstance(error, asyncio.CancelledError):
-                raise  # its client has left, too
+                raise  # the client has disconnected, too
             await give_up(exchange, self._ended_by, "ended")
 
     def _entered(self, exchange: Exchange) -> None:
-        task = asyncio.current_task(self._loop)  # without it, the loop is asked for, and the kernel for the process
+        task = asyncio.current_task(self._loop)  # without the argument, asyncio looks the loop up, with a getpid call
         if task is None:
             raise RuntimeError("a request is answered outside of any task")
         if not self._unanswered:
             self._idle.clear()
         self._unanswered[exchange] = task
-        if not exchange.introspection:  # a scrape that counts itself never finds 0
+        if not exchange.introspection:  # a scrape that counted itself would never read 0
             self.inflight += 1
 
     def _left(self, exchange: Exchange) -> None:
@@ -221,7 +224,7 @@ class App:
         exchange.seconds = time.monotonic() - exchange.started
         labels = (exchange.endpoint, exchange.upstream, exchange.model)
         self.metrics.requests(*labels, exchange.mode, str(exchange.code)).observe(exchange.seconds, exchange.trace)
-        if exchange.mode:  # it went to an upstream
+        if exchange.mode:  # it was sent to an upstream
             self.metrics.begun(*labels)
         if exchange.broken:
             self.metrics.broken_answers(*labels, exchange.outcome).inc()
@@ -230,11 +233,11 @@ class App:
 
 
 def _tracer(config: Config, metrics: Metrics) -> Tracer | None:
-    """What sends spans to the configured collector; None without one, or where the environment wants none."""
+    """Return the tracer for the configured collector; None if there is none, or if OTEL_SDK_DISABLED is set."""
     telemetry = config.telemetry
     if telemetry.otlp_endpoint is None or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
-    from nproxy.telemetry.otlp import OtlpTracer  # an extra
+    from nproxy.telemetry.otlp import OtlpTracer  # needs an optional dependency
 
     for outcome in ("exported", "failed", "dropped"):
         metrics.spans(outcome)
@@ -243,7 +246,7 @@ def _tracer(config: Config, metrics: Metrics) -> Tracer | None:
 
 
 def _configured_models(config: Config) -> set[str]:
-    """The model names that the configuration gives."""
+    """Return the model names that the configuration lists."""
     names = set() if config.engine is None else {config.engine.model}
     for upstream in config.upstreams:
         if upstream.models != "auto":
@@ -252,6 +255,6 @@ def _configured_models(config: Config) -> set[str]:
 
 
 def _ways(config: Config) -> Iterator[tuple[str, str]]:
-    """From which upstream a request may go on to which, by the fallbacks that the configuration gives."""
+    """Yield the pairs of upstreams (from, to) between which the configured fallbacks may move a request."""
     for upstream in config.upstreams:
         yield from combinations((upstream.name, *upstream.fallback), 2)

@@ -1,7 +1,7 @@
-"""Who may call: a caller is known by the key that is shown, and a key by its SHA-256.
+"""Authentication: a caller is identified by the key in the request, and a key by its SHA-256.
 
-Keys are random (nproxy keys new draws 256 bits), so there is nothing to guess that a slow hash would protect: a plain
-one costs a microsecond per request, where bcrypt would cost each request its time and the gateway its CPU.
+Keys are random (`nproxy keys new` draws 256 bits), so they cannot be guessed, and a slow hash would protect nothing. A
+plain hash costs a microsecond per request; bcrypt would delay each request and use the gateway's CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nproxy.gateway.callers import Caller, Rates
 from nproxy.openai.errors import ApiError
 
 ONLY_NAME = "default"
-"""Who shows the one key of `auth.api_key`."""
+"""The name of the caller who shows the one key of `auth.api_key`."""
 
 _NOBODY = bytes(32)
 
@@ -32,7 +32,7 @@ _REFUSED = _Held(_NOBODY, Caller(name="", bucket=""), -inf)
 
 
 class KeyRing:
-    """All keys that may call, found by what they hash to. Read-only: changed keys are another ring."""
+    """All keys that may be used, by their hashes. Read-only: if keys change, a new ring is made."""
 
     __slots__ = ("_held",)
 
@@ -45,10 +45,10 @@ class KeyRing:
         }
 
     def caller(self, shown: str | None, now: float) -> Caller:
-        """Who shows this key at `now` (Unix time).
+        """Return the caller who shows this key. shown: None for no key. now: Unix time.
 
-        Raises ApiError 401, the same one for no key, an unknown one and one that may not be used any more, after the
-        same work.
+        Raises ApiError 401. The error and the work before it are the same for no key, an unknown key and an expired
+        key.
         """
         digest = digest_of(shown or "")
         held = self._held.get(digest, _REFUSED)
@@ -58,7 +58,7 @@ class KeyRing:
 
 
 def ring_of(auth: Auth | None, keys: Sequence[Key]) -> KeyRing | None:
-    """The keys that may call, None where anybody may. keys: those of the keys file, where there is one."""
+    """Return the keys that may be used; None if no key is needed. keys: those of the keys file, if there is one."""
     if auth is None:
         return None
     if auth.api_keys_file is not None:
@@ -68,7 +68,10 @@ def ring_of(auth: Auth | None, keys: Sequence[Key]) -> KeyRing | None:
 
 
 def shown_key(headers: Mapping[str, str]) -> str | None:
-    """The credential of a request: `Authorization: Bearer`, else Azure's `api-key`, else Anthropic's `x-api-key`."""
+    """Return the credential of a request, or None.
+
+    It is that of `Authorization: Bearer`, else Azure's `api-key`, else Anthropic's `x-api-key`.
+    """
     scheme, _, credential = headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and (credential := credential.strip()):
         return credential
@@ -76,7 +79,10 @@ def shown_key(headers: Mapping[str, str]) -> str | None:
 
 
 def unnamed(shown: str | None, client: str) -> Caller:
-    """Who calls a gateway without keys of its own: told apart by credential, which an upstream may know, or address."""
+    """Return the caller of a gateway that has no keys of its own.
+
+    Such callers are distinguished by their credential, which an upstream may know, or else by their address.
+    """
     bucket = f"address {client}" if shown is None else f"key {digest_of(shown).hex()[:16]}"
     return Caller(name="", bucket=bucket)
 

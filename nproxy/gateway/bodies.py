@@ -1,4 +1,4 @@
-"""Reading what a client sends: within the limit, within the time, decoded."""
+"""Reads request bodies: with a limit of size and of time, and decoded."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from nproxy.openai.encoding import Decoder
 from nproxy.openai.errors import ApiError, body_too_large, invalid_request
 
 BODY_SECONDS = 30.0
+"""How long a whole body may take, or the wait for the next piece of a streamed one."""
 _BROKEN = RequestPayloadError, ClientPayloadError, ValueError
-"""How a body fails to come whole."""
+"""The errors of a body that is incomplete or malformed."""
 
 
 async def read_body(
@@ -25,12 +26,12 @@ async def read_body(
 ) -> bytes:
     """Read the whole body, decoded from gzip or deflate.
 
-    reservation: counts it while it comes.
+    reservation: counts its bytes while they come.
 
-    Raises MemoryFull, and ApiError: 413 above `limit` bytes (as sent or decoded), 408 when it is not here after
-    `seconds`, 415 for another content-encoding, 400 for a body that breaks off or cannot be decoded.
+    Raises MemoryFull, and ApiError: 413 above `limit` bytes (as sent or decoded), 408 if it is not complete after
+    `seconds`, 415 for another content-encoding, 400 if it breaks off or cannot be decoded.
     """
-    here = request.content.is_eof()  # most bodies come with their head, and nothing is waited for
+    here = request.content.is_eof()  # most bodies have come together with their heads
     if here and hdrs.CONTENT_ENCODING not in request.headers:
         return _as_it_is(request, limit, reservation)
     try:
@@ -41,7 +42,7 @@ async def read_body(
 
 
 def _as_it_is(request: BaseRequest, limit: int, reservation: MemoryReservation | None) -> bytes:
-    """`read_body` where all of it has come, and nothing is to be decoded."""
+    """Do the work of `read_body` for a body that has come completely and needs no decoding."""
     try:
         data = request.content.read_nowait()
     except _BROKEN:
@@ -54,7 +55,7 @@ def _as_it_is(request: BaseRequest, limit: int, reservation: MemoryReservation |
 
 
 async def _decoded(request: BaseRequest, limit: int, reservation: MemoryReservation | None) -> bytes:
-    """`read_body`, however long it takes."""
+    """Do the work of `read_body`, without a time limit."""
     content = request.content
     decoder = Decoder(request.headers.get(hdrs.CONTENT_ENCODING), limit)
     parts: list[bytes] = []
@@ -78,16 +79,20 @@ async def _decoded(request: BaseRequest, limit: int, reservation: MemoryReservat
 
 
 def parsed(raw: bytes, check: Callable[[], None]) -> Body:
-    """Parse a body, which then takes many times its bytes; a LONG one is not for the event loop.
+    """Parse a body. The result takes many times the memory of its bytes. Do not parse a LONG one in the event loop.
 
-    check: raises what keeps it from that, when its turn has come: long ones wait for each other. Raises ApiError 400.
+    check: called first; it raises if memory is short. Long bodies wait for each other, so this may have changed since
+    the request came. Raises ApiError 400.
     """
     check()
     return Body.parse(raw)
 
 
 async def chunks(request: BaseRequest, limit: int, seconds: float = BODY_SECONDS) -> AsyncGenerator[bytes]:
-    """Give the body as it comes, undecoded. Raises ApiError: 413 above `limit`, 408 after so many silent seconds."""
+    """Yield the body as it comes, undecoded.
+
+    Raises ApiError: 413 above `limit` bytes, 408 if nothing comes for so many seconds, 400 if it breaks off.
+    """
     _refuse_long(request.content_length, limit)
     await continue_if_asked(request)
     size = 0
@@ -111,7 +116,7 @@ def _refuse_long(length: int | None, limit: int) -> None:
 
 
 async def _some(request: BaseRequest) -> bytes:
-    """What has come of the body, nothing at its end. Raises ApiError 400 where it will not come whole."""
+    """Wait for the next bytes of the body; returns none at its end. Raises ApiError 400 if it breaks off."""
     try:
         return await request.content.readany()
     except _BROKEN:
@@ -123,7 +128,7 @@ async def continue_if_asked(request: BaseRequest) -> None:
     if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.version >= (1, 1):
         writer = request.writer
         await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        writer.output_size = 0  # the answer itself has not begun
+        writer.output_size = 0  # the actual answer has not begun
 
 
 def _broken_off() -> ApiError:

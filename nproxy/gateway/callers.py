@@ -1,4 +1,4 @@
-"""Who calls: the name and the limits of a key."""
+"""Callers: the name and the limits of a key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from nproxy.openai.frozen import frozen
 
 @frozen
 class Rates:
-    """Most requests, choices and tokens a minute; None for any number."""
+    """The most requests, choices and tokens per minute; None for no limit."""
 
     requests: int | None = None
     choices: int | None = None
@@ -19,25 +19,26 @@ UNLIMITED = Rates()
 
 @frozen
 class Caller:
-    """One who is known by a key.
-
-    name: from the keys' file, never what was sent; a label of metrics. bucket: under what its limits are counted; the
-    name, or where nobody is named, something that tells credentials apart and does not give them away. weight: its
-    share of what is free, against the others that wait. choices: most of its choices in flight, None for the
-    configuration's. models: those that it may use, None for all.
-    """
+    """A client, as identified by its key."""
 
     name: str
+    """From the keys file, never text that the client sent; a label of metrics. "" if it has no name."""
     bucket: str
+    """The key under which its limits are counted: the name, or else a value that distinguishes credentials without
+    revealing them."""
     weight: float = 1.0
+    """Its share of free permits, against those of the other callers that wait."""
     choices: int | None = None
+    """The most of its choices in flight; None for the configuration's limit."""
     rates: Rates = UNLIMITED
+    """Its own limits per minute."""
     models: frozenset[str] | None = None
+    """The models that it may use; None for all."""
 
     def may_use(self, model: str) -> bool:
-        """Whether the key is for this model, by the name that clients use."""
+        """Whether the caller may use a model. model: the name that clients use."""
         return self.models is None or model in self.models
 
 
 ANYBODY = Caller(name="", bucket="")
-"""Who calls a gateway without keys of its own, and shows nothing."""
+"""The caller of a request that has not been let in, or whose endpoint needs no key."""

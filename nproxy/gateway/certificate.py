@@ -1,8 +1,8 @@
-"""When a certificate ends: its one field that somebody has to hear of in time.
+"""Reads when a certificate expires, so that operators can be warned in time.
 
-Python's `ssl` tells it of a peer's certificate after a handshake only, so the field is looked up in DER here (RFC 5280,
-4.1): `Certificate` is a sequence whose first part is `tbsCertificate`, in which `validity` follows an optional version,
-the serial number, an algorithm and the issuer.
+Python's `ssl` reports this only for a peer's certificate after a handshake. So the field is read from the DER encoding
+here (RFC 5280, 4.1): `Certificate` is a sequence whose first part is `tbsCertificate`, in which `validity` follows an
+optional version, the serial number, an algorithm and the issuer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _UTC_TIME = 0x17
 
 
 def expiry(chain: str) -> float | None:
-    """When the first certificate of a PEM file ends that does, in Unix time; None for one without any.
+    """Return the earliest expiry of the certificates in a PEM file, in Unix time; None if it has none.
 
-    chain: the file's text, whose certificates a TLS library has taken.
+    chain: the file's text. A TLS library has accepted its certificates before.
     """
     return min(map(_not_after, map(ssl.PEM_cert_to_DER_cert, _PEM.findall(chain))), default=None)
 
@@ -31,17 +31,17 @@ def _not_after(certificate: bytes) -> float:
     fields = [value for tag, value in _parts(to_be_signed) if tag != _VERSION]
     _, (tag, text) = _parts(fields[3])
     written = text.decode("ascii")
-    if tag == _UTC_TIME:  # two digits of the year: 1950 to 2049
+    if tag == _UTC_TIME:  # a two-digit year, for 1950 to 2049
         written = ("19" if written >= "50" else "20") + written
     return datetime.strptime(written, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and content of each value, one behind the other."""
+    """Yield the tag and the content of each DER value."""
     at = 0
     while at < len(der):
         tag, length, at = der[at], der[at + 1], at + 2
-        if length >= 0x80:  # so many bytes hold the length
+        if length >= 0x80:  # the low bits say how many bytes hold the length
             size = length - 0x80
             length, at = int.from_bytes(der[at : at + size]), at + size
         yield tag, der[at : at + length]

@@ -1,4 +1,4 @@
-"""What requests are conducted by, as it follows from the configuration."""
+"""The settings of the conduct, made from the configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nproxy.upstreams.upstream import Upstream
 
 
 class Conducting:
-    """One for each configuration; what it gives is made once."""
+    """Makes the settings of conducts for one configuration, and keeps them. greedy: see `n_policy.greedy`."""
 
     def __init__(self, config: Config) -> None:
         self.greedy = config.n_policy.greedy
@@ -18,7 +18,7 @@ class Conducting:
         self._made: dict[tuple[str, bool, bool], ConductSettings] = {}
 
     def at(self, upstream: Upstream, *, fallback: bool, fallback_available: bool) -> ConductSettings:
-        """What a request is conducted by at one upstream. fallback, fallback_available: see ConductSettings."""
+        """Return the settings for a request at one upstream. fallback, fallback_available: see ConductSettings."""
         key = upstream.name, fallback, fallback_available
         if (made := self._made.get(key)) is None:
             made = self._made[key] = self._settings(upstream, fallback=fallback, fallback_available=fallback_available)

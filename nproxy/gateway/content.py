@@ -1,6 +1,6 @@
-"""Prompts and answers, kept for the log and for spans where `telemetry.log_content` asks for them.
+"""Prompts and answers, kept for the log and for spans if `telemetry.log_content` is set.
 
-Both are told as OpenTelemetry's conventions for generative AI write messages: a role, and parts.
+Both are reported as messages in the form of OpenTelemetry's conventions for generative AI: a role, and parts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nproxy.openai.jsonvalue import JSON, dumps, loads
 from nproxy.openai.sse import SSEDecoder, SSEError
 
 MOST_BYTES = 256 << 10
-"""Of a prompt and of an answer. What is longer is not told, but for the beginning of a stream."""
+"""The most bytes of a prompt, and of an answer. Longer ones are not reported, except the beginning of a stream."""
 
 Message = dict[str, Any]
 
 
 class Content:
-    """What was asked and answered in one request. `heard` takes the request, `said` bytes of the answer."""
+    """The prompt and the answer of one request. `heard` takes the request, `said` the bytes of the answer."""
 
     __slots__ = ("_answer", "_request")
 
@@ -36,7 +36,7 @@ class Content:
         self._answer += data[: MOST_BYTES - len(self._answer)]
 
     def input(self) -> list[Message]:
-        """The prompt; nothing where it is too long, or nothing was understood."""
+        """Return the prompt; empty if it is too long, or the request was not parsed."""
         request = self._request
         if request is None or len(request.body.raw) > MOST_BYTES:
             return []
@@ -47,7 +47,7 @@ class Content:
         return [_message(str(one.get("role")), one) for one in listed if isinstance(one, dict)]
 
     def output(self) -> list[Message]:
-        """The choices in the order of their indices, as far as they came."""
+        """Return the choices in the order of their indices, as far as they were written."""
         pieces: dict[int, list[dict[str, JSON]]] = {}
         for choice in _choices(bytes(self._answer)):
             if isinstance(index := choice.get("index"), int):
@@ -56,12 +56,12 @@ class Content:
 
 
 def as_text(messages: Sequence[Message]) -> str | None:
-    """Messages as an attribute carries them."""
+    """Return messages as the value of a span attribute: JSON; None if there are none."""
     return dumps(list(messages)).decode() if messages else None
 
 
 def _choices(answer: bytes) -> list[dict[str, JSON]]:
-    """The choices of a JSON answer, or of all chunks of a stream."""
+    """Return the choices of a JSON answer, or of all chunks of a stream."""
     decoder = SSEDecoder()
     try:
         events = [event.data for event in (*decoder.feed(answer), *decoder.close())] or [answer]
@@ -71,7 +71,7 @@ def _choices(answer: bytes) -> list[dict[str, JSON]]:
     for event in events:
         try:
             document = loads(event)
-        except ValueError:  # the end mark, or what was cut
+        except ValueError:  # `[DONE]`, or an incomplete chunk
             continue
         choices = document.get("choices") if isinstance(document, dict) else None
         found += [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
@@ -79,7 +79,7 @@ def _choices(answer: bytes) -> list[dict[str, JSON]]:
 
 
 def _answer(pieces: Sequence[Mapping[str, JSON]]) -> Message:
-    """One choice from its pieces, or from the whole of it."""
+    """Return one choice as a message. pieces: its chunks, or the whole choice as the only element."""
     said = [piece.get("delta", piece.get("message")) for piece in pieces]
     deltas = [delta for delta in said if isinstance(delta, dict)]
     whole: dict[str, JSON] = (
@@ -90,7 +90,7 @@ def _answer(pieces: Sequence[Mapping[str, JSON]]) -> Message:
 
 
 def _message(role: str, said: JSON) -> Message:
-    """A message as parts: its text, its thoughts, its calls; of what is no text, the kind alone."""
+    """Return a message as parts: text, reasoning, tool calls. For other kinds of content, only the kind is kept."""
     message = said if isinstance(said, dict) else {"content": said}
     parts = [*_texts("reasoning", message.get("reasoning_content")), *_texts("text", message.get("content"))]
     calls = message.get("tool_calls")
@@ -110,7 +110,7 @@ def _texts(kind: str, content: JSON) -> list[Message]:
 
 
 def _part(kind: str, one: JSON) -> list[Message]:
-    """One part of a content, or one prompt of several."""
+    """Convert one part of a content, or one prompt of several."""
     match one:
         case str(text) | {"text": str(text)}:
             return [{"type": kind, "content": text}]

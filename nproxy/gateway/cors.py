@@ -1,7 +1,7 @@
-"""Which pages of other origins may read the answers (the Fetch standard's CORS protocol).
+"""CORS: which pages of other origins may read the answers (Fetch standard).
 
-Keys travel in headers that a page sets itself, so credentials that a browser adds (cookies, certificates) are never
-allowed: `*` is as safe as a list.
+Keys are sent in headers that a page sets itself. Credentials that a browser adds (cookies, certificates) are never
+allowed, so `*` is as safe as a list of origins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class Cors:
-    """The origins that are allowed; none: no answer says anything of the kind."""
+    """The origins that are allowed. If there are none, no answer has CORS headers."""
 
     __slots__ = ("_any", "_origins")
 
@@ -29,7 +29,7 @@ class Cors:
         self._any = ANY in self._origins
 
     def answer(self, origin: str | None) -> Mapping[str, str]:
-        """What an answer to a page of this origin carries; caches are told that it depends on the origin."""
+        """Return the CORS headers of an answer to a page of this origin, with `Vary` if they depend on the origin."""
         if self._any:
             return {ALLOWED: ANY}
         if not self._origins:
@@ -38,7 +38,7 @@ class Cors:
         return {**allowed, "Vary": "Origin"}
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> Mapping[str, str] | None:
-        """What answers a browser that asks first; None where this is no such question, or of a foreign origin."""
+        """Return the headers that answer a preflight; None if the request is none, or its origin is not allowed."""
         if method != "OPTIONS" or "Access-Control-Request-Method" not in headers:
             return None
         origin, asked = headers.get("Origin"), headers.get("Access-Control-Request-Headers", "")
@@ -47,11 +47,11 @@ class Cors:
         if not self._any and origin not in self._origins:
             return None
         answer = {"Access-Control-Allow-Methods": METHODS, "Access-Control-Max-Age": str(PREFLIGHT_SECONDS)}
-        if _HEADER_NAMES.fullmatch(asked):  # `*` would not stand for Authorization
+        if _HEADER_NAMES.fullmatch(asked):  # `*` would not include Authorization
             answer["Access-Control-Allow-Headers"] = asked
         return answer
 
 
 def exposed(names: Iterable[str]) -> str:
-    """The headers of an answer that a page may read beside the few that it always may."""
+    """Return the names of headers that a page may read, in addition to those that it always may."""
     return ", ".join(name for name in names if name.lower().startswith(_TOLD))

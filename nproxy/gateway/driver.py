@@ -1,7 +1,7 @@
-"""The driver: carries out what the conduct of one request commands, and reports to it what happens.
+"""The driver: executes the commands of one request's conduct, and reports to the conduct what happens.
 
-It decides nothing about choices; it only paces how many legs are opened in a turn. One TaskGroup holds the request's
-legs; whatever way the request ends, they end with it.
+It decides nothing about choices; it only paces how many legs are opened in one iteration of the event loop. One
+TaskGroup holds the request's legs; however the request ends, its legs end with it.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from nproxy.openai.wire import STREAM_HEADERS, error_event
 from nproxy.upstreams.event_stream import Take
 
 OpenCall = Callable[[OpenLeg, Take], Awaitable[None]]
-"""Makes the upstream call of a leg, and hands over what comes of it."""
+"""Makes the upstream call of a leg, and passes its events to `Take`."""
 
 BUSY_TURN = 0.0005
-"""Seconds: a turn of the loop that takes longer has much to do."""
+"""Seconds: if an iteration of the event loop takes longer, the loop is busy."""
 OPENED_WHEN_BUSY = 8
-"""Legs of one request that are opened in such a turn: about as much work as the turn itself. In any other, one is."""
+"""Legs of one request that a busy iteration opens: about as much work as the iteration itself. Others open one."""
 
 
 class Drive:
-    """One request on its way from plan to answer. `run` once; `end` from outside makes it stop early.
+    """Drives one request at one upstream, from its plan to its answer. Call `run` once; `end` stops it early.
 
-    fell_back: it is over, the client has nothing, and another upstream is to be asked.
+    fell_back: set if nothing was sent to the client and another upstream is to be asked; else None.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Drive:
         learn: Callable[[Lesson], None],
         judge: Callable[[int, Failure | None], None],
     ) -> None:
+        """open_call: makes a leg's call. learn: stores a lesson. judge: is told how each leg's call ended."""
         self._exchange = exchange
         self._conduct = conduct
         self._observer = observer
@@ -75,27 +76,27 @@ class Drive:
         self._inbox = Inbox()
         self._calls = asyncio.TaskGroup()
         self._legs: dict[int, asyncio.Task[None]] = {}
-        self._unopened: dict[int, OpenLeg] = {}  # by leg, in the order in which they are opened
-        self._opening = False  # more of them in the loop's next turn
-        self._timers: dict[Timer, asyncio.TimerHandle] = {}  # each is set again only once it has fired
-        self._output: list[bytes] = []  # to be written
-        self._respond: Respond | None = None  # to be sent
+        self._unopened: dict[int, OpenLeg] = {}  # by leg, in the order of opening
+        self._opening = False  # whether the loop's next iteration opens more of them
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}  # a timer is set again only after it has fired
+        self._output: list[bytes] = []  # still to be written
+        self._respond: Respond | None = None  # still to be sent
         self.fell_back: FallBack | None = None
         self._finished = False
         self._ended_by: ApiError | None = None
 
     @property
     def exchange(self) -> Exchange:
-        """The request that is driven."""
+        """The exchange of the request."""
         return self._exchange
 
     async def run(self) -> None:
-        """Drive the request to its end. Raises ClientLeft, and CancelledError when the client's connection is lost."""
+        """Drive the request to its end. Raises ClientLeft, and CancelledError if the client's connection is lost."""
         left: ClientLeft | None = None
         async with self._calls:
             try:
                 await self._drive()
-            except ClientLeft as gone:  # kept out of the group, which would wrap it
+            except ClientLeft as gone:  # the TaskGroup would wrap it in an ExceptionGroup
                 left = gone
             finally:
                 self._unopened.clear()
@@ -108,7 +109,7 @@ class Drive:
 
     @property
     def _answered(self) -> bool:
-        """Whether it is decided what the client is told at the end."""
+        """Whether the end of the client's answer is decided."""
         return self._finished and self.fell_back is None
 
     def end(self, error: ApiError) -> None:
@@ -131,11 +132,11 @@ class Drive:
             await self._deliver()
 
     def _deal(self, events: Sequence[Event]) -> bool:
-        """Do what follows from these where they come; False where it is for `_drive` to go on: with the end, say."""
+        """Handle events as soon as they come; False if `_drive` has to go on, to send the end, for example."""
         return self._ended_by is None and self._carry_out(self._conduct.receive(events))
 
     def _carry_out(self, commands: Sequence[Command]) -> bool:
-        """Do what the conduct says, one write for all that is to be written; False where some of that may have to wait.
+        """Execute commands, with one write for all output; False if there is output that may have to wait.
 
         Raises ClientLeft.
         """
@@ -163,7 +164,7 @@ class Drive:
         return True
 
     async def _deliver(self) -> None:
-        """Send what may have to wait for the client to take it, and the end."""
+        """Send output for which the client may have to be waited for, and the end of the answer."""
         exchange = self._exchange
         output, self._output = _joined(self._output), []
         if self._respond is not None:
@@ -183,10 +184,10 @@ class Drive:
         else:
             await self._exchange.finish(error_event(error))
 
-    # ---- commands that are carried out at once
+    # ---- commands that are executed at once
 
     def _open_leg(self, command: OpenLeg) -> None:
-        self._legs.pop(command.leg.number, None)  # its call before, of which nothing more is heard
+        self._legs.pop(command.leg.number, None)  # the leg's previous call, which reports nothing more
         self._unopened[command.leg.number] = command
 
     def _cancel_leg(self, command: CancelLeg) -> None:
@@ -220,16 +221,16 @@ class Drive:
     # ---- calls
 
     def _open(self, since: float) -> None:
-        """Open the next of the legs that are to be opened, and the others in the loop's next turns.
+        """Open the next legs now, and the others in the next iterations of the event loop.
 
-        So what the first ones bring, and what other requests want, need not wait until the last of many is sent. In a
-        loop that has much to do, where turns are far apart, more are opened in each: legs that begin together bring
-        their pieces together, and what comes together leaves in one write. since: when this turn began, or the last.
+        So the output of the first legs, and other requests, need not wait until the last of many calls is sent. If the
+        loop is busy, its iterations are far apart, and each opens more legs: legs that begin together produce their
+        chunks together, and these leave in one write. since: when this iteration or the previous one began.
         """
         now = time.monotonic()
         for number in [*islice(self._unopened, 1 if now - since < BUSY_TURN else OPENED_WHEN_BUSY)]:
             self._legs[number] = self._calls.create_task(self._run_leg(self._unopened.pop(number)))
-        self._opening = bool(self._unopened)  # not where they were cancelled since, or the request is over
+        self._opening = bool(self._unopened)  # empty if they have been cancelled, or the request is over
         if self._opening:
             asyncio.get_running_loop().call_soon(self._open, now)
 
@@ -241,14 +242,14 @@ class Drive:
 
         def take(batch: list[Event]) -> asyncio.Future[None] | None:
             if self._legs.get(number) is not task:
-                return None  # cancelled in this very turn
+                return None  # cancelled in this iteration of the loop
             self._observer.batch(number, batch)
             return self._inbox.put(batch)
 
         try:
             await self._open_call(command, take)
         except Exception:
-            self._unopened.clear()  # it ends the group, which takes no more
+            self._unopened.clear()  # the exception ends the TaskGroup, which accepts no new tasks
             raise
         finally:
             self._observer.leg_closed()
@@ -269,7 +270,7 @@ HANDLERS: Mapping[type[Command], Callable[[Drive, Any], None]] = {
     ChoiceFinished: lambda drive, command: drive._observer.choice_finished(command),
     Spent: lambda drive, command: drive._observer.spent(command),
 }
-"""What carries out which command, but for Emit and Begin, which `_carry_out` writes together."""
+"""The handler of each command except Emit and Begin, which `_carry_out` writes together."""
 
 
 def _joined(output: list[bytes]) -> bytes:

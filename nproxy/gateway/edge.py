@@ -1,4 +1,4 @@
-"""What a request meets first: where it comes from, which page it is for, whose key it shows."""
+"""The first checks of a request: its client's address, CORS, and its key."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from nproxy.gateway.proxies import Network, client_address, neighbourhood
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The settings of the gateway's outside, ready for use. Other settings, or changed keys, are another edge.
+    """Settings for the first checks of requests, ready for use. If settings or keys change, a new edge is made.
 
-    keys: None where anybody may call.
+    keys: None if no key is needed. trusted: the networks of trusted proxies.
     """
 
     keys: KeyRing | None
@@ -29,15 +29,15 @@ class Edge:
 
     @classmethod
     def of(cls, config: Config, keys: Sequence[Key]) -> Self:
-        """keys: those of the keys file."""
+        """Return the edge of a configuration. keys: those of the keys file."""
         return cls(ring_of(config.auth, keys), config.listen.trusted_proxies, Cors(config.listen.cors_origins))
 
     def client(self, request: BaseRequest) -> str:
-        """The address of the client, behind the proxies that are trusted."""
+        """Return the address of the client, behind any trusted proxies."""
         return client_address(request.remote, request.headers.getall("X-Forwarded-For", ()), self.trusted)
 
     def caller(self, request: BaseRequest, client: str) -> Caller:
-        """Who calls. Raises ApiError 401 where keys are configured and none of them is shown."""
+        """Return the caller. Raises ApiError 401 if keys are configured and the request shows none of them."""
         shown = shown_key(request.headers)
         if self.keys is None:
             return unnamed(shown, neighbourhood(client))

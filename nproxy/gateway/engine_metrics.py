@@ -1,4 +1,4 @@
-"""What the built-in engine tells of itself, as a part of the gateway's metrics."""
+"""The built-in engine's own metrics, as a part of the gateway's."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from nproxy.upstreams.upstream import Upstream
 ASK_SECONDS = 2.0
 """How long the engine may take to answer a scrape."""
 KEPT_SECONDS = 60.0
-"""How long its last word stands for it where it does not answer."""
+"""How long its last report is used if it does not answer."""
 
 
 class EngineMetrics:
-    """The engine's metrics. up: set to whether it told them itself, with each report. clock: in seconds.
+    """The engine's metrics. up: set with each report to whether the engine answered. clock: in seconds.
 
-    An engine under load may be late once. Were its series to leave with that, graphs would have holes and alerts begin
-    to wait anew, just when there is something to see. They stay for a while, and `up` says that they are old.
+    An engine under load may answer late. If its series then disappeared, graphs would have gaps and pending alerts
+    would start anew, just when the series matter. So they are kept for a while, and `up` says that they are old.
     """
 
     def __init__(self, engine: Upstream, up: MaybeGauge, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,7 +32,7 @@ class EngineMetrics:
         self._at = -KEPT_SECONDS
 
     async def report(self) -> Report:
-        """What it says now, or said last; nothing where that is too long ago."""
+        """Return the engine's current metrics, or else its last ones; empty if these are too old."""
         told = report_of_text(await self._engine.documents.first("/metrics", ASK_SECONDS), ENGINE_PREFIX)
         self._up.value = int(bool(told))
         if told:

@@ -1,4 +1,4 @@
-"""One request being answered: what handlers, driver, metrics and the access log share about it."""
+"""One request that is being answered: the state that handlers, driver, metrics and the access log share."""
 
 from __future__ import annotations
 
@@ -24,104 +24,123 @@ Permits = TypeVar("Permits")
 
 SERVER = "nproxy"
 CLIENT_LEFT = 499
-"""The status in logs and metrics of a request whose client left before its answer was complete."""
+"""The status in logs and metrics if the client disconnected before its answer was complete."""
 MOST_UNREAD = 64 << 10
-"""Bytes of a body for which a connection is kept, where the answer did not wait for them."""
+"""A connection is kept if at most so many bytes of the request body are unread when an error is sent."""
 NO_HEADERS: Mapping[str, str] = {}
 _UNNAMED = ("other", "passthrough")
-"""Endpoints that say little of the path."""
+"""Endpoint labels that do not identify the path."""
 
 
 class ClientLeft(Exception):
-    """The client is gone; nobody reads what would be written. Never an upstream's fault."""
+    """The client has disconnected, so nothing can be written to it. Never an upstream's fault."""
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A request and what became of it.
-
-    started: by `time.monotonic`. target: path and query. client: its address, as far as it is known. caller: whose key
-    it shows. cors: what a browser is told in the answer. endpoint, upstream, model, mode: labels, "" while unknown.
-    code: the status that was sent, 499 for a client that left. end_status: of the error that a stream ended with. cut:
-    why the gateway broke the connection off, "" where it did not. headers: what the answer carries besides its own,
-    their names in small letters. whole: all of it was sent, and who leaves then, while calls still end, has left
-    nothing. introspection: it asks about the gateway itself, and is neither work in flight nor worth a line in the log.
-    trace: which one it belongs to, for metrics, where that is recorded.
-
-    For the log and for spans, None and 0 while unknown: n, choices (of all prompts), attempts (upstream calls, all of
-    them), replicas (their labels, in the order of the first calls), finish_reasons (by index), tokens as the client is
-    told, times in seconds. content: what was asked and answered, where that is kept.
-    """
+    """A request and the state of its answer. For the log and for spans, unknown numbers are None or 0."""
 
     request: BaseRequest
     id: str
+    """The request id."""
     started: float
-    closing: bool = False  # the server is draining: the connection ends with this answer
+    """When the request began, by `time.monotonic`."""
+    closing: bool = False
+    """The connection ends with this answer, because the server drains, for example."""
     introspection: bool = False
+    """It asks about the gateway itself. It does not count as in flight, and is logged at debug level only."""
     target: str = ""
+    """Path and query."""
     client: str = ""
+    """The client's address, as far as it is known."""
     caller: Caller = ANYBODY
+    """The owner of the key that the request shows."""
     cors: Mapping[str, str] = field(default_factory=dict)
+    """CORS headers of the answer."""
     endpoint: str = "other"
+    """A label; "other" while unknown."""
     upstream: str = ""
+    """A label: the upstream that was asked last; "" while unknown."""
     model: str = ""
+    """A label; "" while unknown."""
     mode: str = ""
+    """A label: relay, native, fanout or passthrough; "" while unknown."""
     code: int = 0
+    """The status that was sent; 499 if the client disconnected or was cut off; 0 while unknown."""
     outcome: str = ""
+    """For the log: ok, partial, ended, slow_reader, internal or a kind of failure; "" while unknown."""
     end_status: int = 200
+    """The status of the error that a stream ended with; 200 if there is none."""
     cut: str = ""
+    """Why the gateway broke the connection off; "" if it did not."""
     tracing: Tracing = UNTRACED
+    """The place of the request in a trace."""
     content: Content | None = None
+    """The prompt and the answer; None if they are not kept."""
     n: int = 0
+    """Choices per prompt that were asked for."""
     choices: int = 0
+    """Choices in all, over all prompts."""
     attempts: int = 0
+    """Upstream calls in all, with retries and the calls at fallbacks."""
     replicas: dict[str, None] = field(default_factory=dict)
+    """The labels of the replicas that were called, in the order of their first calls."""
     finish_reasons: dict[int, str] = field(default_factory=dict)
+    """By the index of the choice."""
     prompt_tokens: int | None = None
+    """As reported to the client."""
     completion_tokens: int | None = None
+    """As reported to the client."""
     queue_seconds: float | None = None
+    """How long the request waited for permits."""
     first_token_seconds: float | None = None
+    """Time to first token, from the start of the request."""
     seconds: float = 0.0
+    """From the start of the request to its end."""
     trace: Trace | None = None
+    """The trace that metrics name in exemplars; None if no trace is recorded."""
     headers: dict[str, str] = field(default_factory=dict)
+    """Further headers of the answer; names in lower case."""
     response: ResponseWriter | None = None
+    """The answer; None before it has begun."""
     whole: bool = False
+    """The whole answer was sent. If the client disconnects now, while calls still end, it does not count as left."""
 
     @property
     def broken(self) -> bool:
-        """Whether a 200 was sent, and then something else than the whole answer, through no fault of the client's."""
+        """Whether a 200 was sent, but not the whole answer, through no fault of the client."""
         return self.code == 200 and self.outcome not in ("", "ok", "partial") and not 400 <= self.end_status < 500
 
     @property
     def path(self) -> str:
-        """The target without its query."""
+        """The target without the query."""
         return self.target.partition("?")[0]
 
     @property
     def unnamed_path(self) -> str | None:
-        """The path where the endpoint's name does not say it, of who was let in.
+        """The path, if the endpoint's name does not identify it and the caller was let in; else None.
 
-        What strangers write is not told: it may be a key that somebody mistook for a path.
+        The paths of other clients are not logged: such a path may be a key that somebody mistook for a path.
         """
         return None if self.endpoint not in _UNNAMED or self.caller is ANYBODY else self.path
 
     @property
     def legs(self) -> int:
-        """Upstream calls that share the choices, as the client is told."""
+        """The number of legs that share the choices, as reported to the client."""
         return int(self.headers.get("x-nproxy-legs", 0))
 
     @property
     def client_left(self) -> bool:
-        """Whether the client left before its answer was whole, and was not cut off."""
+        """Whether the client disconnected before it had the whole answer, and was not cut off."""
         return self.code == CLIENT_LEFT and not self.cut
 
     def shows(self, headers: Iterable[tuple[str, str]]) -> None:
-        """Take these over those of the plan: it may have gone otherwise. Log and metrics say what the client reads."""
+        """Replace the plan's headers by these, as the actual way may differ from the plan. Log and metrics follow."""
         self.headers.update(headers)
         self.mode = self.headers["x-nproxy-mode"]
 
     def asks(self, request: Request) -> None:
-        """Take what the client asks for."""
+        """Note what the client asks for."""
         self.n, self.choices = request.n, request.choices
         if self.tracing.spans is not None:
             self.tracing.spans.asked(request)
@@ -129,7 +148,7 @@ class Exchange:
             self.content.heard(request)
 
     async def admitted(self, permits: Awaitable[Permits]) -> Permits:
-        """Wait for permits, and note how long the wait was, be it in vain."""
+        """Wait for permits, and note how long the wait was, even if it failed."""
         began = time.monotonic()
         try:
             held = await permits
@@ -140,21 +159,21 @@ class Exchange:
         return held
 
     def placed(self, leg: int, replica: Replica) -> None:
-        """A call has its replica."""
+        """Note the replica of a call."""
         self.replicas[replica.label] = None
         if self.tracing.spans is not None:
             self.tracing.spans.placed(leg, replica)
 
     @contextmanager
     def forwarding(self) -> Iterator[Mapping[str, str]]:
-        """Note a call that passes the request on, for as long as the block runs; gives the headers of its trace."""
+        """Note a call that passes the request through; it lasts as long as the block. Yields its trace headers."""
         self.attempts += 1
         spans = self.tracing.spans
         with nullcontext() if spans is None else spans.forwarding(self.upstream, self.request.method):
             yield self.tracing.headers(0)
 
     def forwarded(self, status: int) -> None:
-        """The head of the answer to such a call has come."""
+        """Note that the head of the answer to such a call has come."""
         if self.tracing.spans is not None:
             self.tracing.spans.answered(0, status)
 
@@ -166,9 +185,9 @@ class Exchange:
         await self._finish(response, body)
 
     async def respond_error(self, error: ApiError) -> None:
-        """Send an error in the envelope. Raises ClientLeft.
+        """Send an error in the error envelope. Raises ClientLeft.
 
-        What the client has still to send is read and forgotten; where that may be much, the connection ends with it.
+        The rest of the request body is read and discarded. If that may be much, the connection ends with this answer.
         """
         length = self.request.content_length
         if not self.request.content.is_eof() and (length is None or length > MOST_UNREAD):
@@ -176,39 +195,42 @@ class Exchange:
         await self.respond(error.status, error.envelope(), error.headers)
 
     def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:
-        """Prepare the head of an answer that is written piece by piece; it leaves with the first bytes.
+        """Prepare the head of an answer that is written piece by piece. It is sent with the first bytes.
 
-        length: of the body, None where it is not known.
+        length: of the body; None if unknown.
         """
         self._written(status, headers, length)
 
     async def write(self, data: bytes) -> None:
-        """Write bytes of a begun answer, waiting while the client is slow. Raises ClientLeft."""
+        """Write bytes of an answer that has begun; wait while the client is slow. Raises ClientLeft."""
         try:
             await self._begun().write(data)
         except ConnectionError:
             raise ClientLeft from None
 
     def write_now(self, data: bytes) -> bool:
-        """Write bytes of a begun answer without waiting; False, and none written, where the client is slow or gone."""
+        """Write bytes of an answer that has begun, without waiting.
+
+        Returns False, with nothing written, if the client is slow or gone.
+        """
         return self._begun().write_now(data)
 
     def flush_head(self) -> None:
-        """Send the head of a begun answer now, before any of its bytes. Raises ClientLeft."""
+        """Send the head of an answer that has begun now, before any of its bytes. Raises ClientLeft."""
         try:
             self._begun().flush_head()
         except ConnectionError:
             raise ClientLeft from None
 
     async def finish(self, data: bytes = b"") -> None:
-        """Write the last bytes of a begun answer. Raises ClientLeft."""
+        """Write the last bytes of an answer that has begun. Raises ClientLeft."""
         await self._finish(self._begun(), data)
 
     def demand_model(self, model: str, fields: Iterable[str] = ()) -> None:
-        """Raise ApiError 404 for a model that the caller may not use: to them it does not exist, as on their list.
+        """Raise ApiError 404 if the caller may not use a model: it is not on their list of models either.
 
-        fields: those of the body that names it. Some servers (Go's encoding/json) take `MODEL` for `model`: 400 for a
-        caller who may not use all.
+        fields: the names of the body's fields. Some servers (Go's encoding/json) read `MODEL` as `model`, so a body
+        with such a field is refused with 400 if the caller may use some models only.
         """
         if not self.caller.may_use(model):
             raise model_not_found(model)
@@ -216,7 +238,7 @@ class Exchange:
             raise invalid_request("The model is named twice, in capital and in small letters.", param="model")
 
     def abort(self) -> None:
-        """Break the connection: an answer that was cut must not look complete."""
+        """Abort the connection: an answer that was cut must not look complete."""
         if self.request.transport is not None:
             self.request.transport.abort()
 
@@ -226,12 +248,12 @@ class Exchange:
         return self.response
 
     def _headers(self, headers: Mapping[str, str]) -> list[tuple[str, str]]:
-        """All that an answer with these headers carries; what is the gateway's own stands over what is not."""
+        """Return all headers of an answer. The gateway's own replace given ones of the same name."""
         own = {"server": SERVER, "x-request-id": self.id, **self.headers}
         told = [(name, value) for name, value in headers.items() if name.lower() not in own]
         told += own.items()
         if self.cors:
-            told += self.cors.items()  # beside the Vary of an upstream's answer
+            told += self.cors.items()  # added to, not replacing, the Vary of an upstream's answer
             if ALLOWED in self.cors and (names := exposed({name.lower(): name for name, _ in told}.values())):
                 told.append(("Access-Control-Expose-Headers", names))
         return told

@@ -1,4 +1,4 @@
-"""One request's way along upstreams: the one that has its model, then that one's fallbacks."""
+"""The upstreams that one request is sent to, one after the other: the one for its model, then its fallbacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nproxy.upstreams.upstream import Upstream
 
 @frozen
 class Attempt:
-    """A request as it goes to one upstream. choices: the permits that it needs there."""
+    """A request as it is sent to one upstream. choices: the number of permits that it needs there."""
 
     route: Route
     choices: int
@@ -32,15 +32,15 @@ A = TypeVar("A", bound=Attempt)
 
 
 class Fallbacks(Generic[A]):
-    """The attempts of one request: `begin` once, then `after` each that came to nothing.
+    """The attempts of one request. Call `begin` once, then `after` after each attempt that failed.
 
-    first: the upstream that has the model. plan: how a request goes to an upstream; it raises ApiError where that one
-    cannot do what is asked for.
+    first: the upstream that has the model. model: the name in the request; None if it names none. plan: prepares the
+    request for one upstream; raises ApiError if that upstream cannot do what is asked for.
     """
 
     def __init__(self, app: App, first: Route, model: str | None, plan: Callable[[Route], A]) -> None:
         self._further = partial(app.upstreams.routes, first, model)
-        self._routes: Routes | None = None  # the usual request looks for none but the first
+        self._routes: Routes | None = None  # created on demand: most requests need only the first upstream
         self._first = first
         self._plan = plan
         self._metrics = app.metrics
@@ -48,18 +48,18 @@ class Fallbacks(Generic[A]):
 
     @property
     def more(self) -> bool:
-        """Whether there may be another upstream behind the one that is asked now."""
+        """Whether there may be another upstream after the current one."""
         return self._any and self._following().more
 
     @property
     def fallback_available(self) -> bool:
-        """Whether there may be one that is in order."""
+        """Whether there may be a healthy upstream after the current one."""
         return self._any and self._following().fallback_available
 
     async def begin(self) -> A:
-        """Where the request goes first: if the upstream that has its model is not in order, the next that can take it.
+        """Return the first attempt. If the upstream for the model is not healthy, it is the next that can take it.
 
-        Raises ApiError where the request is wrong; the client is never told so by an upstream that it did not ask.
+        Raises ApiError if the request is invalid for the first upstream. Such errors of the others are not reported.
         """
         if self._first.usable:
             return self._plan(self._first)
@@ -72,7 +72,10 @@ class Fallbacks(Generic[A]):
         return self._plan(self._first)
 
     async def after(self, grant: Grant) -> A | None:
-        """The next upstream that can do what is asked for and has room; the permits are there now. None: no other."""
+        """Move the permits to the next upstream that supports the request and has room, and return the attempt.
+
+        Returns None if there is none.
+        """
         routes = self._following()
         while (route := await routes.next()) is not None:
             try:
@@ -80,14 +83,14 @@ class Fallbacks(Generic[A]):
                 await grant.move(route.upstream.name)
                 return self._taken(attempt)
             except Unanswered:
-                break  # the next move would wait as long, and in vain
+                break  # the admission server does not answer, so the next move would fail as well
             except ApiError:
                 continue
         return None
 
     @property
     def _any(self) -> bool:
-        """Whether the first may have others behind it at all."""
+        """Whether there may be fallbacks at all."""
         return self._routes is not None or bool(self._first.upstream.fallback)
 
     def _following(self) -> Routes:

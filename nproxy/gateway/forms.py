@@ -1,4 +1,4 @@
-"""The models that a form names (multipart/form-data, RFC 7578), found without taking it apart."""
+"""Finds the models that a form (multipart/form-data, RFC 7578) names, without parsing all of it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _VALUE = re.compile(rb"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,256})\r\n--")
 
 
 def model_of(form: bytes) -> str | None:
-    """The first model that a form, or what there is of it, names."""
+    """Return the first model that a form, or the beginning of one, names."""
     found = _MODEL.search(form)
     return None if found is None else _text(found[1])
 
 
 def models_of(form: bytes) -> list[str]:
-    """All models that a whole form names, whoever reads it; what looks like a part within a file counts.
+    """Return all models that any server could find in a complete form, also in text of a file that looks like a part.
 
-    Servers differ in what they take for a name (`name*=`, escapes, folded lines, capitals). Raises ValueError for what
-    is not written as browsers and the usual clients write it.
+    Servers differ in what they accept as a name (`name*=`, escapes, folded lines, capitals). Raises ValueError for
+    parts that are not written the way browsers and the usual clients write them.
     """
     models = []
     for line in _DISPOSITION.finditer(form):

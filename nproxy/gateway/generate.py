@@ -1,4 +1,4 @@
-"""The two endpoints that nproxy understands: chat completions and legacy completions."""
+"""Handlers of the two endpoints whose requests nproxy understands: chat completions and legacy completions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _answer(app: App, exchange: Exchange, parse: Parse) -> None:
 
 
 async def _read(app: App, exchange: Exchange, parse: Parse, reservation: MemoryReservation) -> Request:
-    """Read the body and what it asks for. Raises ApiError for what is wrong with either."""
+    """Read the body and parse the request. Raises ApiError if either is invalid."""
     raw = await read_body(exchange.request, app.body_limit, reservation=reservation)
     here, check = len(raw) < LONG, app.admission.check_memory
     body = parsed(raw, check) if here else await app.offload.run(parsed, raw, check)
@@ -55,7 +55,7 @@ async def _read(app: App, exchange: Exchange, parse: Parse, reservation: MemoryR
 
 
 async def _generate(app: App, exchange: Exchange, request: Request) -> None:
-    """Plan the request and drive it to its end. Everything that is the request's fault is raised before any call."""
+    """Plan the request and drive it to its end. Errors in the request itself are raised before any upstream call."""
     exchange.asks(request)
     exchange.demand_model(request.model, request.body.fields)
     first = await app.upstreams.route(request.model)
@@ -81,7 +81,7 @@ async def _generate(app: App, exchange: Exchange, request: Request) -> None:
 
 
 async def _respond_with_failure(exchange: Exchange, fell_back: FallBack) -> None:
-    """Tell what went wrong, as there is no other upstream to ask."""
+    """Answer with the failure, as there is no other upstream to ask."""
     told = fell_back.instead
     exchange.outcome = fell_back.kind
     exchange.shows(told.headers)
@@ -89,7 +89,7 @@ async def _respond_with_failure(exchange: Exchange, fell_back: FallBack) -> None
 
 
 def _planned(app: App, request: Request, route: Route) -> Planned:
-    """Plan the request for one upstream. Raises ApiError where that one cannot do what it asks for."""
+    """Plan the request for one upstream. Raises ApiError if that upstream cannot do what the request asks for."""
     capability = route.upstream.capabilities.snapshot(route.name.shown, route.name.upstream)
     plan = make_plan(request, capability, _draw, app.conducting.greedy, replayed=route.upstream.replays)
     return Planned(route, request.prompts * plan.n, capability, plan)
@@ -98,7 +98,10 @@ def _planned(app: App, request: Request, route: Route) -> Planned:
 async def _drive(
     app: App, exchange: Exchange, request: Request, attempt: Planned, grant: Grant, fallbacks: Fallbacks[Planned]
 ) -> FallBack | None:
-    """Drive the request at one upstream; gives why where the client has nothing, and another one is to be asked."""
+    """Drive the request at one upstream.
+
+    Returns the FallBack if the client was sent nothing and another upstream is to be asked, else None.
+    """
     upstream, name, plan = attempt.route.upstream, attempt.route.name, attempt.plan
     fallback_available = fallbacks.fallback_available
     exchange.upstream, exchange.mode = upstream.name, plan.mode
@@ -138,5 +141,5 @@ async def _drive(
 
 
 def _draw() -> int:
-    """A random seed that every server can reservation."""
+    """Return a random seed that every server can hold: 31 bits."""
     return random.getrandbits(31)

@@ -1,4 +1,4 @@
-"""What a server has to refuse of a request's head, and the parser lets through (RFC 9110 and 9112)."""
+"""Checks of request heads that a server has to make and the parser does not (RFC 9110 and 9112)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from nproxy.gateway.server import answer_as_http11
 from nproxy.openai.errors import ApiError, invalid_request, unknown_url, wrong_method
 
 MOST_HEAD_BYTES = 64 << 10
-"""All header lines together; the parser limits each of them, and their number."""
+"""The most bytes of all header lines together. The parser limits each line and their number."""
 
-_FEW_HEADERS = 7  # so many of the longest are below the limit: nothing needs to be added up
+_FEW_HEADERS = 7  # so many headers of the longest kind are below the limit, so their sizes need not be added up
 _AUTHORITY_ENDS = re.compile("[/?#]")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%!$&'()*+,;=-]*)(:[0-9]*)?")
 
 
 def refusal(request: BaseRequest) -> ApiError | None:
-    """What is wrong with a head, or None. Nothing that comes behind it on its connection can be trusted."""
+    """Return the error for an invalid head, else None. After such a head, the connection cannot be used any more."""
     if request.version != HttpVersion11 and (wrong := _wrong_version(request)) is not None:
         return wrong
     host = request.headers.get(hdrs.HOST, "")
@@ -45,13 +45,13 @@ def _wrong_version(request: BaseRequest) -> ApiError | None:
     return None
 
 
-@lru_cache(64)  # a gateway has few names
+@lru_cache(64)  # a gateway has few host names
 def _names_a_host(host: str) -> bool:
     return _HOST.fullmatch(host) is not None
 
 
 def origin_form(target: str) -> str:
-    """A request target as path and query: servers take the absolute form too (RFC 9112, section 3.2.2)."""
+    """Return a request target as path and query. Servers must accept the absolute form, too (RFC 9112, 3.2.2)."""
     named = authority(target)
     if named is None:
         return target
@@ -60,7 +60,7 @@ def origin_form(target: str) -> str:
 
 
 def authority(target: str) -> str | None:
-    """The host, in lower case, that a target in absolute form names; None for one in another form."""
+    """Return the host of a target in absolute form, in lower case; None if it has another form."""
     if target[:1] == "/":
         return None
     scheme, separator, rest = target.partition("://")

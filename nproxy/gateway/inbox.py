@@ -1,4 +1,4 @@
-"""Where the legs' events wait for the conduct."""
+"""The queue in which the events of legs and timers wait for the driver."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Callable, Sequence
 from nproxy.choices.events import Event
 
 MOST_BATCHES = 16
-
+"""Batches that may wait before legs stop reading."""
 
 Deal = Callable[[list[Event]], bool]
-"""Takes what has come while the taker waits, and says whether that was all there is to do."""
+"""Handles the events that came while the taker waits; returns False if the taker has to be woken."""
 
 
 class Inbox:
-    """Batches of events from many legs and timers for one taker, in the order in which they came.
+    """A queue of batches of events from many legs and timers, for one taker, in the order of arrival.
 
-    Bounded: with `most` batches waiting, a leg that puts one waits until the taker has come, and so stops reading its
-    upstream. What is there is taken all at once, so that what is ready at the same moment leaves in one write.
+    It gives back-pressure: if `most` batches wait, a leg that puts another one waits until the inbox is emptied, and so
+    stops reading from its upstream. All events are taken at once, so that what is ready at the same moment leaves in
+    one write.
     """
 
     def __init__(self, most: int = MOST_BATCHES) -> None:
@@ -27,12 +28,12 @@ class Inbox:
         self._events: list[Event] = []
         self._batches = 0
         self._taker: asyncio.Future[None] | None = None
-        self._deal: Deal | None = None  # of the taker that waits; kept no longer, for it knows the inbox itself
-        self._dealing = False  # at the end of the turn
+        self._deal: Deal | None = None  # of the waiting taker; dropped after the wait, as it refers back to the inbox
+        self._dealing = False  # whether `_deal_with_all` is scheduled
         self._room: asyncio.Future[None] | None = None
 
     def put_now(self, events: Sequence[Event]) -> None:
-        """Add events without waiting: for timers, and to wake the taker (with none)."""
+        """Add events without waiting: for timers, and, with no events, to wake the taker."""
         self._events += events
         self._batches += 1
         if self._taker is not None and not self._dealing:
@@ -40,7 +41,7 @@ class Inbox:
             self._loop.call_soon(self._deal_with_all)
 
     def put(self, events: Sequence[Event]) -> asyncio.Future[None] | None:
-        """Add events; when the inbox is full, give what to wait for: it has been emptied."""
+        """Add events. If the inbox is full, return a future that is done when it has been emptied, else None."""
         self.put_now(events)
         if self._batches < self._most:
             return None
@@ -49,11 +50,10 @@ class Inbox:
         return self._room
 
     async def take(self, deal: Deal) -> list[Event]:
-        """Wait until something was put that is not dealt with, and take everything that has come since.
+        """Wait until there is something for the taker to do, and return all events that have come and are not handled.
 
-        deal: is given what comes meanwhile, by the loop at the end of its turn: to wake a task, with all the coroutines
-        that it has come through, costs as much as to deal with a piece of text. Where it says that this was not all,
-        and where it raises, the taker is woken.
+        deal: called by the event loop with the events that come while the taker waits. To wake a task, through all its
+        coroutines, costs as much as to handle a chunk of text. If it returns False or raises, the taker is woken.
         """
         if not self._batches:
             self._taker, self._deal = self._loop.create_future(), deal
@@ -67,11 +67,11 @@ class Inbox:
         self._dealing = False
         taker, deal = self._taker, self._deal
         if taker is None or deal is None or taker.done():
-            return  # it takes them itself, or has left
+            return  # the taker takes the events itself, or was cancelled
         try:
             if not deal(self._all()):
                 taker.set_result(None)
-        except Exception as fault:  # the taker's, not the loop's
+        except Exception as fault:  # raised in the taker, not in the loop's callback
             taker.set_exception(fault)
 
     def _all(self) -> list[Event]:

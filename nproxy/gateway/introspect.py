@@ -1,4 +1,4 @@
-"""What the gateway says of itself: /health, /ready, /metrics, /status."""
+"""The endpoints about the gateway itself: /health, /ready, /metrics, /status."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from nproxy.upstreams.upstream import OK, Upstream
 
 
 async def health(app: App, exchange: Exchange) -> None:
-    """The process lives."""
+    """Answer /health: the process lives."""
     await tell_health(exchange)
 
 
 async def ready(app: App, exchange: Exchange) -> None:
-    """Some upstream answers, and no drain has begun; else 503."""
+    """Answer /ready: 200 if some upstream answers and no drain has begun, else 503."""
     await tell_ready(exchange, await why_unready(app))
 
 
 async def metrics(app: App, exchange: Exchange) -> None:
-    """What a scrape reads, over all workers; the built-in engine's own metrics stand behind the gateway's."""
+    """Answer /metrics, for all workers; the built-in engine's own metrics follow the gateway's."""
     await tell_metrics(exchange, app.config, partial(report, app) if app.whole is None else app.whole.report)
 
 
 async def status(app: App, exchange: Exchange) -> None:
-    """Upstreams, replicas, what was learned, and what is in flight, over all workers, as JSON."""
+    """Answer /status, for all workers: upstreams, replicas, what was learned, and what is in flight, as JSON."""
     told = status_document(app) if app.whole is None else await app.whole.status()
     await exchange.respond(200, dumps(told))
 
@@ -47,14 +47,14 @@ async def tell_health(exchange: Exchange) -> None:
 
 
 async def tell_ready(exchange: Exchange, reason: str | None) -> None:
-    """Answer /ready, on any port. reason: why there should be no requests; None where they are welcome."""
+    """Answer /ready, on any port. reason: why no requests should be sent; None if they may be."""
     if reason is not None:
         raise not_ready(reason)
     await exchange.respond(200, b'{"status":"ready"}')
 
 
 async def tell_metrics(exchange: Exchange, config: Config, read: Callable[[], Awaitable[Report]]) -> None:
-    """Answer /metrics, on any port, with what `read` gives, in the form that the client likes best."""
+    """Answer /metrics, on any port, with the report that `read` returns, in the format that the client prefers."""
     if not config.telemetry.metrics:
         raise unknown_url("Metrics are switched off.")
     form = negotiated(",".join(exchange.request.headers.getall(hdrs.ACCEPT, ())))
@@ -63,7 +63,7 @@ async def tell_metrics(exchange: Exchange, config: Config, read: Callable[[], Aw
 
 
 async def why_unready(app: App) -> str | None:
-    """Why this process should get no requests; None where it should."""
+    """Return why this process should get no requests; None if it is ready for them."""
     if app.draining:
         return "The gateway is shutting down."
     answering = await asyncio.gather(*(upstream.answers() for upstream in app.upstreams.all))
@@ -71,15 +71,16 @@ async def why_unready(app: App) -> str | None:
 
 
 async def report(app: App) -> Report:
-    """The metrics of this process, and those of the engine."""
+    """Return the metrics of this process, and those of the engine."""
     engine = {} if app.engine_metrics is None else await app.engine_metrics.report()
     return {**await own_report(app), **engine}
 
 
 async def own_report(app: App) -> Report:
-    """The metrics of this process alone, one report after the other: what is set anew would be missing meanwhile.
+    """Return the metrics of this process alone.
 
-    Of hundreds of models it takes half a second, so a thread does it, and streams go on.
+    Reports are made one after the other, because gauges that are rebuilt for one would be missing in another. With
+    hundreds of models a report takes half a second, so it is made in a thread, and streams go on.
     """
     async with app.reporting:
         look(app)
@@ -87,7 +88,7 @@ async def own_report(app: App) -> Report:
 
 
 def look(app: App) -> None:
-    """Set the gauges that say how something stands now."""
+    """Set the gauges of current state."""
     app.metrics.inflight_choices.set(app.admission.taken)
     app.metrics.queue_choices.set(app.admission.waiting)
     app.metrics.tasks.set(len(asyncio.all_tasks()))
@@ -97,7 +98,7 @@ def look(app: App) -> None:
 
 
 def status_document(app: App) -> dict[str, object]:
-    """What /status tells of this process."""
+    """Return what /status reports of this process."""
     return {
         "draining": app.draining,
         "settings": app.history.status(),
@@ -119,7 +120,8 @@ def _describe(upstream: Upstream) -> dict[str, object]:
 
 
 _OF_A_KEY = (401, True), (402, True), (403, True)
-"""What says that nproxy's own key is refused, or spent: counted from 0 on, as an alert goes by how it grows."""
+"""Errors (status, with nproxy's own key) which say that the key is refused or its quota is spent. They are exported
+from 0 on, because alerts use their increase."""
 
 
 def _describe_replica(replica: Replica) -> dict[str, object]:
@@ -137,7 +139,7 @@ def _describe_replica(replica: Replica) -> dict[str, object]:
 
 
 def _show_replicas(app: App) -> None:
-    """Set all that is known of replicas anew: those that left leave the metrics too."""
+    """Rebuild the metrics of replicas, so that replicas that are gone disappear from them."""
     app.metrics.replicas.clear()
     app.metrics.legs_waiting.clear()
     app.metrics.replica_calls.clear()
@@ -160,7 +162,10 @@ def _show_replicas(app: App) -> None:
 
 
 def _show_capabilities(app: App) -> None:
-    """Set the gauges anew: what was forgotten leaves them, and of models that share a label the least able is shown."""
+    """Rebuild the gauges of capabilities, so that what was forgotten disappears from them.
+
+    If several models share a label, the least value is shown.
+    """
     least: dict[tuple[str, str, str], float] = {}
     for upstream in app.upstreams.all:
         for model, told in upstream.capabilities.status().items():

@@ -1,4 +1,4 @@
-"""A server on its port: from the first connection it accepts to the end of the last, and where clients find it."""
+"""A server on its port, from its first connection to the end of its last one, and its base URL."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ async def served(
     end_seconds: float,
     accept: Callable[[], asyncio.BaseProtocol] | None = None,
 ) -> AsyncIterator[asyncio.Server]:
-    """Accept connections while the block runs; on leaving it, what is in flight has so many seconds, and is cancelled.
+    """Accept connections while the block runs. After it, requests in flight have `end_seconds`, and then are cancelled.
 
-    sock: a bound socket to listen on instead of the address that `at` names. accept: makes what accepted sockets meet
-    before `http`, where there is something. Raises OSError where the address cannot be bound.
+    sock: a bound socket to listen on instead of the address in `at`. accept: makes the protocol of accepted sockets if
+    it is not `http`, as with TLS. Raises OSError if the address cannot be bound.
     """
     where: dict[str, Any] = {"host": at.host, "port": at.port} if sock is None else {"sock": sock}
     protocol = http if accept is None else accept
@@ -42,6 +42,6 @@ async def served(
 
 
 def base_url(sock: socket.socket, *, tls: bool = False) -> str:
-    """The base URL of what listens on this socket: `http://127.0.0.1:8000`."""
+    """Return the base URL of the server on this socket: `http://127.0.0.1:8000`."""
     host, port = sock.getsockname()[:2]
     return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"

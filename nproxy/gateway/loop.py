@@ -1,4 +1,4 @@
-"""The event loop of a process that serves."""
+"""The event loop of a serving process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import uvloop
 _T = TypeVar("_T")
 
 _YOUNG = 10_000
-"""As many objects more than before, and the youngest are looked at: what a hundred requests hold."""
+"""The garbage collector examines its youngest generation after so many new objects: those of a hundred requests."""
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run `main` to its end on a loop of its own, and give what it gives.
+    """Run `main` to its end on a new event loop, and return its result.
 
-    Everything loaded by now lives as long as the process does. The garbage collector is told to leave it out: a full
-    collection, in which no stream moves, has only what came later to walk. It comes seldom: what is left of a request
-    goes by itself (tests/gateway/test_garbage.py), and all it would find are those under way.
+    All objects loaded so far live as long as the process, so they are excluded from garbage collection. A full
+    collection, which stops all streams, then only has to traverse newer objects. Collections are rare, because the
+    objects of a request are freed without them (tests/gateway/test_garbage.py), and a collection would only traverse
+    those of requests in flight.
     """
     gc.collect()
     gc.freeze()

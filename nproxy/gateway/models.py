@@ -1,4 +1,4 @@
-"""`GET /v1/models`: what all upstreams serve, as one list."""
+"""`GET /v1/models`: the models of all upstreams, as one list."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from nproxy.upstreams.upstream import Upstream
 
 
 async def list_models(app: App, exchange: Exchange) -> None:
-    """Answer with the merged list; what the caller may not use is left out.
+    """Answer with the merged list, without the models that the caller may not use.
 
-    A model in several upstreams stands once, as its first upstream tells it. A key for some models has them by the
-    names that it has, be it that a list has them by another one.
+    A model of several upstreams is listed once, with the entry of the first one. If a key is for some models only, they
+    are listed under the names that the key has, even if an upstream lists them under other names.
     """
     merged = await _merged(app, exchange)
     for name in sorted((exchange.caller.models or frozenset()) - merged.keys()):
@@ -27,7 +27,7 @@ async def list_models(app: App, exchange: Exchange) -> None:
 
 
 async def one_model(app: App, exchange: Exchange, model: str) -> None:
-    """Answer with one entry of the list, under the name that it is asked by, or 404."""
+    """Answer with the entry of one model, under the name that the request uses. Raises ApiError 404."""
     told = await _one(app, model) if exchange.caller.may_use(model) else None
     if told is None:
         raise model_not_found(model)
@@ -35,7 +35,7 @@ async def one_model(app: App, exchange: Exchange, model: str) -> None:
 
 
 async def _one(app: App, model: str) -> dict[str, Any] | None:
-    """The entry under the name that clients use; None where no upstream has such a model."""
+    """Return the entry of a model by the name that clients use; None if no upstream has it."""
     if (route := await app.upstreams.find(model)) is None:
         return None
     entry = await route.upstream.models.entry(model)

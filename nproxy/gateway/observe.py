@@ -1,6 +1,6 @@
-"""What one generation request adds to the metrics, to its line in the log, and to what its key has spent.
+"""Records one generation request in the metrics, in its access log line, and in what its key has spent.
 
-Called by the driver as things happen; nothing is decided by what is counted here.
+The driver calls it as things happen. Nothing is decided by what is counted here.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nproxy.upstreams.upstream import CANCELLED, OK
 
 
 class Charged(Protocol):
-    """Whom a request's tokens are charged to."""
+    """The account that a request's tokens are charged to."""
 
     def spend(self, prompt: int, completion: int) -> None:
-        """So many were spent, as the client is told."""
+        """Note that so many tokens were spent, as reported to the client."""
 
     def came(self, tokens: int) -> None:
-        """At least so many more have come, whether or not the client will be told."""
+        """Note that at least so many more tokens have come, whether or not they will be reported to the client."""
 
 
 class Observer:
@@ -54,7 +54,9 @@ class Observer:
     def __init__(
         self, metrics: Metrics, exchange: Exchange, account: Charged, count_call: Callable[[int, str, int | None], None]
     ) -> None:
-        """count_call: hears how each leg's call ended, and the status of its error."""
+        """account: charged with the tokens. count_call: called when a leg's call has ended, with the leg's number, the
+        outcome, and the status of its error.
+        """
         self._account = account
         self._count_call = count_call
         self._metrics = metrics
@@ -63,8 +65,8 @@ class Observer:
         self._exchange, self._trace, self._spans = exchange, exchange.trace, exchange.tracing.spans
         self._started = exchange.started
         self._clock = time.monotonic
-        self._opened: dict[int, float] = {}  # when legs were that have not been judged since
-        self._last: dict[int, float] = {}
+        self._opened: dict[int, float] = {}  # when the calls began whose ends are not counted yet, by leg
+        self._last: dict[int, float] = {}  # when the last batch of each leg came
         self._gaps = metrics.inter_token(*self._labels)
         self._first = self._first_finish = self._last_finish = 0.0
         self._completion = 0
@@ -78,11 +80,11 @@ class Observer:
             self._spans.leg_opened(leg, attempt)
 
     def leg_closed(self) -> None:
-        """A call is over, whatever becomes of what it brought."""
+        """Note that a call is over, whether or not its answer is usable."""
         self._metrics.inflight_legs(self._upstream).dec()
 
     def call_ended(self, leg: int, failure: Failure | None) -> None:
-        """What became of a leg's last call: a whole answer that nobody can read is known as one only here."""
+        """Note the result of a leg's last call. That a complete answer is malformed, for example, is known only now."""
         if failure is None:
             self._count(leg, OK)
         else:
@@ -91,10 +93,10 @@ class Observer:
             self._spans.call_ended(leg, failure)
 
     def batch(self, leg: int, events: Sequence[Event]) -> None:
-        """Note one batch of a leg."""
+        """Note one batch of a leg's events."""
         chunks = 0
         for event in events:
-            if type(event) is LegChunk:  # for what it is not, `isinstance` takes five times as long
+            if type(event) is LegChunk:  # if it is another type, `isinstance` takes five times as long
                 chunks += 1
             elif type(event) is LegChunks:
                 chunks += event.count
@@ -109,7 +111,7 @@ class Observer:
             self._last[leg] = now
 
     def _spoke(self, leg: int, now: float) -> None:
-        """The first piece of a call's answer has come."""
+        """Note that the first chunk of a call's answer has come."""
         if not self._first:
             self._first = now
             self._exchange.first_token_seconds = seconds = now - self._started
@@ -156,19 +158,19 @@ class Observer:
             self._spans.resumed(leg, how, outcome)
 
     def ended(self, choices: int, *, well: bool) -> None:
-        """The request is over, well or not; calls that were still wanted are left."""
+        """Note that the request is over, and count the calls that are cut short as cancelled. well: it succeeded."""
         for leg in list(self._opened):
             self._count(leg, CANCELLED)
         if self._spans is not None:
             self._spans.left_upstream()
         if choices > 1 and self._first_finish:
             self._metrics.skew(self._upstream, self._model).observe(self._last_finish - self._first_finish)
-        following = self._completion / choices - 1  # tokens of a choice behind its first: choices come side by side
+        following = self._completion / choices - 1  # tokens per choice after its first: choices stream side by side
         if well and self._last and following > 0:
             self._metrics.per_token(*self._labels).observe((max(self._last.values()) - self._first) / following)
 
     def _count(self, leg: int, outcome: str, status: int | None = None) -> None:
-        """Count a call that is over. status: of the error that it was answered with."""
+        """Count a call that is over. status: of the upstream's error, if it answered with one."""
         opened = self._opened.pop(leg, None)
         if opened is not None:
             self._metrics.legs(*self._labels, outcome).observe(self._clock() - opened, self._trace)
@@ -179,5 +181,5 @@ _REASONS = frozenset({"stop", "length", "tool_calls", "function_call", "content_
 
 
 def _known_reason(reason: str) -> str:
-    """Upstreams invent reasons; a label takes the known ones only."""
+    """Return the reason as a metric label: upstreams invent reasons, and unknown ones become "other"."""
     return reason if reason in _REASONS else "other"

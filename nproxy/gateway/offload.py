@@ -1,4 +1,4 @@
-"""A thread beside the event loop, for what would hold all other requests up."""
+"""A thread beside the event loop, for work that would delay all other requests."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _R = TypeVar("_R")
 
 
 class Offload:
-    """Reads LONG bodies, one at a time: several threads would share one lock with the event loop, and it would wait."""
+    """Parses LONG bodies in one thread. More threads would compete with the event loop for the GIL, and delay it."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
     async def run(self, work: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """Do work there. What nobody waits for any more is not begun."""
+        """Run work in the thread, and return its result. If the caller is cancelled before it begins, it is not run."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args, **kwargs))
 
     def close(self) -> None:
-        """Let the thread go; what it is at is not waited for."""
+        """Release the thread, without waiting for its current work."""
         self._thread.shutdown(wait=False, cancel_futures=True)

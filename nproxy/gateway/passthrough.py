@@ -1,4 +1,4 @@
-"""Endpoints that go to an upstream as they are: any method, streamed both ways, not understood."""
+"""Pass-through: requests that are sent to an upstream unchanged, with any method, and streamed both ways."""
 
 from __future__ import annotations
 
@@ -33,32 +33,34 @@ from nproxy.upstreams.routes import Route
 from nproxy.upstreams.upstream import Upstream
 
 Following = Callable[[], Awaitable[Attempt | None]]
-"""Gives the next upstream to ask, None for no other."""
+"""Returns the attempt at the next upstream; None if there is no other."""
 
 _UNSERVED = NOT_REACHED | {FailureKind.DOWN}
-"""Nothing can have been done with the request."""
+"""Failures after which the upstream cannot have processed the request."""
 
 _SAID_OF_JSON = ("application/x-www-form-urlencoded", "text/plain")
+"""Content types that clients such as curl send with JSON by default."""
 PEEK_BYTES = 64 << 10
-"""How far into a multipart body the model is looked for."""
+"""How many bytes of a multipart body are searched for the model."""
 
 
 @dataclass(slots=True)
 class _Upload:
-    """The body on its way up: what was read to find the model, and the rest as it comes.
-
-    body: it whole and understood, where it had to be. used: what cannot be sent again has begun to go up. error: what
-    ended it, when it was the client's doing.
-    """
+    """The request body to send to an upstream."""
 
     known: bytes
+    """The part that was read to find the model."""
     rest: AsyncGenerator[bytes] | None
+    """The rest, as it comes; None if all was read."""
     body: Body | None = None
+    """The whole body parsed as JSON; None if it was not parsed."""
     error: ApiError | None = None
+    """The error that ended the upload, if the client caused it."""
     used: bool = False
+    """Sending of the rest has begun, so the body cannot be sent again."""
 
     def data(self, name: ModelName) -> bytes | AsyncGenerator[bytes] | None:
-        """What is sent to an upstream, which knows the model by this name."""
+        """Return the body to send to an upstream. name: the model's name there."""
         if self.rest is not None:
             return self._stream(self.rest)
         if self.body is not None and name.upstream is not None:
@@ -78,7 +80,7 @@ class _Upload:
 
 
 async def serve(app: App, exchange: Exchange) -> None:
-    """Send the request on and the answer back. Raises ApiError where no answer has begun."""
+    """Send the request to an upstream and its answer to the client. Raises ApiError if no answer has begun."""
     with app.admission.guard(exchange.caller) as reservation:
         upload, model = await _open_upload(app, exchange, reservation)
         fallbacks = Fallbacks(app, await _route(app, model), model, partial(Attempt, choices=1))
@@ -94,7 +96,10 @@ async def serve(app: App, exchange: Exchange) -> None:
 
 
 async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: Following) -> Attempt | None:
-    """Ask one upstream; gives what follows where it failed and nothing was begun, None where all is done."""
+    """Ask one upstream.
+
+    Returns the next attempt if this one failed before an answer to the client began; None if the request is done.
+    """
     upstream, group = route.upstream, CallGroup(route.called, placed=exchange.placed)
     retries = _Retries(upstream)
     exchange.upstream, exchange.mode = upstream.name, "passthrough"
@@ -106,7 +111,7 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
             with exchange.forwarding() as trace:
                 headers.update(trace)
                 async with upstream.pass_on(group, method, target, headers, upload.data(route.name)) as answer:
-                    exchange.outcome = ""  # of an attempt before it, perhaps
+                    exchange.outcome = ""  # an attempt before may have set it
                     exchange.forwarded(answer.status)
                     refusal = Failure(FailureKind.STATUS, "It refused.", status=answer.status, own_key=upstream.own_key)
                     if (attempt := await _elsewhere(refusal, upload, following)) is None:
@@ -116,7 +121,7 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
         except ForwardError as error:
             exchange.outcome = error.failure.kind
             if exchange.response is not None:
-                exchange.abort()  # a cut answer must not look complete
+                exchange.abort()  # an answer that was cut must not look complete
                 return None
             if not upload.used and retries.another(error.failure):
                 continue
@@ -126,14 +131,19 @@ async def _serve(exchange: Exchange, route: Route, upload: _Upload, following: F
 
 
 async def _elsewhere(failure: Failure, upload: _Upload, following: Following) -> Attempt | None:
-    """Where a request goes that failed so, if anywhere."""
+    """Return the next attempt after a failure.
+
+    None if the upstream is not at fault, if the body cannot be sent again, or if there is no other upstream.
+    """
     return None if upload.used or not upstreams_own(failure) else await following()
 
 
 class _Retries:
-    """Attempts at one upstream, with the body still here: one is free where nothing was answered on a closing socket.
+    """Decides on retries at one upstream while the body can still be sent again.
 
-    Others are where nothing can have been done with the request: no connection came about, or the server stood still.
+    One retry is free, if a kept-alive connection was closed without an answer. The others take from the retry budget,
+    and need a failure after which the request cannot have been processed: no connection was made, or the replica was
+    found down.
     """
 
     def __init__(self, upstream: Upstream) -> None:
@@ -142,7 +152,7 @@ class _Retries:
         self._free = True
 
     def another(self, failure: Failure) -> bool:
-        """Take another attempt, where there is one."""
+        """Whether to try again after this failure; takes the retry from those that are left."""
         if failure.kind is FailureKind.STALE and self._free:
             self._free = False
             return True
@@ -156,7 +166,7 @@ async def _send_back(exchange: Exchange, answer: Answer) -> None:
     headers = downward(answer.headers)
     length = answer.headers.get(hdrs.CONTENT_LENGTH)
     exchange.begin(answer.status, headers, length=int(length) if length is not None else None)
-    exchange.flush_head()  # the body may take its time
+    exchange.flush_head()  # the body may come much later
     if exchange.request.method != "HEAD":
         async for data in answer.chunks:
             await exchange.write(data)
@@ -164,7 +174,7 @@ async def _send_back(exchange: Exchange, answer: Answer) -> None:
 
 
 async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservation) -> tuple[_Upload, str | None]:
-    """Begin to read the body, as far as is needed to know the model that it names."""
+    """Read the body as far as is needed to find the model that it names. Returns the upload and the model, or None."""
     request = exchange.request
     for name, model in request.query.items():
         if name.lower() == "model":
@@ -193,15 +203,16 @@ async def _open_upload(app: App, exchange: Exchange, reservation: MemoryReservat
 
 
 def _may_be_json(request: BaseRequest) -> bool:
-    """Whether a body is looked at as JSON: also what curl and others say, or leave unsaid, of one that they send."""
+    """Whether to try a body as JSON: also with the content types that curl and others send by default, or none."""
     kind = request.content_type
     return kind.endswith("json") or kind in _SAID_OF_JSON or hdrs.CONTENT_TYPE not in request.headers
 
 
 async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservation) -> tuple[_Upload, str | None]:
-    """Read the body of a caller who may use some models only, and demand that it names those and no others.
+    """Read the body of a caller who may use some models only, and check that it names these and no others.
 
-    Where nothing names a model, in a way that any server reads alike, there is no knowing which one would be reached.
+    A body must name a model in a way that all servers read alike; else it is unknown which model would be used.
+    Raises ApiError 400, 403 or 404.
     """
     request = exchange.request
     plain = hdrs.CONTENT_ENCODING not in request.headers
@@ -222,7 +233,7 @@ async def _for_a_model(app: App, exchange: Exchange, reservation: MemoryReservat
         if model is None:
             raise _unknown()
         exchange.demand_model(model, () if body is None else body.fields)
-    return _Upload(raw if body is None else body.raw, None, body), named[0]  # a body names it once, whoever reads it
+    return _Upload(raw if body is None else body.raw, None, body), named[0]  # each was checked
 
 
 def _unknown() -> ApiError:
@@ -231,7 +242,7 @@ def _unknown() -> ApiError:
 
 
 async def _json_body(app: App, raw: bytes) -> Body | None:
-    """The body as JSON; one that cannot be read is the upstream's to refuse."""
+    """Return the body parsed as JSON, or None if it is invalid: then the upstream may refuse it."""
     try:
         check = app.admission.check_memory
         return parsed(raw, check) if len(raw) < LONG else await app.offload.run(parsed, raw, check)
@@ -247,7 +258,10 @@ def _model_of(body: Body | None) -> str | None:
 
 
 async def _route(app: App, model: str | None) -> Route:
-    """The upstream whose model the body names, else the configured one, else the only one."""
+    """Return the upstream for the model that the body names, else the configured one, else the only one.
+
+    Raises ApiError if there is none of these, and none that may have any model.
+    """
     upstreams, unknown = app.upstreams, ModelName(model or "")
     if model is not None and (known := await upstreams.find(model)) is not None:
         return known

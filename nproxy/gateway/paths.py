@@ -1,4 +1,4 @@
-"""Which paths go to a server unread."""
+"""Which paths are passed through to an upstream."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ DEFAULT_PASSTHROUGH = (
     "/detokenize",
     "/tokenizer_info",
 )
-"""The inference endpoints beside the two that nproxy understands, with all paths below them."""
+"""Inference endpoints other than the two that nproxy understands, with all paths below them."""
 
 
 def passes(settings: Passthrough, path: str) -> bool:
-    """Whether a path (not escaping, none of nproxy's own) goes to an upstream."""
+    """Whether a path is passed through. It is none of nproxy's own; ambiguous paths are refused elsewhere."""
     if settings.paths == "all":
         return True
     roots = DEFAULT_PASSTHROUGH if settings.paths == "default" else settings.paths

@@ -1,4 +1,4 @@
-"""From where a request comes, where proxies stand in between."""
+"""The client's address of a request that came through proxies."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Network = IPv4Network | IPv6Network
 
 _IPV4_IN_IPV6 = "::ffff:"
 LOCAL = "local"
-"""The client of a Unix socket."""
+"""The address of clients on a Unix socket."""
 
 
 def client_address(peer: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
-    """The address nearest to the client that somebody trusted tells of.
+    """Return the address nearest to the client that was reported by a trusted proxy.
 
-    peer: of the connection, None where it has no address. forwarded: the lines of X-Forwarded-For, each proxy's word
-    behind that of the one before it. Read from the right, as everybody but the last proxy can have written what stands
-    on the left: the first address that is no trusted proxy's is the client's. What is no address ends the reading.
+    peer: of the connection; None if it has no address. forwarded: the X-Forwarded-For lines, to which each proxy
+    appends. They are read from the right, because anybody can have written the entries on the left: the first address
+    that is not a trusted proxy's is the client's. Reading ends at an entry that is not an address.
     """
     if peer is None:
         return LOCAL
     if not trusted:
         return peer.removeprefix(_IPV4_IN_IPV6)
     at = _address(peer)
-    hops = (hop for line in reversed(forwarded) for hop in reversed(line.split(",")))  # as far as they are believed
+    hops = (hop for line in reversed(forwarded) for hop in reversed(line.split(",")))  # read as far as needed
     while at is not None and any(at in network for network in trusted):
         told = _address(next(hops, ""))
         if told is None:
@@ -35,13 +35,13 @@ def client_address(peer: str | None, forwarded: Sequence[str], trusted: Sequence
 
 
 def neighbourhood(address: str) -> str:
-    """What one client has at its disposal: an IPv4 address, of IPv6 the 64 bits in front."""
+    """Return the network that one client controls: an IPv4 address, or the first 64 bits of an IPv6 address."""
     parsed = _address(address) if ":" in address else None
     return address if not isinstance(parsed, IPv6Address) else str(IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
 def _address(text: str) -> Address | None:
-    """Read `10.0.0.1`, `10.0.0.1:4711`, `[::1]:4711` or `::1%eth0`; IPv4 inside IPv6 is IPv4."""
+    """Parse `10.0.0.1`, `10.0.0.1:4711`, `[::1]:4711` or `::1%eth0`. IPv4-mapped IPv6 becomes IPv4. None if invalid."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

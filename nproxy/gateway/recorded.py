@@ -1,4 +1,4 @@
-"""A request whose prompt and answer are kept: only where `telemetry.log_content` asks for it."""
+"""An exchange whose prompt and answer are kept; used only if `telemetry.log_content` is set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nproxy.gateway.exchange import NO_HEADERS, Exchange
 
 @dataclass(slots=True, eq=False)
 class RecordedExchange(Exchange):
-    """An exchange that keeps what it writes, as far as there is room for it."""
+    """An exchange that keeps what it writes, up to the limit of Content."""
 
     content: Content = field(default_factory=Content)
 

@@ -1,4 +1,4 @@
-"""Reloads: what is served follows its files, and what is wrong with them changes nothing."""
+"""Reloads: settings are read again when their files change. Invalid settings change nothing."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from nproxy.config import Config, ConfigError, Problem, Reading, Watch, needs_re
 from nproxy.telemetry.common_metrics import CommonMetrics
 
 POLL_SECONDS = 1.0
-"""Between two looks at the files; a change is taken once nothing has moved from one look to the next."""
+"""Between two checks of the files. A change is used once the files are the same in two checks in a row."""
 
 log = logging.getLogger("nproxy.reload")
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """One reading of the settings, and what became of it.
+    """One reading of the settings, and its result.
 
-    at: Unix time. applied: they are served now. unchanged: they say what is served already. refused: what was served
-    before is served on; problems: why, without a secret. changed: the sections, and the files that they name, which
-    differ from what was served.
+    at: Unix time. outcome: applied if they are in use now, unchanged if they are the same as before, refused if the
+    previous ones stay in use. problems: why they were refused, without secrets. changed: the sections, and the files
+    that they name, which differ from before.
     """
 
     at: float
@@ -36,9 +36,9 @@ class Reload:
 
 
 class History:
-    """Since when settings are served, and what the last reload came to, as /status and the metrics tell it.
+    """Since when the settings are in use, and the result of the last reload, for /status and the metrics.
 
-    Made when the first settings are served.
+    Create it when the first settings come into use.
     """
 
     def __init__(self, metrics: CommonMetrics) -> None:
@@ -49,14 +49,14 @@ class History:
         metrics.reload_time.set(self._since)
 
     def add(self, reload: Reload) -> None:
-        """Take a reload, whatever came of it."""
+        """Note a reload, whatever its outcome."""
         self._last = reload
         if reload.outcome == "applied":
             self._since = reload.at
         self._metrics.reloaded(reload.outcome, reload.at)
 
     def status(self) -> dict[str, object]:
-        """What the status page says of it."""
+        """Return the part of /status about the settings."""
         told: dict[str, object] = {"since": _moment(self._since), "last_reload": None}
         if (last := self._last) is not None:
             told["last_reload"] = {"at": _moment(last.at), "outcome": last.outcome, "problems": [*last.problems]}
@@ -68,10 +68,10 @@ def _moment(seconds: float) -> str:
 
 
 class Reloader:
-    """Reads the settings again when they are asked to be, and when one of their files has changed.
+    """Reads the settings again on request, and when one of their files has changed.
 
-    served: what is served from the start. apply: serves what was read, all of it or, raising ConfigError, nothing; the
-    settings it gets are good and need no restart. tell: hears of every reload.
+    served: the settings in use at the start. apply: uses the settings that were read, or raises ConfigError and changes
+    nothing; it gets valid settings only, which need no restart. tell: called with every reload.
     """
 
     def __init__(
@@ -89,29 +89,29 @@ class Reloader:
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
-        """Have the settings read now, whether files have changed or not."""
+        """Have the settings read now, whether or not files have changed."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Look and listen until cancelled."""
+        """Check the files, and wait for requests, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_seconds):
                     await self._asked.wait()
-            # in a thread: a file system may be slow, or gone
+            # in a thread, because a file system may be slow or unavailable
             if self._asked.is_set() or await asyncio.to_thread(self._watch.look):
                 self._asked.clear()
                 await self.reload()
 
     async def reload(self) -> Reload:
-        """Read the settings, and serve them where they are good."""
+        """Read the settings, and use them if they are valid. Returns the result."""
         try:
             reading = await asyncio.to_thread(self._served.again)
-            # of settings that are refused, any file may be what is to be mended
+            # also those of refused settings: the user may mend any of them
             self._watch = Watch({**self._served.files, **reading.files})
             reload = self._judge(reading)
         except Exception:
-            log.exception("a reload failed")  # a fault of our own, which is no reason to stop serving
+            log.exception("a reload failed")  # an internal error is no reason to stop serving
             reload = Reload(time.time(), "refused", ("a fault of nproxy's own; the log tells more",))
         _log(reload)
         self._tell(reload)

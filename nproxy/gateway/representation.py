@@ -1,6 +1,6 @@
-"""What is answered with the same bytes until it changes: a page's file, a document. A client asks again by its tag.
+"""Static answers, such as a page's file or a document, which clients revalidate by their entity tags.
 
-RFC 9110 calls it a representation: the bytes and what is said of them (section 3.2).
+RFC 9110 calls the bytes with their metadata a representation (section 3.2).
 """
 
 from __future__ import annotations
@@ -24,25 +24,30 @@ _NEVER = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """zipped: the body under gzip, None where that saves little. policy: headers that it has beside its own."""
+    """A static answer, ready to be sent."""
 
     body: bytes
+    """The uncompressed body."""
     zipped: bytes | None
+    """The body compressed by gzip; None if that saves little."""
     content_type: str
+    """Its media type."""
     tag: ETag
+    """Its entity tag, a hash of the body."""
     policy: Mapping[str, str]
+    """Further headers."""
 
     @classmethod
     def of(cls, body: bytes, content_type: str, policy: Mapping[str, str] | None = None) -> Self:
-        """Tag and compress it, which for a long one takes a while."""
+        """Make a representation: hash and compress the body, which takes a while if it is long."""
         zipped = gzip.compress(body, mtime=0)
         digest = hashlib.sha256(body).hexdigest()[:32]
         worth = len(zipped) < _WORTH_IT * len(body)
-        # Weak: both forms mean the same, but are not the same bytes (RFC 9110, section 8.8.1).
+        # weak, as the two forms have the same meaning but not the same bytes (RFC 9110, section 8.8.1)
         return cls(body, zipped if worth else None, content_type, ETag(digest, is_weak=True), policy or {})
 
     def headers(self) -> dict[str, str]:
-        """What goes with it, also where it is unchanged. A client asks each time: its name stays as it changes."""
+        """Return its headers, also those of a 304. Clients revalidate each time, as its URL stays when it changes."""
         told = {
             "ETag": f'W/"{self.tag.value}"',
             "Cache-Control": "no-cache",
@@ -53,7 +58,7 @@ class Representation:
 
 
 async def tell(exchange: Exchange, known: Representation) -> None:
-    """Answer with it, or with 304 where the client has it. Raises ClientLeft."""
+    """Answer with a representation, or with 304 if the client has it. Raises ClientLeft."""
     headers = known.headers()
     if _has(exchange.request, known):
         await exchange.respond(304, b"", headers, known.content_type)
@@ -64,7 +69,7 @@ async def tell(exchange: Exchange, known: Representation) -> None:
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Whether who sends this header decodes gzip: it is named, and not with the weight 0 (RFC 9110, 12.5.3)."""
+    """Whether an Accept-Encoding header accepts gzip: names it, and not with weight 0 (RFC 9110, 12.5.3)."""
     for coding in accept_encoding.split(","):
         name, _, weight = coding.partition(";")
         if name.strip().lower() in ("gzip", "x-gzip"):

@@ -1,7 +1,7 @@
-"""An answer as it is written: head, framing, and the bytes between them, on a connection of aiohttp's server.
+"""Writes an answer on a connection of aiohttp's server: the head, the framing, and the body.
 
-That server reads requests and keeps their connections. Its own responses are for applications, with hooks, cookies and
-compression, and take twice as long (ADR 0043).
+aiohttp's server reads requests and manages connections. Its own response classes are made for applications, with hooks,
+cookies and compression, and take twice as long (ADR 0043).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from nproxy.upstreams.http.head import ended, lines
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _WITHOUT_BODIES = frozenset({*range(100, 200), 204, 304})
-"""Statuses whose answers have none, whatever their headers say (RFC 9110, sections 15.2, 15.3.5 and 15.4.5)."""
+"""Statuses whose answers have no body, whatever their headers say (RFC 9110, sections 15.2, 15.3.5 and 15.4.5)."""
 
 
 class ResponseWriter(StreamResponse):
-    """One answer. Its head leaves with its first bytes, or by `flush_head`; `finish` writes its last.
+    """One answer. Its head is sent with its first bytes, or by `flush_head`; `finish` writes the last bytes.
 
-    To aiohttp it is prepared from the beginning, and over once it is finished.
+    To aiohttp it looks prepared from the beginning, and ended once it is finished.
     """
 
     def __init__(
         self, request: BaseRequest, status: int, headers: Iterable[tuple[str, str]], *, length: int | None, closes: bool
     ) -> None:
-        """headers: without what says how the body is framed, and what becomes of the connection; and without a date.
+        """headers: without those for the body's framing, without Connection, and without Date.
 
-        length: of the body, None where it is not known. closes: so does the connection.
-        Raises ValueError for a header that would end its line.
+        length: of the body; None if unknown. closes: whether the connection closes after this answer.
+        Raises ValueError for a header that contains a line break.
         """
         self._transport = request.transport
         self._protocol = request.protocol
@@ -53,7 +53,10 @@ class ResponseWriter(StreamResponse):
     def _completed(
         self, headers: Iterable[tuple[str, str]], length: int | None, *, modern: bool
     ) -> list[tuple[str, str]]:
-        """The headers with what they leave out (RFC 9112, sections 6 and 9.3; RFC 9110, section 6.6.1)."""
+        """Return the headers, completed by framing, Content-Type, Date and Connection.
+
+        See RFC 9112, sections 6 and 9.3; RFC 9110, section 6.6.1. modern: the client uses HTTP/1.1.
+        """
         told = [*headers]
         if length is not None and self._code not in _WITHOUT_BODIES:
             told.append(("Content-Length", str(length)))
@@ -61,7 +64,7 @@ class ResponseWriter(StreamResponse):
             told.append(("Transfer-Encoding", "chunked"))
             self._chunked = True
         elif not self._empty:
-            self._kept = False  # its end is the body's
+            self._kept = False  # the end of the connection marks the end of the body
         if not self._empty and length != 0 and not _typed(told):
             told.append(("Content-Type", "application/octet-stream"))
         told.append(("Date", _date(int(time.time()))))
@@ -71,25 +74,25 @@ class ResponseWriter(StreamResponse):
 
     @property
     def status(self) -> int:
-        """The status that was, or is to be, sent."""
+        """The status that was sent, or will be."""
         return self._code
 
     @property
     def keep_alive(self) -> bool:
-        """Whether another request may come on the connection."""
+        """Whether the connection stays open for another request."""
         return self._kept
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
-        """For aiohttp, whose handlers may return an answer that is still to be written: this one is."""
+        """Return the writer. aiohttp calls this for each returned response; this one needs no preparation."""
         return self._writer
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """For aiohttp, when its handler is done. Raises ConnectionError for an answer that was broken off."""
+        """Called by aiohttp after its handler. Raises ConnectionError if the answer was not finished."""
         if not self._finished:
             raise ConnectionResetError("the answer is not whole")
 
     def write_now(self, data: bytes) -> bool:
-        """Write without waiting; False, and nothing written, where the client is slow or gone."""
+        """Write without waiting. Returns False, with nothing written, if the client is slow or gone."""
         if self._protocol.writing_paused:
             return False
         try:
@@ -99,23 +102,23 @@ class ResponseWriter(StreamResponse):
         return True
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write, and wait while the client is slow. Raises ConnectionError where it is gone."""
+        """Write, and wait while the client is slow. Raises ConnectionError if it is gone."""
         self._send(self._framed(bytes(data)))
         await self._taken()
 
     def flush_head(self) -> None:
-        """Send the head before any of the body. Raises ConnectionError where the client is gone."""
+        """Send the head before any of the body. Raises ConnectionError if the client is gone."""
         self._send(self._framed(b""))
 
     async def finish(self, data: bytes) -> None:
-        """Write the last bytes, and wait while the client is slow. Raises ConnectionError where it is gone."""
+        """Write the last bytes, and wait while the client is slow. Raises ConnectionError if it is gone."""
         framed = self._framed(data)
         self._send(framed + b"0\r\n\r\n" if self._chunked else framed)
         await self._taken()
         self._finished = True
 
     def _framed(self, data: bytes) -> bytes:
-        """The bytes for a piece of the body, behind the head where that has not left."""
+        """Return the bytes to send for a piece of the body, with the head before them if that is not sent yet."""
         head, self._head = self._head, b""
         if not data or self._empty:
             return head

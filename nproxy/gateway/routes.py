@@ -1,4 +1,4 @@
-"""From a request line to what serves it. Paths are judged as they came, before anything decodes them."""
+"""From a request line to its handler. Paths are matched as received, before any decoding."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ Serve = Callable[[App, Exchange], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a path means.
-
-    name: in metrics and logs, one of a few. methods: those that it takes, none for any. introspection: it asks about
-    the gateway itself. keyless: who looks after processes has no key, nor has a page.
-    """
+    """What serves a path."""
 
     name: str
+    """A label in metrics and logs; there are only a few."""
     serve: Serve
+    """The handler."""
     methods: tuple[str, ...] = ()
+    """The HTTP methods it accepts; empty for any."""
     introspection: bool = False
+    """It asks about the gateway itself."""
     keyless: bool = False
+    """It needs no key: process supervisors and browsers that load a page have none."""
 
 
 _GET = ("GET", "HEAD")
@@ -72,10 +73,10 @@ _OWN: Mapping[str, Endpoint] = {
     "/status": Endpoint("status", introspect.status, _GET, introspection=True),
     "/openapi.json": Endpoint("openapi.json", _openapi, _GET, introspection=True, keyless=True),
 }
-"""By path. Metrics and status tell models and callers, and need a key."""
+"""nproxy's own endpoints by path. Metrics and status name models and callers, so they need a key."""
 
 _ADMINS = {path: replace(_OWN[path], serve=_on_the_admin_port, methods=()) for path in ("/metrics", "/status")}
-"""What stands instead where there is an admin port."""
+"""What replaces them if there is an admin port."""
 
 _ONE_MODEL = Endpoint("models", _one_model, _GET)
 _PASSED = Endpoint("passthrough", passthrough.serve)
@@ -83,7 +84,7 @@ _OTHER = Endpoint("other", _nothing)
 
 
 def dispatch(app: App, request: BaseRequest) -> Awaitable[StreamResponse]:
-    """Answer one request: the handler that the server calls."""
+    """Answer one request. This is the handler that the server calls."""
     target = origin_form(request.raw_path)
     endpoint = _endpoint(app, request.method, target.partition("?")[0])
     return app.handle(request, target, partial(_route, endpoint), introspection=endpoint.introspection)
@@ -112,7 +113,10 @@ async def _route(endpoint: Endpoint, app: App, exchange: Exchange) -> None:
 
 
 def _endpoint(app: App, method: str, path: str) -> Endpoint:
-    """What a path means, whether or not it may be asked for. One that may be read as another path means nothing."""
+    """Return the endpoint of a path, whether or not the caller may use it.
+
+    A path that a server could read as another path has no endpoint.
+    """
     if (own := _OWN.get(path)) is not None:
         return own if app.config.admin is None else _ADMINS.get(path, own)
     if (place := app.site.find(app.config.pages, method, path)) is not None:
@@ -127,12 +131,15 @@ def _endpoint(app: App, method: str, path: str) -> Endpoint:
 
 
 def _meant(path: str) -> str | None:
-    """Our own path that differs from this one as base URLs do: without `/v1`, with two of them, a slash behind it."""
+    """Return nproxy's own path that the client probably meant, or None.
+
+    It corrects usual mistakes in base URLs: `/v1` missing or given twice, or a slash at the end.
+    """
     return next((own for own in (f"/v1{path}", path.removeprefix("/v1"), path.rstrip("/")) if own in _OWN), None)
 
 
 def _is_ambiguous(path: str) -> bool:
-    """Whether an upstream might read a path as another one than we do: `//`, dot segments however encoded."""
+    """Whether an upstream might read a path differently: `//`, backslashes, control characters, encoded dots."""
     decoded = unquote(unquote(path, errors="replace"), errors="replace")
     segments = decoded.split("/")
     suspicious = "//" in path or "\\" in decoded or any(ord(c) < 32 or ord(c) == 127 for c in decoded)

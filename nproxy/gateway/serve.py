@@ -1,4 +1,4 @@
-"""Run the gateway, from its start to its drain. The entry for the command line and for tests."""
+"""Runs the gateway, from its start to its drain. The entry point for the command line and for tests."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from nproxy.upstreams.tasks import beside
 from nproxy.upstreams.via import Pseudonym
 
 AFTER_DRAIN_SECONDS = 1.0
-"""What is left of a request when the drain limit has passed has so long to say its last word."""
+"""How long requests may take to send an error and end after the drain limit has passed."""
 
 log = logging.getLogger("nproxy.gateway")
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gateway that accepts connections by `server` at `url` (`http://127.0.0.1:8000`)."""
+    """A gateway that accepts connections. server: its listener. url: its base URL (`http://127.0.0.1:8000`)."""
 
     app: App
     http: HttpServer
@@ -54,13 +54,13 @@ async def serve(
     stop: asyncio.Event | None = None,
     reloaded: Callable[[Reload], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or `stop`; drain for `listen.drain_seconds` or until a second signal, and return.
+    """Serve until SIGTERM, SIGINT or `stop`; then drain for `listen.drain_seconds` or until a second signal.
 
-    reading: the settings; they are read again at SIGHUP and when their files change. reloaded: hears of that.
+    reading: the settings; they are read again at SIGHUP and when their files change. reloaded: called at each reload.
     engine_socket: the Unix socket of the built-in engine, which becomes the first upstream (it may not answer yet).
-    sock, admin_sock: bound sockets to listen on instead of the addresses that `listen` and `admin` name.
+    sock, admin_sock: bound sockets to listen on instead of the addresses in `listen` and `admin`.
     ready: called once with the base URL (`http://127.0.0.1:8000`) and the metrics as soon as connections are accepted.
-    Raises OSError when the address cannot be bound.
+    Raises OSError if the address cannot be bound.
     """
     stop, hurry = stop or asyncio.Event(), asyncio.Event()
     with ending_signals(stop, hurry):
@@ -78,7 +78,7 @@ async def serve(
 
 @asynccontextmanager
 async def administered(app: App, sock: socket.socket | None = None) -> AsyncIterator[None]:
-    """Serve the admin port of a gateway of one process while the block runs, where one is configured."""
+    """Serve the admin port of a gateway of one process while the block runs, if one is configured."""
     if app.config.admin is None:
         yield
         return
@@ -89,9 +89,9 @@ async def administered(app: App, sock: socket.socket | None = None) -> AsyncIter
 
 @asynccontextmanager
 async def follow(reading: Reading, app: App, reloaded: Callable[[Reload], None] | None = None) -> AsyncIterator[None]:
-    """Have `app` serve what the source of `reading` says, at SIGHUP and when its files change, while the block runs.
+    """Reload the settings of `app` at SIGHUP, and when the files of `reading` change, while the block runs.
 
-    reloaded: hears of every reload, behind `app`.
+    reloaded: called after every reload.
     """
     reloader = reloader_of(app, reading, reloaded=reloaded)
     with reloads_at_hangup(reloader):
@@ -105,7 +105,7 @@ def reloader_of(
     poll_seconds: float = POLL_SECONDS,
     reloaded: Callable[[Reload], None] | None = None,
 ) -> Reloader:
-    """What keeps this process at what the source of `reading` says, which it serves now."""
+    """Return the reloader of this process. reading: the settings in use now. reloaded: called after every reload."""
 
     def apply(other: Reading) -> None:
         config = other.checked()
@@ -131,10 +131,10 @@ async def running(
     header_seconds: float = HEADER_SECONDS,
     prepare: Callable[[App], None] = lambda _: None,
 ) -> AsyncIterator[Running]:
-    """Accept connections while the block runs; on leaving it, what is still in flight is cancelled.
+    """Accept connections while the block runs. After it, requests that are still in flight are cancelled.
 
-    keys: those of the keys file. pseudonym: what the gateway is called, where this process is not all of it. prepare:
-    called with the app before anything reaches it.
+    keys: those of the keys file. pseudonym: the gateway's name in `Via`, if it has other processes too. prepare: called
+    with the app before it gets any request.
     """
     app = App(config, keys, engine_socket, pseudonym)
     try:
@@ -152,7 +152,7 @@ async def running(
 
 
 async def look_for_upstreams(app: App) -> None:
-    """Warn of upstreams that do not answer: most often an address is wrong, else they will come."""
+    """Log a warning for upstreams that do not answer: an address may be wrong, or they may not have started yet."""
     configured = [one for one in app.upstreams.all if one is not app.engine and one.settings.replicas]
     answering = await asyncio.gather(*(upstream.answers() for upstream in configured))
     for upstream, answers in zip(configured, answering, strict=True):
@@ -166,7 +166,7 @@ async def look_for_upstreams(app: App) -> None:
 async def drain(app: App, seconds: float, hurry: asyncio.Event | None = None) -> None:
     """Let requests in flight end, for at most `seconds` or until `hurry` is set; then end them with an error.
 
-    The port stays open meanwhile, so that /ready can say that no more work is welcome.
+    Meanwhile the port stays open, so that /ready can say that no new requests should be sent.
     """
     app.draining = app.admission.draining = True
     log.info("draining", extra={"fields": {"requests": app.inflight}})
@@ -175,10 +175,11 @@ async def drain(app: App, seconds: float, hurry: asyncio.Event | None = None) ->
 
 
 async def hand_over(gateway: Running, seconds: float, hurry: asyncio.Event | None = None) -> None:
-    """Leave the port to another process that listens on it: accept no more, and wait until no connection is left.
+    """Leave the port to another process that listens on it: accept no connections, and wait until none is left.
 
-    Connections end with their next answer. One that is idle is not closed before its keep-alive time is over, for its
-    client may just be sending on it. What is left after `seconds`, or when `hurry` is set, is ended with an error.
+    Connections end with their next answer. An idle one is not closed before its keep-alive time is over, because its
+    client may just be sending a request. Requests that are left after `seconds`, or when `hurry` is set, are ended with
+    an error.
     """
     gateway.app.leaving = True
     gateway.server.close()
@@ -188,7 +189,7 @@ async def hand_over(gateway: Running, seconds: float, hurry: asyncio.Event | Non
 
 
 async def _within(seconds: float, done: Coroutine[None, None, None], hurry: asyncio.Event | None) -> bool:
-    """Whether `done` comes to its end in so many seconds, and before `hurry` is set."""
+    """Whether `done` completes within so many seconds, and before `hurry` is set. It is cancelled if not."""
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(done)
         hurried = tasks.create_task((hurry or asyncio.Event()).wait())

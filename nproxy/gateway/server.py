@@ -1,6 +1,6 @@
-"""The HTTP server underneath: aiohttp's, with the time limits and the plain error pages that it lacks.
+"""The HTTP server: aiohttp's, with the time limits and the JSON error answers that aiohttp lacks.
 
-It touches a few private attributes of aiohttp's RequestHandler; `PRIVATE` names them, and a test holds aiohttp to them.
+It uses a few private attributes of aiohttp's RequestHandler. `PRIVATE` names them, and a test checks that they exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADER_SECONDS = 10.0
 KEEPALIVE_SECONDS = 75.0
 LINGER_SECONDS = 5.0
 MOST_HEADERS = 128
-_TOO_MANY = "Too many headers"  # what the parser says of them: it has no exception of its own for it
+_TOO_MANY = "Too many headers"  # the parser's message: it has no exception type for this case
 LONGEST_HEADER = 8190
 
 PRIVATE = (
@@ -38,9 +38,10 @@ PRIVATE = (
     "_reading_paused",
     "_buffer_paused",
 )
-"""Attributes of aiohttp's RequestHandler that Connection uses: requests parsed so far; the wait for the next one; those
-that wait, with their bodies; the one that is answered; how long the rest of a body is read that nobody wants; whether
-reading is held up, for a body that is not taken or for too much of the rest."""
+"""Attributes of aiohttp's RequestHandler that Connection uses. In this order: the number of requests parsed so far; the
+future that waits for the next request; the parsed requests that wait, with their bodies; the request that is being
+answered; how long the rest of an unwanted body is read; whether reading is paused because a body is not consumed, and
+whether because too much other data waits."""
 
 _MOST_APART = 64
 _HEAD_END = b"\r\n\r\n"
@@ -51,7 +52,10 @@ Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 
 
 class Connection(RequestHandler):
-    """One client connection. A request head has `header_seconds` from its first byte, the first one from the accept."""
+    """One client connection.
+
+    A request head must be complete within `header_seconds` of its first byte; the first head, of the accept.
+    """
 
     def __init__(self, manager: Server, unread: Unread, *, header_seconds: float, **settings: Any) -> None:
         super().__init__(manager, **settings)
@@ -73,10 +77,10 @@ class Connection(RequestHandler):
         if self._request_count != heads:
             self._cancel_timer()
         elif self._header_timer is None and self._waiter is not None and not self._waiter.done():
-            self._await_head()  # the first bytes of another request on this connection
+            self._await_head()  # the first bytes of the next request on this connection
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Read on, where reading was held up: aiohttp asks after every piece of a body that was taken."""
+        """Resume reading if it was paused. aiohttp calls this after every consumed piece of a body."""
         if self._reading_paused or self._buffer_paused:
             super().resume_reading(resume_parser)
 
@@ -87,12 +91,15 @@ class Connection(RequestHandler):
     def handle_error(
         self, request: BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> StreamResponse:
-        """The answer to what is not HTTP, or to a fault of our own: the envelope, without echo, then close."""
+        """Return the answer to malformed HTTP, or to an internal error: the error envelope, then close.
+
+        It echoes nothing of the request.
+        """
         if request.writer.output_size > 0:
             raise ConnectionError("an answer was begun and cannot be replaced")
         if status >= 500:
             log.error("a request failed", exc_info=exc)
-        answer_as_http11(request)  # aiohttp answers what it cannot read as HTTP/1.0
+        answer_as_http11(request)  # aiohttp answers requests that it cannot parse with HTTP/1.0
         error = _parser_error(status, exc)
         response = Response(status=error.status, body=error.envelope(), content_type="application/json")
         response.headers[hdrs.SERVER] = SERVER
@@ -100,7 +107,10 @@ class Connection(RequestHandler):
         return response
 
     def _break_bodies(self) -> None:
-        """What came is no HTTP: nothing of a body that is not here yet will come, though the parser tells nobody."""
+        """Fail all bodies that are incomplete: after malformed HTTP no more of them will come.
+
+        aiohttp's parser does not tell their readers.
+        """
         self._lingering_time = 0.0
         unfinished = [payload for _, payload in self._messages]
         if self._current_request is not None:
@@ -119,12 +129,13 @@ class Connection(RequestHandler):
 
 
 class HttpServer(Server):
-    """Makes a Connection for each accepted socket. The handler's task is cancelled when its client leaves.
+    """Creates a Connection for each accepted socket. A handler's task is cancelled when its client disconnects.
 
-    A closed transport still waits until what was written is taken, and a client that reads nothing never takes it: such
-    connections are broken off after `linger_seconds`, and at once at the shutdown. Clients may hold half of the files
-    that the process may open, the rest is for calls to upstreams; a connection beyond is closed as soon as it comes.
-    Who speaks TLS on it has it counted by `accepted` before: a handshake holds a file, too.
+    A transport that is being closed waits until its written data is sent, and a client that reads nothing delays that
+    forever: such connections are aborted after `linger_seconds`, and at once at the shutdown. Client connections may
+    use half of the process's file descriptors; the rest is for calls to upstreams. A connection beyond that is aborted
+    as soon as it is accepted. With TLS, a connection is counted by `accepted` before its handshake, because a handshake
+    holds a file descriptor, too.
     """
 
     def __init__(
@@ -151,14 +162,14 @@ class HttpServer(Server):
             keepalive_timeout=KEEPALIVE_SECONDS,
             access_log=None,
             logger=log,
-            auto_decompress=False,  # bodies that pass through keep their encoding; the others are decoded within limits
+            auto_decompress=False,  # passed-through bodies keep their encoding; others are decoded within limits
             max_line_size=LONGEST_HEADER,
             max_field_size=LONGEST_HEADER,
             max_headers=MOST_HEADERS,
         )
 
     def accepted(self, handler: RequestHandler, transport: asyncio.Transport) -> bool:
-        """Count a connection until `connection_lost`. False where it is one too many, and broken off."""
+        """Count a connection until `connection_lost`. Returns False, with the connection aborted, if it is too many."""
         self._transports[handler] = transport
         self._vacant.clear()
         if len(self._transports) <= self._most:
@@ -170,7 +181,7 @@ class HttpServer(Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         if handler in self._transports:
-            self._transports[handler] = transport  # which speaks TLS over the one that was counted
+            self._transports[handler] = transport  # the TLS transport over the one that was counted
         else:
             self.accepted(handler, transport)
 
@@ -181,18 +192,18 @@ class HttpServer(Server):
             self._vacant.set()
 
     async def vacant(self) -> None:
-        """Wait until there is no connection."""
+        """Wait until there are no connections."""
         await self._vacant.wait()
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's signature
-        """Give handlers so many seconds to end, cancel the rest, break off what then is still open."""
+        """Give handlers so many seconds to end, cancel the others, then abort the connections that are still open."""
         await super().shutdown(timeout)
         self._sweep_timer.cancel()
         for transport in tuple(self._transports.values()):
             transport.abort()
 
     def _sweep(self) -> None:
-        """Break off what was closing at the last sweep already."""
+        """Abort the connections that were closing at the previous sweep already."""
         for transport in self._closing:
             transport.abort()
         self._closing = {transport for transport in self._transports.values() if transport.is_closing()}
@@ -200,14 +211,15 @@ class HttpServer(Server):
 
 
 def answer_as_http11(request: BaseRequest) -> None:
-    """Have the answer say HTTP/1.1, whatever the request said."""
+    """Have the answer use HTTP/1.1, whatever version the request had."""
     request._cache["version"] = HttpVersion11
 
 
 def _heads_apart(data: bytes) -> list[bytes]:
-    """The same bytes, parted behind each head: of requests that come together, those before a bad one are answered.
+    """Split data after each request head, so that pipelined requests before a malformed one are answered.
 
-    The parser forgets them with the bad one. Only so many: it would take each part for itself.
+    Given all at once, the parser would drop them together with the malformed one. Data with more than _MOST_APART heads
+    is not split, because each part costs a call of the parser.
     """
     if not 1 < data.count(_HEAD_END) <= _MOST_APART:
         return [data]

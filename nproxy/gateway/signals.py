@@ -1,4 +1,4 @@
-"""What signals mean to a process that serves, or that keeps those which do."""
+"""Signal handlers of serving processes, and of the parent of such processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nproxy.gateway.reload import Reloader
 
 @contextmanager
 def calls(told: Callable[[], None], *numbers: signal.Signals) -> Iterator[None]:
-    """Have the event loop call `told` at each of these signals while the block runs."""
+    """Call `told` in the event loop at each of these signals while the block runs."""
     loop = asyncio.get_running_loop()
     for number in numbers:
         loop.add_signal_handler(number, told)
@@ -25,14 +25,14 @@ def calls(told: Callable[[], None], *numbers: signal.Signals) -> Iterator[None]:
 
 
 def ending_signals(stop: asyncio.Event, hurry: asyncio.Event) -> AbstractContextManager[None]:
-    """Take SIGTERM and SIGINT while the block runs: the first sets `stop`, a second one `hurry`."""
+    """Handle SIGTERM and SIGINT while the block runs: the first sets `stop`, further ones set `hurry`."""
     return calls(lambda: (hurry if stop.is_set() else stop).set(), signal.SIGTERM, signal.SIGINT)
 
 
 def reloads_at_hangup(reloader: Reloader) -> AbstractContextManager[None]:
-    """Take SIGHUP while the block runs: settings are read again.
+    """Handle SIGHUP while the block runs: read the settings again.
 
-    A terminal sends it too, when it is closed: then it means the end, as SIGTERM does.
+    A terminal that is closed sends SIGHUP, too. Then it is handled like SIGTERM.
     """
     in_a_terminal = _in_a_terminal()
 

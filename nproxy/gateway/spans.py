@@ -1,7 +1,7 @@
-"""One request as spans: a server's for the request, and beneath it a client's for each upstream call.
+"""The spans of one request: a server span for the request, and below it a client span for each upstream call.
 
-Attributes are named by OpenTelemetry's conventions for HTTP and for generative AI; what these do not know is
-`nproxy.*`. docs/guides/tracing.md lists them. No prompt, answer, key or query string is among them.
+Attributes follow OpenTelemetry's conventions for HTTP and for generative AI; others are named `nproxy.*`.
+docs/guides/tracing.md lists them. They contain no prompt, answer, key or query string.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nproxy.upstreams.forward import ForwardError
 from nproxy.upstreams.replicas import Replica
 
 PROVIDER = "openai"
-"""Whose wire is spoken, which is what `gen_ai.provider.name` tells readers of spans; who serves it is not known."""
+"""The value of `gen_ai.provider.name`, which tells readers whose wire format is used. The real server is unknown."""
 
 _OPERATIONS = {Dialect.CHAT: "chat", Dialect.COMPLETIONS: "text_completion"}
 
@@ -36,28 +36,33 @@ _ASKED: Mapping[str, str] = {
     "presence_penalty": "gen_ai.request.presence_penalty",
     "seed": "gen_ai.request.seed",
 }
-"""Numbers of a request's body, and the attributes that they become."""
+"""Numeric fields of a request's body, and their span attributes."""
 
 LONGEST_NAME = 256
-"""Of a model, in characters: spans wait in memory, which no limit of requests counts."""
+"""The most characters of a model's name: waiting spans use memory that no limit on requests counts."""
 _INT64 = range(-(2**63), 2**63)
 
 
 @dataclass(slots=True)
 class _Call:
-    """An upstream call. indices: of the choices it brings. sent: when, in monotonic seconds. ended: in Unix ns."""
+    """An upstream call and its span."""
 
     span: Span
+    """The call's span."""
     indices: frozenset[int]
+    """The client's indices of the choices that it brings."""
     sent: float | None = None
+    """When it was sent, by `time.monotonic`."""
     ended: int | None = None
+    """When it ended, in Unix nanoseconds."""
     reasons: dict[int, str] = field(default_factory=dict)
+    """The finish reasons of its choices, by index."""
 
 
 class Spans:
-    """The spans of one request that is recorded. `end` once; the calls at one upstream end with `left_upstream`.
+    """The spans of one recorded request. `left_upstream` ends the spans of the calls at one upstream.
 
-    Calls are named by the numbers of their legs. One that is made again is a span of its own, linked to the one before.
+    Calls are identified by the numbers of their legs. A retry has its own span, which is linked to the previous one.
     """
 
     def __init__(self, tracer: Tracer, request: Span) -> None:
@@ -70,7 +75,7 @@ class Spans:
         self._former: list[_Call] = []
 
     def asked(self, request: Request) -> None:
-        """What is asked for is known."""
+        """Note what the client asks for."""
         operation, fields = _OPERATIONS[request.dialect], request.body.fields
         told: dict[str, Value] = {
             "gen_ai.operation.name": operation,
@@ -88,11 +93,11 @@ class Spans:
         self._common = {"gen_ai.operation.name": operation, "gen_ai.provider.name": PROVIDER}
 
     def admitted(self, choices: int, seconds: float) -> None:
-        """The request was let in after so long."""
+        """Note that the request was admitted, after waiting for so many seconds."""
         self.request.event("nproxy.admitted", {"nproxy.choices": choices, "nproxy.queue_seconds": seconds})
 
     def to_upstream(self, upstream: str, model: str, n: int) -> None:
-        """Calls go to this upstream from now on, which knows the model so; n choices per prompt are to be brought."""
+        """Note the upstream of the following calls. model: its name there. n: choices per prompt in the plan."""
         self._n = n
         shown = model[:LONGEST_NAME]
         self._name = f"{self._common['gen_ai.operation.name']} {shown}"
@@ -101,7 +106,7 @@ class Spans:
     # ---- calls
 
     def leg_opened(self, leg: Leg, attempt: int) -> None:
-        """The call of a leg begins with its wait for a replica."""
+        """Begin the span of a leg's call, which includes its wait for a replica."""
         told: dict[str, Value] = {
             **self._common,
             "nproxy.leg": leg.number,
@@ -117,7 +122,7 @@ class Spans:
 
     @contextmanager
     def forwarding(self, upstream: str, method: str) -> Iterator[None]:
-        """A call that passes on what nproxy does not understand, and has the number 0, runs with the block."""
+        """Record a call that passes a request through, with the number 0, while the block runs."""
         attempt = len(self._former) + len(self._calls)
         self._open(0, method, {"nproxy.upstream": upstream, "nproxy.attempt": attempt, "http.request.method": method})
         try:
@@ -136,11 +141,11 @@ class Spans:
         self._calls[number] = _Call(span, indices)
 
     def context(self, number: int) -> TraceContext:
-        """What the server is told of a call."""
+        """Return the trace context that a call carries to the server."""
         return self._calls[number].span.context
 
     def placed(self, number: int, replica: Replica) -> None:
-        """A call has its replica, and is sent."""
+        """Note that a call has its replica, and is sent."""
         call = self._calls[number]
         call.sent = time.monotonic()
         url = replica.url("")
@@ -151,13 +156,13 @@ class Spans:
         call.span.event("nproxy.sent", {"nproxy.replica": replica.label})
 
     def spoke(self, number: int) -> None:
-        """The first piece of a streamed answer has come."""
+        """Note that the first chunk of a streamed answer has come."""
         call = self._calls[number]
         if call.sent is not None:
             call.span.set({"gen_ai.response.time_to_first_chunk": time.monotonic() - call.sent})
 
     def call_ended(self, number: int, failure: Failure | None) -> None:
-        """What became of a call."""
+        """Note the result of a call. failure: None if it succeeded."""
         call = self._calls[number]
         call.ended = time.time_ns()
         call.span.set({"nproxy.outcome": "ok" if failure is None else failure.kind.value})
@@ -167,14 +172,14 @@ class Spans:
             call.span.fail(failure.kind.value)
 
     def answered(self, number: int, status: int) -> None:
-        """The status of a call's answer."""
+        """Note the status of a call's answer."""
         span = self._calls[number].span
         span.set({"http.response.status_code": status})
         if status >= 400:
             span.fail(str(status))
 
     def left_upstream(self) -> None:
-        """No call is wanted any more at this upstream."""
+        """End the spans of all calls at this upstream. Calls that have not ended count as cancelled."""
         for call in (*self._former, *self._calls.values()):
             if call.ended is None:
                 call.span.set({"nproxy.outcome": "cancelled"})
@@ -193,14 +198,17 @@ class Spans:
         self.request.event("nproxy.resume", told)
 
     def choice_finished(self, index: int, reason: str) -> None:
-        """A choice of the client's has ended; of more than it wanted, nobody knows which call brought it."""
+        """Note that a choice of the client has ended.
+
+        If more choices are planned than the client gets, it is unknown which call brought it, and nothing is noted.
+        """
         if self._n <= self._wanted:
             for call in self._calls.values():
                 if index in call.indices:
                     call.reasons[index] = reason
 
     def finish_reasons(self, reasons: Mapping[int, str]) -> None:
-        """How all choices ended, by their indices."""
+        """Set the finish reasons of all choices on the request's span. reasons: by index."""
         if reasons:
             self.request.set({"gen_ai.response.finish_reasons": _in_order(reasons)})
 
@@ -210,7 +218,7 @@ def _in_order(reasons: Mapping[int, str]) -> list[str]:
 
 
 def _number(value: JSON) -> int | float | None:
-    """A number as an attribute can carry it."""
+    """Return a number that an attribute can hold (a 64-bit integer or a float), else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value if isinstance(value, float) or value in _INT64 else None

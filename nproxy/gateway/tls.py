@@ -1,4 +1,4 @@
-"""HTTPS towards clients: what is shown to them, and how it changes while connections stand."""
+"""HTTPS for clients: the gateway's certificate, and its replacement while connections are open."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from nproxy.gateway.certificate import expiry
 from nproxy.gateway.server import HttpServer
 
 SHUTDOWN_SECONDS = 5.0
-"""How long a client may take to agree that a connection is over."""
+"""How long a client may take to complete the TLS shutdown."""
 
 
 class Shown:
-    """The certificate that clients are shown, in a context that stays while certificates come and go.
+    """The certificate that is shown to clients, in an SSL context that stays when the certificate is replaced.
 
-    TLS 1.2 and 1.3, HTTP/1.1 as the only protocol (ALPN), the ciphers that Python thinks good.
-    expiry: when it, or the first of its chain, ends, in Unix time.
+    It allows TLS 1.2 and 1.3, HTTP/1.1 as the only protocol (ALPN), and Python's default ciphers.
+    expiry: the earliest expiry in the certificate chain, in Unix time.
     """
 
     def __init__(self, tls: Tls) -> None:
@@ -31,12 +31,12 @@ class Shown:
         self.change(tls)
 
     def over(self, http: HttpServer, handshake_seconds: float) -> Callable[[], Handshake]:
-        """What `create_server` has made for each accepted socket. A handshake may take so long."""
+        """Return a factory of protocols for `create_server`. handshake_seconds: how long a handshake may take."""
         return partial(Handshake, http, self.context, handshake_seconds)
 
     def change(self, tls: Tls) -> None:
-        """Show another certificate from now on. Raises ConfigError, and the old one stays, where it cannot be used."""
-        unusable = why_unusable(tls)  # tried elsewhere first: half a pair would be shown by nobody's wish
+        """Use another certificate from now on. Raises ConfigError if it cannot be used; then the old one stays."""
+        unusable = why_unusable(tls)  # tried in another context first: this one must not end with half a pair
         if unusable is not None:
             name, reason = unusable
             raise ConfigError([Problem(Origin(str(getattr(tls, name))), (), reason)])
@@ -45,10 +45,10 @@ class Shown:
 
 
 class Handshake(asyncio.Protocol):
-    """What an accepted socket has until TLS is agreed on: a place among the connections, and its time.
+    """The protocol of an accepted socket during its TLS handshake: it counts as a connection, and has a time limit.
 
-    A server that is told of `ssl` says nothing of a connection before its handshake is done: clients that never begin
-    one would hold any number of files. Then TLS speaks to the connection itself, and this is over.
+    `create_server(ssl=...)` does not report a connection before its handshake is done, so clients that never begin one
+    could hold any number of file descriptors. After the handshake, the Connection takes over.
     """
 
     def __init__(self, http: HttpServer, context: ssl.SSLContext, seconds: float) -> None:
@@ -69,12 +69,12 @@ class Handshake(asyncio.Protocol):
             ssl_handshake_timeout=self._seconds,
             ssl_shutdown_timeout=SHUTDOWN_SECONDS,
         )
-        # Up to its one wait here and now: a task begins a turn of the loop later, and bytes come meanwhile.
+        # Run it up to its only await now: a task would start in the loop's next iteration; bytes may come meanwhile.
         waiter: asyncio.Future[None] = self._shaking.send(None)
         waiter.add_done_callback(self._shaken)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._connection.connection_lost(exc)  # refused: there was no handshake
+        self._connection.connection_lost(exc)  # the connection was refused without a handshake
 
     def _shaken(self, _: asyncio.Future[None]) -> None:
         secured: asyncio.Transport | None = None
@@ -82,9 +82,9 @@ class Handshake(asyncio.Protocol):
             self._shaking.send(None)
         except StopIteration as end:
             secured = end.value
-        except OSError as error:  # no TLS, none that is spoken here, too late, or gone
+        except OSError as error:  # not TLS, no common version or cipher, too late, or disconnected
             self._http.unread.no_handshake(self._plain, error)
-        if secured is None or secured.get_extra_info("ssl_object") is None:  # broken off here, which is no error
+        if secured is None or secured.get_extra_info("ssl_object") is None:  # aborted by this side: no error
             self._connection.connection_lost(None)
         else:
-            self._connection.connection_made(secured)  # its first bytes come behind it on uvloop, not on asyncio's loop
+            self._connection.connection_made(secured)  # on uvloop, unlike asyncio, data follows this

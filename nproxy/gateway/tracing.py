@@ -1,7 +1,7 @@
-"""A request's place in a trace: its caller's where that named one, else a new one's where traces are exported.
+"""A request's trace: that of its caller if it names one, else a new one if traces are exported.
 
-Where they are not, nproxy takes no part: what a caller said goes on to upstreams as it came, and what is malformed does
-not. Where they are, a caller's word on whether a trace is recorded holds, and of others a share is recorded.
+If traces are not exported, nproxy only forwards the caller's trace context to upstreams, unless it is malformed. If
+they are exported, the caller decides whether its trace is recorded; of requests without a trace, a share is recorded.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from nproxy.telemetry.trace_context import TraceContext, read, unrecorded
 from nproxy.telemetry.tracing import Tracer
 
 TRACE_HEADERS = ("traceparent", "tracestate")
-"""Those of W3C Trace Context, which are written anew for every call."""
+"""The headers of W3C Trace Context, which are written anew for every call."""
 _NONE: Mapping[str, str] = {}
 
 
 class Tracing:
-    """context: None where there is no trace. spans: None where nothing is recorded."""
+    """The trace of one request. context: None if there is no trace. spans: None if nothing is recorded."""
 
     __slots__ = ("context", "spans")
 
@@ -32,29 +32,29 @@ class Tracing:
 
     @property
     def id(self) -> str:
-        """The trace's id, "" where there is none."""
+        """The trace's id; "" if there is none."""
         return "" if self.context is None else self.context.trace_id
 
     @property
     def exemplar(self) -> Trace | None:
-        """The trace as metrics name it, where somebody records it, be it the caller alone."""
+        """The trace as exemplar labels for metrics, if nproxy or its caller records it; else None."""
         return {"trace_id": self.context.trace_id} if self.context is not None and self.context.sampled else None
 
     def headers(self, call: int) -> Mapping[str, str]:
-        """What an upstream is told in a call, by its number."""
+        """Return the trace headers of an upstream call. call: the number of its leg."""
         if self.spans is not None:
             return self.spans.context(call).headers
         return _NONE if self.context is None else self.context.headers
 
 
 UNTRACED = Tracing()
-"""Of requests that are about the gateway itself, and where nobody traces."""
+"""Used for requests about the gateway itself, and if there is no trace."""
 
 
 def begin(request: BaseRequest, tracer: Tracer | None, ratio: float) -> Tracing:
-    """Read what the caller says, and begin the request's span where it is to be recorded.
+    """Read the caller's trace context, and begin the request's span if it is to be recorded.
 
-    ratio: of requests whose caller names no trace, the share that is recorded.
+    tracer: None if traces are not exported. ratio: the share that is recorded of requests without a caller's trace.
     """
     parents = request.headers.getall("traceparent", ())
     given = read(parents, request.headers.getall("tracestate", ())) if parents else None

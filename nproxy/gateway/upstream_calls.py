@@ -1,4 +1,4 @@
-"""The upstream calls of a request, as it is planned for one upstream."""
+"""Makes the upstream calls of one request, as it is planned for one upstream."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _ALL_TELL = (("Content-Type", "application/json"), ("Accept-Encoding", "identity
 
 @frozen
 class Planned(Attempt):
-    """A request as it is planned for one upstream."""
+    """The attempt of one request at one upstream, with its plan. capability: what the plan relies on."""
 
     capability: Capability
     plan: Plan
 
 
 class UpstreamCalls:
-    """The upstream calls of one request: what they share is made once. fallback_available: see CallGroup."""
+    """Makes the upstream calls of one request; what they share is prepared once. fallback_available: see CallGroup."""
 
     def __init__(self, exchange: Exchange, request: Request, attempt: Planned, *, fallback_available: bool) -> None:
         headers = exchange.request.headers
@@ -70,7 +70,7 @@ class UpstreamCalls:
         self._fields = Fields([*shared, *_ALL_TELL])
 
     def open(self, command: OpenLeg, take: Take) -> Awaitable[None]:
-        """Make the call of one leg; a retry has another request id and the same idempotency key."""
+        """Make the call of one leg. A retry has another request id and the same idempotency key."""
         leg = command.leg
         offset = leg.client_index(0, self._n)
         own = [*self._tracing.headers(leg.number).items()]

@@ -1,4 +1,4 @@
-"""Who speaks for a gateway, be it of several processes."""
+"""The interface for reports on a whole gateway, of one or of several processes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from nproxy.telemetry.sums import Report
 
 
 class Whole(Protocol):
-    """What all its processes together tell. Raises ApiError 503 where nobody knows."""
+    """Reports for all processes together. Raises ApiError 503 if it cannot."""
 
     async def report(self) -> Report:
-        """All metrics, added up, the built-in engine's among them."""
+        """Return the sums of all metrics, with the built-in engine's."""
 
     async def status(self) -> Mapping[str, object]:
-        """What /status tells."""
+        """Return the content of /status."""

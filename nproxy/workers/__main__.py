@@ -1,4 +1,4 @@
-"""`python -m nproxy.workers LISTENER CHANNEL`: a worker over two inherited file descriptors; started by the parent."""
+"""`python -m nproxy.workers LISTENER CHANNEL`: a worker on two inherited file descriptors; the parent starts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("nproxy.workers")
 
 
 def main(listener: int, channel: int) -> int:
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):  # the parent's, which then tells us
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):  # the parent handles them, and tells the workers
         signal.signal(number, signal.SIG_IGN)
     try:
         with socket.socket(fileno=listener) as sock:
@@ -23,7 +23,7 @@ def main(listener: int, channel: int) -> int:
     except NotForUs:
         print("nproxy: the parent is of another version; restart it as a whole", file=sys.stderr)  # noqa: T201 - no settings yet to log by
         return 1
-    except ConfigError as error:  # a certificate that was good when the settings were read
+    except ConfigError as error:  # a certificate that was valid when the settings were read
         for problem in error.problems:
             log.error("a worker cannot serve the settings: %s", problem)  # noqa: TRY400 - what is wrong is said in full
         return 1

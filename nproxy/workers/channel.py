@@ -13,20 +13,20 @@ from nproxy.workers.frames import Frames, FrameTooLong, frame
 from nproxy.workers.messages import Json, Message, NotAMessage, Query, Question, Result, decode, encode
 
 MOST_UNREAD = 64 << 20
-"""Bytes that wait for a peer which takes nothing; beyond, it counts as dead."""
+"""A peer counts as dead if more bytes wait for it to read them."""
 
 log = logging.getLogger("nproxy.workers")
 
 
 class ChannelClosed(Exception):
-    """The peer is gone; there will be no answer."""
+    """The channel is closed, so there will be no answer."""
 
 
 class Channel(asyncio.Protocol):
-    """Sends and receives messages; never blocks, never raises for what the peer does.
+    """Sends and receives messages. It never blocks, and never raises because of what the peer does.
 
-    It closes when the peer is gone, has sent what is no message, or has taken nothing for too long.
-    heard: messages so far.
+    It closes when the peer is gone, has sent something that is not a message, or does not read its messages.
+    heard: the number of messages received so far.
     """
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class Channel(asyncio.Protocol):
         self._asked: dict[int, asyncio.Future[Json]] = {}
 
     async def messages(self) -> AsyncIterator[Message]:
-        """What comes, but for answers to `ask`, until the channel closes."""
+        """Yield the received messages, except answers to `ask`, until the channel closes."""
         while (message := await self._inbox.get()) is not None:
             yield message
 
     def send(self, message: Message) -> None:
-        """Hand a message to the socket; into the void where the channel is closed."""
+        """Write a message to the socket. If the channel is closed, it is dropped."""
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.write(frame(encode(message)))
@@ -53,7 +53,7 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     async def ask(self, what: Question, seconds: float) -> Json:
-        """The peer's answer. Raises ChannelClosed, TimeoutError."""
+        """Ask the peer, and return its answer. Raises ChannelClosed, and TimeoutError after so many seconds."""
         if self._transport is None or self._transport.is_closing():
             raise ChannelClosed
         number = next(self._numbers)
@@ -67,7 +67,7 @@ class Channel(asyncio.Protocol):
 
     @property
     def unread(self) -> int:
-        """Bytes that the peer has not taken yet."""
+        """Bytes that the peer has not read yet, as far as they are in this process's write buffer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     async def closed(self) -> None:
@@ -75,17 +75,17 @@ class Channel(asyncio.Protocol):
         await self._closed.wait()
 
     def close(self) -> None:
-        """Close once what was sent has gone."""
+        """Close the channel after everything is written."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now, whether the peer has taken everything or not."""
+        """Close the channel now, even if messages are not written yet."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass of asyncio's
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -112,7 +112,7 @@ class Channel(asyncio.Protocol):
 
 
 async def connect(end: socket.socket) -> Channel:
-    """A channel over this end of a socket pair, which it owns from now on."""
+    """Return a channel over this end of a socket pair. The channel owns the socket from now on."""
     end.setblocking(False)
     _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, sock=end)
     return channel

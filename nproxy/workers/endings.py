@@ -1,4 +1,4 @@
-"""How processes end: in time or not, and in words."""
+"""Helpers for the ends of processes: waiting with a limit, and describing a return code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 async def within(seconds: float, done: Coroutine[Any, Any, object]) -> bool:
-    """Whether it comes to its end in time; it is cancelled otherwise."""
+    """Whether `done` completes within so many seconds; otherwise it is cancelled."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await done
@@ -19,7 +19,7 @@ async def within(seconds: float, done: Coroutine[Any, Any, object]) -> bool:
 
 
 def how_it_ended(code: int | None) -> str:
-    """What became of a process with this return code, for behind its name: `was killed by SIGKILL`, `ended with 1`."""
+    """Describe a return code, to follow the name of a process: `was killed by SIGKILL`, `ended with 1`."""
     if code is not None and code < 0:
         with suppress(ValueError):
             return f"was killed by {signal.Signals(-code).name}"

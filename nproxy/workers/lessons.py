@@ -1,4 +1,4 @@
-"""Lessons about upstreams as plain data, so that what one worker learns the others need not."""
+"""Lessons about upstreams as plain data, by which a worker shares what it has learned with the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def taught(upstream: str, model: str, lesson: Lesson) -> Taught:
 
 
 def lesson_of(message: Taught) -> Lesson:
-    """Raises NotAMessage for a lesson that this nproxy does not know."""
+    """Return the lesson in a message. Raises NotAMessage if this version of nproxy does not know it."""
     name, fields = message.lesson
     try:
         return _ADAPTERS[name].validate_python(fields)

@@ -1,4 +1,4 @@
-"""What systemd is told of a service: sd_notify(3), spoken directly, for it is one datagram."""
+"""Notifies systemd about the service. It sends sd_notify(3) messages directly, as each is just one datagram."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ WATCHDOG = "WATCHDOG=1"
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """address: the socket to tell, None where nobody listens. watchdog: seconds within which WATCHDOG=1 is expected."""
+    """Sends notifications to systemd.
+
+    address: the socket to notify; None if there is none. watchdog: systemd expects WATCHDOG=1 within so many seconds;
+    None if it does not.
+    """
 
     address: str | None = None
     watchdog: float | None = None
 
     @classmethod
     def of(cls, environ: MutableMapping[str, str]) -> Notifier:
-        """Read what systemd has put into the environment, and take it out: the children are not the service."""
+        """Read systemd's variables, and remove them from the environment, because children must not notify systemd."""
         address = environ.pop("NOTIFY_SOCKET", None)
         microseconds, process = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         watched = microseconds.isdecimal() and process in ("", str(os.getpid()))
         return cls(address or None, int(microseconds) / 1e6 if watched else None)
 
     def tell(self, *lines: str) -> None:
-        """Send; a socket that is gone or full is systemd's affair, and no reason not to serve."""
+        """Send a notification. Errors are ignored: a socket that is gone or full is no reason not to serve."""
         if self.address is None:
             return
         address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
@@ -42,14 +46,14 @@ class Notifier:
             out.sendto("\n".join(lines).encode(), address)
 
     def reloading(self) -> None:
-        """A reload has begun; READY=1 says that it is over, whatever became of it."""
+        """Tell systemd that a reload has begun. READY=1 says that it is over, whatever its outcome."""
         self.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     @asynccontextmanager
     async def serving(self, stop: asyncio.Event) -> AsyncIterator[None]:
-        """Tell of the end when `stop` is set, and of life meanwhile: WATCHDOG=1, twice as often as is expected.
+        """While the block runs, send WATCHDOG=1 twice as often as expected; send STOPPING=1 when `stop` is set.
 
-        It comes from the event loop, so that a blocked one is found.
+        The event loop sends them, so that systemd detects a blocked one.
         """
         async with beside(self._beat(), self._end(stop)):
             yield

@@ -1,13 +1,13 @@
-"""How often a worker tells its metrics unasked: seldom, where that takes long."""
+"""How often a worker sends its metrics unasked: less often if that takes long."""
 
 from __future__ import annotations
 
 SHARE = 0.01
-"""Of a worker's time, what it may take."""
+"""The share of a worker's time that this may take."""
 
 
 class Pace:
-    """`due(now)`, and `took(began, ended)` when they were told. Times in seconds, of any one clock."""
+    """Decides when metrics are due. Call `took` after each report. Times in seconds, by any one clock."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -16,5 +16,5 @@ class Pace:
         return now >= self._next
 
     def took(self, began: float, ended: float) -> None:
-        """They were told, for whatever reason."""
+        """Note that metrics were sent, whether or not they were asked for."""
         self._next = ended + (ended - began) / SHARE

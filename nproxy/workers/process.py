@@ -1,4 +1,4 @@
-"""A worker as its parent sees it: one process, from its start to its end."""
+"""The parent's view of a worker: one process, from its start to its end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from nproxy.workers.endings import how_it_ended, within
 from nproxy.workers.messages import Beat, Drain, Json, Message, Question, Ready, Start
 
 TICK_SECONDS, SILENT_TICKS = 2.0, 15
-"""A worker that says nothing for so many ticks hangs. Counted and not timed: after a pause of the whole machine it has
-as many chances as ever."""
+"""A worker that sends nothing for so many ticks counts as hanging. Ticks are counted instead of seconds, so that a
+pause of the whole machine does not count."""
 END_SECONDS = 5.0
-"""How long a process may live on when it has closed its channel, or when its time to drain is over."""
+"""How long a process may live on after it has closed its channel, or after its time to drain is over."""
 
 _STANDARD_ERROR = 2
 
@@ -27,14 +27,20 @@ log = logging.getLogger("nproxy.workers")
 
 
 class Worker:
-    """One worker. name: no other has or had it. index: its slot.
+    """One worker.
 
-    state: starting until it accepts connections, leaving once it was told to end. hear: called with every message but
-    beats. pid, version: None until known. began: loop time. ready: it accepts connections. ended: the process is gone,
-    and was waited for. how: how it ended.
+    index: its slot.
+    name: unique among all workers, also past ones.
+    pid, version: None until known.
+    state: starting until it accepts connections; leaving once it was told to end.
+    began: when it was created, in the loop's time.
+    ready: set when it accepts connections.
+    ended: set when the process is gone and was waited for.
+    how: how it ended, in words.
     """
 
     def __init__(self, index: int, name: str, hear: Callable[[Worker, Message], None]) -> None:
+        """hear: called with every message except beats."""
         self.index = index
         self.name = name
         self.pid: int | None = None
@@ -49,13 +55,13 @@ class Worker:
         self._end_by: float | None = None
 
     async def live(self, listener: socket.socket, start: Callable[[], Start]) -> None:
-        """Run a process on a listening socket until it has ended, however that comes.
+        """Run a process on a listening socket until it has ended, for whatever reason.
 
-        start: asked when there is somebody to tell, so that nothing is missed that was said meanwhile.
+        start: returns the first message. It is called only when the channel exists, so that the message is up to date.
         """
         try:
             async with self._process(listener) as (process, channel):
-                if self._end_by is not None:  # told to end before there was anybody to tell
+                if self._end_by is not None:  # `drain` was called before the channel existed
                     return
                 channel.send(start())
                 async with asyncio.TaskGroup() as beside:
@@ -70,24 +76,24 @@ class Worker:
             self.ended.set()
 
     def send(self, message: Message) -> None:
-        """Tell the worker; into the void where it is gone."""
+        """Send a message to the worker. If it is gone, the message is dropped."""
         if self._channel is not None:
             self._channel.send(message)
 
     async def ask(self, what: Question, seconds: float) -> Json:
-        """The worker's answer. Raises ChannelClosed, TimeoutError."""
+        """Ask the worker, and return its answer. Raises ChannelClosed, TimeoutError."""
         if self._channel is None:
             raise ChannelClosed
         return await self._channel.ask(what, seconds)
 
     def drain(self, how: Literal["end", "handover"], seconds: float) -> None:
-        """Have the worker end within so many seconds; it is killed soon after them."""
+        """Tell the worker to end within so many seconds. END_SECONDS later, it is killed."""
         self.state = "leaving"
         self._end_by = asyncio.get_running_loop().time() + seconds + END_SECONDS
         self.send(Drain(how, seconds))
 
     def report(self) -> Report:
-        """What it had counted when it said so last; nothing where that has no meaning."""
+        """Return its last reported metrics; empty if they are invalid."""
         try:
             return from_data(self._told)
         except (ValueError, TypeError):
@@ -96,11 +102,11 @@ class Worker:
 
     @asynccontextmanager
     async def _process(self, listener: socket.socket) -> AsyncIterator[tuple[asyncio.subprocess.Process, Channel]]:
-        """A fresh interpreter, and the channel to it; killed at the end of the block if it lives on."""
+        """Start a fresh interpreter; yield its process and the channel to it. After the block, it is killed."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                # a session of its own: Ctrl-C reaches the parent alone, which then ends it
+                # in its own session, so that Ctrl-C reaches only the parent, which then ends the workers
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-P", "-m", "nproxy.workers", str(listener.fileno()), str(theirs.fileno())),
                     stdin=asyncio.subprocess.DEVNULL,
@@ -145,7 +151,7 @@ class Worker:
             channel.abort()
 
     async def _watch(self, process: asyncio.subprocess.Process, channel: Channel) -> str:
-        """Wait until the process has ended or must be killed; gives how it ended."""
+        """Wait until the process has ended or must be killed. Returns how it ended, in words."""
         silent, heard = 0, 0
         while not await within(TICK_SECONDS, channel.closed()):
             silent = silent + 1 if channel.heard == heard else 0

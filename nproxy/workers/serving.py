@@ -1,4 +1,4 @@
-"""Run a gateway of several workers: signals, reloads, rolling restarts, the admin port, the end."""
+"""Runs a gateway of several workers: signals, reloads, rolling restarts, the admin port, the drain."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ async def serve(
     stop: asyncio.Event,
     reloaded: Callable[[Reload], None],
 ) -> None:
-    """Serve by `listen.workers` processes until SIGTERM, SIGINT or `stop`; drain as one process does, and return.
+    """Serve with `listen.workers` processes until SIGTERM, SIGINT or `stop`; then drain as one process does.
 
-    listener, admin_sock: listening sockets. engine_socket: the Unix socket of the built-in engine. ready: called once,
-    when every slot has had a worker that accepts connections, unless the end has come first, with the base URL and the
-    metrics. reloaded: hears of every reload. SIGHUP reloads, SIGUSR2 replaces the workers one after the other.
+    listener, admin_sock: listening sockets. engine_socket: the Unix socket of the built-in engine. ready: called once
+    with the base URL and the metrics, when every slot has had a worker that accepts connections, unless the gateway is
+    ending by then. reloaded: called at every reload. SIGHUP reloads, SIGUSR2 replaces the workers one after the other.
     Raises WorkersFailed.
     """
     hurry = asyncio.Event()
@@ -82,7 +82,7 @@ async def _follow(parent: Parent, reloaded: Callable[[Reload], None]) -> None:
 
 
 async def _restart_when_asked(parent: Parent) -> None:
-    """Replace the workers at every SIGUSR2; one that comes meanwhile has them replaced once more."""
+    """Replace the workers at every SIGUSR2. If one comes during a replacement, they are replaced once more."""
     with calls(parent.restart, signal.SIGUSR2):
         await parent.supervisor.started.wait()
         while True:

@@ -1,4 +1,4 @@
-"""What one worker may take of what the configuration allows all together."""
+"""Divides limits of the configuration among the workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from nproxy.config import Config, Upstream
 
 
 def share(config: Config, index: int, workers: int) -> Config:
-    """The configuration of worker `index` (from 0) of so many: `parallel` is divided, the first ones take the rest."""
+    """Return the configuration of one worker: `parallel` is divided, and the first workers get the remainder.
+
+    index: from 0. workers: how many there are.
+    """
     if workers == 1:
         return config
     upstreams = tuple(_share(upstream, index, workers) for upstream in config.upstreams)

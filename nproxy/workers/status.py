@@ -1,4 +1,4 @@
-"""What several processes tell of themselves, as one document of the same shape."""
+"""Merges the status documents of several processes into one of the same form."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _ADDED = frozenset({"requests", "choices", "waiting", "legs", "legs_waiting"})
-"""Keys whose numbers add up."""
+"""Keys whose numbers are added."""
 _WORST: Mapping[str, Sequence[Any]] = {"up": (False, True, None), "breaker": ("open", "half_open", "closed")}
-"""Keys of which anybody's worst word counts, and their words from the worst on; who does not know says least."""
+"""Keys for which the worst value of all processes counts, with their values from the worst to the best. For `up`, None
+(unknown) comes last."""
 _NAMES = ("name", "replica")
-"""Keys by which the entries of a list are told apart."""
+"""Keys that identify the entries of a list."""
 
 
 def together(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One of several: counts add up, entries of the same name are one, of all else the first one's word counts."""
+    """Merge documents: counts are added, entries of the same name are merged, of other values the first one counts."""
     whole: Mapping[str, Any] = {}
     for document in documents:
         whole = _mapping(whole, document)
@@ -39,7 +40,7 @@ def _value(key: str, one: Any, other: Any) -> Any:
 
 
 def _list(entries: list[Any]) -> list[Any]:
-    """Entries of the same name as one; none where they have no names."""
+    """Merge entries of the same name; empty if the entries have no names."""
     named = [key for key in _NAMES if all(isinstance(entry, Mapping) and key in entry for entry in entries)]
     by_name: dict[Any, Any] = {}
     for entry in entries if named else ():

@@ -1,4 +1,4 @@
-"""The workers of one gateway: started, replaced when they die, and one after the other when that is asked for."""
+"""Manages the workers of one gateway: starts them, restarts those that die, and replaces all of them on request."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ from nproxy.workers.messages import Message, Ready, Start
 from nproxy.workers.process import Worker
 
 START_ATTEMPTS = 3
-"""A slot whose first workers die so often before they are ready makes the parent give up."""
+"""The parent gives up if, at the start, so many workers of a slot die in a row before they are ready."""
 HANDOVER_SECONDS = 600.0
-"""How long a worker that was replaced may go on with its streams."""
+"""How long a worker that was replaced may continue its streams."""
 REPORT_SECONDS = 2.0
-"""How long a worker may take to say what it has counted; its last word stands for it then."""
+"""How long a worker may take to report its metrics; after that, its last report is used."""
 
 log = logging.getLogger("nproxy.workers")
 
 
 class WorkersFailed(Exception):
-    """No gateway came about; the message is for the user."""
+    """The gateway could not be started. The message is for the user."""
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """worker: the last one that was given the slot. replacing: held while another is made ready for it.
-
-    failures: how many in a row ended before they were ready.
-    """
+    """The place of one worker."""
 
     index: int
+    """Its number, from 0."""
     worker: Worker | None = None
+    """The last worker that was given the slot."""
     replacing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while another worker is started to replace the current one."""
     backoff: Backoff = field(default_factory=Backoff)
+    """The pauses before restarts."""
     failures: int = 0
+    """How many workers in a row ended before they were ready."""
 
 
 class Supervisor:
-    """So many workers on one listening socket.
+    """Keeps a number of workers on one listening socket.
 
-    start: the first message to a worker, with what holds by now. hear: called with what workers say. restarted: called
-    whenever a worker has died and another is started. lost: called for each worker that is gone. started: every slot
-    has had a worker that accepted connections. living: all that are not gone, those that leave included.
+    started: set when every slot has had a worker that accepts connections. living: all workers that are not gone, also
+    those that are leaving.
     """
 
     def __init__(
@@ -64,6 +65,10 @@ class Supervisor:
         restarted: Callable[[], None],
         lost: Callable[[Worker], None] = lambda _: None,
     ) -> None:
+        """count: the number of slots. start: returns the first message to a worker, with the current state. hear:
+        called with the messages of workers. restarted: called when a worker has died and another is to be started.
+        lost: called for each worker that is gone.
+        """
         self._listener = listener
         self._start = start
         self._hear = hear
@@ -79,20 +84,20 @@ class Supervisor:
 
     @property
     def ending(self) -> bool:
-        """Whether all were told to end."""
+        """Whether all workers were told to end."""
         return self._ending.is_set()
 
     @property
     def serving(self) -> list[Worker]:
-        """Those that accept connections."""
+        """The workers that accept connections."""
         return [worker for worker in self.living if worker.state == "serving"]
 
     def named(self, name: str) -> Worker | None:
-        """The living worker of this name."""
+        """Return the living worker of this name; None if there is none."""
         return next((worker for worker in self.living if worker.name == name), None)
 
     async def run(self) -> None:
-        """Keep the workers until `drain`, and until all have ended then. Raises WorkersFailed; leaves no process."""
+        """Run the workers until all have ended after `drain`. Raises WorkersFailed. Leaves no process behind."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for slot in self._slots:
@@ -104,25 +109,25 @@ class Supervisor:
             raise failed.exceptions[0] from None
 
     def drain(self, seconds: float) -> None:
-        """Let all workers end what they have in flight, for so many seconds at most; again for another limit."""
+        """Tell all workers to drain for at most so many seconds, and then end. Call it again to change the limit."""
         self._ending.set()
         for worker in self.living:
             worker.drain("end", seconds)
 
     def tell(self, message: Message, *, but: Worker | None = None) -> None:
-        """Send a message to all workers, or to all others."""
+        """Send a message to all workers. but: except this one."""
         for worker in self.living:
             if worker is not but:
                 worker.send(message)
 
     def beside(self, work: Coroutine[None, None, None]) -> None:
-        """Do this while workers are kept."""
+        """Run this as a task while `run` runs."""
         self._tasks.create_task(work)
 
     async def roll(self) -> bool:
-        """Replace all workers, one after the other: none is told to leave before another is ready in its slot.
+        """Replace all workers, one after the other. None is told to leave before another one is ready in its slot.
 
-        Gives whether all were replaced; after one that does not become ready, the rest stay as they are.
+        Returns whether all were replaced. If a new worker does not become ready, the remaining old ones stay.
         """
         for slot in self._slots:
             async with slot.replacing:
@@ -132,14 +137,14 @@ class Supervisor:
         return True
 
     async def replace(self, worker: Worker) -> None:
-        """Replace one worker, as `roll` does all; nothing where another one has its slot by now."""
+        """Replace one worker, as `roll` does. Nothing is done if another one has its slot already."""
         slot = self._slots[worker.index]
         async with slot.replacing:
             if slot.worker is worker and await self._replace(slot):
                 log.info("a worker is replaced", extra={"fields": {"pid": worker.pid}})
 
     async def _replace(self, slot: _Slot) -> bool:
-        """Whether another worker has the slot now; the one before it ends what it has in flight."""
+        """Start another worker for a slot, and drain the old one. Returns whether the new one has the slot."""
         if self._ending.is_set():
             return False
         young = self._launch(slot)
@@ -155,7 +160,7 @@ class Supervisor:
         return True
 
     async def report(self) -> Report:
-        """What all workers have counted, those that are gone included."""
+        """Return the metrics of all workers, also of those that are gone."""
 
         async def refresh(worker: Worker) -> None:
             with suppress(ChannelClosed, TimeoutError):
@@ -181,7 +186,10 @@ class Supervisor:
             await self._start_another(slot, worker)
 
     async def _start_another(self, slot: _Slot, dead: Worker) -> None:
-        """Have a worker in the slot again, unless a rolling restart has brought one meanwhile."""
+        """Start a worker in the slot again after a pause, unless a rolling restart has put one there meanwhile.
+
+        Raises WorkersFailed.
+        """
         slot.failures = 0 if dead.ready.is_set() else slot.failures + 1
         if slot.failures >= START_ATTEMPTS and not self.started.is_set():
             raise WorkersFailed(f"no worker becomes ready: {slot.failures} in a row; the last one {dead.how}")
@@ -204,7 +212,7 @@ class Supervisor:
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait for the first of these."""
+    """Wait until the first of these completes, and cancel the others."""
     async with asyncio.TaskGroup() as tasks:
         waiting = [tasks.create_task(one) for one in waits]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

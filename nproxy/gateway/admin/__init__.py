@@ -1,4 +1,4 @@
 """The admin port: metrics, status, and servers that announce themselves, leave and are drained.
 
-It knows of a gateway what `Gateway` says, so that it serves one process as it serves the parent of several.
+It uses the gateway only through the interface `Gateway`, so it works for one process and for the parent of several.
 """

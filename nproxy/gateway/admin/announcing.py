@@ -1,4 +1,4 @@
-"""What servers and operators may say of an upstream's replicas, read from the body of a request."""
+"""Request bodies by which servers and operators change an upstream's replicas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _address(value: object) -> Replica:
 
 
 def _reachable(replica: Replica) -> Replica:
-    """Refuse Unix sockets: who announces a server may be on another machine, and has no say over this one's files."""
+    """Refuse Unix sockets: an announcement may come from another machine, and must not name files of this one."""
     if replica.socket is not None:
         raise PydanticCustomError("address", "must begin with http:// or https://")
     return replica
@@ -38,29 +38,29 @@ Address = Annotated[Replica, BeforeValidator(_address)]
 
 
 class Announcement(Settings):
-    """A server says that it is there."""
+    """A server announces itself."""
 
     url: Annotated[Replica, BeforeValidator(lambda value: _reachable(_address(value)))]
-    """Its base URL, as the gateway is to call it."""
+    """The base URL by which the gateway is to call it."""
     models: (
         Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(min_length=1, max_length=1024)]
         | None
     ) = None
-    """Those that it serves; absent: all of the upstream's."""
+    """The models that it serves; None for all of the upstream's."""
     weight: Weight = 1
-    """Its share of the calls, measured against the other replicas'."""
+    """Its share of the calls, relative to the weights of the other replicas."""
     lease_seconds: Annotated[float, Field(ge=SHORTEST_LEASE, le=LONGEST_LEASE)] = 30
-    """Unless it says so again within this time, it is gone."""
+    """It is removed if it does not announce itself again within so many seconds."""
 
 
 class Drained(Settings):
-    """An operator wants a replica to get no new calls, or to get them again."""
+    """An operator drains a replica, or ends its drain. Also used for the URL of a server that leaves."""
 
     url: Address
 
 
 def read(shape: type[Said], raw: bytes) -> Said:
-    """Read a body. Raises ApiError 400 with the first field that is wrong."""
+    """Parse a body. Raises ApiError 400 that names the first invalid field."""
     fields = Body.parse(raw).fields
     try:
         return shape.model_validate(fields)

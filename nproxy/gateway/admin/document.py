@@ -1,4 +1,4 @@
-"""A configuration to the OpenAPI document of the admin port."""
+"""Makes the OpenAPI document of the admin port from a configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nproxy.gateway.openapi.shapes import completed
 
 
 def admin_document(config: Config) -> Fragment:
-    """What the admin port serves; pure."""
+    """Return the OpenAPI document of the admin port. Pure."""
     head, own, answers = fragment("head"), fragment("admin"), fragment("responses")
     token = config.admin is not None and config.admin.token is not None
     document = {

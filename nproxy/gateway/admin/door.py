@@ -1,4 +1,4 @@
-"""Who may come in by the admin port: no page in a browser, and nobody without the token."""
+"""Access control of the admin port: no pages in a browser, and no requests without the token."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from nproxy.gateway.auth import shown_key
 from nproxy.openai.errors import ApiError
 
 _BY_HAND = frozenset({"none", "same-origin"})
-"""What `Sec-Fetch-Site` says of a request that no other site's page has sent."""
+"""Values of `Sec-Fetch-Site` for requests that were not sent by another site's page."""
 
 
 def refuse_pages(headers: Mapping[str, str], settings: Admin) -> None:
-    """Raise ApiError 403 for a request that a page in a browser sent, which stands inside where its author does not.
+    """Raise ApiError 403 for a request of a page in a browser: the browser may be inside the network, its author not.
 
-    It gives itself away by its Origin. One that had a host name of its own resolve to this machine has none to hide:
-    so where no token is asked for, the port answers only to addresses, and to localhost.
+    Such requests are recognized by their Origin. A page whose own host name resolves to this machine (DNS rebinding)
+    sends none. So if no token is configured, the Host header has to be an IP address or localhost.
     """
     if hdrs.ORIGIN in headers or headers.get("Sec-Fetch-Site", "none") not in _BY_HAND:
         raise _forbidden("The admin port is not for pages in a browser.")
@@ -30,7 +30,7 @@ def refuse_pages(headers: Mapping[str, str], settings: Admin) -> None:
 
 
 def demand_token(headers: Mapping[str, str], settings: Admin) -> None:
-    """Raise ApiError 401 unless the token is shown, where one is configured. Takes as long for any wrong one."""
+    """Raise ApiError 401 if a token is configured and not shown. The comparison takes constant time."""
     if settings.token is None:
         return
     shown = digest_of(shown_key(headers) or "")

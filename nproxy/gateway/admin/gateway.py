@@ -1,4 +1,4 @@
-"""What the admin port asks of the gateway behind it."""
+"""The interface between the admin port and the gateway."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from nproxy.telemetry.sums import Report
 
 
 class Gateway(Whole, Protocol):
-    """A gateway: one process, or the parent of several, which speaks for all. Raises ApiError 503 where it cannot."""
+    """A gateway: one process, or the parent of several, which reports for all. Raises ApiError 503 if it cannot."""
 
     @property
     def config(self) -> Config:
-        """What is served now."""
+        """The current settings."""
         ...
 
     async def why_unready(self) -> str | None:
-        """Why it should get no requests; None where it should."""
+        """Return why it should get no requests; None if it is ready for them."""
         ...
 
     def restart(self) -> None:
-        """Replace all processes, one after the other. Raises ApiError 409 where there is one only."""
+        """Replace all processes, one after the other. Raises ApiError 409 if there is only one."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The admin port: a server of its own, with the limits of the gateway's."""
+"""The admin port: a separate HTTP server, with the same limits as the gateway's."""
 
 from __future__ import annotations
 
@@ -72,25 +72,24 @@ _SERVED: Mapping[str, Mapping[str, Serve]] = {
     "/openapi.json": {"GET": _openapi},
     "/admin/restart": {"POST": _restart},
 }
-"""By path and method."""
+"""Handlers by path and method."""
 
 _OF_REPLICAS: Mapping[str | None, Mapping[str, Serve]] = {
     None: {"GET": replicas.show, "POST": replicas.announce, "DELETE": replicas.leave},
     "/drain": {"POST": replicas.drain},
     "/undrain": {"POST": replicas.undrain},
 }
-"""By what is to be done, and method."""
+"""Handlers of `_REPLICAS` by the end of the path, and method."""
 
 _OPEN = frozenset({"/health", "/ready", "/openapi.json"})
-"""Shown without the token, as on the gateway's own port."""
+"""Paths that need no token, as on the gateway's own port."""
 
 
 @asynccontextmanager
 async def admin_port(gateway: Gateway, registrar: Registrar, sock: socket.socket | None = None) -> AsyncIterator[str]:
-    """Serve the admin port while the block runs, and let leases run out; gives its URL.
+    """Serve the admin port while the block runs, and remove servers whose leases end. Yields its URL.
 
-    sock: a bound socket to listen on instead of `admin.host` and `admin.port`. Raises OSError where these cannot be
-    bound.
+    sock: a bound socket to listen on instead of `admin.host` and `admin.port`. Raises OSError if these cannot be bound.
     """
     http = HttpServer(partial(_answer, Behind(gateway, registrar, OpenApi(admin_document)), WriteGuard(WRITE_SECONDS)))
     async with served(http, _settings(gateway), sock, end_seconds=CLOSE_SECONDS) as server, beside(registrar.run()):
@@ -104,7 +103,7 @@ def _settings(gateway: Gateway) -> Admin:
 
 
 async def _answer(behind: Behind, guard: WriteGuard, request: BaseRequest) -> StreamResponse:
-    """Answer one request: the handler that the server calls."""
+    """Answer one request. This is the handler that the server calls."""
     id, now = request_id(request.headers.get("x-request-id")), time.monotonic()
     target = origin_form(request.raw_path)
     exchange = Exchange(request, id, now, introspection=True, endpoint="admin", target=target)
@@ -136,7 +135,7 @@ async def _route(behind: Behind, exchange: Exchange) -> None:
 
 
 def _demand_upstream(behind: Behind, name: str) -> None:
-    """Raise ApiError 404 for an upstream that is not configured; the built-in engine's is its own."""
+    """Raise ApiError 404 if an upstream is not configured. The built-in engine's upstream does not count."""
     names = [upstream.name for upstream in behind.gateway.config.upstreams]
     if name not in names:
         there = ", ".join(names) or "none"

@@ -1,4 +1,4 @@
-"""`/admin/upstreams/{name}/replicas`: servers come, renew their lease and go; replicas are drained and listed."""
+"""`/admin/upstreams/{name}/replicas`: servers register, renew leases and leave; replicas are drained and listed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from nproxy.upstreams.registry import TooMany
 
 BODY_BYTES = 64 << 10
 RENEWALS = 3
-"""A lease is to be renewed so many times over its length: two may fail, or be late."""
+"""Servers are told to renew a lease so many times within its length, so that two renewals may fail or be late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What stands behind the endpoints."""
+    """What the handlers use. registrar: keeps the announced servers. openapi: the admin port's document."""
 
     gateway: Gateway
     registrar: Registrar
@@ -35,7 +35,7 @@ Serve = Callable[[Behind, Exchange, str], Awaitable[None]]
 
 
 async def announce(behind: Behind, exchange: Exchange, upstream: str) -> None:
-    """POST: take a server, or renew its lease; says when to do so again."""
+    """POST: register a server, or renew its lease. The answer says when to renew it again."""
     said = read(Announcement, await read_body(exchange.request, BODY_BYTES))
     models = None if said.models is None else tuple(dict.fromkeys(said.models))
     server = Server(said.url.url, said.weight, models)
@@ -56,7 +56,7 @@ async def announce(behind: Behind, exchange: Exchange, upstream: str) -> None:
 
 
 async def leave(behind: Behind, exchange: Exchange, upstream: str) -> None:
-    """DELETE with `?url=`: let a server go before its lease runs out; its calls in flight go on."""
+    """DELETE with `?url=`: remove a server before its lease ends; its calls in flight go on."""
     said = read(Drained, dumps({"url": exchange.request.query.get("url")}))
     if not behind.registrar.leave(upstream, str(said.url)):
         raise _not_there(upstream, str(said.url))
@@ -64,7 +64,7 @@ async def leave(behind: Behind, exchange: Exchange, upstream: str) -> None:
 
 
 async def drain(behind: Behind, exchange: Exchange, upstream: str) -> None:
-    """POST: a replica gets no new calls until it is undrained, whichever way it is known."""
+    """POST: send no new calls to a replica until it is undrained, whether it is listed, resolved or announced."""
     address = await _address(exchange)
     known = {replica["replica"] for replica in await replicas(behind, upstream)}
     if address not in known | behind.registrar.draining(upstream):
@@ -77,7 +77,7 @@ async def drain(behind: Behind, exchange: Exchange, upstream: str) -> None:
 
 
 async def undrain(behind: Behind, exchange: Exchange, upstream: str) -> None:
-    """POST: a replica gets calls again."""
+    """POST: send calls to a replica again."""
     address = await _address(exchange)
     if not behind.registrar.undrain(upstream, address):
         raise invalid_request(f"'{shorten(address)}' is not draining.", param="url", code="not_draining", status=404)
@@ -85,13 +85,13 @@ async def undrain(behind: Behind, exchange: Exchange, upstream: str) -> None:
 
 
 async def show(behind: Behind, exchange: Exchange, upstream: str) -> None:
-    """GET: the replicas as /status tells them, and all addresses that are marked as draining."""
+    """GET: the replicas as in /status, and all addresses that are marked as draining."""
     told = {"upstream": upstream, "replicas": await replicas(behind, upstream)}
     await exchange.respond(200, dumps({**told, "draining": sorted(behind.registrar.draining(upstream))}))
 
 
 async def status(behind: Behind) -> dict[str, Any]:
-    """What /status tells, and how long each server that announced itself may stay unless it renews."""
+    """Return the content of /status, with the remaining lease of each server that announced itself."""
     told = dict(await behind.gateway.status())
     upstreams: Any = told.get("upstreams", ())
     told["upstreams"] = [_with_leases(upstream, behind.registrar) for upstream in upstreams]
@@ -99,7 +99,7 @@ async def status(behind: Behind) -> dict[str, Any]:
 
 
 async def replicas(behind: Behind, upstream: str) -> list[dict[str, Any]]:
-    """The replicas of one upstream, as `status` tells them."""
+    """Return the replicas of one upstream, as in `status`."""
     told = await status(behind)
     return next((one["replicas"] for one in told["upstreams"] if one["name"] == upstream), [])
 

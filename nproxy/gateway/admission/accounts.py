@@ -1,4 +1,4 @@
-"""The keys that are known: each has an account as long as there is something to remember of it."""
+"""The accounts of the known keys. An account is kept as long as it holds anything that matters later."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from nproxy.gateway.admission.claims import Account
 from nproxy.gateway.admission.messages import Ask
 
 MOST_KEYS = 65_536
-"""Keys that are remembered; without `auth` anybody can make up as many as he likes."""
+"""The most keys that are remembered. Without `auth`, clients can invent any number of keys."""
 LEAST_SWEEP = 1024
-"""Fewer keys are not worth looking for those that can be forgotten."""
+"""With fewer keys, it is not worth searching for accounts that can be dropped."""
 
 
 class Accounts:
-    """The accounts by key. forgets: whether the queue, too, has nothing to remember of a key that does not wait."""
+    """The accounts by key. forgets: whether the queue, too, needs no account of a key without waiting requests."""
 
     def __init__(self, forgets: Callable[[Account], bool]) -> None:
         self.by_key: dict[str, Account] = {}  # oldest first
@@ -22,7 +22,7 @@ class Accounts:
         self._sweep_at = LEAST_SWEEP
 
     def of(self, ask: Ask, now: float) -> Account:
-        """The account that a request is counted in; a new one where its key has none."""
+        """Return the account that a request is counted in; create it if its key has none."""
         account = self.by_key.get(ask.key)
         if account is None:
             if len(self.by_key) >= self._sweep_at:
@@ -32,7 +32,7 @@ class Accounts:
         return account
 
     def _sweep(self, now: float) -> None:
-        """Drop the keys of which there is nothing to remember; where those are few, the oldest that are idle."""
+        """Drop the accounts that hold nothing of use. If there are still too many, drop the oldest idle ones."""
         idle = [key for key, account in self.by_key.items() if not account.inflight and not account.claims]
         kept: list[str] = []
         for key in idle:

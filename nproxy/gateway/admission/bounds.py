@@ -12,7 +12,10 @@ from nproxy.gateway.admission.messages import Ask
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What all keys share. inflight, queue: choices. seconds: the longest wait. upstreams: most choices on each."""
+    """The limits that all keys share.
+
+    inflight, queue: in choices. seconds: the longest wait. upstreams: the most choices in flight at each.
+    """
 
     inflight: int
     queue: int
@@ -21,13 +24,13 @@ class Bounds:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """What the configuration says."""
+        """Return the limits of a configuration."""
         limits = config.limits
         each = {upstream.name: upstream.max_inflight for upstream in config.upstreams}
         return cls(limits.inflight_choices, limits.queue_choices, limits.queue_seconds, each)
 
     def too_narrow_for(self, ask: Ask) -> int | None:
-        """The limit, of these or the key's own, under which the request would never fit; None where it may."""
+        """Return the limit, of these and the key's own, that the request exceeds by itself; None if it may fit."""
         limits = (self.inflight, ask.most, self.upstreams.get(ask.upstream), ask.rates.choices)
         least = self.inflight
         for limit in limits:

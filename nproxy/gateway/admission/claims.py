@@ -1,4 +1,4 @@
-"""What the ledger keeps of a key, and of a request of that key."""
+"""The ledger's records: one of each key, and one of each request."""
 
 from __future__ import annotations
 
@@ -10,37 +10,48 @@ from nproxy.gateway.admission.rates import Charge, Meters
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """What is counted for one key. waiting, inflight: choices. finish: virtual time. claims: that wait, in order."""
+    """What is counted for one key."""
 
     weight: float = 1.0
+    """Its share, against those of other keys that wait."""
     inflight: int = 0
+    """Choices in flight."""
     waiting: int = 0
+    """Choices that wait."""
     finish: float = 0.0
+    """The virtual time at which its last admitted request is finished."""
     meters: Meters = field(default_factory=Meters)
+    """What it has spent of its rates."""
     claims: dict[str, Claim] = field(default_factory=dict)
+    """Its claims that wait, by ticket, in their order."""
 
     @property
     def backlog(self) -> float:
-        """Choices that wait, for a key of weight 1."""
+        """Choices that wait, divided by the weight."""
         return self.waiting / self.weight
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """A request that wants permits, or has them.
-
-    choices: how many. goal: the upstream that it is for. upstream: where it has permits, None while it waits for some.
-    since: when it began to wait. number: in the order of coming. charges: of its key's rates. arrived, start: virtual
-    time.
-    """
+    """A request that wants permits, or has them."""
 
     ask: Ask
+    """What it asked for."""
     choices: int
+    """The number of permits."""
     account: Account
+    """The account of its key."""
     goal: str
+    """The upstream that it wants permits of, or has them of."""
     since: float
+    """When it began to wait."""
     number: int
+    """Numbers claims in the order of arrival."""
     upstream: str | None = None
+    """The upstream whose permits it has; None while it waits for them."""
     charges: tuple[Charge, ...] = ()
+    """What it was charged of its key's rates."""
     arrived: float = 0.0
+    """The virtual time at which it came."""
     start: float = 0.0
+    """Its start tag in virtual time."""

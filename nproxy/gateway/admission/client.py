@@ -1,4 +1,4 @@
-"""The desk: where a request of this process asks for its permits, waits for them, moves them and gives them back."""
+"""The admission client: where a request of this process asks for permits, waits for them, moves and returns them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,33 @@ from nproxy.openai.errors import ApiError
 from nproxy.telemetry.metrics import OTHER, Metrics
 
 ANSWER_SECONDS = 5.0
-"""How long a ledger may take to answer, besides the time that a request may wait there: its process may stand still."""
+"""How long the ledger may take to answer, beyond the time that a request may wait in it: its process may hang."""
 ADMITTED = "admitted"
-"""What most waits come to, for the metrics."""
+"""The label of waits that end with an admission."""
 SHED_RETRY = 2.0
-"""Seconds that a client is told to wait where memory is short."""
+"""Seconds of the Retry-After if memory is short, or the ledger does not answer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """answer: what the ledger said. told: that it did, where somebody waits for it, until limit. since: when it was
-    asked, in the loop's time.
-    """
+    """A question to the ledger that is not answered yet."""
 
     key: str
+    """The key of the request."""
     since: float
+    """When the ledger was asked, in the loop's time."""
     answer: Admitted | Refused | None = None
+    """The ledger's answer; None before it comes."""
     told: asyncio.Future[Admitted | Refused] | None = None
+    """Done with the answer; None if no task waits for it."""
     limit: asyncio.Timeout | None = None
+    """Ends the wait for the answer."""
 
 
 class AdmissionClient:
-    """One for each process; the ledger behind it may be another's.
+    """Asks the ledger for the requests of one process. The ledger may run in another process.
 
-    taken, waiting: choices of this process. draining: who would have to wait is refused.
+    taken, waiting: choices of this process. draining: requests that would have to wait are refused.
     """
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
@@ -54,23 +57,23 @@ class AdmissionClient:
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._waiters: dict[str, _Waiter] = {}
-        self._full: dict[str, float] = {}  # keys that need not ask, and when they may try again
+        self._full: dict[str, float] = {}  # keys whose requests would be refused, and their retry_after
         self._rates = KnownRates()
         self._number = 0
         self._take(config)
         self._transport: Transport = AdmissionServer(Bounds.of(config), self._hear)
 
     def connect(self, connect: Connect) -> None:
-        """Ask another ledger than one of this process's own. Before the first request."""
+        """Use the ledger of another process instead of an own one. Call it before the first request."""
         self._transport.close()
         self._transport = connect(self._hear)
 
     def reconfigure(self, config: Config) -> None:
-        """Other limits from now on."""
+        """Use other limits from now on."""
         self._take(config)
         for waiter in self._waiters.values():
             if waiter.limit is not None and not waiter.limit.expired():
-                # never sooner: a ledger elsewhere may not know of it yet
+                # never sooner: a ledger in another process may not have the new limits yet
                 waiter.limit.reschedule(max(waiter.limit.when() or 0.0, self._answered_by(waiter)))
         self._transport.reconfigure(Bounds.of(config))
 
@@ -84,13 +87,13 @@ class AdmissionClient:
         self.bodies.limit = None if limit is None else int(BODIES_SHARE * limit)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Close the way to the ledger; nothing is admitted any more."""
         self._transport.close()
 
-    # ---- at the door, before anything is read
+    # ---- before the body is read
 
     def guard(self, caller: Caller) -> AdmissionGuard:
-        """Turn away whom nothing could be done for, at the least cost; else count the body while the block runs.
+        """Refuse a request at least cost if it would be refused anyway. Else return a guard that counts its body.
 
         Raises ApiError 429 or 503.
         """
@@ -103,7 +106,7 @@ class AdmissionClient:
         return AdmissionGuard(self, self.bodies.hold())
 
     def no_room(self) -> ApiError:
-        """What a request is told whose body there is no room for."""
+        """Return the error for a request whose body does not fit into the memory for bodies."""
         return self._shed("bodies", "Too many large requests are in flight; try again later.")
 
     def _turn_away(self, caller: Caller, refused: Refused) -> NoReturn:
@@ -111,13 +114,13 @@ class AdmissionClient:
         raise self._refused(caller, refused, 1)
 
     def headers(self, caller: Caller) -> dict[str, str]:
-        """How far a key is with its rates, as far as this process knows; nothing where it has none or is not known."""
+        """Return the x-ratelimit headers of a caller, as far as this process knows; empty if no rate limits it."""
         if not caller.bucket or self._rates.limits(caller) is UNLIMITED:
             return {}
         return rate_headers(self._rates.levels(caller, self._clock()))
 
     def check_memory(self) -> None:
-        """Raise ApiError 503 where memory is short. In any thread."""
+        """Raise ApiError 503 if memory is short. May be called in any thread."""
         if self.memory.over(self._clock()):
             raise self._shed("memory", "The gateway is short of memory; try again later.")
 
@@ -129,14 +132,14 @@ class AdmissionClient:
     # ---- permits
 
     def counts_tokens(self, caller: Caller) -> bool:
-        """Whether a rate of tokens limits a caller, so that a guess of them is of use."""
+        """Whether a token rate limits a caller, so that its tokens have to be estimated."""
         return self._rates.limits(caller).tokens is not None
 
     async def admit(self, caller: Caller, upstream: str, choices: int, tokens: int = 0) -> Grant:
-        """Wait for permits for so many choices at once; who gets the grant leaves with it.
+        """Wait for permits for so many choices at once. The grant returns them at the end of its block.
 
-        tokens: a guess of what will be spent. Raises ApiError: 400 for what would never fit, 429 for what does not now
-        or does not in time, 503 where the gateway shuts down or the ledger does not answer.
+        tokens: an estimate of what will be spent. Raises ApiError: 400 if the request would never fit; 429 if it is
+        refused now, or waits too long; 503 if the gateway shuts down, or the ledger does not answer.
         """
         ask = self._ask(caller, upstream, choices, tokens)
         if self._transport.at_once(ask):
@@ -148,10 +151,10 @@ class AdmissionClient:
         return Grant(ask, caller, self)
 
     async def _waited_for(self, caller: Caller, ask: Ask) -> None:
-        """Ask the ledger, and wait until it lets the request in. Raises ApiError where it does not."""
+        """Ask the ledger, and wait until it admits the request. Raises ApiError if it does not."""
         try:
             answer = await self._answer(ask, ask)
-        except BaseException:  # gone while it waited, or in the very moment that it was let in
+        except BaseException:  # cancelled while it waited, or just after it was admitted
             self._transport.send(Leave(ask.ticket))
             raise
         if answer.levels:
@@ -162,18 +165,18 @@ class AdmissionClient:
     # ---- what grants call
 
     def leave(self, ask: Ask, grant: Grant) -> None:
-        """The permits are free again."""
+        """Return the permits, and tell the ledger how many tokens the request owes."""
         self.taken -= ask.choices
         self._transport.send(Leave(ask.ticket, grant.owed))
 
     async def move(self, caller: Caller, ask: Ask, upstream: str) -> None:
-        """Take permits to another upstream; see Grant.move."""
+        """Move permits to another upstream; see Grant.move."""
         answer = await self._answer(ask, Move(ask.ticket, upstream))
         if isinstance(answer, Refused):
             raise self._refused(caller, answer, ask.choices)
 
     def count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
-        """So many tokens were spent."""
+        """Count spent tokens in the metrics of the key."""
         for kind, tokens in (("prompt", prompt), ("completion", completion)):
             self._metrics.key_tokens(caller.name or OTHER, kind).inc(tokens)
 
@@ -187,14 +190,14 @@ class AdmissionClient:
         return Ask(ticket, caller.bucket, upstream, choices, tokens, caller.weight, most, rates, waits)
 
     async def _answer(self, ask: Ask, message: Ask | Move) -> Admitted | Refused:
-        """Send a message of the request that asked so, and wait for its answer. Raises ApiError where none comes."""
+        """Send a message of a request, and wait for the answer. ask: the request. Raises Unanswered if none comes."""
         started = self._clock()
         waiter = self._waiters[ask.ticket] = _Waiter(ask.key, started)
         self.waiting += ask.choices
         outcome = "left"
         try:
             self._transport.send(message)
-            if (answer := waiter.answer) is None:  # a ledger of this process may say so at once
+            if (answer := waiter.answer) is None:  # a ledger in this process may answer during send
                 waiter.told = self._loop.create_future()
                 async with asyncio.timeout_at(self._answered_by(waiter)) as waiter.limit:
                     answer = await waiter.told
@@ -210,11 +213,11 @@ class AdmissionClient:
         return answer
 
     def _answered_by(self, waiter: _Waiter) -> float:
-        """When the ledger has to have answered, in the loop's time."""
+        """The deadline of the ledger's answer, in the loop's time."""
         return waiter.since + self._queue_seconds + ANSWER_SECONDS
 
     def _hear(self, answer: Answer) -> None:
-        """Take what the ledger says; an answer to one who has left is of no use to anybody."""
+        """Take an answer of the ledger. Answers to requests that no longer wait are dropped."""
         if isinstance(answer, Room):
             self._full.clear()
         elif isinstance(answer, Returned):
@@ -234,7 +237,7 @@ class AdmissionClient:
 
 
 class AdmissionGuard:
-    """A request that was not turned away, and the bytes of its body, for as long as the block runs."""
+    """Counts the bytes of one request's body while its block runs. If they do not fit, it raises ApiError 503."""
 
     __slots__ = ("_client", "_hold")
 
@@ -252,7 +255,7 @@ class AdmissionGuard:
 
 
 def _outcome(answer: Admitted | Refused) -> str:
-    """What the wait came to, for the metrics."""
+    """Return the result of a wait, as a label of the metrics."""
     if isinstance(answer, Admitted):
         return ADMITTED
     return "timeout" if answer.reason == "timeout" else "refused"

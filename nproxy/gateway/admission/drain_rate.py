@@ -1,15 +1,15 @@
-"""How fast permits come back: what a client is told about when to try again."""
+"""How fast permits are returned, from which a client's Retry-After is computed."""
 
 from __future__ import annotations
 
 from math import exp
 
 SECONDS = 10.0
-"""What is this much older counts 1/e of what is new."""
+"""The time constant of the moving average: a return that is this much older counts 1/e as much."""
 
 
 class DrainRate:
-    """Choices given back per second, of late."""
+    """Choices returned per second, as an exponential moving average."""
 
     __slots__ = ("_began", "_choices", "_last")
 
@@ -19,14 +19,14 @@ class DrainRate:
         self._choices = 0.0
 
     def count(self, choices: int, now: float) -> None:
-        """So many choices have come back."""
+        """Note that so many choices were returned."""
         if self._began is None:
             self._began = now
         self._choices = self._choices * exp((self._last - now) / SECONDS) + choices
         self._last = now
 
     def per_second(self, now: float) -> float:
-        """0 where nothing has come back yet. What has lasted less than SECONDS is not divided by all of them."""
+        """Return the rate; 0 if nothing was returned yet. A period shorter than SECONDS is averaged over its length."""
         if self._began is None:
             return 0.0
         seen = SECONDS * (1 - exp(-max(now - self._began, 1.0) / SECONDS))

@@ -1,4 +1,4 @@
-"""What one request that was let in holds, and what it has to pay."""
+"""The permits that an admitted request holds, and the tokens that it has to pay."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from nproxy.gateway.callers import Caller
 
 
 class Issuer(Protocol):
-    """Who gives permits, and takes them back."""
+    """Issues permits, and takes them back."""
 
     async def move(self, caller: Caller, ask: Ask, upstream: str) -> None:
-        """Take permits to another upstream. Raises ApiError where it has none."""
+        """Move permits to another upstream. Raises ApiError if it has none."""
 
     def count_tokens(self, caller: Caller, prompt: int, completion: int) -> None:
-        """So many tokens were spent."""
+        """Count spent tokens in the metrics of the key."""
 
     def leave(self, ask: Ask, grant: Grant) -> None:
-        """The permits are free again."""
+        """Return the permits."""
 
 
 class Grant:
     """A request's permits, held while the block runs.
 
-    tokens: that it has spent; None while nobody has told. least: what it has for sure.
+    tokens: those that it has spent; None if unknown. least: it has spent at least so many.
     """
 
     __slots__ = ("_ask", "_caller", "_issuer", "least", "tokens")
@@ -43,27 +43,31 @@ class Grant:
         self._issuer.leave(self._ask, self)
 
     def spend(self, prompt: int, completion: int) -> None:
-        """Tokens were spent, beyond those of an earlier call; what was guessed of them counts no more."""
+        """Note that tokens were spent, in addition to those of earlier calls. They replace the estimate."""
         self.tokens = (self.tokens or 0) + prompt + completion
         self._issuer.count_tokens(self._caller, prompt, completion)
 
     def came(self, tokens: int) -> None:
-        """At least so many more were spent: who leaves a stream before its usage pays for what was guessed or this."""
+        """Note that at least so many more were spent.
+
+        If the client leaves a stream before its usage is known, it pays for the estimate or for these, if they are
+        more.
+        """
         self.least += tokens
 
     @property
     def owed(self) -> int | None:
-        """The tokens to charge; None for those that were charged at first."""
+        """The tokens to charge; None if those that were charged at first stand."""
         charged = min(self._ask.tokens, self._ask.rates.tokens or 0)
         return self.least if self.tokens is None and self.least > charged else self.tokens
 
     def nothing_came(self) -> None:
-        """The client got an error: where nobody told of tokens, none were spent."""
+        """Note that the client got an error: if no usage was reported, no tokens were spent."""
         self.tokens = self.tokens or 0
 
     async def move(self, upstream: str) -> None:
-        """Take the permits to another upstream, waiting for its own as for the first.
+        """Move the permits to another upstream, and wait for its permits as for those of the first.
 
-        Raises ApiError where it has none; the request then has none at any upstream, and may move on or end.
+        Raises ApiError if it has none. The request then has none at any upstream, and may move again or end.
         """
         await self._issuer.move(self._caller, self._ask, upstream)

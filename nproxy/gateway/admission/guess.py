@@ -1,4 +1,4 @@
-"""How many tokens a request will spend, before anybody has counted."""
+"""Estimates how many tokens a request will spend, before they can be counted."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from nproxy.choices.plan import Request
 from nproxy.openai.jsonvalue import JSON
 
 BYTES_PER_TOKEN = 4
-"""Of English text, about; other bytes of the body (names of fields, roles) are few beside a prompt."""
+"""About right for English text. The other bytes of a body (field names, roles) are few compared with a prompt."""
 
 
 MOST = 1 << 53
-"""More is nobody's limit, and not every reader of JSON takes it for a whole number; a body may hold 4,300 digits."""
+"""The highest estimate. No limit is higher, and some JSON parsers read larger integers inexactly; a body may hold
+numbers of 4,300 digits."""
 
 
 def guess(request: Request, choices: int) -> int:
-    """The prompt by its length, and of each choice the most that was asked for; what was not asked for counts 0.
+    """Estimate a request's tokens: the prompt by its length, and `max_tokens` for each choice, or 0 if it is not set.
 
-    It is settled when the request is over: a key is charged what the client was told in `usage`.
+    The estimate is settled when the request is over: the key is then charged what the client was told in `usage`.
     """
     fields = request.body.fields
     most = fields.get("max_completion_tokens") or fields.get("max_tokens")
@@ -24,7 +25,7 @@ def guess(request: Request, choices: int) -> int:
 
 
 def guess_prompt(request: Request) -> int:
-    """The prompt by its length."""
+    """Estimate the tokens of the prompt by its length."""
     return len(request.body.raw) // BYTES_PER_TOKEN
 
 

@@ -1,4 +1,4 @@
-"""How far keys are with their rates, as far as this process knows: the ledger's answers tell."""
+"""What this process knows from the ledger's answers about how much of their rates the keys have spent."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from nproxy.gateway.admission.rates import wait_for
 from nproxy.gateway.callers import UNLIMITED, Caller, Rates
 
 MOST_LEVELS = 4096
-"""Keys that are remembered, for answers that come without asking the ledger."""
+"""The most keys that are remembered, for responses that are made without asking the ledger."""
 
 
 class KnownRates:
-    """What was heard last of each key, which may have spent more since in another process.
+    """The levels last heard of each key. It may have spent more since then in another process.
 
-    for_all: the limits of keys without their own.
+    for_all: the limits of keys that have none of their own.
     """
 
     def __init__(self) -> None:
@@ -23,14 +23,14 @@ class KnownRates:
         self._heard: OrderedDict[str, tuple[float, tuple[Level, ...]]] = OrderedDict()
 
     def limits(self, caller: Caller) -> Rates:
-        """The rates that limit a caller; UNLIMITED itself where none does."""
+        """Return the rates that limit a caller; the object UNLIMITED if there are none."""
         own, all = caller.rates, self.for_all
         if own is UNLIMITED or own == UNLIMITED:
             return all
         return Rates(own.requests or all.requests, own.choices or all.choices, own.tokens or all.tokens)
 
     def levels(self, caller: Caller, now: float) -> list[Level]:
-        """How far a caller is with each rate that limits it."""
+        """Return the level of each rate that limits a caller."""
         rates = self.limits(caller)
         if rates is UNLIMITED:
             return []
@@ -44,19 +44,22 @@ class KnownRates:
         return [Level(what, limit, behind.get(what, 0.0)) for what, limit in limits if limit is not None]
 
     def correct(self, bucket: str, levels: tuple[Level, ...], now: float) -> None:
-        """Take what is told of a key unasked, where anything is known of it."""
+        """Replace the levels of a key, if any are known."""
         if bucket in self._heard:
             self._heard[bucket] = now, levels
 
     def hear(self, caller: Caller, levels: tuple[Level, ...], now: float) -> None:
-        """Take what an answer told of a caller."""
+        """Store the levels that an answer reports for a caller."""
         self._heard[caller.bucket] = now, levels
         self._heard.move_to_end(caller.bucket)
         if len(self._heard) > MOST_LEVELS:
             self._heard.popitem(last=False)
 
     def refusal(self, caller: Caller, now: float) -> Refused | None:
-        """Why a caller need not even ask for one choice now, if so: what is known here is spent, or spoken for."""
+        """Return a refusal if the known levels do not allow the caller even one choice now, else None.
+
+        Token rates are not considered.
+        """
         for level in self.levels(caller, now):
             wait = wait_for(1, level.limit, level.behind)
             if wait and level.what != "tokens":

@@ -1,4 +1,4 @@
-"""The ledger: all permits, who has them and who waits for them. Messages in, answers out; it knows no clock."""
+"""The ledger: which requests hold permits, and which wait for them. Messages in, answers out; it reads no clock."""
 
 from __future__ import annotations
 
@@ -28,17 +28,24 @@ from nproxy.gateway.admission.queue import FairQueue
 from nproxy.gateway.admission.rates import levels_of, limits_of
 
 LEAST_RETRY, MOST_RETRY = 1.0, 60.0
-"""Seconds that a client is told to wait where the queue is full or too slow."""
+"""Bounds of the Retry-After, in seconds, if the queue is full or too slow."""
 
 
 class Ledger:
-    """Permits in choices: at most so many in all, for each key and on each upstream; a request has all of its or none.
+    """Permits, counted in choices, with limits in total, per key and per upstream. A request gets all of its or none.
 
-    Those that do not fit wait in a fair queue. Whoever is first there and does not fit keeps what becomes free for
-    himself: of the limit that he lacks room under, and of no other. One that waits for its own key's limit stops its
-    key only; one that waits for its upstream stops that upstream, and has its permits of its key spoken for, so that
-    it is not short of those when the upstream has room; one that waits for the limit of all stops all. So a wide
-    request is passed by no narrow one that wants the same, and nobody is kept waiting by what is none of his business.
+    Requests that do not fit wait in a fair queue. If the first one does not fit, the permits that become free are
+    reserved for it, but only under the limit that it lacks:
+
+    - If it waits for its key's limit, it blocks only that key.
+    - If it waits for its upstream, it blocks that upstream, and its permits under the key's limit are reserved, so that
+      it does not lack them once the upstream has room.
+    - If it waits for the total limit, it blocks all requests.
+
+    So no narrow request overtakes a wide one that waits under the same limit, and no request waits because of a limit
+    that does not concern it.
+
+    taken: choices in flight.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -49,8 +56,8 @@ class Ledger:
         self._queue = FairQueue()
         self._accounts = Accounts(self._queue.forgets)
         self._waiting: dict[str, Claim] = {}  # in the queue, oldest first
-        self._moving: dict[str, Claim] = {}  # have all permits but an upstream's
-        self._reserved = False  # what is free of the whole is kept for the first in the queue
+        self._moving: dict[str, Claim] = {}  # admitted, but they wait for permits of another upstream
+        self._reserved = False  # no permits are left in total, or all free ones are reserved for the first in the queue
         self._drained = DrainRate()
         self._told_full = self._freed = False
         self._number = 0
@@ -63,15 +70,15 @@ class Ledger:
 
     @property
     def keys(self) -> int:
-        """Keys of which something is remembered."""
+        """The number of keys that have an account."""
         return len(self._accounts.by_key)
 
-    # ---- what comes in. Each gives the answers that follow from it, to whomsoever.
+    # ---- inputs. Those that return answers return all that follow, also those to other requests.
 
     def at_once(self, ask: Ask, now: float) -> bool:
-        """Let a request in that nothing keeps waiting, as `receive` would; no answer follows from that.
+        """Admit a request that need not wait, as `receive` would, but without an answer.
 
-        False, and nothing is noted, where rates limit it, where there is no room, and where anybody waits.
+        Returns False, with nothing noted, if rates limit the request, if it does not fit, or if any request waits.
         """
         if limits_of(ask):
             return False
@@ -82,7 +89,7 @@ class Ledger:
         return True
 
     def receive(self, message: Message, now: float) -> list[Answer]:
-        """Take a message."""
+        """Handle a message."""
         match message:
             case Ask():
                 self._ask(message, now)
@@ -96,14 +103,14 @@ class Ledger:
         return self._said()
 
     def lost(self, prefix: str, now: float) -> list[Answer]:
-        """All whose tickets begin so are gone: their worker is."""
+        """Drop all requests whose tickets begin with this prefix, because their worker is gone."""
         for ticket in [ticket for ticket in self._claims if ticket.startswith(prefix)]:
             self._drop(ticket, None, now)
         self._serve(now)
         return self._said()
 
     def tick(self, now: float) -> list[Answer]:
-        """Refuse those who have waited too long."""
+        """Refuse the requests that have waited too long."""
         for waiting in (self._waiting, self._moving):
             while waiting and (claim := next(iter(waiting.values()))).since + self.bounds.seconds <= now:
                 self._refuse(claim, "timeout", now)
@@ -111,14 +118,14 @@ class Ledger:
         return self._said()
 
     def deadline(self) -> float | None:
-        """When to call `tick`; None while nobody waits."""
+        """When to call `tick`; None if no request waits."""
         if not self._waiting and not self._moving:
             return None
         oldest = [next(iter(waiting.values())).since for waiting in (self._waiting, self._moving) if waiting]
         return min(oldest) + self.bounds.seconds
 
     def reconfigure(self, bounds: Bounds, now: float) -> list[Answer]:
-        """Other limits from now on. Nobody loses what he has; who waits and would never fit any more is refused."""
+        """Use other limits. No request loses its permits; those that wait and can never fit any more are refused."""
         self.bounds = bounds
         for claim in tuple(self._waiting.values()):
             if (limit := self.bounds.too_narrow_for(claim.ask)) is not None:
@@ -165,7 +172,7 @@ class Ledger:
         return claim
 
     def _pass_by(self, claim: Claim) -> None:
-        """Let a claim in that fits, where nobody waits."""
+        """Admit a claim that fits, while no request waits."""
         self._queue.pass_by(claim)
         self._let_in(claim)
         self._reserved = self.taken >= self.bounds.inflight
@@ -184,14 +191,14 @@ class Ledger:
         self._serve(now)
 
     def _drop(self, ticket: str, tokens: int | None, now: float) -> None:
-        """Forget a request, wherever it stood. What has become free is given away by `_serve`."""
+        """Forget a request, whether it waits or holds permits. `_serve` gives away what has become free."""
         claim = self._claims.pop(ticket, None)
         if claim is None:
-            return  # it was refused while its leaving was under way
+            return  # it was refused before its Leave arrived
         self._freed = True
         if self._waiting.pop(ticket, None) is not None:
             self._queue.remove(claim)
-            self._settle(claim, {"choices": 0, "tokens": 0}, now)  # it was asked for, and nothing was done
+            self._settle(claim, {"choices": 0, "tokens": 0}, now)  # the request itself stays charged
             self._tell_returned(claim, now)
         else:
             self._moving.pop(ticket, None)
@@ -215,14 +222,14 @@ class Ledger:
                 claim.account.meters.settle(charge, amount, now)
 
     def _tell_returned(self, claim: Claim, now: float) -> None:
-        """All who have been told of the key's rates while this one waited were told too much."""
+        """Correct the levels: those reported while this request waited included its charges."""
         if claim.charges:
             self._answers.append(Returned(claim.ask.key, levels_of(claim.account.meters, claim.ask, now)))
 
-    # ---- who is next
+    # ---- admission
 
     def _serve(self, now: float) -> None:
-        """Let in whoever fits, in the queue's order; first those who have been let in, and move."""
+        """Admit the requests that fit, in the queue's order; before that, serve admitted requests that move."""
         stopped: set[str] = self._serve_moving(now) if self._moving else set()
         if self._none_left() or not self._waiting:
             return
@@ -250,7 +257,7 @@ class Ledger:
                     return
 
     def _serve_moving(self, now: float) -> set[str]:
-        """Let those arrive whose upstream has room; gives the upstreams that somebody goes on waiting for."""
+        """Complete the moves to upstreams with room. Returns the upstreams that requests still wait to move to."""
         stopped: set[str] = set()
         for ticket, claim in tuple(self._moving.items()):
             if claim.goal in stopped or not self._upstream_has(claim.goal, claim.choices):
@@ -262,7 +269,7 @@ class Ledger:
         return stopped
 
     def _may_pass_by(self, ask: Ask, account: Account) -> bool:
-        """Whether nobody waits, and there is room for a request under each limit."""
+        """Whether no request waits, and this one fits under each limit."""
         if self._waiting or self._moving:
             return False
         choices = ask.choices
@@ -275,7 +282,7 @@ class Ledger:
         self._arrive(claim)
 
     def _none_left(self) -> bool:
-        """Whether there is not one permit for those who wait; what a walk along all of them would find as well."""
+        """Whether no permit is left in total. It saves a walk through the queue, with the same result."""
         self._reserved = self.taken >= self.bounds.inflight
         return self._reserved
 
@@ -289,10 +296,10 @@ class Ledger:
     def _upstream_has(self, upstream: str, choices: int) -> bool:
         return self._upstreams[upstream] + choices <= self.bounds.upstreams.get(upstream, inf)
 
-    # ---- who is refused
+    # ---- refusals
 
     def _turn_away(self, claims: Sequence[Claim], reason: Reason, now: float) -> None:
-        """Refuse those for whom there is no place to wait, and let in whom they stood in the way of."""
+        """Refuse requests that may not wait, and admit those that they blocked."""
         for claim in claims:
             self._take_out(claim, reason, now)
         self._serve(now)
@@ -300,12 +307,15 @@ class Ledger:
             self._answer_refused(claim, reason, now)
 
     def _refuse(self, claim: Claim, reason: Reason, now: float, *, limit: int = 0) -> None:
-        """Refuse one that waits; whom it stood in the way of is for `_serve`."""
+        """Refuse a request that waits. Requests that it blocked are left to `_serve`."""
         self._take_out(claim, reason, now)
         self._answer_refused(claim, reason, now, limit=limit)
 
     def _take_out(self, claim: Claim, reason: Reason, now: float) -> None:
-        """Have one wait no more. What is turned away at the door is not counted by its key's rates."""
+        """Remove a request from those that wait; return its charges.
+
+        After a timeout, the request itself stays charged, but not its choices and tokens.
+        """
         ticket = claim.ask.ticket
         if self._moving.pop(ticket, None) is not None:
             return
@@ -317,7 +327,7 @@ class Ledger:
         else:
             nothing["requests"] = 0
         self._settle(claim, nothing, now)
-        if reason != "queue_full" or claim.number < self._number:  # of who is turned away as he comes, nobody was told
+        if reason != "queue_full" or claim.number < self._number:  # else no levels that include it were reported
             self._tell_returned(claim, now)
 
     def _answer_refused(self, claim: Claim, reason: Reason, now: float, *, limit: int = 0) -> None:
@@ -329,14 +339,14 @@ class Ledger:
         self._answers.append(Refused(ask.ticket, reason, retry_after, limit, full, levels))
 
     def _full_for(self, claim: Claim) -> bool:
-        """Whether one choice more of that key would be turned away as well, at whatever upstream."""
+        """Whether a request of this key for one choice would be refused as well, at any upstream."""
         account, most = claim.account, claim.ask.most
         must_wait = self._reserved or (most is not None and account.inflight >= most)
         none_longer = self._queue.longest() <= (account.waiting + 1) / account.weight
         return must_wait and (self.bounds.seconds == 0 or (self.waiting >= self.bounds.queue and none_longer))
 
     def _retry_after(self, choices: int, now: float) -> float:
-        """Seconds until all who wait and this one will have been let in, at the pace of late."""
+        """Estimate the seconds until all that wait, and this request, are admitted at the recent rate."""
         pace = self._drained.per_second(now)
         seconds = (self.waiting + choices) / pace if pace else self.bounds.seconds
         return min(max(seconds, LEAST_RETRY), MOST_RETRY)

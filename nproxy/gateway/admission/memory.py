@@ -1,4 +1,4 @@
-"""Memory as a limit: what the process holds, what bodies in it may hold, and what the machine or its container has."""
+"""Limits on memory: of the process, and of the request bodies in it, by what the machine or its container has."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from pathlib import Path
 from nproxy.config import Config
 
 SHARE = 0.8
-"""Of what there is, so much may be held; among all workers."""
+"""The share of the available memory that all workers together may hold."""
 BODIES_SHARE = 0.25
-"""Of what may be held, so much may be bodies of requests."""
+"""The share of that limit that request bodies may hold."""
 LOOK_SECONDS = 0.25
+"""The least time between two measurements."""
 
 _STATM = Path("/proc/self/statm")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class MemoryFull(Exception):
-    """More bodies would be more than there is room for."""
+    """There is no room for more request bodies."""
 
 
 class Memory:
-    """Whether the process holds more than `limit` bytes; looked up a few times a second at most.
+    """Watches whether the process holds more than `limit` bytes; measured a few times a second at most.
 
-    limit: None where nothing limits. read: gives the bytes that the process holds.
+    limit: None if there is no limit. read: returns the bytes that the process holds.
     """
 
     def __init__(self, limit: int | None, read: Callable[[], int] | None = None) -> None:
@@ -36,28 +37,28 @@ class Memory:
         self._looked = -LOOK_SECONDS
 
     def over(self, now: float) -> bool:
-        """Whether no more work should be taken."""
+        """Whether the process holds too much to accept more work."""
         if self.limit is not None and now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            with suppress(OSError):  # where no file can be opened any more, what was found last holds
+            with suppress(OSError):  # out of file descriptors: the last measurement stands
                 self._over = self._read() > self.limit
         return self._over and self.limit is not None
 
 
 class Bodies:
-    """The bytes of the requests in this process, and how many they may be: None for any number."""
+    """Counts the bytes of request bodies in this process. limit: the most they may be; None for no limit."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self.held = 0
 
     def hold(self) -> MemoryReservation:
-        """Count one request's body until its `release`."""
+        """Return a reservation that counts one request's body until its `release`."""
         return MemoryReservation(self)
 
 
 class MemoryReservation:
-    """What one request's body holds."""
+    """The memory that one request's body holds. size: bytes so far."""
 
     __slots__ = ("_bodies", "size")
 
@@ -66,13 +67,13 @@ class MemoryReservation:
         self.size = 0
 
     def release(self) -> None:
-        """The body is no more."""
+        """Note that the body is no longer held."""
         self._bodies.held -= self.size
 
     def expect(self, size: int) -> None:
-        """It will be so many bytes, by its sender's word. Raises MemoryFull where there is no room for them now.
+        """Raise MemoryFull if there is no room now for a body of the announced size.
 
-        Nothing is kept free for them: who sends slowly, or not at all, would keep it from all others.
+        No memory is reserved for it: a client that sends slowly, or not at all, would keep it from all others.
         """
         bodies = self._bodies
         more = size - self.size
@@ -80,7 +81,7 @@ class MemoryReservation:
             raise MemoryFull
 
     def reach(self, size: int) -> None:
-        """It is so many bytes. Raises MemoryFull, unless it is the only one: that has to be possible."""
+        """Count a body that has so many bytes now. Raises MemoryFull, unless it is the only body: one must fit."""
         if size > self.size:
             self.expect(size)
             self._bodies.held += size - self.size
@@ -88,8 +89,8 @@ class MemoryReservation:
 
 
 def limit_of(config: Config) -> int | None:
-    """The bytes that this process may hold; None on systems that do not tell what it holds."""
-    if not _STATM.exists():  # elsewhere only the most that it ever held can be learned, which never gets less
+    """Return the bytes that this process may hold; None on systems that do not report its current size."""
+    if not _STATM.exists():  # other systems report only the peak, which never decreases
         return None
     if config.limits.memory_mib is not None:
         return config.limits.memory_mib << 20
@@ -97,12 +98,12 @@ def limit_of(config: Config) -> int | None:
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Return the resident bytes of this process."""
     return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def available(groups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes that the machine has, or the least that a control group around this process may have (v1 or v2)."""
+    """Return the bytes of the machine, or the least limit of a control group around this process (v1 or v2)."""
     least = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         lines = own.read_text().splitlines()
@@ -120,6 +121,6 @@ def available(groups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) ->
         for folder in (place, *place.parents):
             try:
                 least = min(least, int((root / folder / name).read_text()))
-            except (OSError, ValueError):  # no such group as seen from here, or "max"
+            except (OSError, ValueError):  # the group is not visible from here, or its limit is "max"
                 continue
     return least

@@ -1,4 +1,4 @@
-"""What desk and ledger say to each other: plain frozen types, JSON on the way between processes."""
+"""The messages between admission client and ledger: plain frozen types, sent as JSON between processes."""
 
 from __future__ import annotations
 
@@ -11,36 +11,40 @@ from nproxy.gateway.callers import Rates
 from nproxy.openai.frozen import frozen
 
 Kind = Literal["requests", "choices", "tokens"]
-"""What is counted per minute."""
+"""The rates: what is limited per minute."""
 
 Reason = Literal["too_wide", "requests", "choices", "tokens", "queue_full", "timeout", "draining"]
-"""Why a request is refused. too_wide: it would never fit. requests, choices, tokens: its key's rate."""
+"""Why a request is refused. too_wide: it can never fit. requests, choices, tokens: that rate of its key is reached."""
 
 
 @frozen
 class Ask:
-    """May this request go ahead?
-
-    key: whose limits it counts against. choices: the permits it needs, all of them together. tokens: a guess of what it
-    will spend. weight: the key's share of what is free. most: the key's choices in flight. rates: per minute. waits:
-    where there is no room now, whether it waits for some.
-    """
+    """Ask for the permits of a request."""
 
     ticket: str
+    """Identifies the request's permits."""
     key: str
+    """The key against whose limits the request counts."""
     upstream: str
+    """Where it is to be sent."""
     choices: int
+    """The permits it needs, all at once."""
     tokens: int = 0
+    """An estimate of what it will spend."""
     weight: float = 1.0
+    """The key's share, against those of other keys that wait."""
     most: int | None = None
+    """The most choices of the key in flight; None for no limit."""
     rates: Rates = field(default_factory=Rates)
+    """The key's limits per minute."""
     waits: bool = True
+    """Whether it waits if it does not fit now; else it is refused."""
     kind: Literal["ask"] = "ask"
 
 
 @frozen
 class Move:
-    """The request goes on at another upstream; its permits go with it."""
+    """Move a request's permits to another upstream."""
 
     ticket: str
     upstream: str
@@ -49,7 +53,7 @@ class Move:
 
 @frozen
 class Leave:
-    """The request is over, wherever it stood. tokens: what it spent, None where nobody told: then the guess stands."""
+    """End a request, whether it waits or holds permits. tokens: those it spent; if None, the estimate stands."""
 
     ticket: str
     tokens: int | None = None
@@ -58,7 +62,7 @@ class Leave:
 
 @frozen
 class Level:
-    """How far a key is with one of its rates: `behind` seconds from now nothing that it has spent counts any more."""
+    """How much of one rate a key has spent: in `behind` seconds, nothing that it has spent counts any more."""
 
     what: Kind
     limit: int
@@ -67,7 +71,7 @@ class Level:
 
 @frozen
 class Admitted:
-    """The permits are taken, or have moved. levels: of the key's rates, this request counted."""
+    """The request has its permits, or they have moved. levels: of the key's rates, with this request counted."""
 
     ticket: str
     levels: tuple[Level, ...] = ()
@@ -76,31 +80,36 @@ class Admitted:
 
 @frozen
 class Refused:
-    """No permits. A request that wanted to move keeps what it has of them and has none at any upstream.
+    """The request gets no permits.
 
-    retry_after: seconds until it may be worth another try. limit: what it is too wide for. full: until there is Room,
-    nothing of this key would be taken, however narrow.
+    If it wanted to move, it keeps its permits under the total and the key's limit, but has none at any upstream.
     """
 
     ticket: str
+    """The request's ticket."""
     reason: Reason
+    """Why it is refused."""
     retry_after: float = 0.0
+    """Seconds after which another try may succeed."""
     limit: int = 0
+    """The limit that it exceeds by itself, for too_wide."""
     full: bool = False
+    """Until a Room message comes, all requests of this key would be refused, even for one choice."""
     levels: tuple[Level, ...] = ()
+    """The levels of the key's rates."""
     kind: Literal["refused"] = "refused"
 
 
 @frozen
 class Room:
-    """Something has become free since somebody was told `full`; for all desks."""
+    """Permits or places in the queue have become free since a request was refused as `full`. Sent to all clients."""
 
     kind: Literal["room"] = "room"
 
 
 @frozen
 class Returned:
-    """What a key was told that it had spent has come back in part, for a request of it waits no more; for all desks.
+    """Part of what a key was charged is returned, because one of its requests waits no more. Sent to all clients.
 
     levels: of its rates, as they are now.
     """
@@ -119,12 +128,12 @@ _ADAPTER: TypeAdapter[Message | Answer] = TypeAdapter(
 
 
 def to_data(message: Message | Answer) -> Any:
-    """A message as what JSON can hold."""
+    """Return a message as values that JSON can represent."""
     return _ADAPTER.dump_python(message, mode="json")
 
 
 def message_of(data: Any) -> Message:
-    """What a desk has sent. Raises ValueError for anything else."""
+    """Validate data sent by an admission client. Raises ValueError for anything else."""
     message = _ADAPTER.validate_python(data)
     if not isinstance(message, Ask | Move | Leave):
         raise ValueError(f"a desk never sends {message.kind!r}")  # noqa: TRY004 - what is wrong is the value
@@ -132,7 +141,7 @@ def message_of(data: Any) -> Message:
 
 
 def answer_of(data: Any) -> Answer:
-    """What a ledger has sent. Raises ValueError for anything else."""
+    """Validate data sent by a ledger. Raises ValueError for anything else."""
     answer = _ADAPTER.validate_python(data)
     if isinstance(answer, Ask | Move | Leave):
         raise ValueError(f"a ledger never sends {answer.kind!r}")  # noqa: TRY004

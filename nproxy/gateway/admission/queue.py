@@ -1,13 +1,14 @@
 """The queue: start-time fair queueing over keys, counted in choices.
 
-Goyal, Vin and Cheng, "Start-time Fair Queuing" (SIGCOMM 1996), for a server that has many requests at once as in Jin,
-Chase and Kaur, "Interposed Proportional Sharing" (SIGMETRICS 2004), SFQ(D). Each request has a start tag in virtual
-time, the later of when it came and when its key's last one was finished, which is its choices over the key's weight
-after its start; the least tag goes first, and virtual time is the tag of what was let in last. While two keys f and m
-both wait, what they are let in, over their weights, differs by no more than one widest request of f and one of m.
+The algorithm is that of Goyal, Vin and Cheng, "Start-time Fair Queuing" (SIGCOMM 1996), for a server that has many
+requests in flight as in Jin, Chase and Kaur, "Interposed Proportional Sharing" (SIGMETRICS 2004), SFQ(D). Each request
+has a start tag in virtual time: the later of its arrival and the finish of its key's previous request. A request
+finishes (choices / weight of the key) after its start. The least start tag is admitted first, and virtual time is the
+tag of the last admitted request. While two keys f and m both wait, the choices that they are admitted for, over their
+weights, differ by no more than one widest request of f and one of m.
 
-One thing differs: a request gets its tag when it comes to the head of its lane, so that what leaves the queue leaves no
-trace in the tags of those behind it.
+One thing differs: a request gets its tag when it becomes the head of its lane. So requests that leave the queue have no
+effect on the tags of those behind them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from nproxy.gateway.admission.claims import Account, Claim
 
 
 class FairQueue:
-    """Claims that wait, in lanes by key and upstream: what stops one stops those behind it in its lane."""
+    """Claims that wait, in lanes by key and upstream: what blocks a claim also blocks those behind it in its lane.
+
+    choices: of all claims that wait.
+    """
 
     def __init__(self) -> None:
         self.choices = 0
@@ -30,7 +34,7 @@ class FairQueue:
         self._last_finish = 0.0
 
     def add(self, claim: Claim) -> None:
-        """Put a claim behind those of its key for the same upstream."""
+        """Append a claim to the lane of its key and upstream."""
         ask = claim.ask
         lane = self._lanes.setdefault((ask.key, ask.upstream), deque())
         lane.append(claim)
@@ -43,7 +47,7 @@ class FairQueue:
         claim.account.claims[ask.ticket] = claim
 
     def remove(self, claim: Claim) -> None:
-        """Take a claim out, as if it had never been there."""
+        """Remove a claim, as if it had never been there."""
         ask = claim.ask
         lane = self._lanes[ask.key, ask.upstream]
         was_head = lane[0] is claim
@@ -59,18 +63,18 @@ class FairQueue:
             del self._accounts[ask.key]
 
     def let_in(self, claim: Claim) -> None:
-        """Take the head of a lane out: it has been let in."""
+        """Remove the head of a lane because it is admitted."""
         self._advance(claim)
         self.remove(claim)
 
     def pass_by(self, claim: Claim) -> None:
-        """Let a claim in at once where nobody waits: it has the tags that it would have had in the queue."""
+        """Note a claim that is admitted at once, as no request waits. It gets the tags that the queue would give it."""
         claim.arrived = self._virtual
         self._tag(claim)
         self._advance(claim)
 
     def in_order(self) -> Iterator[Claim]:
-        """The heads of all lanes, the least tag first; behind one that is let in meanwhile, the next of its lane."""
+        """Yield the heads of all lanes, least start tag first; if one is admitted, its lane's next head follows."""
         heads = [(lane[0].start, lane[0].number, place) for place, lane in self._lanes.items()]
         heapify(heads)
         while heads:
@@ -82,10 +86,11 @@ class FairQueue:
                 heappush(heads, (lane[0].start, lane[0].number, place))
 
     def longer_than(self, claim: Claim, choices: int) -> list[Claim]:
-        """Who makes room for so many choices: the youngest of the key that waits with most, for its weight.
+        """Return the claims to drop to make room for so many choices: the youngest of the key with the longest backlog.
 
-        Its backlog must be longer than that of the claim's own key, the claim counted; else nobody. (Dropping from the
-        longest queue: Suter, Lakshman, Stiliadis and Choudhury, "Buffer Management Schemes", JSAC 1999.)
+        That key's backlog must stay longer than the one of the claim's own key, with the claim counted; else nothing is
+        returned. (Dropping from the longest queue: Suter, Lakshman, Stiliadis and Choudhury, "Buffer Management
+        Schemes", JSAC 1999.)
         """
         longest = max(self._accounts.values(), key=lambda account: account.backlog)
         own, left, found = claim.account.backlog, longest.waiting, list[Claim]()
@@ -100,19 +105,19 @@ class FairQueue:
         return []
 
     def longest(self) -> float:
-        """The longest backlog of any key."""
+        """Return the longest backlog of any key; 0 if no request waits."""
         return max((account.backlog for account in self._accounts.values()), default=0.0)
 
     def rest(self) -> None:
-        """Nothing waits and nothing is in flight: nobody is ahead of anybody."""
+        """Make all keys equal again, because nothing waits and nothing is in flight."""
         self._virtual = self._last_finish
 
     def forgets(self, account: Account) -> bool:
-        """Whether a key that does not wait is ahead of nobody, so that nothing need be remembered of it."""
+        """Whether the queue needs no account of a key: it does not wait, and is not ahead of virtual time."""
         return not account.claims and account.finish <= self._virtual
 
     def _advance(self, claim: Claim) -> None:
-        """A claim is let in: so far is its key, and virtual time."""
+        """Advance the finish of a claim's key, and virtual time, because the claim is admitted."""
         account, start = claim.account, claim.start
         account.finish = finish = max(account.finish, start) + claim.ask.choices / claim.ask.weight
         if finish > self._last_finish:

@@ -1,11 +1,11 @@
 """Rates per minute: the Generic Cell Rate Algorithm (ITU-T I.371, annex A), in its virtual scheduling form.
 
-All that is kept of a rate is one point in time: when everything charged so far will have been worked off, at so many
-units a minute. A key that has been silent for a minute may spend a minute's worth at once; from then on it goes evenly.
-So of what is asked for in any t seconds, limit x (1 + t / 60) units go through and no more.
+The state of a rate is one point in time: when everything charged so far will have been worked off, at the limit's pace.
+A key that has been idle for a minute may spend a minute's worth at once; after that, it may spend at an even pace. So
+in any t seconds, at most limit x (1 + t / 60) units are admitted.
 
-A charge may be settled for another amount later, within bounds. Of one that was too high only that comes back which
-time has not worked off yet: that part was free for others already.
+A charge may later be settled for another amount, within bounds. If it was too high, only the part that is not worked
+off yet is returned: the other part was available to other requests already.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from nproxy.gateway.callers import UNLIMITED
 
 MINUTE = 60.0
 MOST_MINUTES = 60
-"""One charge is settled for no more minutes of its rate: an upstream that tells of 10^15 tokens locks no key out for
-ever. It is an hour, not less, so that a wide request, which may well spend what its key has for half of one, still pays
-for all of it."""
+"""A charge is settled for at most so many minutes of its rate, so that an upstream that reports 10^15 tokens does not
+lock a key out for ever. It is an hour, not less, so that a wide request, which may well spend half an hour's worth of
+its key's rate, still pays for all of it."""
 _ROUNDING = 1e-6
-"""Seconds that sums of floats may be off by; far less than one unit of any rate takes."""
+"""Seconds by which sums of floats may be off; far less than one unit of any rate takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """So much of one rate was charged. until: when it will have been worked off, if nothing comes back before.
-
-    returned: what had come back of the rate until then, in seconds.
-    """
+    """An amount of one rate that was charged."""
 
     what: Kind
+    """The rate."""
     amount: int
+    """In units of the rate."""
     limit: int
+    """The limit per minute when it was charged."""
     until: float
+    """When it will have been worked off, if nothing is returned before."""
     returned: float
+    """How many seconds of the rate had been returned in all when it was charged."""
 
 
 class Meters:
-    """What one key has spent, of each kind; whatever the limits are, which come with each call."""
+    """What one key has spent of each rate. The limits are not kept: they come with each call."""
 
     __slots__ = ("_returned", "_until")
 
@@ -50,20 +52,20 @@ class Meters:
         self._returned: defaultdict[Kind, float] = defaultdict(float)
 
     def behind(self, what: Kind, now: float) -> float:
-        """Seconds until nothing that was spent counts any more."""
+        """Return the seconds until nothing that was spent counts any more."""
         return max(0.0, self._until[what] - now)
 
     def wait(self, what: Kind, amount: int, limit: int, now: float) -> float:
-        """Seconds until so much may be spent, which is at most the limit; 0 for now."""
+        """Return the seconds until an amount may be spent; 0 for now. amount: at most the limit."""
         return wait_for(amount, limit, self.behind(what, now))
 
     def charge(self, what: Kind, amount: int, limit: int, now: float) -> Charge:
-        """Count so much as spent, be there room for it or not."""
+        """Count an amount as spent, even if it exceeds the limit."""
         until = self._until[what] = max(now, self._until[what]) + MINUTE * amount / limit
         return Charge(what, amount, limit, until, self._returned[what])
 
     def settle(self, charge: Charge, amount: int, now: float) -> None:
-        """It was so much in truth; see MOST_MINUTES."""
+        """Correct a charge to the actual amount; see MOST_MINUTES."""
         what, amount = charge.what, min(amount, MOST_MINUTES * charge.limit)
         if amount > charge.amount:
             self.charge(what, amount - charge.amount, charge.limit, now)
@@ -79,15 +81,15 @@ class Meters:
 
 
 def wait_for(amount: int, limit: int, behind: float) -> float:
-    """Seconds until so much may be spent, 0 for now; what was spent before counts for `behind` seconds more."""
+    """Return the seconds until an amount may be spent; 0 for now. behind: seconds that earlier charges still count."""
     seconds = behind + MINUTE * amount / limit - MINUTE
     return seconds if seconds > _ROUNDING else 0.0
 
 
 def limits_of(ask: Ask) -> tuple[tuple[Kind, int, int], ...]:
-    """Each rate that limits a request: its kind, what the request takes of it at first, the limit.
+    """Return each rate that limits a request: its kind, what the request is charged of it at first, its limit.
 
-    A guess of tokens beyond the limit takes all of it; the rest is charged when it is known.
+    If the estimate of tokens exceeds the limit, the limit is charged; the rest is charged when it is known.
     """
     rates = ask.rates
     if rates is UNLIMITED or rates == UNLIMITED:
@@ -101,7 +103,7 @@ def limits_of(ask: Ask) -> tuple[tuple[Kind, int, int], ...]:
 
 
 def levels_of(meters: Meters, ask: Ask, now: float) -> tuple[Level, ...]:
-    """How far the key is with each rate that limits it."""
+    """Return the level of each rate that limits a request."""
     if ask.rates is UNLIMITED:
         return ()
     return tuple(Level(what, limit, meters.behind(what, now)) for what, _, limit in limits_of(ask))

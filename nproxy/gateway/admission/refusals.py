@@ -1,4 +1,4 @@
-"""What a client reads of a refusal, and of its key's rates."""
+"""The errors that clients get for refusals, and the headers about their keys' rates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LATE = "The request waited too long for others to end; try again later."
 
 
 class Unanswered(ApiError):
-    """No ledger answered in time, and none would answer another question sooner. `retry_after` in seconds."""
+    """The ledger did not answer in time, so another message now would fail as well. `retry_after` in seconds."""
 
     def __init__(self, retry_after: float) -> None:
         super().__init__(503, UNANSWERED, type="server_error", code="not_ready", headers=_later(retry_after))
 
 
 def error_of(refused: Refused, choices: int) -> ApiError:
-    """The error of a request for so many choices."""
+    """Return the error for a refused request for so many choices."""
     match refused.reason:
         case "too_wide":
             message = f"The request needs {choices} choices at once; at most {refused.limit} are served."
@@ -44,26 +44,26 @@ def error_of(refused: Refused, choices: int) -> ApiError:
 
 
 def limited(message: str, code: str, retry_after: float) -> ApiError:
-    """A 429; `retry_after` in seconds."""
+    """Return a 429; `retry_after` in seconds."""
     return ApiError(429, message, type="rate_limit_error", code=code, headers=_later(retry_after))
 
 
 def unavailable(message: str, code: str, retry_after: float) -> ApiError:
-    """A 503; `retry_after` in seconds."""
+    """Return a 503; `retry_after` in seconds."""
     return ApiError(503, message, type="server_error", code=code, headers=_later(retry_after))
 
 
 def _later(seconds: float) -> dict[str, str]:
-    """`retry-after` holds whole seconds; OpenAI's clients look for the other first."""
+    """Return both headers: `retry-after` has whole seconds, and OpenAI's clients prefer `retry-after-ms`."""
     milliseconds = _milliseconds(seconds)
     return {"retry-after": str(max(1, -(-milliseconds // 1000))), "retry-after-ms": str(milliseconds)}
 
 
 def rate_headers(levels: Iterable[Level]) -> dict[str, str]:
-    """OpenAI's headers, and the same for choices."""
+    """Return OpenAI's x-ratelimit headers, and the same ones for choices."""
     headers: dict[str, str] = {}
     for level in levels:
-        remaining = int(level.limit * (MINUTE - level.behind) / MINUTE + 1e-6)  # what floats lose is no unit
+        remaining = int(level.limit * (MINUTE - level.behind) / MINUTE + 1e-6)  # rounding must not cost a unit
         headers[f"x-ratelimit-limit-{level.what}"] = str(level.limit)
         headers[f"x-ratelimit-remaining-{level.what}"] = str(max(0, remaining))
         headers[f"x-ratelimit-reset-{level.what}"] = duration(level.behind)
@@ -71,7 +71,7 @@ def rate_headers(levels: Iterable[Level]) -> dict[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """A time as OpenAI's headers have it: `20ms`, `1s`, `1.5s`, `6m0s`; rounded up to milliseconds."""
+    """Format a time as in OpenAI's headers: `20ms`, `1s`, `1.5s`, `6m0s`; rounded up to milliseconds."""
     milliseconds = _milliseconds(seconds)
     if 0 < milliseconds < 1000:
         return f"{milliseconds}ms"
@@ -84,5 +84,5 @@ def duration(seconds: float) -> str:
 
 
 def _milliseconds(seconds: float) -> int:
-    """Rounded up, but for what differences of clock times are off by."""
+    """Return milliseconds, rounded up, without the rounding errors of differences of clock times."""
     return ceil(round(seconds * 1000, 6))

@@ -1,4 +1,4 @@
-"""The clerk: a ledger by the event loop's clock."""
+"""The admission server: runs a ledger by the event loop's clock."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ Deliver = Callable[[Answer], None]
 
 
 class Transport(Protocol):
-    """The way from a desk to the ledger; answers come by the `Deliver` that it was made with, maybe while it sends.
+    """The connection from an admission client to the ledger.
 
-    prefix: what begins this desk's tickets and no other's; no hyphen in it.
+    Answers are passed to the `Deliver` that it was made with, possibly during `send`.
+    prefix: with what this client's tickets begin, and no other client's; without a hyphen.
     """
 
     prefix: str
 
     def at_once(self, ask: Ask) -> bool:
-        """Whether the request is let in by this call, without an answer; else it is to be sent."""
+        """Try to admit a request in this call, without an answer. If it returns False, send the request."""
 
     def send(self, message: Message) -> None:
-        """Hand over a message; those of one desk arrive in their order."""
+        """Send a message. Those of one client arrive in their order."""
 
     def reconfigure(self, bounds: Bounds) -> None:
-        """Tell of other limits."""
+        """Set other limits."""
 
     def close(self) -> None:
-        """No message follows."""
+        """Note that no message follows."""
 
 
 Connect = Callable[[Deliver], Transport]
-"""Makes a desk's transport."""
+"""Makes the transport of an admission client."""
 
 
 class AdmissionServer:
-    """Runs a ledger in this process: for the desk here, as its transport, or in the parent for all workers' desks."""
+    """Runs a ledger in this process: as the transport of the client here, or in the parent for all workers' clients."""
 
     def __init__(self, bounds: Bounds, deliver: Deliver, prefix: str = "here") -> None:
         self.prefix = prefix
@@ -50,15 +51,15 @@ class AdmissionServer:
         self._timer: asyncio.TimerHandle | None = None
 
     def at_once(self, ask: Ask) -> bool:
-        """Let a request in that nothing keeps waiting; see `Ledger.at_once`."""
+        """Admit a request that need not wait; see `Ledger.at_once`."""
         return self.ledger.at_once(ask, self._clock())
 
     def send(self, message: Message) -> None:
-        """Take a desk's message."""
+        """Handle a client's message."""
         self._tell(self.ledger.receive(message, self._clock()))
 
     def lost(self, prefix: str) -> None:
-        """The desk whose tickets begin with this prefix is gone, and leaves with all of them."""
+        """Drop all requests of the client with this prefix, because it is gone."""
         self._tell(self.ledger.lost(f"{prefix}-", self._clock()))
 
     def reconfigure(self, bounds: Bounds) -> None:
@@ -66,7 +67,7 @@ class AdmissionServer:
         self._tell(self.ledger.reconfigure(bounds, self._clock()))
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -86,5 +87,5 @@ class AdmissionServer:
 
 
 def owner(ticket: str) -> str:
-    """The prefix of the desk that a ticket is from."""
+    """Return the prefix of the client that issued a ticket."""
     return ticket.partition("-")[0]

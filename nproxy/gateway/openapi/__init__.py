@@ -1,10 +1,10 @@
-"""`/openapi.json`: what the gateway and its admin port take and say, as OpenAPI 3.1, under the configuration of now.
+"""`/openapi.json`: the endpoints of the gateway and of its admin port under the current configuration, as OpenAPI 3.1.
 
-What is said stands in YAML beside this file; types of request fields come from the models that read them.
+The texts are in YAML files in this folder. The types of request fields come from the models that parse them.
 
-fragments   the YAML, and what of it holds for a configuration
-shapes      pydantic's models as schemas, laid under what is said of their fields
-passed      the paths that go to a server unread
-document    a configuration to its document; pure
-serving     the document as bytes, written once under each configuration
+fragments   reads the YAML, and selects the parts that apply to a configuration
+shapes      merges the types of pydantic's models into the hand-written schemas
+passed      the paths that are passed through
+document    makes the document from a configuration; pure
+serving     serves the document as bytes, made once for each configuration
 """

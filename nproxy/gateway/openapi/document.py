@@ -1,4 +1,4 @@
-"""A configuration to its OpenAPI document."""
+"""Makes the OpenAPI document of the gateway from a configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nproxy.openai.requests import MAX_BEST_OF
 
 
 def gateway_document(config: Config) -> Fragment:
-    """What the gateway's own port serves."""
+    """Return the OpenAPI document of the gateway's own port."""
     head, answers = fragment("head"), fragment("responses")
     document = {
         **head,
@@ -32,7 +32,10 @@ def gateway_document(config: Config) -> Fragment:
 
 
 def finished(document: Fragment, facts: Iterable[str], values: Fragment) -> Fragment:
-    """The document with what holds, and of its components those that something refers to."""
+    """Return the document with the parts that apply, and only the components that they refer to.
+
+    facts, values: see `settled`.
+    """
     whole: Fragment = settled(document, frozenset(facts), values)
     whole["info"]["version"] = __version__
     components: Fragment = whole.pop("components")
@@ -49,7 +52,7 @@ def finished(document: Fragment, facts: Iterable[str], values: Fragment) -> Frag
 
 
 def _referred(node: Any) -> Iterable[tuple[str, str]]:
-    """Kind and name of each component that a part refers to."""
+    """Yield the kind and the name of each component that a part refers to."""
     if isinstance(node, list):
         for member in node:
             yield from _referred(member)
@@ -62,7 +65,7 @@ def _referred(node: Any) -> Iterable[tuple[str, str]]:
 
 
 def _facts(config: Config) -> list[str]:
-    """The words that `x-when` may hold, as far as they are so."""
+    """Return the words of `x-when` that are true for a configuration."""
     limits = config.limits
     rates = (limits.requests_per_minute, limits.choices_per_minute, limits.tokens_per_minute)
     own_keys = config.auth is not None and config.auth.api_keys_file is not None
@@ -80,7 +83,7 @@ def _facts(config: Config) -> list[str]:
 
 
 def _security(config: Config) -> list[dict[str, list[str]]]:
-    """Any one of these; an empty one asks for nothing."""
+    """Return the alternative ways to authenticate; an empty one means that none is needed."""
     if config.auth is not None:
         return [{"bearer": []}, {"api-key": []}, {"x-api-key": []}]
     passed_on = any(upstream.api_key == "passthrough" for upstream in config.upstreams)
@@ -95,7 +98,7 @@ def _values(config: Config) -> Fragment:
 
 
 def _example(config: Config) -> str | None:
-    """A model to try, where anybody may know of it and the configuration names one."""
+    """Return a model for examples, if the configuration names one and needs no keys; else None."""
     if config.auth is not None:
         return None
     if config.engine is not None and config.engine.model == DEFAULT_MODEL:

@@ -1,7 +1,8 @@
-"""The hand-kept parts of the document, and what of them holds for a configuration.
+"""The hand-written parts of the document, and the selection of those that apply to a configuration.
 
-Two words are read here and never shown. `x-when: own metrics` in an object: it stands only where both facts hold.
-`{x-value: max_n}`: the configuration's value stands there; where it has none, nor does the key.
+Two keywords are evaluated here and never appear in the document. `x-when: own metrics` in an object: it is kept only if
+both facts are true. `{x-value: max_n}`: it is replaced by the configuration's value; if there is none, its key is left
+out.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ Fragment = dict[str, Any]
 
 WHEN, VALUE = "x-when", "x-value"
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if PyYAML was built with it
 
 
 @cache
 def fragment(name: str) -> Fragment:
-    """One of the files, as it is; not to be changed."""
+    """Return the content of one of the files. It is cached and must not be changed."""
     text = files(__package__).joinpath(f"{name}.yaml").read_text("utf-8")
     loaded: Fragment = yaml.load(text, _Loader)  # noqa: S506 - both loaders are the safe one
     return loaded
 
 
 def settled(node: Any, facts: Collection[str], values: Mapping[str, object]) -> Any:
-    """The same as new objects, with what holds only. facts: what is so; values: what there is to fill in."""
+    """Return a copy of a node with only the parts that apply.
+
+    facts: the words of `x-when` that are true. values: what `x-value` is replaced by.
+    """
     if isinstance(node, list):
         return [settled(member, facts, values) for member in node if _stands(member, facts, values)]
     if not isinstance(node, dict):

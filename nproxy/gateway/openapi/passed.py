@@ -1,4 +1,4 @@
-"""The paths that go to a server unread: what is known of them, as operations."""
+"""The operations of the paths that are passed through, as far as they are known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WITHOUT_BODY = frozenset({"get", "delete"})
 
 
 def passed(settings: Passthrough) -> Fragment:
-    """Paths and operations: those that are known and open, and those that the configuration opens itself."""
+    """Return paths with their operations: the known ones that are passed through, and others from the configuration."""
     known = {path: methods for path, methods in fragment("passthrough").items() if passes(settings, path)}
     opened = DEFAULT_PASSTHROUGH if isinstance(settings.paths, str) else settings.paths
     unknown = [root.rstrip("/") for root in opened if not any(_below(path, root) for path in known)]
@@ -28,7 +28,7 @@ def _below(path: str, root: str) -> bool:
 
 
 def _any(path: str) -> Fragment:
-    """What is told of a path of which nothing is known."""
+    """Return the operations of a path about which nothing is known."""
     name = re.sub(r"\W+", "_", path).strip("_")
     return {
         method: {"operationId": f"{method}_{name}", "summary": "As the server has it"} for method in ("get", "post")

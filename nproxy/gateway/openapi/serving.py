@@ -1,4 +1,4 @@
-"""The document as it leaves: written when it is first asked for under a configuration, and kept until that changes."""
+"""Serves the document. It is made at the first request under a configuration, and kept until that changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nproxy.openai.jsonvalue import dumps
 
 
 class OpenApi:
-    """One port's document."""
+    """The document of one port. write: makes it from a configuration."""
 
     __slots__ = ("_kept", "_write")
 
@@ -22,7 +22,7 @@ class OpenApi:
         self._kept: tuple[Config, Representation] | None = None
 
     async def serve(self, exchange: Exchange, config: Config) -> None:
-        """Answer with the document of this configuration, or with 304 where the client has it. Raises ClientLeft."""
+        """Answer with the document of this configuration, or with 304 if the client has it. Raises ClientLeft."""
         if self._kept is None or self._kept[0] is not config:
             self._kept = config, await asyncio.to_thread(self._written, config)
         await tell(exchange, self._kept[1])

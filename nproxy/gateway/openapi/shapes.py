@@ -1,4 +1,4 @@
-"""Schemas of requests: the types are those that pydantic reads them by, the words are hand-kept."""
+"""The schemas of requests: types from the pydantic models that parse them, texts written by hand."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ MODELS: Mapping[str, type] = {
     "completion": SentCompletion,
     "stream_options": StreamOptions,
 }
-"""By the word that stands behind `x-model` in the fragments."""
+"""The models by the value of `x-model` in the fragments."""
 
 _REFERENCE = "#/components/schemas/{model}"
 
 
 def completed(schemas: Fragment, models: Mapping[str, type]) -> Fragment:
-    """The schemas, with the types of the models that they name."""
+    """Return the schemas, completed by the types of the models that they name."""
     return {name: _completed(schema, models) if "x-model" in schema else schema for name, schema in schemas.items()}
 
 
 def _completed(schema: Fragment, models: Mapping[str, type]) -> Fragment:
-    """What is required comes first. A type that is hand-kept stands: the model makes another of what is sent."""
+    """Return a schema with types; required fields come first.
+
+    A hand-written type is kept, because the model's type is that of the converted value and not of the JSON.
+    """
     told = properties_of(models[schema["x-model"]])
     said: Fragment = schema["properties"]
     types = {name: type for name, type in told.items() if "type" not in said.get(name, {})}
@@ -38,7 +41,7 @@ def _completed(schema: Fragment, models: Mapping[str, type]) -> Fragment:
 
 
 def properties_of(model: type) -> Fragment:
-    """The fields of a model as properties of a schema."""
+    """Return the fields of a model as the properties of a schema."""
     return {name: _plain(told) for name, told in _schema(model).items()}
 
 
@@ -48,7 +51,7 @@ def _schema(model: type) -> Fragment:
 
 
 def _plain(told: Any) -> Any:
-    """Without the titles and null defaults that pydantic adds, and a type or null as one list of types."""
+    """Remove the titles and null defaults that pydantic adds, and write a nullable type as one list of types."""
     if isinstance(told, list):
         return [_plain(part) for part in told]
     if not isinstance(told, dict):

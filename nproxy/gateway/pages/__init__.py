@@ -1,5 +1,5 @@
-"""The pages that the gateway serves itself. Each is a folder of static files, as browsers take them: nothing is built.
+"""The pages that the gateway serves itself. Each is a folder of static files, without a build step.
 
-They hold no data, so that they are shown without a key; what their scripts ask is asked with one. `site` finds a page's
-file by its path, `policy` says what a browser may do with it.
+They contain no data, so they need no key; the requests of their scripts do. `site` finds a page's file by its path,
+`policy` has the headers that limit what a browser may do with it.
 """

@@ -1,4 +1,4 @@
-"""All pages: which file a path means, where its page is switched on, and the answer with it."""
+"""Serves the files of the enabled pages."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ TYPES: Mapping[str, str] = {
     ".svg": "image/svg+xml",
     ".png": "image/png",
 }
-"""Files with other endings are not served."""
+"""Content types by file suffix. Files with other suffixes are not served."""
 
 ADDRESSES: Mapping[Page, str] = {"playground": "/", "docs": "/docs"}
-"""Where each page's index.html is; its other files are below its own name, so that relative links lead to them."""
+"""The path of each page's index.html. The other files are below the page's name, where relative links lead to them."""
 
 FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file and the page that it is of."""
+    """A file and the page that it belongs to."""
 
     page: Page
     path: Path
 
 
 class Site:
-    """The pages of one gateway. Their files are listed when it is made, and kept in memory once they were asked for."""
+    """The pages of one gateway. Their files are listed at creation, and kept in memory after their first request."""
 
     __slots__ = ("_files", "_places")
 
@@ -45,14 +45,14 @@ class Site:
         self._files: dict[Path, Representation] = {}
 
     def find(self, settings: Pages, method: str, path: str) -> Place | None:
-        """The file that a request is for, None where it is for none. Other methods than GET and HEAD mean no page."""
+        """Return the file that a request is for; None if there is none, or the method is not GET or HEAD."""
         place = self._places.get(path)
         if place is None or method not in ("GET", "HEAD") or not getattr(settings, place.page):
             return None
         return place
 
     async def serve(self, exchange: Exchange, place: Place) -> None:
-        """Answer with a file, or with 304 where the client has it. Raises ClientLeft."""
+        """Answer with a file, or with 304 if the client has it. Raises ClientLeft."""
         file = self._files.get(place.path)
         if file is None:
             file = self._files[place.path] = await asyncio.to_thread(_read, place)
