@@ -65,8 +65,7 @@ def make_plan(
 
 
 def _choices_to_bring(request: Request, greedy: Greedy) -> int:
-    """Return how many choices per prompt the legs must bring. Raises ApiError if the policy is to reject equal choices.
-    """
+    """Return how many choices per prompt the legs must bring. Raises ApiError if equal choices are to be rejected."""
     if request.drawn > 1 and request.all_equal:
         if greedy == "reject":
             raise invalid_request(
@@ -105,8 +104,7 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
 
 
 def own_seed(request: Request, offset: int) -> int | None:
-    """Return the seed that the client gave for the choice at `offset` itself; None if it gave none for just that one.
-    """
+    """Return the seed that the client gave for the choice at `offset` itself; None if it gave none for just that."""
     own = None if request.choice_params is None else request.choice_params[offset].get("seed")
     if isinstance(own, int):
         return own
