@@ -171,7 +171,7 @@ class Conduct:
     def _at_once(self, leg: int, data: bytes) -> bytes:
         """Take as many usual chunks from the front as possible in one step.
 
-        Returns the chunks behind them, which is all of `data` if the first one is not usual.
+        Returns the chunks after them, which is all of `data` if none was taken.
         """
         run = self._roster.called.get(leg)
         if run is None or run.state is LegState.CALLED or self._warming.waiting:

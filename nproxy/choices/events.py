@@ -40,8 +40,8 @@ NOT_REACHED = frozenset({FailureKind.CONNECT, FailureKind.CONNECT_TIMEOUT})
 
 
 Room = Literal["", "elsewhere", "siblings", "others"]
-"""Where there may be capacity for a call that was refused for lack of it: nowhere (""), at another replica, where calls
-of the same request are being answered ("siblings"), or where calls of other requests are."""
+"""Where there may be capacity for a call that was refused for lack of it. "": nowhere; "elsewhere": at another replica;
+"siblings": where calls of the same request are being answered; "others": where calls of other requests are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,8 @@ class Merge:
     def add(self, leg: Leg) -> None:
         """Introduce a leg, or its next call.
 
-        Choices that another leg, or an earlier call, failed to bring begin anew with this one, except those that are
-        finished and those of which the client has read something that this call continues.
+        Choices that another leg, or an earlier call, failed to bring begin anew with this one. Exceptions are finished
+        choices, and those that the client has read in part and this call continues.
         """
         choices = []
         for index in leg.client_indices(self.n, self._request.prompts):
@@ -97,7 +97,7 @@ class Merge:
             self._bringers[choice.index] = output
 
     def _unheard(self, index: int) -> Choice:
-        """Return a choice of which nothing has come."""
+        """Return a choice for which nothing has come."""
         return Choice(index, sent=None if self._record is None else self._record())
 
     def drop(self, number: int) -> None:
@@ -281,7 +281,7 @@ class Merge:
         return None if merged.usage is None else self._told(merged.usage)
 
     def _running(self) -> Usage | None:
-        """Return the total so far if the client asked for continuous usage. It stands still while calls repeat."""
+        """Return the total so far if the client asked for continuous usage. It does not fall while calls repeat."""
         if not self._request.continuous_usage:
             return None
         total = self._tally.running()

@@ -42,7 +42,7 @@ class Signal(Enum):
     RESUME = auto()  # the pause is over
     END = auto()  # its answer is whole
     FAIL = auto()  # it failed, and nothing can make that good
-    CANCEL = auto()  # nobody needs it any more
+    CANCEL = auto()  # it is not needed any more
 
 
 _W, _C, _S, _P = LegState.WAITING, LegState.CALLED, LegState.SPEAKING, LegState.PAUSED

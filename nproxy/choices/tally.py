@@ -32,7 +32,7 @@ class Tally:
         return merged
 
     def running(self) -> Usage | None:
-        """Return the total so far. It stands still while calls repeat what came."""
+        """Return the total so far. It keeps its value while calls repeat what came."""
         total = running(self._counted(self._each()))
         if total is not None and (self._total is None or total.completion >= self._total.completion):
             self._total = total

@@ -40,15 +40,7 @@ class Limits:
 
 @frozen(kw_only=True)
 class GenerationRequest:
-    """The fields that chat and legacy completions share.
-
-    n: choices per prompt, 1 where the client sent none (or null). n_given: a value was sent, as n or n_cmpl.
-    drawn: choices per prompt that the answer is made from: best_of where it was sent, else n. seed: int64.
-    include_usage, continuous_usage: from stream_options, False without stream. temperature: None where absent.
-    logprobs_asked: the client wants log probabilities. beam_search: `use_beam_search` is true. prompts: prompts in this
-    request, 1 for chat. choice_params: per choice what stands in place of the request's own sampling parameters, None
-    where absent.
-    """
+    """The fields that chat and legacy completions share."""
 
     dialect: ClassVar[Dialect]
 

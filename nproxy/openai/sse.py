@@ -120,8 +120,7 @@ class SSEDecoder:
         return start.removeprefix(_BOM)
 
     def _with_lf(self, data: bytes) -> bytes:
-        """Make every line end an LF. A CR ends its line at once; an LF that begins the next segment may belong to it.
-        """
+        """Make every line end an LF. A CR ends its line at once, so a following LF in the next segment is dropped."""
         if self._after_cr:
             data = data.removeprefix(b"\n")
         self._after_cr = data.endswith(b"\r")
