@@ -154,9 +154,7 @@ class Conduct:
             self._buffer.writes.append(written)
 
     def _chunks(self, event: LegChunks) -> None:
-        """Take several chunks. Runs of usual chunks, most of a busy stream, are rewritten in one step, others one by
-        one.
-        """
+        """Take several chunks: runs of usual ones, most of a busy stream, in one step, others one by one."""
         rest = event.data
         for _ in range(_MOST_TRIES):
             rest = self._at_once(event.leg, rest)

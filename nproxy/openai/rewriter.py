@@ -14,7 +14,7 @@ from nproxy.openai.jsonvalue import loads
 from nproxy.openai.sse import BETWEEN
 
 # What may be inside a JSON string so that parsing and writing would return the same bytes: the writer
-# escapes nothing else, so a `\/` or `\u00e9` would come out as `/` or `é`.
+# leaves other printable characters unescaped, so a `\/` or `\u00e9` would come out as `/` or `é`.
 _verbatim = re.compile(rb'[^"\\\x00-\x1f]*(?:\\["\\bfnrt][^"\\\x00-\x1f]*)*').fullmatch
 _special = re.compile(rb'["\\\x00-\x1f]').search
 _string_rest = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL).match
