@@ -94,8 +94,7 @@ class Anomaly:
 
 @frozen
 class Resumed:
-    """The outcome of resuming a leg that was cut after the client had read some of it. Counted in
-    `resumes_total{how,outcome}`.
+    """The outcome of resuming a cut leg that the client had read from. Counted in `resumes_total{how,outcome}`.
 
     how: replay or continue. outcome: of a call that resumed it: ok, differs (from what had been sent), or failed
     (another call may follow); if there was no such call: spent (the attempts, or the budget) or impossible.
