@@ -1,7 +1,7 @@
 """best_of: of the choices that were brought for each prompt, the client gets the n likeliest.
 
-A choice's score is the mean log probability of its own tokens. Servers that take `best_of` today do nothing about it,
-so it is nproxy's own work in front of all of them.
+A choice's score is the mean log probability of its own tokens. Servers that accept `best_of` today do nothing about it,
+so nproxy does the work itself in front of all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nproxy.openai.requests import CompletionRequest, Prompt
 
 
 class BestOf(Merge):
-    """Merges `best_of` choices per prompt and shows the n best of them, the best first; of equals the earlier one.
+    """Merges `best_of` choices per prompt and shows the n best, the best first; of equals, the earlier one first.
 
     Log probabilities that the client did not ask for are left out. Usage counts every choice, shown or not.
     """
@@ -35,7 +35,7 @@ class BestOf(Merge):
         self._places: dict[int, int] = {}  # the client's index of each choice that is shown; empty until the end
 
     def end(self, number: int) -> list[int]:
-        """As for any leg; also raises LegFault where a choice came without log probabilities."""
+        """End the leg's answer, as Merge does. Also raises LegFault if a choice came without log probabilities."""
         missing = super().end(number)
         for choice in self._outputs[number].choices:
             if choice.finished:
@@ -51,7 +51,7 @@ class BestOf(Merge):
         n, drawn = self._request.n, self.n
         for prompt in range(self._request.prompts):
             of_prompt = self._choices[prompt * drawn : (prompt + 1) * drawn]
-            # a stable order: of equals the earlier one comes first
+            # the sort is stable: of equals, the earlier one comes first
             ranked = sorted(of_prompt, key=lambda choice: self._scores[choice.index], reverse=True)
             for place, choice in enumerate(ranked[:n], prompt * n):
                 self._places[choice.index] = place
@@ -64,9 +64,9 @@ class BestOf(Merge):
         if score is not None:
             return score
         if not any(said.values()):
-            return -inf  # nothing was said, so there is nothing to be likely
+            return -inf  # nothing was said, so there is nothing to score
         if (said.get("content") or said.get("text")) and not self._request.logprobs_asked and not self._lacking:
-            self._lacking = True  # one request is one witness
+            self._lacking = True  # one request teaches it once
             self.notes.append(Learn(Lacks("logprobs")))
         raise LegFault(Failure(FailureKind.UNSCORED, NO_LOGPROBS))
 
@@ -85,10 +85,10 @@ class BestOf(Merge):
 
 
 def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:
-    """The mean log probability of a choice's tokens; None where there are none.
+    """Return the mean log probability of a choice's tokens; None if there are none.
 
     Reads `{"content": [{"logprob"}], "refusal": ...}`, and the legacy `{"token_logprobs": [...]}`. echoed: the prompt,
-    where it was asked to come back with the choice; its tokens are the same for all choices and do not count.
+    if it was asked to come back with the choice; its tokens are the same for all choices and do not count.
     """
     if not isinstance(logprobs, dict):
         return None
@@ -104,7 +104,7 @@ def mean_logprob(logprobs: JSON, echoed: Prompt | None = None) -> float | None:
 
 
 def _prompt_tokens(logprobs: dict[str, JSON], told: list[JSON], echoed: Prompt | None) -> int:
-    """How many of the first tokens are the prompt's. The first token of an echoed prompt has no probability."""
+    """Return how many of the first tokens are the prompt's. The first token of an echoed prompt has no probability."""
     if echoed is None or not told or told[0] is not None:
         return 0
     if isinstance(echoed, list):

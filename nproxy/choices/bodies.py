@@ -1,4 +1,4 @@
-"""Whole bodies read as what a stream would have brought, so that both forms go one way."""
+"""Whole bodies read as the chunks of a stream, so that both forms are processed alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from nproxy.openai.jsonvalue import JSON
 
 
 def in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
-    """Number the choices of a whole answer by their place, where their indices are no numbering of all of them."""
+    """Number the choices of a whole answer by position, if their indices do not number all of them.
+
+    An answer with fewer choices than promised is left as it is.
+    """
     count = len(answer.choices)
     if count < promised or (count == 1 and answer.choices[0].index == 0):
         return answer
@@ -20,7 +23,7 @@ def in_place(answer: UpstreamChunk, promised: int) -> UpstreamChunk:
 
 
 def as_chunks(answer: UpstreamChunk, *, chat: bool) -> list[UpstreamChunk]:
-    """A whole answer as a stream would have brought it: per choice what it says, then its finish; usage behind."""
+    """Return a whole answer as the chunks of a stream: per choice what it says, then its finish; usage at the end."""
     nothing: Mapping[str, JSON] = {} if chat else {"text": ""}
     chunks = []
     for said in answer.choices:
@@ -31,7 +34,7 @@ def as_chunks(answer: UpstreamChunk, *, chat: bool) -> list[UpstreamChunk]:
 
 
 def _with_call_indices(delta: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """A message's tool calls as deltas, which are numbered."""
+    """Return a message as a delta, in which tool calls are numbered."""
     calls = delta.get("tool_calls")
     if not isinstance(calls, list):
         return delta

@@ -1,4 +1,4 @@
-"""What an upstream can do for one model, as the plan needs to know it: a frozen snapshot, no IO."""
+"""What an upstream can do for one model, as far as the plan needs to know it: a frozen snapshot, no IO."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """One upstream's abilities for one model, at the moment a request is planned.
-
-    native_width: most choices that one call returns; None means no known limit, 1 means no `n`.
-    n_untested: `n: auto` has seen no answer, or doubts what it saw; the plan asks natively, counts, and tops up.
-    stream_n: streams bring several choices, too.
-    width_seen: the widest call that `n: auto` saw answered in full; None where nobody wants to know.
-    exact: the wire is known to be exact (the built-in engine): relayed even when n > 1.
-    seed: a `seed` field may be sent. seed_refused: answers showed that it takes none.
-    stream_options: it takes `stream_options` that the client did not send.
-    request_id: an `x-request-id` of nproxy's making may be sent.
-    prompt_lists: legacy completions take a list of prompts in one call. parallel: calls at once, None for no limit.
-    alone: a call needs a replica to itself. alone_on_trial: no stream that was by itself has shown yet that this helps.
-    logprobs: answers bring log probabilities where they are asked for.
-    stream_usage: a stream that is asked for usage tells it.
-    json_usage: usage in a JSON answer counts all choices; False has such legs asked for as streams and folded.
-    prefix_cache: a prompt that was just computed is cheap for the legs that follow on the same replica.
-    model: the upstream's own name for the model, None where it is the one the client asks for.
-    """
+    """One upstream's abilities for one model, at the moment a request is planned."""
 
     native_width: int | None = 1
+    """Most choices that one call returns. None: no known limit; 1: no `n`."""
     n_untested: bool = False
+    """`n: auto` has seen no answer, or doubts what it saw. The plan asks natively, counts, and adds missing choices."""
     stream_n: bool = True
+    """Streams bring several choices, too."""
     width_seen: int | None = None
+    """The widest call that `n: auto` saw answered in full. None if `n` is not `auto`, or nothing was seen."""
     exact: bool = False
+    """The wire is known to be exact (the built-in engine): relayed even if n > 1."""
     seed: bool = True
+    """A `seed` field may be sent."""
     seed_refused: bool = False
+    """Answers showed that it takes no seed."""
     stream_options: bool = True
+    """It takes `stream_options` that the client did not send."""
     request_id: bool = True
+    """An `x-request-id` made by nproxy may be sent."""
     prompt_lists: bool = True
+    """Legacy completions take a list of prompts in one call."""
     parallel: int | None = None
+    """Calls at once, None for no limit."""
     alone: bool = False
+    """A call needs a replica to itself."""
     alone_on_trial: bool = False
+    """No stream that had a replica to itself has shown yet that this helps."""
     logprobs: bool = True
+    """Answers bring log probabilities if they are asked for."""
     stream_usage: bool = True
+    """A stream that is asked for usage reports it."""
     json_usage: bool = True
+    """Usage in a JSON answer counts all choices. If False, legs of several choices are called as streams and folded."""
     prefix_cache: bool = False
+    """A prompt that was just computed is cheap for the legs that follow on the same replica."""
     model: str | None = None
+    """The upstream's own name for the model; None if it is the one the client asks for."""
 
     @property
     def n_learned(self) -> bool:
-        """Whether `n: auto` finds out what it can do, by the answers that come."""
+        """Whether `n: auto` learns from answers what the upstream can do."""
         return self.n_untested or self.width_seen is not None

@@ -1,4 +1,4 @@
-"""What comes out of the conduct: commands for the driver, which carries them out and decides nothing."""
+"""The outputs of the conduct: commands for the driver, which carries them out and decides nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from nproxy.openai.frozen import frozen
 
 @frozen
 class OpenLeg:
-    """Start an upstream call. `attempt` counts from 0 and is 1 for the first retry (same seed).
+    """Start an upstream call. `attempt` counts from 0; it is 1 for the first retry (same seed).
 
-    alone: on a replica that has no other call, and gets none before this one is over. waits: it was turned away for
-    want of room, and is called once others have left some.
+    alone: on a replica that has no other call, and gets none before this one is over. waits: the leg was refused for
+    lack of capacity, and waits at the gate until other calls have freed some.
     """
 
     leg: Leg
@@ -24,7 +24,7 @@ class OpenLeg:
 
 @frozen
 class CancelLeg:
-    """End the call of this leg at once; nothing more is heard of it."""
+    """End the call of this leg at once. The leg sends no more events."""
 
     leg: int
 
@@ -33,7 +33,7 @@ class CancelLeg:
 class SetTimer:
     """Send TimerFired(timer) once after so many seconds, unless the request ends first.
 
-    A timer is not set again before it has fired; there is nothing to cancel.
+    A timer is not set again before it has fired, and is never cancelled.
     """
 
     timer: Timer
@@ -42,7 +42,7 @@ class SetTimer:
 
 @frozen
 class Begin:
-    """Send the head of a streaming answer (status 200). Comes at most once, before the first Emit."""
+    """Send the head of a streaming answer (status 200). At most once, before the first Emit."""
 
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -56,9 +56,9 @@ class Emit:
 
 @frozen
 class Respond:
-    """Send a whole JSON answer: the merged choices, or an error where no stream has begun.
+    """Send a whole JSON answer: the merged choices, or an error if no stream has begun.
 
-    Comes at most once, and never beside Begin. `headers` hold no content-type and no content-length.
+    At most once, and never together with Begin. `headers` contain no content-type and no content-length.
     """
 
     status: int
@@ -68,10 +68,10 @@ class Respond:
 
 @frozen
 class FallBack:
-    """Have the request planned anew at another upstream; the client has been sent nothing of this one.
+    """Have the request planned anew at another upstream. The client has been sent nothing from this one.
 
-    Only where the settings allow it. kind: of the failure that decided it. instead: what the client is told where no
-    other upstream has the model.
+    Only if the settings allow it. kind: of the failure that decided it. instead: the client's answer if no other
+    upstream has the model.
     """
 
     kind: FailureKind
@@ -80,24 +80,24 @@ class FallBack:
 
 @frozen
 class Learn:
-    """An answer taught something about the upstream; the driver stores it for later plans."""
+    """An answer taught something about the upstream. The driver stores it for later plans."""
 
     lesson: Lesson
 
 
 @frozen
 class Anomaly:
-    """The upstream did something odd that was mended; counted in `anomalies_total{kind}`."""
+    """The upstream did something odd that nproxy made good. Counted in `anomalies_total{kind}`."""
 
     kind: str
 
 
 @frozen
 class Resumed:
-    """What became of a leg that was cut when the client had read of it; counted in `resumes_total{how,outcome}`.
+    """The outcome of resuming a cut leg that the client had read from. Counted in `resumes_total{how,outcome}`.
 
-    how: replay or continue. outcome, of a call that went on with it: ok, differs (from what had been sent), or failed
-    (another one may follow); where there was no such call: spent (the attempts, or the budget), impossible.
+    how: replay or continue. outcome: of a call that resumed it: ok, differs (from what had been sent), or failed
+    (another call may follow); if there was no such call: spent (the attempts, or the budget) or impossible.
     """
 
     leg: int
@@ -107,7 +107,7 @@ class Resumed:
 
 @frozen
 class Retried:
-    """A leg is being tried again; counted in `retries_total{reason}`."""
+    """A leg is being tried again. Counted in `retries_total{reason}`."""
 
     leg: int
     reason: str
@@ -115,9 +115,9 @@ class Retried:
 
 @frozen
 class CallEnded:
-    """What became of a leg's call, which the choice of replicas goes by. failure: None where it brought what it should.
+    """The outcome of a leg's call, by which replicas are chosen. failure: None if it brought what it should.
 
-    Of a call that nproxy ended because nobody needs it, nothing is said.
+    Not sent for a call that nproxy ended because nobody needs it.
     """
 
     leg: int
@@ -126,7 +126,7 @@ class CallEnded:
 
 @frozen
 class ChoiceFinished:
-    """One choice has its finish reason; counted in `choices_total{finish_reason}`."""
+    """One choice has its finish reason. Counted in `choices_total{finish_reason}`."""
 
     index: int
     finish_reason: str
@@ -136,8 +136,7 @@ class ChoiceFinished:
 class Spent:
     """Tokens, for the metrics: what the client is told, and what the upstream really computed.
 
-    None where an upstream reported no usage. prompt_saved: prompt tokens that a call for each choice would have cost
-    besides.
+    A count is None if an upstream reported no usage.
     """
 
     client_prompt: int | None = None
@@ -145,14 +144,15 @@ class Spent:
     upstream_prompt: int | None = None
     upstream_completion: int | None = None
     prompt_saved: int = 0
+    """Prompt tokens that would also have been computed if each choice had been a call of its own."""
 
 
 @frozen
 class Finish:
-    """The request is over; the last command.
+    """The request is over. The last command.
 
-    outcome: ok, partial, fallback, or the failure kind that decided it. status: of the error that a stream ended with
-    that had begun, else 200.
+    outcome: ok, partial, fallback, or the failure kind that decided it. status: the status of the error that ended a
+    stream which had begun, else 200.
     """
 
     outcome: str = "ok"

@@ -1,4 +1,4 @@
-"""The body of a leg: the request's shared bytes with the leg's own few fields spliced in."""
+"""The body of a leg: the request's shared bytes with a few fields of the leg spliced in."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
 from nproxy.openai.requests import CompletionRequest
 
-_WIDTHS = frozenset({"n_cmpl", "best_of"})  # choosing the best is nproxy's work
+_WIDTHS = frozenset({"n_cmpl", "best_of"})  # nproxy chooses the best itself
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
-    """Write the JSON body of one leg; legs of one request share all bytes but their last few.
+    """Return the JSON body of one leg. Legs of one request share all bytes but their last few.
 
-    A request for one choice goes through as sent, but for the upstream's own name of the model and, in a stream,
-    `stream_options.include_usage`, and a seed where it is replayed when it is cut.
+    A request for one choice passes through as sent, except for the upstream's own name of the model, in a stream
+    `stream_options.include_usage`, and a seed if the stream is replayed when it is cut.
     """
     put: dict[str, JSON] = {}
     drop = {*leg.omit}
@@ -47,10 +47,10 @@ def compose(request: Request, capability: Capability, leg: Leg) -> Spliced:
 
 
 def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
-    """Whether this leg is to answer as a stream.
+    """Whether this leg is called as a stream.
 
-    It does where the client asked for one. It does, too, where its JSON form would miscount usage, and where its
-    siblings wait for its first token, unless that would cost the usage; but not where the upstream has refused that.
+    It is if the client asked for a stream. It is, too, if its JSON form would miscount usage, or if its siblings wait
+    for its first token, unless that would cost the usage; but not if the upstream has refused a stream.
     """
     if request.stream or "stream" in leg.omit:
         return request.stream
@@ -60,12 +60,12 @@ def asked_as_stream(request: Request, capability: Capability, leg: Leg) -> bool:
 
 
 def asked_for_usage(request: Request, capability: Capability, leg: Leg) -> bool:
-    """Whether this leg is asked for a stream that ends in its usage."""
+    """Whether this leg is called as a stream that ends with its usage."""
     return asked_as_stream(request, capability, leg) and _takes_stream_options(request, capability, leg)
 
 
 def options_given(request: Request) -> bool:
-    """Whether the client sent `stream_options` of its own: a server that refuses them refuses the client's request."""
+    """Whether the client sent `stream_options` of its own. A server that refuses them refuses the client's request."""
     return isinstance(request.body.fields.get("stream_options"), dict)
 
 
@@ -74,7 +74,7 @@ def _takes_stream_options(request: Request, capability: Capability, leg: Leg) ->
 
 
 def _own_params(own: Mapping[str, JSON], put: dict[str, JSON], drop: set[str]) -> None:
-    """What the leg's one choice asks for itself, in place of what the request asks for all."""
+    """Replace the request's sampling parameters by those of the leg's one choice."""
     drop.add(FIELD)
     put.update(own)
     if any(name in own for name in _LIMITS):

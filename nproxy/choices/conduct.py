@@ -1,7 +1,7 @@
-"""The conduct of one request: leg events and timer events in, commands out. It decides; the driver acts.
+"""The conduct of one request: leg and timer events go in, commands come out. It decides; the driver acts.
 
-No IO, no clock, no randomness, no logging. The driver carries out the commands in their order, reports what happens as
-events in the order in which it happened, and stops at Finish, which is always the last command.
+No IO, no clock, no randomness, no logging. The driver carries out the commands in order, reports events in the order in
+which they happened, and stops at Finish, which is always the last command.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ from nproxy.choices.warming import WARM_SECONDS, Warming
 from nproxy.openai.sse import BETWEEN
 from nproxy.openai.wire import PING, error_event
 
-_DRAIN_SECONDS = 0.5  # how long an upstream may take to close after `[DONE]`; closing lets the connection be used again
+_DRAIN_SECONDS = 0.5  # for an upstream to close its answer after `[DONE]`; only then can the connection be reused
 
-_MOST_TRIES = 5  # to find usual ones among chunks that came together: a role and two of a text make them known
+# Chunks of a batch to parse one by one before the rest may go in one step: the rewriter needs a role and two texts.
+_MOST_TRIES = 5
 
 
 class Conduct:
     """Conducts one request from its plan to Finish.
 
-    budget: asks for one retry, True takes it. jitter: a number from 0 up to, not including, 1.
-    draw: a random seed from 0 to 2**31 - 1, for legs that top up.
+    budget: takes one retry from the retry budget; returns whether it was granted. jitter: returns a number from 0 up
+    to, not including, 1. draw: returns a random seed from 0 to 2**31 - 1, for legs that are added later.
     """
 
     def __init__(
@@ -97,9 +98,9 @@ class Conduct:
             jitter=jitter,
         )
 
-        self._losses = Losses(partial=settings.partial and plan.n <= request.n)  # of fewer, the best are not the best
+        self._losses = Losses(partial=settings.partial and plan.n <= request.n)  # best_of needs all
         self._gathering = False
-        self._said_all: list[int] = []  # legs that did so in the events that are read now
+        self._said_all: list[int] = []  # legs that have sent everything, as of the events being received
         self._draining: set[int] = set()
         self._outcome: str | None = None
         self._end_status = 200
@@ -108,7 +109,7 @@ class Conduct:
         self._commands: list[Command] = []
 
     def start(self) -> list[Command]:
-        """The first commands: open the first legs, set the first timers. Called once."""
+        """Return the first commands: open the first legs, set the first timers. Called once."""
         if self._request.seed is not None and not seed_sent(self._request, self._capability):
             self._commands.append(Anomaly("seed_omitted"))
         if self._request.stream:
@@ -118,9 +119,9 @@ class Conduct:
         return self._decided()
 
     def receive(self, events: Sequence[Event]) -> list[Command]:
-        """Take what happened, give what to do. Emits of one call leave in one write.
+        """Take events and return the commands that follow. All Emits of one call leave in one write.
 
-        Events of a leg that was cancelled or that is unknown are ignored, and so is everything after Finish.
+        Events of a leg that was cancelled or is unknown are ignored, and so is everything after Finish.
         """
         for event in events:
             if self._over:
@@ -130,7 +131,7 @@ class Conduct:
             self._drain()
         return self._decided()
 
-    # ---- what legs say
+    # ---- leg events
 
     def _chunk(self, event: LegChunk) -> None:
         run = self._roster.called.get(event.leg)
@@ -153,7 +154,7 @@ class Conduct:
             self._buffer.writes.append(written)
 
     def _chunks(self, event: LegChunks) -> None:
-        """Several chunks: those that are usual at once, which is most of them where much comes, others one by one."""
+        """Take several chunks: runs of usual ones, most of a busy stream, in one step, others one by one."""
         rest = event.data
         for _ in range(_MOST_TRIES):
             rest = self._at_once(event.leg, rest)
@@ -166,7 +167,10 @@ class Conduct:
                 self._chunk(chunk)
 
     def _at_once(self, leg: int, data: bytes) -> bytes:
-        """Take as many in front as are usual; gives those behind them, which is `data` itself where none is."""
+        """Take as many usual chunks from the front as possible in one step.
+
+        Returns the chunks after them, which is all of `data` if none was taken.
+        """
         run = self._roster.called.get(leg)
         if run is None or run.state is LegState.CALLED or self._warming.waiting:
             return data
@@ -202,9 +206,10 @@ class Conduct:
             self._begin()
 
     def _ended(self, run: LegProgress, *, cut: bool = False, beside: bool = False) -> None:
-        """The answer is over: it was whole, or other legs bring what it lacks, or it failed.
+        """The answer is over: it was whole, or other legs bring what is missing, or it failed.
 
-        cut: what may come behind the choices is missing. beside: as in LegEnded.
+        cut: the call broke off after its last choice had finished, so what follows the choices may be missing. beside:
+        as in LegEnded.
         """
         if self._warming.waiting:
             self._roster.release(self._warming.release(run.leg.number))
@@ -225,7 +230,7 @@ class Conduct:
         self._commands += self._recovery.succeeded(run, streamed=output.streamed)
 
     def _note_width(self, run: LegProgress, missing: Sequence[int], *, streamed: bool) -> None:
-        """Learn how wide the upstream answers, and have other legs bring what is missing."""
+        """Learn how many choices the upstream returns per call, and add legs for those that are missing."""
         leg, n, prompts = run.leg, self._plan.n, self._request.prompts
         got = width_brought(leg, missing, n, prompts)
         self._commands += map(Learn, of_width(self._request, self._capability, leg, got, streamed=streamed))
@@ -234,7 +239,7 @@ class Conduct:
             self._roster.add(top_up(leg, missing, n, prompts, got))
 
     def _faulty(self, run: LegProgress, failure: Failure) -> None:
-        """What came makes the leg a failure while its call is still open."""
+        """Fail a leg because of what it sent, while its call is still open."""
         self._commands.append(CancelLeg(run.leg.number))
         self._failed(run, failure)
 
@@ -247,7 +252,7 @@ class Conduct:
             self._lost(run, failure)
 
     def _lost(self, run: LegProgress, failure: Failure) -> None:
-        """The leg's choices are not all there: find another way to them, or take the failure."""
+        """Not all choices of the leg came: recover it, or let the failure stand."""
         self._commands.append(CallEnded(run.leg.number, failure))
         given_up = self._doomed and not self._goes_on(run)
         another_way = None if given_up else self._recovery.recover(run, failure)
@@ -259,7 +264,7 @@ class Conduct:
         else:
             self._commands += another_way
 
-    # ---- time
+    # ---- timers
 
     def _timer(self, event: TimerFired) -> None:
         match event.timer.kind:
@@ -285,17 +290,21 @@ class Conduct:
                 assert_never(event.timer.kind)
 
     def _drain(self) -> None:
-        """A leg that has said all may hold up neither the end nor, in its place, one that waits, by not closing."""
+        """Limit how long legs that have sent everything may keep their calls open.
+
+        An upstream that does not close its answer delays neither the end of the request nor a leg that waits for its
+        turn.
+        """
         for number in self._said_all:
             if number not in self._draining and number in self._roster.called:
                 self._draining.add(number)
                 self._commands.append(SetTimer(Timer(TimerKind.DRAIN, number), _DRAIN_SECONDS))
         self._said_all.clear()
 
-    # ---- what follows
+    # ---- decisions
 
     def _decided(self) -> list[Command]:
-        """Decide where anything has changed that may decide something, and hand over the commands."""
+        """Decide, if a leg has changed or a failure stands, and return the commands."""
         if not self._over:
             if self._roster.changed or self._losses.failures:
                 self._decide()
@@ -315,7 +324,7 @@ class Conduct:
         return commands
 
     def _decide(self) -> None:
-        """Open what may be opened, end what is at its end."""
+        """Open the legs that may be opened, and end the request if it is at its end."""
         if doomed := self._doomed:
             self._roster.drop_idle(keep=self._goes_on)
         if self._roster.queue:
@@ -341,7 +350,7 @@ class Conduct:
         self._commands += self._buffer.begin(self._headers())
 
     def _headers(self) -> tuple[tuple[str, str], ...]:
-        """What has happened so far: legs that were added to one call for all make it a fan-out."""
+        """Return the mode and the number of legs so far. With more legs than planned, the mode is fanout."""
         legs = len(self._roster)
         mode = self._plan.mode if legs == len(self._plan.legs) else "fanout"
         return (("x-nproxy-mode", mode), ("x-nproxy-legs", str(legs)))
@@ -353,15 +362,18 @@ class Conduct:
         """Whether the request can only fail."""
         if not self._losses.failures:
             return False
-        # with the first failure; where a part will do, when nothing is left
+        # one failure is enough; if a partial answer is allowed, nothing must be left
         return not (self._losses.partial and (self._roster.unsettled or self._merge.delivered))
 
     def _goes_on(self, run: LegProgress) -> bool:
-        """Whether a leg is still called once the request has failed: it owes the client the rest of what it reads."""
+        """Whether a leg is still called after the request has failed.
+
+        It is if the client has read the beginning of a choice whose end the leg can still bring.
+        """
         return self._buffer.begun and self._merge.owes(run.leg)
 
     def _succeed(self) -> None:
-        """Every choice is finished, or, where a part will do, some are."""
+        """Every choice is finished, or some are and a partial answer is allowed."""
         headers = self._headers()
         if self._losses.failures:
             headers += (("x-nproxy-partial", f"{self._merge.delivered}/{self._request.choices}"),)
@@ -372,10 +384,10 @@ class Conduct:
         self._finish("partial" if self._losses.failures else "ok")
 
     def _wind_up(self) -> None:
-        """The request has failed, and nothing new is begun.
+        """The request has failed: begin nothing new, and end it as soon as the client's error is known.
 
-        Where a stream is under way, the siblings run to their end. Otherwise all is over as soon as it is clear what
-        to say: at once, when no other failure could say more, or when failures of the next moment are known too.
+        If a stream has begun, the sibling legs run to their end. Otherwise the request ends at once if no other failure
+        could be more telling, else when the failures of the next moment are known too.
         """
         if self._buffer.begun:
             if self._roster.unsettled == 0:
@@ -403,7 +415,7 @@ class Conduct:
 
 
 HANDLERS: Mapping[type[Event], Callable[[Conduct, Any], None]] = {
-    LegBegan: lambda conduct, event: None,  # an answer's head promises nothing
+    LegBegan: lambda conduct, event: None,  # the head alone says nothing about the choices
     LegChunk: Conduct._chunk,
     LegChunks: Conduct._chunks,
     LegBody: Conduct._body,
@@ -411,4 +423,4 @@ HANDLERS: Mapping[type[Event], Callable[[Conduct, Any], None]] = {
     LegFailed: Conduct._leg_failed,
     TimerFired: Conduct._timer,
 }
-"""What takes which event."""
+"""The handler of each type of event."""

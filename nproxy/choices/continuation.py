@@ -1,7 +1,7 @@
-"""Continuing: a choice that was cut goes on in another call, whose prompt ends in what it has said.
+"""Continuing: a choice that was cut goes on in another call, whose prompt ends with what the choice has said.
 
-Text can be gone on with, and nothing else: not reasoning, not tool calls, not a prompt of token ids, and not what is
-held to a form, which the server would begin anew.
+Only text can be continued: no reasoning, no tool calls, no prompt of token ids, and no output that must follow a
+grammar or schema, which the server would begin anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nproxy.openai.requests import CompletionRequest
 from nproxy.openai.usage import Usage
 
 ChatContinues = Literal["no", "flag", "trailing"]
-"""How a server goes on with the last assistant message: not; where `continue_final_message` says so; always."""
+"""How a server continues the last assistant message: not at all; if `continue_final_message` says so; always."""
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _FORMS = (
@@ -38,22 +38,22 @@ _FORMS = (
 
 
 class Script:
-    """The record of one choice by its text: see Record. more: something else was sent, too."""
+    """The record of one choice as text: see Record. more: something other than text was sent, too."""
 
     __slots__ = ("_key", "_raw", "more", "pieces")
 
     def __init__(self, dialect: Dialect) -> None:
         self.more = False
-        self.pieces = 0  # log probabilities where they came, else chunks with text
+        self.pieces = 0  # entries of log probabilities if they came, else chunks with text
         self._key = "content" if dialect is Dialect.CHAT else "text"
-        self._raw = bytearray()  # as in JSON
+        self._raw = bytearray()  # escaped, as in JSON
 
     def __bool__(self) -> bool:
         return self.more or bool(self._raw)
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         text: str = loads(b'"' + self._raw + b'"')
         return text
 
@@ -87,9 +87,9 @@ def _entries(logprobs: JSON) -> int:
 
 
 def continuing(request: Request, cut: LegOutput, n: int, way: ChatContinues) -> list[Leg] | None:
-    """Legs that bring what a leg did not finish: one for each choice that has begun, and those that the others need.
+    """Return legs that bring what a leg did not finish: one for each choice that has begun, and legs for the others.
 
-    None where some choice cannot go on. n: choices per prompt. Numbers and seeds are the caller's.
+    None if some choice cannot be continued. n: choices per prompt. The caller numbers and seeds the legs.
     """
     leg, legs = cut.leg, list[Leg]()
     for choice in cut.unfinished:
@@ -115,7 +115,7 @@ def _prefix(cut: LegOutput, choice: Choice, way: ChatContinues) -> Prefix | None
 
 
 def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | None:
-    """The fields by which a leg's call goes on from a prefix; None where they cannot say that."""
+    """Return the fields by which a leg's call continues from a prefix; None if they cannot express that."""
     own = {} if request.choice_params is None else request.choice_params[leg.offset]
     asked = {**request.body.fields, **own}
     if any(asked.get(name) is not None for name in _FORMS) or not _free(asked.get("response_format")):
@@ -129,7 +129,7 @@ def continued(request: Request, leg: Leg, prefix: Prefix) -> dict[str, JSON] | N
         if name == "min_tokens":
             put[name] = max(0, left)
         elif left < 1:
-            return None  # it was at its end, and it is not known what that was
+            return None  # it was at its limit, and it is not known how it ended
     said = _prompt(request, leg, prefix) if isinstance(request, CompletionRequest) else _messages(asked, prefix)
     return None if said is None else put | said
 
@@ -148,8 +148,8 @@ def _prompt(request: CompletionRequest, leg: Leg, prefix: Prefix) -> dict[str, J
 
 
 def _messages(asked: Mapping[str, JSON], prefix: Prefix) -> dict[str, JSON] | None:
-    """The messages with what was said at their end: of a message of its own, or of the one that the client began."""
-    messages = cast(list[dict[str, JSON]], asked["messages"])  # objects, and at least one: the request was read
+    """Return the messages with the prefix at their end: as a new message, or appended to one that the client began."""
+    messages = cast(list[dict[str, JSON]], asked["messages"])  # objects, and at least one: the request was validated
     put: dict[str, JSON] = {"continue_final_message": True, "add_generation_prompt": False} if prefix.flag else {}
     last = messages[-1]
     if last.get("role") != "assistant" or (prefix.flag and asked.get("continue_final_message") is not True):
@@ -161,9 +161,10 @@ def _messages(asked: Mapping[str, JSON], prefix: Prefix) -> dict[str, JSON] | No
 
 
 def whole(usage: Usage, prefix: Prefix, prompt: int | None) -> Usage:
-    """The usage of a choice whose last call went on from a prefix, as one call would have told it.
+    """Return the usage of a choice whose last call continued from a prefix, as one call would have reported it.
 
-    prompt: tokens of the original prompt; where no call told them, those of the prefix are taken as many as came.
+    prompt: tokens of the original prompt; None if no call reported them. Then the prefix is taken to be as long as
+    `prefix.tokens`.
     """
     original = max(0, usage.prompt - prefix.tokens) if prompt is None else min(prompt, usage.prompt)
     details = usage.prompt_details

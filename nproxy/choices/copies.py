@@ -16,8 +16,8 @@ from nproxy.openai.usage import Usage
 class Copies(Merge):
     """Shows the one choice that was brought for each prompt as the client's n.
 
-    The client is told the tokens of all n, as delivered, or of all that `best_of` has chosen from; what was computed is
-    in Spent.
+    The client is told the tokens of all n, as delivered, or of all that `best_of` chose from. Spent contains those that
+    were really computed.
     """
 
     def __init__(

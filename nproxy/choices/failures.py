@@ -1,4 +1,4 @@
-"""Which of several failures a client is told of, and how it reads."""
+"""Which of several failures a client is told of, and in which words."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from nproxy.openai.errors import (
 
 _REQUEST_AT_FAULT, _REFUSED, _LIMITED, _BROKEN, _LATE = range(5)  # most telling first
 
-_DOWN = frozenset({502, 503, 504, LOOP_DETECTED, 529})  # a 500 may be the request's doing, and would be so elsewhere
+_DOWN = frozenset({502, 503, 504, LOOP_DETECTED, 529})  # not 500: the request may cause it, elsewhere too
 _KEYS = frozenset({401, 403})
-_ACCOUNTS = _KEYS | {402}  # what holds for one key, and what it may spend
+_ACCOUNTS = _KEYS | {402}  # about one key, or about what it may spend
 _UPSTREAMS_OWN = frozenset(FailureKind) - {
     FailureKind.STATUS,
     FailureKind.IN_BAND,
@@ -33,7 +33,7 @@ _UPSTREAMS_OWN = frozenset(FailureKind) - {
 
 
 def rank(failure: Failure) -> int:
-    """How telling a failure is, 0 most: what the client can mend, keys, limits, the upstream's faults, lateness."""
+    """Return how telling a failure is, 0 most: what the client can mend, keys, limits, upstream faults, lateness."""
     if failure.kind in (FailureKind.TIMEOUT, FailureKind.CONNECT_TIMEOUT):
         return _LATE
     if failure.kind is FailureKind.UNSCORED:
@@ -51,10 +51,10 @@ def rank(failure: Failure) -> int:
 
 
 def upstreams_own(failure: Failure) -> bool:
-    """Whether another upstream may do what this one did not.
+    """Whether another upstream may succeed where this one failed.
 
-    It is at fault, or has no room, or refuses nproxy's own key, or what that is to spend. An error within a 200 is by
-    the same rule as where the same upstream is asked again.
+    It may if this one is at fault, lacks capacity, refuses nproxy's own key, or that key has nothing left to spend. An
+    error within a 200 follows the rule by which the same upstream would be called again.
     """
     if failure.status == 429:
         return True
@@ -69,15 +69,16 @@ def decisive(failure: Failure) -> bool:
 
 
 def most_telling(failures: Sequence[Failure]) -> Failure:
-    """The failure to show; of equals the first."""
+    """Return the failure to show; of equals, the first."""
     return min(failures, key=rank)
 
 
 def as_error(failures: Sequence[Failure], *, retries_spent: bool) -> ApiError:
-    """The client's error for what went wrong; `failures` holds at least one.
+    """Return the client's error for what went wrong. `failures` contains at least one.
 
-    retries_spent: nproxy has tried again, or would have and must not; a client's SDK need not do so at once too. A
-    limit on the client's requests wants a longer pause than nproxy makes, as SDKs make it.
+    retries_spent: nproxy has tried again, or would have but must not, so a client's SDK need not do so at once too.
+    This does not apply to a limit on the client's requests (429): it needs a longer pause than nproxy makes, and SDKs
+    make one.
     """
     shown = most_telling(failures)
     error = _worded(shown)
@@ -94,7 +95,7 @@ def as_error(failures: Sequence[Failure], *, retries_spent: bool) -> ApiError:
 class Losses:
     """The failures of one request's legs that stand.
 
-    partial: the choices that came are better than none. gathered: the moment is over in which failures are weighed
+    partial: the choices that came are better than none. gathered: the time is over in which failures are weighed
     together.
     """
 
@@ -108,7 +109,7 @@ class Losses:
 
     @property
     def clear(self) -> bool:
-        """Whether nothing that is still to come could change what the client is told."""
+        """Whether nothing that may still come could change what the client is told."""
         return self.gathered or any(map(decisive, self.failures))
 
     @property
@@ -118,11 +119,11 @@ class Losses:
 
     @property
     def kind(self) -> FailureKind:
-        """That of the failure which the client is told of."""
+        """The kind of the failure that the client is told of."""
         return most_telling(self.failures).kind
 
     def error(self, *, retries_spent: bool) -> ApiError:
-        """The client's error for all of them."""
+        """Return the client's error for all of them."""
         return as_error(self.failures, retries_spent=retries_spent)
 
 
@@ -159,12 +160,15 @@ def _from_status(failure: Failure) -> ApiError:
     status = failure.status or 502
     if status in _KEYS and failure.own_key:
         return upstream_auth()
-    if status < 400:  # a redirect, which is never followed: the prompt would go where nobody sent it
+    if status < 400:  # a redirect is not followed: the prompt would go where nobody sent it
         return upstream_error("The upstream answered with a redirect.")
     return wrap_foreign(status, failure.content_type, failure.body)
 
 
 def _would_have_been(failure: Failure) -> int:
-    """The status of an error within a 200: what the client can mend is told as such; whose key it was is not known."""
+    """Return the status for an error within a 200: its own if the client can mend it, otherwise 502.
+
+    A refused key becomes 502 too, because it is not known whose it was.
+    """
     status = failure.status or 500
     return status if status < 500 and status not in _KEYS else 502

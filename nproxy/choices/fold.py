@@ -1,4 +1,4 @@
-"""Folding: the deltas of one choice, and what stands beside them, become the choice of a whole answer."""
+"""Folding: the deltas of one choice, and what comes beside them, become the choice of a whole answer."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from operator import itemgetter
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.jsonvalue import JSON
 
-SAID_ONCE = frozenset({"id", "type", "role"})  # names of things, not pieces of text
+SAID_ONCE = frozenset({"id", "type", "role"})  # names, not pieces of text
 
 
 def fold(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
-    """Put a message together from its deltas, keys in the order of their first appearance.
+    """Build a message from its deltas, with keys in the order of their first appearance.
 
-    Texts are joined, lists strung together, objects folded; of anything else the last value counts. Tool calls are
-    put together by their index, which the whole does not show. A single piece is the whole, unchanged.
+    Texts are joined, lists concatenated, objects folded; of anything else the last value counts. Tool calls are built
+    by their index, which the message does not contain. A single piece is the whole, unchanged.
     """
     return _fold(pieces, "".join)
 
 
 def latest(pieces: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
-    """The same for what stands beside deltas, where strings are names and not pieces of text: the last one counts."""
+    """Fold what comes beside deltas. There strings are names and not pieces of text, so the last one counts."""
     return _fold(pieces, itemgetter(-1))
 
 
 def folded(pieces: Sequence[UpstreamChoice]) -> tuple[dict[str, JSON], JSON, dict[str, JSON]]:
-    """A choice of the whole answer from its pieces: its message or text, log probabilities, and what stands beside."""
+    """Return a choice of the whole answer from its pieces: its message or text, log probabilities, and other keys."""
     if len(pieces) == 1:
         (said,) = pieces
         return {**said.delta}, said.logprobs if isinstance(said.logprobs, dict) else None, {**said.extra}
@@ -67,7 +67,7 @@ def _whole(key: str, said: Sequence[JSON], join: _Join) -> JSON:
 
 
 def _calls(deltas: Sequence[JSON]) -> list[JSON]:
-    """Tool calls from their deltas, in the order of their indices."""
+    """Return tool calls built from their deltas, in the order of their indices."""
     by_index: dict[int, list[dict[str, JSON]]] = {}
     for delta in deltas:
         if isinstance(delta, dict) and isinstance(index := delta.get("index"), int):

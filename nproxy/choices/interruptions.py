@@ -17,7 +17,7 @@ INTERRUPTED = Failure(
 class Interruptions:
     """Watches how the streams of one request end.
 
-    seen: some stream was interrupted; no leg is called beside another from then on.
+    seen: a stream was interrupted. From then on no leg is called beside another.
     """
 
     def __init__(self, capability: Capability) -> None:
@@ -25,14 +25,14 @@ class Interruptions:
         self._on_trial = capability.alone_on_trial
 
     def broke_off(self, run: LegProgress, *, beside: bool) -> OneAtATime | None:
-        """A stream said `[DONE]` before anything was finished. beside: as in LegEnded."""
+        """Note a stream that sent `[DONE]` before anything was finished; return the lesson. beside: as in LegEnded."""
         if beside:
             self.seen = self._on_trial = True
             return OneAtATime("suspected")
         return self._verdict(run, "refuted")
 
     def came_to_its_end(self, run: LegProgress) -> OneAtATime | None:
-        """A stream was whole."""
+        """Note a stream that was whole; return the lesson."""
         return self._verdict(run, "confirmed")
 
     def _verdict(self, run: LegProgress, verdict: Verdict) -> OneAtATime | None:

@@ -1,4 +1,4 @@
-"""What one request teaches while it runs: what its answers show, and its refusals.
+"""What one request teaches while it runs: by its answers, and by refusals.
 
 A refusal alone teaches nothing: only the success that follows it does.
 """
@@ -16,7 +16,7 @@ from nproxy.choices.plan import Request
 
 
 def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> int:
-    """How many choices of one prompt the leg brought, counted where it brought most. missing: client indices."""
+    """Return how many choices of one prompt the leg brought, for the prompt with most. missing: client indices."""
     if not missing:
         return leg.width
     brought: dict[int, int] = {}
@@ -26,10 +26,10 @@ def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> i
 
 
 def of_width(request: Request, capability: Capability, leg: Leg, got: int, *, streamed: bool) -> list[Lesson]:
-    """What a leg that brought so many choices of a prompt teaches of the upstream's width.
+    """Return what a leg that brought `got` choices of a prompt teaches about the upstream's width.
 
-    One choice in a stream, where so many have come before, teaches of streams: LiteLLM writes the texts of all choices
-    of a legacy completion under one index.
+    If a stream brings one choice, and a call as wide was answered in full before, that says something about streams:
+    LiteLLM writes the texts of all choices of a legacy completion under one index.
     """
     if leg.width == 1:
         return []
@@ -37,19 +37,19 @@ def of_width(request: Request, capability: Capability, leg: Leg, got: int, *, st
     if streamed and got == 1 and seen is not None and seen >= leg.width and not request.greedy:
         return [Lacks("stream_n")]
     unseen = capability.n_untested or (seen is not None and leg.width > seen)
-    # Servers that have n may still give one choice at temperature 0.
+    # Servers that support n may still give one choice at temperature 0.
     news = not request.greedy if got < leg.width else unseen
     return [NativeWidth(leg.width, got)] if news else []
 
 
 def of_unfinished(capability: Capability, output: LegOutput) -> list[Lesson]:
-    """What a stream teaches that left some of its choices unfinished."""
+    """Return what a stream teaches that left some of its choices unfinished."""
     several = output.leg.width > 1 and capability.n_learned
     return [Lacks("stream_n")] if several and output.broke_off_in_part else []
 
 
 def of_usage(request: Request, capability: Capability, output: LegOutput) -> list[Lesson]:
-    """What a leg that came to its end teaches of how the upstream tells usage."""
+    """Return what a leg that came to its end teaches about how the upstream reports usage."""
     lacks = output.lacks()
     if not lacks or not asked_for_usage(request, capability, output.leg):
         return []
@@ -58,9 +58,9 @@ def of_usage(request: Request, capability: Capability, output: LegOutput) -> lis
 
 
 class Learning:
-    """The refusals of one request that wait for their confirmation.
+    """The refusals of one request that await their confirmation.
 
-    omit: fields that the upstream refused; legs are sent without them from then on.
+    omit: what the upstream refused. Legs are sent without it from then on.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Learning:
         self._replaced: list[tuple[Lesson, set[int]]] = []
 
     def left_out(self, field: str, lesson: FieldRefused | None) -> bool:
-        """Note a field that legs do without from now on; True the first time. lesson: what their success teaches."""
+        """Note a field that legs omit from now on; return True the first time. lesson: what their success teaches."""
         if field in self.omit:
             return False
         self.omit |= {field}
@@ -78,11 +78,11 @@ class Learning:
         return True
 
     def replaced(self, lesson: Lesson, stand_ins: set[int]) -> None:
-        """Note a refused leg: others, whose numbers are `stand_ins`, were opened instead. lesson: for their success."""
+        """Note that a refused leg was replaced by `stand_ins`, leg numbers. lesson: what the success of all teaches."""
         self._replaced.append((lesson, set(stand_ins)))
 
     def succeeded(self, leg: Leg) -> list[Lesson]:
-        """A leg has ended well: give the lessons that this confirms."""
+        """A leg has ended well: return the lessons that this confirms."""
         if not self._unconfirmed and not self._replaced:
             return []
         lessons: list[Lesson] = [lesson for lesson in self._unconfirmed if lesson.field in leg.omit]

@@ -1,4 +1,4 @@
-"""What Merge keeps: one LegOutput per leg, one Choice per index the client is promised."""
+"""What Merge keeps: one LegOutput per leg, one Choice per index that the client is promised."""
 
 from __future__ import annotations
 
@@ -24,41 +24,43 @@ _WHOSE = "The upstream gave fewer choices than it was asked for, and of several 
 
 @dataclass(slots=True)
 class Choice:
-    """One choice of the client's answer, however many legs it takes to bring it.
-
-    began: something of it has come. finished: nothing of this index is taken afterwards. finish_reason: why; None too
-    where a whole body named no reason. lost: why it will never finish, where the client gets the others all the same.
-    pieces: what a whole answer is folded from; empty in a stream. sent: what the client has of it, where another call
-    may go on behind that. repeat: what of such a call it has already. tools, offsets: None until they are needed.
-    """
+    """One choice of the client's answer, however many legs it takes to bring it."""
 
     index: int
     began: bool = False
+    """Something of it has come."""
     finished: bool = False
+    """Nothing of this index is taken any more."""
     finish_reason: str | None = None
+    """Also None if a whole body named no reason."""
     lost: ApiError | None = None
+    """Why it will never finish; set if the client still gets the other choices."""
     tools: ToolCalls | None = None
+    """None until it is needed."""
     offsets: TextOffsets | None = None
+    """None until it is needed."""
     pieces: list[UpstreamChoice] = field(default_factory=list)
+    """What a whole answer is folded from; empty in a stream."""
     sent: Record | None = None
+    """What the client has been sent of it, if another call may continue from there."""
     repeat: Repeat | None = None
+    """Compares what such a call repeats with what the client has; None if nothing is repeated."""
 
     def goes_on(self) -> bool:
-        """Prepare for another call; whether it goes on with this choice, or the choice begins anew."""
+        """Prepare for another call. Returns False if the choice begins anew with it."""
         if self.finished:
             return True
         if not self.sent:
             return False
-        self.tools = None  # the call numbers and names them anew
+        self.tools = None  # the next call numbers and names its tool calls anew
         self.repeat = self.sent.again()
         return True
 
     def mended(self, said: UpstreamChoice, *, chat: bool, all_seen: bool) -> UpstreamChoice | None:
-        """The same, with tool calls counted from 0 and named once, and text offsets running on where every text of the
-        choice is seen here.
+        """Return what a chunk says, with tool calls counted from 0 and named once, and with text offsets that run on.
 
-        Of a call that repeats what the client has, what is new; None for nothing. Raises LegFault where it says
-        something else.
+        Offsets are mended only if `all_seen`: every text of the choice passes here. If the call repeats what the client
+        has, only what is new is returned; None for nothing. Raises LegFault if it says something else.
         """
         calls = said.delta.get("tool_calls")
         if chat and isinstance(calls, list):
@@ -82,49 +84,56 @@ class Choice:
 
 @dataclass(slots=True)
 class LegOutput:
-    """One leg's part of the merge. choices: by the upstream's index.
-
-    rewriter: None until there is something to learn. again: an earlier call of this leg has streamed. spoke: something
-    of an answer has come. streamed: as events. generated: some of it, or of an earlier call's, was more than a role.
-    tails: usage of chunks without choices. by_choice: the last usage that came with a choice. shared: the last usage of
-    a stream that tells it beside several choices at once, and so of all. top: unknown top-level keys, for a whole
-    answer. beside_usage: those of the last usage chunk. done: `[DONE]` or a whole body has come; nothing counts after
-    it. prompt: the one that it answers for, None where it is all.
-    """
+    """What one leg has sent: its part of the merge."""
 
     leg: Leg
     choices: list[Choice]
+    """By the upstream's index."""
     prompt: int | None
+    """The position of the one prompt that it answers for; None if it answers for all."""
     rewriter: Rewriter | None = None
+    """None until there is something to learn."""
     again: bool = False
+    """An earlier call of this leg has streamed."""
     spoke: bool = False
+    """Something of an answer has come."""
     streamed: bool = False
+    """The answer came as events."""
     generated: bool = False
+    """Something other than a role has come, in this call or in an earlier one."""
     done: bool = False
+    """`[DONE]` or a whole body has come. Nothing counts after it."""
     surplus: bool = False
+    """The upstream sent more choices than it was asked for."""
     tails: list[Usage] = field(default_factory=list)
+    """Usages of chunks without choices, and of a whole body."""
     by_choice: dict[int, Usage] = field(default_factory=dict)
+    """The last usage that came with a choice, by the upstream's index."""
     shared: Usage | None = None
+    """The last usage of a stream that reports it in chunks of several choices, and so for all of them."""
     fingerprint: str | None = None
+    """The first that came."""
     top: Mapping[str, JSON] = field(default_factory=dict)
+    """Unknown top-level keys, for a whole answer."""
     beside_usage: Mapping[str, JSON] = field(default_factory=dict)
+    """Unknown top-level keys of the last usage chunk."""
 
     @classmethod
     def begun(cls, leg: Leg, choices: list[Choice], cut: LegOutput | None) -> LegOutput:
-        """A call that is to bring these choices. cut: the leg's call before, if any."""
+        """Return the output of a call that is to bring these choices. cut: that of the leg's previous call, if any."""
         output = cls(leg, choices, leg.prompt)
         if cut is not None:
             output.again, output.generated = cut.again or cut.streamed, cut.generated
         return output
 
     def taught(self, dialect: Dialect) -> Rewriter:
-        """The rewriter, for a chunk that may teach it something."""
+        """Return the rewriter, for a chunk that may teach it something."""
         if self.rewriter is None:
             self.rewriter = _rewriter(dialect, self.choices)
         return self.rewriter
 
     def forget(self, index: int | None = None) -> None:
-        """Have the rewriter forget what it learned of this upstream index, or everything."""
+        """Make the rewriter forget what it learned of this upstream index, or everything."""
         if self.rewriter is not None:
             self.rewriter.forget(index)
 
@@ -135,11 +144,11 @@ class LegOutput:
 
     @property
     def lost(self) -> bool:
-        """Whether nothing of this leg reaches the client as a choice."""
+        """Whether all choices of this leg are lost."""
         return all(choice.lost is not None for choice in self.choices)
 
     def lacks(self) -> list[Lack]:
-        """What the stream shows of the upstream's way with usage, which it was asked for."""
+        """Return what the stream shows to be missing from the upstream's usage, which it was asked for."""
         if not self.streamed:
             return []
         if not self.tails and not self.by_choice and self.shared is None:
@@ -149,28 +158,29 @@ class LegOutput:
 
     @property
     def said_all(self) -> bool:
-        """Whether it said `[DONE]`, or gave its whole body, and nothing of it is missing."""
+        """Whether it sent `[DONE]` or a whole body, and nothing of it is missing."""
         return self.done and self.whole
 
     @property
     def broke_off(self) -> bool:
-        """Whether it said `[DONE]` in a stream that finished none of its choices."""
+        """Whether it is a stream that sent `[DONE]` and finished none of its choices."""
         return self.streamed and self.done and not any(choice.finished for choice in self.choices)
 
     @property
     def broke_off_in_part(self) -> bool:
-        """Whether it said `[DONE]` in a stream that finished some of its choices, and others not."""
+        """Whether it is a stream that sent `[DONE]` and finished only some of its choices."""
         return self.streamed and self.done and 0 < len(self.unfinished) < len(self.choices)
 
     @property
     def unfinished(self) -> list[Choice]:
-        """The choices that it has not finished."""
+        """The choices that are not finished."""
         return [choice for choice in self.choices if not choice.finished]
 
     def end(self) -> list[int]:
-        """The answer is over: give the client indices that it was to bring and did not begin; other legs bring them.
+        """The answer is over: return the client indices that it was to bring and did not begin. Other legs bring them.
 
-        Raises LegFault if a choice began and has no finish, or if nothing came at all.
+        Raises LegFault if a choice began and did not finish, if no choice began, or if it is unclear which of several
+        prompts the choices belong to.
         """
         if not self.spoke:
             raise LegFault(Failure(FailureKind.CUT, "The upstream's answer was empty."))
@@ -191,13 +201,13 @@ class LegOutput:
         return missing
 
     def _note_prompt(self) -> None:
-        """Some servers read only the first prompt of a list: then usage is of that one."""
+        """Note which prompt was answered, if only one was: some servers read and count only the first of a list."""
         answered = {place // self.leg.width for place, choice in enumerate(self.choices) if choice.began}
         if len(answered) == 1:
             (self.prompt,) = answered
 
     def count(self, chunk: UpstreamChunk, usage: Usage) -> None:
-        """Note the usage that a chunk tells."""
+        """Note the usage that a chunk reports."""
         if not chunk.choices or self.done:
             self.tails.append(usage)
         elif self.shared is not None or len(chunk.choices) > 1:
@@ -207,18 +217,18 @@ class LegOutput:
             self.by_choice.update((said.index, usage) for said in chunk.choices if said.index in promised)
 
     def told(self, choice: Choice) -> Usage | None:
-        """The last usage that came with this choice."""
+        """Return the last usage that came with this choice."""
         index = next(index for index, own in enumerate(self.choices) if own is choice)
         return self.by_choice.get(index)
 
     def usage(self) -> LegUsage:
-        """This leg's tokens, as far as it has told; where it carries several prompts, those of all of them."""
+        """Return this leg's tokens, as far as they were reported: of all its prompts, if it carries several."""
         width, choices = self.leg.width, len(self.choices)
         prompts = choices // width
         tails = self.tails or ([] if self.shared is None else [self.shared])
         usage = within_leg(tails, self.by_choice, choices, fewer_are_parts=prompts > 1 or not self.whole)
         if prompts > 1 and usage is not None:
-            if len(tails) == choices:  # one per choice, and so `width` times each prompt
+            if len(tails) == choices:  # one per choice, so each prompt is counted `width` times
                 usage = replace(usage, prompt=sum(tail.prompt for tail in tails) // width)
             elif not tails:
                 usage = merge(map(self._of_prompt, range(prompts))).usage
@@ -230,7 +240,10 @@ class LegOutput:
 
 
 def _rewriter(dialect: Dialect, choices: Sequence[Choice]) -> Rewriter:
-    """The rewriter of a leg that brings these; what it passes on is recorded where they are: all of them, or none."""
+    """Return the rewriter of a leg that brings these choices. It records what it passes on if they have records.
+
+    Either all of them have one, or none.
+    """
     records = [choice.sent for choice in choices if choice.sent is not None]
     if not records:
         return Rewriter(dialect)

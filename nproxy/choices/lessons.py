@@ -12,11 +12,11 @@ Verdict = Literal["suspected", "refuted", "confirmed"]
 
 @dataclass(frozen=True, slots=True)
 class NativeWidth:
-    """One call answered with this many choices per prompt.
+    """One call was answered with this many choices per prompt.
 
-    asked: the width that the leg was sent with. got: distinct choices per prompt that came back; where the width was
-    refused and narrower legs then succeeded, their width.
-    got == asked teaches that native `n` works at least up to `asked`; less teaches the limit.
+    asked: the width that the leg was sent with. got: distinct choices per prompt that came back; if the width was
+    refused and narrower legs then succeeded, their width. got == asked teaches that native `n` works at least up to
+    `asked`; less teaches the limit.
     """
 
     asked: int
@@ -25,7 +25,7 @@ class NativeWidth:
 
 @dataclass(frozen=True, slots=True)
 class FieldRefused:
-    """The upstream refused a call for carrying this, and took it without.
+    """The upstream refused a call because of this, and accepted it without.
 
     request_id: the header `x-request-id`. prompt_lists: prompts in a list. All others are fields of the body.
     """
@@ -38,8 +38,8 @@ class Lacks:
     """What answers of this upstream lack.
 
     logprobs: log probabilities of what was said. stream_usage: usage in a stream that was asked for it. json_usage:
-    usage of all choices in a whole answer; a stream that tells it for each choice apart gives such a server away.
-    stream_n: several choices in a stream, be it that whole answers bring them (LiteLLM, ms-swift, LLaMA-Factory).
+    usage of all choices in a whole answer; a stream that reports it for each choice separately reveals such a server.
+    stream_n: several choices in a stream, although whole answers may bring them (LiteLLM, ms-swift, LLaMA-Factory).
     """
 
     what: Lack
@@ -54,8 +54,8 @@ class Scores:
 class OneAtATime:
     """Whether the upstream ends a stream as soon as another call comes, as llama-cpp-python does by default.
 
-    suspected: a stream said `[DONE]` before any of its choices was finished, while other calls were beside it.
-    confirmed: a stream with nothing beside it has then come to its end. refuted: it has ended as early as that.
+    suspected: a stream sent `[DONE]` before any of its choices was finished, while the replica had other calls.
+    confirmed: a stream without other calls beside it then came to its end. refuted: it ended as early as the first.
     """
 
     verdict: Verdict

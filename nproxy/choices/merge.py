@@ -1,7 +1,7 @@
-"""Merge: what the legs of one request say becomes what the client reads.
+"""Merge: turns what the legs of one request send into what the client reads.
 
-One class for both dialects and both forms. A stream is written as it comes; a whole answer is folded from the same
-pieces at the end. No IO, no clock, no randomness.
+One class for both dialects, for streams and for whole answers. A stream is written as it comes; a whole answer is
+folded from the same pieces at the end. No IO, no clock, no randomness.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE_FRAME, Wire
 
 PADDING = "obfuscation"
-"""A key of single chunks that makes them of one length (OpenAI); a whole answer has none."""
+"""A key of single chunks that pads them to equal length (OpenAI). A whole answer has none."""
 
 LOST = "error"
 """The finish_reason of a choice that was lost while its siblings were not."""
@@ -37,12 +37,12 @@ class Merge:
     """Merges the legs of one request.
 
     Each leg is introduced with `add`; then `chunk` and `body` take what it sent, and `end` says that it is over.
-    `close` gives the last bytes once every choice is finished. `notes` collects what the metrics want to know;
-    the caller empties it.
+    `close` returns the last bytes once every choice is finished. `notes` collects commands for metrics and lessons; the
+    caller empties it.
 
-    id, created (unix seconds), model: what the client reads. n: choices per prompt that the legs bring, None where
-    that is what the client asked for. record: begins to keep what the client is sent of a choice, where a call that was
-    cut is gone on with by another.
+    id, created (unix seconds), model: as the client reads them. n: choices per prompt that the legs bring; None if as
+    many as the client asked for. record: makes the record of what the client is sent of one choice, so that another
+    call can resume one that was cut; None if none is resumed.
     """
 
     def __init__(
@@ -69,17 +69,19 @@ class Merge:
         self.n = request.n if n is None else n
         self._record = record
         self._choices = [self._unheard(index) for index in range(request.prompts * self.n)]
-        self._bringers: list[LegOutput | None] = [None] * len(self._choices)  # of each choice, who brings it now
+        # the leg that brings each choice now
+        self._bringers: list[LegOutput | None] = [None] * len(self._choices)
         self._outputs: dict[int, LegOutput] = {}
         self._tally = Tally(self._outputs)
-        self._opened = False  # the prelude is out
-        self._teaches = self._chat or not request.logprobs_asked  # text offsets need to see every text
+        self._opened = False  # the prelude has been written
+        # else every chunk is parsed: text offsets need every text
+        self._teaches = self._chat or not request.logprobs_asked
 
     def add(self, leg: Leg) -> None:
         """Introduce a leg, or its next call.
 
-        Choices that another leg, or an earlier call, failed to bring begin anew as this one's, but for those that are
-        finished, and those of which the client has read something that this call goes on with.
+        Choices that another leg, or an earlier call, failed to bring begin anew with this one. Exceptions are finished
+        choices, and those that the client has read in part and this call continues.
         """
         choices = []
         for index in leg.client_indices(self.n, self._request.prompts):
@@ -95,7 +97,7 @@ class Merge:
             self._bringers[choice.index] = output
 
     def _unheard(self, index: int) -> Choice:
-        """A choice of which nothing has come."""
+        """Return a choice for which nothing has come."""
         return Choice(index, sent=None if self._record is None else self._record())
 
     def drop(self, number: int) -> None:
@@ -103,16 +105,16 @@ class Merge:
         self._tally.forgo(self._outputs.pop(number))
 
     def hand_over(self, number: int) -> None:
-        """Other legs bring what this one did not finish; where it finished nothing, it does not count any more."""
+        """Let other legs bring what this one did not finish. If it finished nothing, it is forgotten."""
         if not any(choice.finished for choice in self._outputs[number].choices):
             self.drop(number)
 
     def output(self, number: int) -> LegOutput:
-        """What this leg has said so far."""
+        """Return what this leg has said so far."""
         return self._outputs[number]
 
     def client_has_read(self, number: int) -> bool:
-        """Whether the client has read something that this leg said, so that it cannot say it anew."""
+        """Whether the client has read something that this leg said, so that the leg cannot say it anew."""
         return self._request.stream and self._outputs[number].generated
 
     @property
@@ -126,9 +128,9 @@ class Merge:
         return any(choice.sent and not choice.finished for choice in choices)
 
     def chunk(self, number: int, data: bytes, name: str = "") -> bytes | None:
-        """Take one event of a leg; give the client's frames for it, or None where it does not count as an event.
+        """Take one event of a leg. Returns the client's frames for it, or None if it does not count as an event.
 
-        Raises LegFault for an in-band error and for what cannot be read; the leg is then over.
+        Raises LegFault for an in-band error and for what cannot be parsed; the leg is then over.
         """
         output = self._outputs[number]
         if name != "error" and output.rewriter is not None:
@@ -145,14 +147,15 @@ class Merge:
             raise in_band(data)
         if is_null(data):
             return None
-        data = data.replace(b"\n", b" ")  # between JSON's tokens a blank will do, and an event is one line
+        data = data.replace(b"\n", b" ")  # an event is one line; JSON tokens may be separated by blanks
         chunk = read_chunk(data, self._request.dialect)
         output.spoke = output.streamed = True
         return self._taken(output, data, chunk)
 
     def chunks(self, number: int, data: bytes) -> tuple[bytes, bytes]:
-        """Take those in front of several events that say nothing but more of a text: give the client's frames for them,
-        and the events behind, which are for `chunk`.
+        """Take those of several events, from the front, that only continue a text.
+
+        Returns the client's frames for them, and the events behind them, which are for `chunk`.
         """
         rewriter = self._outputs[number].rewriter
         return (b"", data) if rewriter is None else rewriter.swap_all(data)
@@ -168,17 +171,17 @@ class Merge:
         if self._request.stream:
             return b"".join([self._taken(output, b"", piece) for piece in as_chunks(answer, chat=self._chat)])
         self._taken(output, b"", answer)
-        for choice in output.choices:  # a whole body is not cut, even where it names no reason
+        for choice in output.choices:  # a whole body is complete, even if it names no reason
             if choice.began and not choice.finished:
                 self._finish(choice, None)
         return b""
 
     def end(self, number: int) -> list[int]:
-        """The leg's answer is over: give the client indices it was to bring and did not begin; see LegOutput.end."""
+        """End the leg's answer: return the client indices that it was to bring and did not begin; see LegOutput.end."""
         return self._outputs[number].end()
 
     def give_up(self, number: int, error: ApiError) -> None:
-        """The leg is over, and the choices that it did not finish are lost."""
+        """Mark the choices that a leg did not finish as lost. The leg is over."""
         for choice in self._outputs[number].choices:
             if not choice.finished:
                 choice.lost = error
@@ -190,10 +193,10 @@ class Merge:
         return sum(len(self._shown_as(choice)) for choice in self._choices if choice.finished)
 
     def close(self) -> bytes:
-        """Every choice is finished or lost: give the end of the stream, or the whole answer.
+        """Every choice is finished or lost: return the end of the stream, or the whole answer.
 
         A whole answer leaves out the choices that are lost. In a stream they finish here, with `error` as their reason
-        and the error beside it: their role is out, and clients wait for a reason.
+        and the error beside it, because their role has been written and clients wait for a reason.
         """
         usage = self._usage()
         if not self._request.stream:
@@ -203,13 +206,13 @@ class Merge:
         return lost + tail + DONE_FRAME
 
     def spent(self) -> Spent:
-        """The tokens of this request, for the metrics."""
+        """Return the tokens of this request, for the metrics."""
         return self._tally.spent(self._told)
 
     # ---- one parsed chunk
 
     def _taken(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> bytes:
-        """Take a chunk's usage, fingerprint and choices; give the frames."""
+        """Take a chunk's usage, fingerprint and choices; return the frames."""
         if chunk.fingerprint is not None:
             self._note_fingerprint(output, chunk.fingerprint, said=bool(chunk.choices))
         if chunk.extra and not self._request.stream:
@@ -226,7 +229,7 @@ class Merge:
         return b"".join(written)
 
     def _addressed(self, output: LegOutput, index: int) -> Choice | None:
-        """The client's choice for the upstream's index, or None where nothing of it is wanted."""
+        """Return the client's choice for the upstream's index, or None if nothing more of it is wanted."""
         if not 0 <= index < len(output.choices):
             if not output.surplus:
                 output.surplus = True
@@ -236,10 +239,10 @@ class Merge:
         return None if choice.finished or self._bringers[choice.index] is not output else choice
 
     def _said(self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice) -> bytes:
-        """Take what one choice says in a chunk."""
+        """Take what one choice says in a chunk; return the frames."""
         said = chunk.choices[position]
         output.generated = output.generated or not said.bare
-        if data or self._request.stream:  # the choices of a whole answer stay as they are
+        if data or self._request.stream:  # a whole body for a whole answer is kept as it is
             mended = choice.mended(said, chat=self._chat, all_seen=not self._teaches)
             if mended is None:
                 return b""
@@ -262,42 +265,42 @@ class Merge:
             self.notes.append(ChoiceFinished(index, reason or "none"))
 
     def _note_fingerprint(self, output: LegOutput, fingerprint: str, *, said: bool) -> None:
-        """Keep the leg's fingerprint; in a stream the first that a choice says stands on all frames from then on."""
+        """Keep the leg's fingerprint. In a stream, the first one that comes with a choice is on all later frames."""
         if output.fingerprint is None:
             output.fingerprint = fingerprint
         if self._request.stream and said and self._wire.fingerprint is None:
             self._wire = self._wire.with_fingerprint(fingerprint)
             for other in self._outputs.values():
-                other.forget()  # what was learned shows no fingerprint
+                other.forget()  # the learned frames lack the fingerprint
 
     def _usage(self) -> Usage | None:
-        """The request's usage; notes it where legs counted one prompt differently."""
+        """Return the usage that the client is told. Notes an anomaly if legs counted the same prompt differently."""
         merged = self._tally.settled()
         if merged.prompts_differ:
             self.notes.append(Anomaly("prompt_tokens_differ"))
         return None if merged.usage is None else self._told(merged.usage)
 
     def _running(self) -> Usage | None:
-        """The total so far, where the client asked to be told all the time; it stands still while calls come again."""
+        """Return the total so far if the client asked for continuous usage. It does not fall while calls repeat."""
         if not self._request.continuous_usage:
             return None
         total = self._tally.running()
         return None if total is None else self._told(total)
 
-    # ---- what the client sees of what was brought; here, all of it
+    # ---- how the client sees the choices; here, as they were brought
 
     def _shown_as(self, choice: Choice) -> Sequence[int]:
-        """The client's indices for a choice."""
+        """Return the client's indices for a choice."""
         return (choice.index,)
 
     def _told(self, usage: Usage) -> Usage:
-        """What the client is told of the usage of all legs."""
+        """Return the usage that the client is told, from the usage of all legs."""
         return usage
 
-    # ---- writing; a relay writes otherwise
+    # ---- writing; Relay overrides it
 
     def _prelude(self, data: bytes) -> bytes:
-        """The role chunks of all choices, before anything else."""
+        """Return the role chunks of all choices, which come before anything else."""
         if self._opened or not self._request.stream:
             return b""
         self._opened = True
@@ -306,9 +309,9 @@ class Merge:
     def _frame(
         self, output: LegOutput, data: bytes, chunk: UpstreamChunk, position: int, choice: Choice, said: UpstreamChoice
     ) -> bytes:
-        """The client's frame for what a choice said."""
+        """Return the client's frame for what a choice said."""
         if said.bare and all(value is None for value in chunk.extra.values()):
-            return b""  # a role, which the prelude has said, or nothing
+            return b""  # nothing, or a role, which was in the prelude
         usage = self._running() if chunk.usage is not None else None
         indices, top = self._shown_as(choice), chunk.extra
         if data and self._teaches:
@@ -319,7 +322,7 @@ class Merge:
     def _rendered(
         self, said: UpstreamChoice, indices: Sequence[int], usage: Usage | None, top: Mapping[str, JSON]
     ) -> bytes:
-        """The frames for what a choice said, one for each of the client's indices."""
+        """Return the frames for what a choice said, one for each of the client's indices."""
         frames = b""
         for index in indices:
             frames += self._wire.chunk(
@@ -334,7 +337,7 @@ class Merge:
         return frames
 
     def _lost(self, choice: Choice, error: ApiError) -> bytes:
-        """The finish of a choice that is lost."""
+        """Return the finish of a choice that is lost."""
         nothing: Mapping[str, JSON] = {} if self._chat else {"text": ""}
         why = {"error": loads(error.envelope())["error"]}
         return self._role(choice) + b"".join(
@@ -342,13 +345,13 @@ class Merge:
         )
 
     def _role(self, choice: Choice) -> bytes:
-        """The role of a choice, where it is not out yet."""
+        """Return the role of a choice, if it has not been written yet."""
         return self._prelude(b"")
 
     def _without_choices(self, output: LegOutput, data: bytes, chunk: UpstreamChunk) -> bytes:
-        """The client's frame for a chunk without choices; usage is written at the end.
+        """Return the client's frame for a chunk without choices. Usage is written at the end.
 
-        Unknown keys are told once, by the first call that brings the first choice.
+        Unknown keys are written once: those of the first call of the leg that brings the first choice.
         """
         if chunk.usage is not None:
             output.beside_usage = chunk.extra
@@ -364,7 +367,7 @@ class Merge:
         return wire.usage_tail(usage, {} if first is None else first.beside_usage)
 
     def _answer(self, usage: Usage | None) -> bytes:
-        """The whole answer; what is told once is told by the leg that brings its first choice."""
+        """Return the whole answer. Unknown keys and the fingerprint come from the leg that brings its first choice."""
         finished = [choice for choice in self._choices if choice.finished]
         shown = sorted(((index, choice) for choice in finished for index in self._shown_as(choice)), key=itemgetter(0))
         choices = [self._folded(choice, index) for index, choice in shown]
@@ -374,6 +377,6 @@ class Merge:
         return self._wire.with_fingerprint(first.fingerprint).answer(choices, usage, first.top)
 
     def _folded(self, choice: Choice, index: int) -> dict[str, JSON]:
-        """A choice of the whole answer, under the client's index."""
+        """Return a choice of the whole answer, under the client's index."""
         delta, logprobs, extra = folded(choice.pieces)
         return self._wire.choice(index, delta, finish_reason=choice.finish_reason, logprobs=logprobs, extra=extra)

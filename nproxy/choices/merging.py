@@ -1,4 +1,4 @@
-"""Which merge a request gets."""
+"""Chooses the merge of a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nproxy.choices.settings import ConductSettings, Names
 
 
 def merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings, names: Names) -> Merge:
-    """The merge by what the plan brings: more choices than the client asked for, fewer, or those; as bytes or not."""
+    """Return the merge for what the plan brings: more choices than the client asked for, fewer, or as many."""
     if plan.n > request.n:
         return BestOf(request, *names)
     record = recorder(request, settings.resume)

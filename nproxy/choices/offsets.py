@@ -1,4 +1,4 @@
-"""Text offsets of legacy log probabilities, kept running through the chunks of one choice."""
+"""Text offsets of legacy log probabilities, made continuous over the chunks of one choice."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from nproxy.openai.jsonvalue import JSON
 class TextOffsets:
     """The `text_offset` of one choice so far.
 
-    Some servers count every chunk from 0. Where a chunk starts before the end of the one before it, its offsets are
-    moved behind the text so far; a server that counts through is left alone.
+    Some servers count every chunk from 0. If a chunk starts before the end of the previous one, its offsets are moved
+    to the end of the text so far. The offsets of a server that counts through are not changed.
     """
 
     __slots__ = ("_length", "_start")
@@ -19,7 +19,7 @@ class TextOffsets:
         self._length = 0
 
     def mend(self, logprobs: JSON, text: JSON) -> JSON:
-        """Give the chunk's logprobs with offsets that run on; `text` is the chunk's own text, in characters."""
+        """Return the chunk's logprobs with continuous offsets. `text`: the chunk's own text, counted in characters."""
         before = self._length
         self._length += len(text) if isinstance(text, str) else 0
         offsets = logprobs.get("text_offset") if isinstance(logprobs, dict) else None

@@ -1,4 +1,4 @@
-"""What leaves for the client of a stream: the head once, then one write a turn, and a ping where nothing is written."""
+"""What is sent to the client of a stream: the head once, then one write per turn, and a ping if nothing is written."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from nproxy.openai.wire import PING
 
 
 class OutputBuffer:
-    """Joins what is written in one turn. Nothing leaves before the head: what was written until then is dropped.
+    """Joins what is written in one turn. Nothing is sent before the head: what was written until then is dropped.
 
-    writes: what is to leave with the turn; who has something appends it.
-    ping_seconds: how long the client may hear nothing.
+    writes: what is to be sent at the end of the turn; callers append to it. ping_seconds: how long the client may hear
+    nothing.
     """
 
     def __init__(self, ping_seconds: float) -> None:
         self.begun = False
         self._half_a_ping = ping_seconds / 2
-        self._silent = True  # nothing has left since the last tick
+        self._silent = True  # nothing has been sent since the last tick
         self.writes: list[bytes] = []
 
     def begin(self, headers: tuple[tuple[str, str], ...]) -> list[Command]:
-        """Send the head, once."""
+        """Send the head. Called once."""
         self.begun = True
         return [Begin(headers), self._next_tick()]
 
     def tick(self) -> list[Command]:
-        """Half a ping time has passed: where nothing left in it, the client gets a sign of life."""
+        """Half of the ping time has passed: if nothing was sent in it, send the client a ping."""
         if self._silent:
             self.writes.append(PING)
         self._silent = True
         return [self._next_tick()]
 
     def flush(self) -> Emit | None:
-        """End the turn; None where nothing leaves."""
+        """End the turn. Returns None if nothing is sent."""
         if not self.writes:
             return None
         writes, self.writes = self.writes, []

@@ -1,4 +1,4 @@
-"""The plan: how one client request becomes upstream calls. Decided once, before any call is made."""
+"""The plan: which upstream calls one client request becomes. Made once, before any call."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from nproxy.openai.requests import ChatRequest, CompletionRequest
 Request = ChatRequest | CompletionRequest
 Mode = Literal["relay", "native", "fanout"]
 Greedy = Literal["accept", "reject", "dedupe"]
-"""What becomes of several choices at temperature 0, where all come out equal: computed, refused, computed once."""
+"""What happens to several choices at temperature 0, which are all equal: each is computed, the request is refused, or
+one is computed and copied."""
 NO_LOGPROBS = "best_of needs log probabilities to choose by, and this model's server gives none."
 
 
 class Plan(NamedTuple):
-    """The legs of one request, in index order; `mode` is what the client reads in `x-nproxy-mode`.
+    """The legs of one request, in index order. `mode` is what the client reads in `x-nproxy-mode`.
 
-    n: choices per prompt that the legs bring: the client's n, its best_of, or 1 where equal choices are computed once.
-    The legs together answer for every index from 0 to prompts x n - 1 exactly once.
+    n: choices per prompt that the legs bring: the client's n, its best_of, or 1 if equal choices are computed once.
+    Together the legs answer for every index from 0 to prompts x n - 1 exactly once.
     """
 
     mode: Mode
@@ -41,10 +42,10 @@ def make_plan(
 ) -> Plan:
     """Plan the upstream calls of one request.
 
-    draw: returns a random seed from 0 to 2**31 - 1; called only where the client sent no seed, and there are several
-    legs or a stream that is replayed. greedy: the policy for several choices that will all be equal. replayed: a stream
-    that is cut is asked for again, and is to come out the same.
-    Raises ApiError (status 400) where the request asks for what this upstream cannot do and several legs cannot
+    draw: returns a random seed from 0 to 2**31 - 1; called only if the client sent no seed and there are several legs,
+    or a stream that may be replayed. greedy: the policy for several choices that will all be equal. replayed: a stream
+    that is cut is called again, and must come out the same.
+    Raises ApiError (status 400) if the request asks for something that this upstream cannot do and several legs cannot
     imitate.
     """
     n = _choices_to_bring(request, greedy)
@@ -58,13 +59,13 @@ def make_plan(
     if len(legs) > 1:
         return Plan("fanout", tuple(legs), n)
     if n < request.drawn:
-        return Plan("fanout", tuple(legs), n)  # one call, but the choices are nproxy's work
+        return Plan("fanout", tuple(legs), n)  # one call, whose choices nproxy copies
     exact = n == 1 or (capability.exact and n == request.n)
     return Plan("relay" if exact else "native", tuple(legs), n)
 
 
 def _choices_to_bring(request: Request, greedy: Greedy) -> int:
-    """How many choices per prompt the legs are to bring. Raises ApiError where the policy takes one only."""
+    """Return how many choices per prompt the legs must bring. Raises ApiError if equal choices are to be rejected."""
     if request.drawn > 1 and request.all_equal:
         if greedy == "reject":
             raise invalid_request(
@@ -78,7 +79,7 @@ def _choices_to_bring(request: Request, greedy: Greedy) -> int:
 
 
 def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
-    """The legs without their seeds: each as wide as the upstream takes, with all prompts where it takes lists."""
+    """Return the legs without seeds, each as wide as the upstream allows, with all prompts if it takes lists."""
     if capability.exact or capability.n_untested or capability.native_width is None:
         width = n
     else:
@@ -86,13 +87,13 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
     if not capability.stream_n and (request.stream or not capability.json_usage):
         width = 1
     if request.choice_params is not None and not capability.exact:
-        width = 1  # no other server knows the field
-    # Where a call may bring fewer choices than it asks for, an index does not tell which of several prompts it is for.
+        width = 1  # only the built-in engine knows the field
+    # If a call may return fewer choices than it asks for, an index does not tell which of several prompts it is for.
     unsure = capability.n_untested and width > 1 and not capability.exact
     split_prompts = request.prompts > 1 and (unsure or not capability.prompt_lists)
     carried = range(request.prompts) if split_prompts else (None,)
     offsets = range(0, n, width)
-    warm = capability.prefix_cache and len(offsets) > 1  # a prompt has several legs
+    warm = capability.prefix_cache and len(offsets) > 1  # only if a prompt has several legs
     scored = n > request.n
     legs: list[Leg] = []
     for prompt in carried:
@@ -103,7 +104,7 @@ def _legs(request: Request, capability: Capability, n: int) -> list[Leg]:
 
 
 def own_seed(request: Request, offset: int) -> int | None:
-    """The seed that the client itself gave for the choices at `offset`, None where it gave none for just them."""
+    """Return the seed that the client gave for the choice at `offset` itself; None if it gave none for just that."""
     own = None if request.choice_params is None else request.choice_params[offset].get("seed")
     if isinstance(own, int):
         return own
@@ -113,8 +114,8 @@ def own_seed(request: Request, offset: int) -> int | None:
 def seed_sent(request: Request, capability: Capability) -> bool:
     """Whether calls carry seeds.
 
-    Where one choice has a seed of the client's, an upstream that refuses seeds is left to say so: without it the
-    answer would not be the one that was asked for.
+    If the client gave a seed for its only choice, it is sent even to an upstream that refuses seeds, so that the
+    upstream reports the refusal itself: without the seed the answer would not be the one that was asked for.
     """
     if not capability.seed_refused:
         return capability.seed
@@ -122,7 +123,7 @@ def seed_sent(request: Request, capability: Capability) -> bool:
 
 
 def _with_own_seeds(legs: Sequence[Leg], choice_params: ChoiceParams) -> list[Leg]:
-    """The same legs, of one choice each, with the seeds that the client gave for single choices."""
+    """Return the same legs, each of one choice, with the seeds that the client gave for single choices."""
     own = [choice_params[leg.offset].get("seed") for leg in legs]
     return [leg._replace(seed=seed) if isinstance(seed, int) else leg for leg, seed in zip(legs, own, strict=True)]
 
@@ -138,7 +139,7 @@ def _refuse_the_impossible(request: Request, capability: Capability, n: int, *, 
 
 
 def runs(offsets: Collection[int], width: int) -> list[range]:
-    """Cut offsets (in rising order) into runs of neighbours, each at most `width` long."""
+    """Cut offsets (in rising order) into runs of consecutive ones, each at most `width` long."""
     cut: list[range] = []
     for offset in offsets:
         if cut and offset == cut[-1].stop and len(cut[-1]) < width:
@@ -149,22 +150,22 @@ def runs(offsets: Collection[int], width: int) -> list[range]:
 
 
 def narrower(leg: Leg, width: int) -> list[Leg]:
-    """Legs of at most `width` for the same choices as `leg`, which was refused; numbers and seeds are the caller's."""
+    """Return legs of at most `width` for the choices of `leg`, which was refused. The caller numbers and seeds them."""
     return [
         leg._replace(offset=run.start, width=len(run)) for run in runs(range(leg.offset, leg.offset + leg.width), width)
     ]
 
 
 def split_by_prompt(leg: Leg, prompts: int) -> list[Leg]:
-    """A leg for each prompt of one that carries all of them; numbers and seeds are the caller's."""
+    """Return one leg per prompt, for a leg that carries all prompts. The caller numbers and seeds them."""
     return [leg._replace(prompt=prompt) for prompt in range(prompts)]
 
 
 def top_up(leg: Leg, missing: Sequence[int], n: int, prompts: int, width: int) -> list[Leg]:
-    """Legs of at most `width` for those client indices of `leg`, in rising order, that it did not bring.
+    """Return legs of at most `width` for the client indices that `leg` did not bring (`missing`, in rising order).
 
-    Where a leg with all prompts misses the same offsets of each, the new legs carry all prompts too; else one each.
-    Numbers and seeds are the caller's.
+    If a leg with all prompts misses the same offsets of each, the new legs carry all prompts too; otherwise one each.
+    The caller numbers and seeds them.
     """
     by_prompt: dict[int, list[int]] = {}
     for index in missing:

@@ -1,4 +1,4 @@
-"""What a leg sent, parsed; what cannot be an answer is the leg's fault."""
+"""Parses what a leg sent. If it cannot be an answer, the leg has failed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nproxy.openai.sse import SSEDecoder, SSEError, SSEEvent
 
 
 class LegFault(Exception):
-    """What a leg sent makes it a failure, though the transport was fine. It is the leg's fault, never the client's."""
+    """What a leg sent makes it a failure, although the transport worked."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -19,7 +19,7 @@ class LegFault(Exception):
 
 
 def read_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
-    """Read one event of a stream. Raises LegFault for what cannot be read and for an in-band error."""
+    """Parse one event of a stream. Raises LegFault for what cannot be parsed and for an in-band error."""
     try:
         chunk = parse_chunk(data, dialect)
     except MalformedChunk as error:
@@ -31,7 +31,7 @@ def read_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
 
 
 def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
-    """Read a whole answer, which has choices. Raises LegFault as `read_chunk` does."""
+    """Parse a whole answer, which has choices. Raises LegFault as `read_chunk` does."""
     try:
         answer = parse_answer(body, dialect)
     except MalformedChunk as error:
@@ -42,12 +42,12 @@ def read_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
     if not answer.choices:
         raise LegFault(Failure(FailureKind.MALFORMED, "The upstream's answer holds no choices."))
     if (lost := answer.choices[0].extra.get("error")) and all(one.extra.get("error") for one in answer.choices):
-        raise in_band(dumps({"error": lost}))  # OpenRouter: whoever was to answer has failed
+        raise in_band(dumps({"error": lost}))  # OpenRouter: the provider that was to answer has failed
     return answer
 
 
 def read_events(body: bytes) -> list[SSEEvent]:
-    """Read a whole body as events. Raises LegFault for one that is too large."""
+    """Parse a whole body as events. Raises LegFault if one is too large."""
     decoder = SSEDecoder()
     try:
         return [*decoder.feed(body), *decoder.close()]
@@ -57,6 +57,6 @@ def read_events(body: bytes) -> list[SSEEvent]:
 
 
 def in_band(data: bytes) -> LegFault:
-    """An error where an answer was promised, in the upstream's own words."""
+    """Return the fault for an error in place of an answer, in the upstream's own words."""
     message, status = "The upstream answered with an error.", status_in_band(data)
     return LegFault(Failure(FailureKind.IN_BAND, message, status=status, content_type="application/json", body=data))

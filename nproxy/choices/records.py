@@ -1,4 +1,4 @@
-"""Records: what of a choice the client has been sent, kept so that another call can go on behind it."""
+"""Records: what the client has been sent of a choice, kept so that another call can continue from there."""
 
 from __future__ import annotations
 
@@ -10,33 +10,36 @@ from nproxy.openai.jsonvalue import JSON
 
 
 class Repeat(Protocol):
-    """A call of which the first part is what the client has."""
+    """A call that first repeats what the client has."""
 
     @property
     def over(self) -> bool:
-        """Whether all that comes from now on is new."""
+        """Whether everything that comes from now on is new."""
 
     def rest(self, said: UpstreamChoice) -> UpstreamChoice | None:
-        """What of a chunk is new, None where that is nothing. Raises LegFault where it is not what was sent."""
+        """Return what is new in a chunk, None if nothing is. Raises LegFault if it is not what was sent."""
 
 
 class Record(Protocol):
-    """What the client has been sent of one choice; true once that is anything but a role."""
+    """What the client has been sent of one choice. True if that is anything but a role."""
 
     def __bool__(self) -> bool: ...
 
     def hear(self, key: str) -> Callable[[bytes], None]:
-        """What takes the texts of this key of the delta that go out unparsed: escaped, as in JSON, without quotes."""
+        """Return a callback that takes texts of this key of the delta which are passed on unparsed.
+
+        They are escaped, as in JSON, and without quotes.
+        """
 
     def note(self, said: UpstreamChoice) -> None:
-        """Take what goes out of a parsed chunk."""
+        """Take what is sent of a parsed chunk."""
 
     def again(self) -> Repeat | None:
-        """How the next call is read: what it repeats of this record, None where it repeats nothing."""
+        """Return how to read the next call, which repeats this record; None if it repeats nothing."""
 
 
 def light(value: JSON) -> bool:
-    """Whether a value says nothing by itself: nulls, numbers and what is empty."""
+    """Whether a value says nothing by itself: null, a boolean, a number, or something empty."""
     match value:
         case dict():
             return all(map(light, value.values()))

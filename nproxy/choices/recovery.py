@@ -1,4 +1,4 @@
-"""Another way for a leg that failed: the same again, or less of it, or by itself, or on from where it broke off."""
+"""Recovery of a failed leg: try it again, ask for less, call it by itself, or resume it where it broke off."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from nproxy.choices.states import LegState, Signal
 from nproxy.openai.dialect import Dialect
 
 LONGEST_WAIT_SECONDS = 10.0
-"""How long a leg of a stream that has begun waits in all for a replica that may be asked."""
+"""How long in all a leg of a stream that has begun waits for a replica that may be called."""
 
 
 class Recovery:
-    """Recovers legs of one request; it moves them in the roster and says what else is to be done.
+    """Recovers the legs of one request: moves them in the roster, and returns the commands that are needed besides.
 
-    settings, budget, jitter: as the conduct has them. retries_spent: a failure that another attempt might have made
-    good was let stand, because the attempts are used up. notes: for the metrics; the caller empties it.
+    settings, budget, jitter: as in Conduct. retries_spent: a failure that another attempt might have made good was left
+    to stand, because no attempts, or no budget, were left. notes: for the metrics; the caller empties it.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Recovery:
 
     @property
     def omit(self) -> frozenset[str]:
-        """Fields that the upstream refused during this request; no further leg carries them."""
+        """What the upstream refused during this request. No further leg is sent with it."""
         return self._learning.omit
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether a stream of this request was interrupted, so that no further leg is called beside another."""
+        """Whether a stream of this request was interrupted. Then no further leg is called beside another."""
         return self._interruptions.seen
 
     @property
@@ -79,7 +79,7 @@ class Recovery:
         return 1 if self._interruptions.seen else self._capability.parallel
 
     def succeeded(self, run: LegProgress, *, streamed: bool) -> list[Command]:
-        """A leg has ended well: give what that teaches of the refusals, and of the interruptions, before.
+        """A leg has ended well: return what that teaches about earlier refusals and interruptions.
 
         streamed: its answer came as events.
         """
@@ -93,14 +93,14 @@ class Recovery:
         return lessons
 
     def broken_off(self, run: LegProgress, failure: Failure, *, beside: bool) -> tuple[Failure, list[Command]]:
-        """A leg has ended and is not whole: give what that is to be called, and what it teaches."""
+        """A leg has ended and is not whole: return its failure, and what that teaches. beside: as in LegEnded."""
         output = self._merge.output(run.leg.number)
         if not output.broke_off:
             return failure, [*map(Learn, of_unfinished(self._capability, output))]
         return INTERRUPTED if beside else failure, _learn(self._interruptions.broke_off(run, beside=beside))
 
     def recover(self, run: LegProgress, failure: Failure) -> list[Command] | None:
-        """Find another way for a leg; None where there is none and the failure stands."""
+        """Find another way for a failed leg. Returns None if there is none and the failure stands."""
         if self._came_to_nobody(failure) and (run.resumed or self._merge.client_has_read_any):
             waits = self._wait(run, failure)
             if waits is None and run.resumed:
@@ -124,7 +124,7 @@ class Recovery:
         return again
 
     def _ask_for_less(self, run: LegProgress, remedy: Remedy | None) -> list[Command] | None:
-        """Do without what the upstream refused, where that can be done without."""
+        """Do without what the upstream refused, if that is possible."""
         match remedy:
             case None:
                 return None
@@ -144,7 +144,7 @@ class Recovery:
                 return [Anomaly("prompt_lists_refused")]
 
     def _replace(self, run: LegProgress, legs: Sequence[Leg], lesson: Lesson | None) -> None:
-        """Open others in the place of a leg that was refused. lesson: what their success teaches."""
+        """Replace a leg that was refused by others. lesson: what their success teaches."""
         self._roster.move(run, Signal.END)
         self._merge.drop(run.leg.number)
         stand_ins = self._roster.add(legs)
@@ -152,7 +152,7 @@ class Recovery:
             self._learning.replaced(lesson, stand_ins)
 
     def _try_again(self, run: LegProgress, failure: Failure) -> list[Command] | None:
-        """Try the same again, once the pause is over, where that may help and is allowed."""
+        """Try the same again after a pause, if that may help and is allowed."""
         if not retryable(failure) and not (run.resumed and resumable(failure)):
             return None
         if self._goes_to_another_upstream(failure):
@@ -162,7 +162,7 @@ class Recovery:
             return None
         retried = Retried(run.leg.number, failure.kind)
         if failure.kind is FailureKind.STALE and not run.stale:
-            run.stale = True  # its connection had ended before: this attempt costs nothing
+            run.stale = True  # its connection had been closed before: this attempt is free
             self._roster.again(run)
             return [retried]
         if not self._granted(run):
@@ -171,15 +171,15 @@ class Recovery:
         return [retried, self._timer(run, failure)]
 
     def _goes_to_another_upstream(self, failure: Failure) -> bool:
-        """Whether there is another upstream, which is asked rather than to wait for this one as it wishes."""
+        """Whether another upstream is asked instead of waiting for this one as long as it wishes."""
         waits = not failure.another and (failure.retry_after or 0.0) > LONGEST_WITH_ANOTHER_SECONDS
         return waits and self._settings.fallback_available and not self._merge.client_has_read_any
 
     def _wait_for_room(self, run: LegProgress, failure: Failure) -> list[Command] | None:
-        """Have a leg that was turned away wait until others have left room, at the gate, which sees all requests.
+        """Have a refused leg wait until other calls have freed capacity, at the gate, which sees all requests.
 
-        That costs no attempt, as somebody is being served. Where that is nobody of this request, another upstream
-        comes first.
+        That costs no attempt, because calls are being answered. If none of them belongs to this request, another
+        upstream is tried first.
         """
         if self._settings.retries_per_leg == 0 or not failure.room:
             return None
@@ -194,21 +194,22 @@ class Recovery:
         return noted
 
     def _is_being_started(self, failure: Failure) -> bool:
-        """Whether the server may be there but not ready, or stands behind one that does not reach it."""
+        """Whether the server may be there but not ready, or a proxy answers that does not reach it."""
         unready = failure.kind is FailureKind.STATUS and failure.status in (502, 503)
         return unready and self._settings.retries_per_leg > 0
 
     def _came_to_nobody(self, failure: Failure) -> bool:
-        """Whether there is no replica at the moment: none may be asked, or the one that was could not be reached."""
+        """Whether no replica could be called, or the one called was not reached, and the leg may wait for one."""
         if failure.kind in NOT_REACHED:
             return self._settings.retries_per_leg > 0
         return failure.kind is FailureKind.UNAVAILABLE
 
     def _wait(self, run: LegProgress, failure: Failure) -> list[Command] | None:
-        """Ask for a replica once more: the client has read something, and cannot be refused any more.
+        """Ask for a replica once more: the client has read something, so its request can no longer be refused.
 
-        That costs no attempt, as nothing was sent; what all of it may take is bounded. Where nobody says how long to
-        wait, it may be as long as all waits before; an attempt to connect that took its time was a wait, too.
+        That costs no attempt, because no server has taken the leg; the total wait is bounded. If it is not known how
+        long to wait, the wait is random, and up to as long as all waits before. Time spent on a failed attempt to
+        connect counts as a wait.
         """
         run.waited += failure.seconds
         told, left = failure.retry_after, LONGEST_WAIT_SECONDS - run.waited
@@ -224,7 +225,7 @@ class Recovery:
         return self._merge.client_has_read(run.leg.number)
 
     def _begin_anew(self, run: LegProgress, failure: Failure) -> list[Command] | None:
-        """Try the same again, though it had begun to answer; by itself, where another call was why it ended."""
+        """Try the same again, although it had begun to answer; by itself, if it ended because of another call."""
         if not resumable(failure) or not self._granted(run):
             return None
         retried = Retried(run.leg.number, failure.kind)
@@ -235,7 +236,7 @@ class Recovery:
         return [retried, self._timer(run, failure)]
 
     def _resume(self, run: LegProgress, failure: Failure) -> list[Command] | None:
-        """Go on from where the client's answer broke off, in another call."""
+        """Continue in another call from where the client's answer broke off."""
         if self._settings.resume == "off" or not resumable(failure):
             return None
         legs = [run.leg] if self._settings.resume == "replay" else self._continuing(run)
@@ -256,7 +257,7 @@ class Recovery:
 
     def _continuing(self, run: LegProgress) -> list[Leg] | None:
         if self._request.choice_params is not None and self._capability.exact:
-            return None  # it reads them by the place of a choice in its one call
+            return None  # the engine assigns them by a choice's place in its one call
         if self._request.dialect is Dialect.CHAT and self._settings.chat_continues == "no":
             return None
         cut = self._merge.output(run.leg.number)
@@ -269,7 +270,7 @@ class Recovery:
         return SetTimer(Timer(TimerKind.RETRY, run.leg.number), pause_seconds(failure, run.retries - 1, self._jitter()))
 
     def _granted(self, run: LegProgress) -> bool:
-        """Take one more attempt for a leg, where it has one left and the budget allows it."""
+        """Take one more attempt for a leg, if it has one left and the budget grants it."""
         per_leg = self._settings.retries_per_leg
         if run.retries >= per_leg or not self._budget():
             self.retries_spent |= per_leg > 0

@@ -1,8 +1,8 @@
-"""Relay: one leg whose bytes pass, watched event by event by the same Merge.
+"""Relay: one leg whose bytes pass through, watched event by event by the same Merge.
 
-Only the writing differs. An event goes to the client as it came unless a rule needs otherwise; then the event is
-written anew with its keys in their order, and only what the rule names is changed. Where the upstream's wire is exact,
-the output is the one that Merge would write.
+Only the writing differs. An event goes to the client as it came unless a rule requires a change. Then the event is
+written anew with its keys in their order, and only what the rule names is changed. If the upstream's wire is exact, the
+output is what Merge would write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NULL_USAGE = b',"usage":null'
 
 @dataclass(frozen=True, slots=True)
 class _Patch:
-    """A change to an event's bytes. What it looks for cannot stand inside a JSON string, where quotes are escaped."""
+    """A change to an event's bytes. What it searches for cannot be inside a JSON string, where quotes are escaped."""
 
     model: tuple[bytes, bytes] | None = None
     add_usage: bool = False
@@ -44,11 +44,11 @@ _NONE, _ADD_USAGE = _Patch(), _Patch(add_usage=True)
 
 
 class Relay(Merge):
-    """Relays one leg. `shown`: the name to show instead of the upstream's own for the model, None to leave it.
+    """Relays one leg. `shown`: the model name to show instead of the upstream's own; None to keep that.
 
-    A call that goes on with what another has brought has names of its own, and may begin in the middle of a chunk; so
-    have calls that bring a prompt each. From then on, frames are written as Merge writes them, under the first call's
-    names.
+    A call that resumes another one has names (id, created) of its own, and may begin in the middle of a chunk. Calls
+    for one prompt each also have names of their own. From then on, frames are written as Merge writes them, under the
+    first call's names.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Relay(Merge):
         super().__init__(request, id, created, model, record=record)
         self._shown = shown
         self._as_merged = False
-        self._named = False  # id and created are the upstream's
-        self._roles: set[int] = set()  # choices whose role is out
+        self._named = False  # id and created have been taken from the upstream
+        self._roles: set[int] = set()  # choices whose role has been written
         self._tails: list[bytes] = []
         self._body: bytes | None = None
 
@@ -79,7 +79,7 @@ class Relay(Merge):
         if self._outputs[number].streamed:
             return written
         if self._outputs[number].surplus:
-            self._take_names(loads(body))  # it is written anew, without the choices that nobody asked for
+            self._take_names(loads(body))  # it is written anew, without the surplus choices
         elif len(self._outputs) == 1 and not self._as_merged:
             self._body = body if is_json(body) else dumps(loads(body))
         return written
@@ -131,10 +131,10 @@ class Relay(Merge):
             return super()._answer(usage)
         return self._body if self._shown is None else dumps(loads(self._body) | {"model": self._shown})
 
-    # ---- what a rule needs
+    # ---- changes that a rule requires
 
     def _role_first(self, choice: Choice, said: UpstreamChoice) -> bytes:
-        """The role chunk of a choice whose first chunk has none."""
+        """Return the role chunk of a choice whose first chunk has no role."""
         return b"" if said.role is not None else self._role(choice)
 
     def _role(self, choice: Choice) -> bytes:
@@ -146,7 +146,7 @@ class Relay(Merge):
     def _wanted(
         self, came: dict[str, Any], raw: dict[str, Any], chunk: UpstreamChunk, choice: Choice, said: UpstreamChoice
     ) -> dict[str, Any] | None:
-        """The event as the client is to see it, with one choice; None where nothing is left of it."""
+        """Return the event as the client must see it, with one choice; None if nothing is left of it."""
         wanted = self._renamed(came)
         wanted["choices"] = [kept := dict(raw)]
         if raw.get("index", 0) != choice.index:
@@ -155,7 +155,7 @@ class Relay(Merge):
             kept["logprobs"] = said.logprobs
         if chunk.usage is not None and self._request.continuous_usage:
             total = self._running()
-            # a call of its own has counted everything already
+            # a single call's usage is already the total
             wanted["usage"] = came["usage"] if len(self._outputs) == 1 or total is None else total.to_json()
         if not self._chat or not isinstance(raw.get("delta"), dict):
             return wanted
@@ -170,7 +170,7 @@ class Relay(Merge):
         return wanted
 
     def _renamed(self, came: dict[str, JSON]) -> dict[str, JSON]:
-        """The event with the stream's one id, created and model, and with `usage` as the client asked for it."""
+        """Return the event with the stream's one id, created and model, and with `usage` as the client asked for it."""
         if not self._named:
             self._take_names(came)
         names: dict[str, JSON] = {"id": self._wire.id, "object": self._wire.dialect.chunk_object}
@@ -185,7 +185,7 @@ class Relay(Merge):
         return wanted
 
     def _take_names(self, came: dict[str, JSON]) -> None:
-        """Use the upstream's own id, created and model for what must be written here."""
+        """Use the upstream's own id, created and model for frames that are written here."""
         self._named = True
         id, created, model = came.get("id"), came.get("created"), self._shown or came.get("model")
         wire = self._wire
@@ -200,13 +200,13 @@ class Relay(Merge):
         )
 
     def _patch(self, data: bytes, came: dict[str, Any], wanted: dict[str, Any]) -> _Patch | None:
-        """What makes `wanted` of the bytes; None where it must be written anew."""
+        """Return the patch that turns the bytes into `wanted`; None if the event must be written anew."""
         if not is_json(data):
             return None
         if wanted == came:
             return _NONE
         if self._shown is None and "usage" not in came and data.endswith(b"}"):
-            # a member more at the end needs no proof
+            # one more member at the end needs no check
             return _ADD_USAGE if wanted == {**came, "usage": None} else None
         model = None
         if self._shown is not None and (sent := came.get("model")) is not None:
@@ -223,12 +223,12 @@ def _as_it_came(data: bytes, came: dict[str, JSON], wanted: dict[str, JSON]) -> 
 def _says(data: bytes, wanted: dict[str, Any]) -> bool:
     try:
         return bool(loads(data) == wanted)
-    except ValueError:  # the patch met bytes that it is not made for
+    except ValueError:  # the patch does not fit these bytes
         return False
 
 
 def _saying(said: UpstreamChoice, wanted: dict[str, Any]) -> dict[str, Any]:
-    """An event of one choice, with the texts of `said` in place of its own."""
+    """Return the event, which has one choice, with the texts of `said` in place of its own."""
     (choice,) = wanted["choices"]
     delta = choice.get("delta")
     told = {"delta": {**delta, **said.delta}} if isinstance(delta, dict) else said.delta

@@ -1,6 +1,6 @@
-"""Whether a refusal is about something nproxy can do without.
+"""Whether a refusal is about something that nproxy can do without.
 
-That is n, a list of prompts, a seed, stream_options, a stream, a request id.
+That is n, a list of prompts, a seed, stream_options, a stream, or a request id.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ABOUT_N = re.compile(
     r"|multiple (?:completions|choices|candidates)|candidate_?count",
     re.IGNORECASE,
 )
-_ABOUT_GREEDY = re.compile(r"greedy", re.IGNORECASE)  # where `temperature` is not sent, it may be the server's default
+_ABOUT_GREEDY = re.compile(r"greedy", re.IGNORECASE)  # also if no `temperature` is sent: 0 may be the server's default
 # "prompt must be a string.", "cannot unmarshal array into Go struct field CompletionRequest.prompt of type string"
 _ABOUT_PROMPT = re.compile(r"\bprompts?\b", re.IGNORECASE)
 _ABOUT_TYPES = re.compile(r"\b(?:strings?|str|arrays?|lists?)\b", re.IGNORECASE)
@@ -54,14 +54,14 @@ _ABOUT_VALUES = re.compile(r"\d|range|negative|positive|integer|\bbits?\b|large|
 _CONDITION = re.compile(r"\b(?:with|when|while|if|unless|together)\b", re.IGNORECASE)
 
 _AT_FAULT = frozenset({400, 422})
-_REFUSALS = _AT_FAULT | {500, 501}  # llama.cpp's and others' word for what they do not do
+_REFUSALS = _AT_FAULT | {500, 501}  # 500, 501: how llama.cpp and others refuse what they do not support
 _NOTHING_CAME = frozenset({FailureKind.CUT, FailureKind.RESET, FailureKind.SHORT})
 _TEXTS = frozenset({"n", "n_cmpl", "model", "messages", "prompt"})
 
 
 @dataclass(frozen=True, slots=True)
 class TooWide:
-    """The leg asked for too many choices; legs of `width` may do. lesson: what their success teaches."""
+    """The leg asked for too many choices. Legs of `width` may succeed. lesson: what their success teaches."""
 
     width: int
     lesson: NativeWidth | Lacks | None
@@ -69,14 +69,14 @@ class TooWide:
 
 @dataclass(frozen=True, slots=True)
 class SplitPrompts:
-    """The leg brought a list of prompts; a leg for each of them may do. lesson: what their success teaches."""
+    """The leg brought a list of prompts. One leg per prompt may succeed. lesson: what their success teaches."""
 
     lesson: FieldRefused | None
 
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """The leg may do without this field. lesson: what its success then teaches."""
+    """The leg may succeed without this field. lesson: what its success teaches."""
 
     field: str
     lesson: FieldRefused | None
@@ -84,7 +84,7 @@ class Without:
 
 @dataclass(frozen=True, slots=True)
 class Reseeded:
-    """The leg may do with this seed."""
+    """The leg may succeed with this seed."""
 
     seed: int
 
@@ -93,16 +93,16 @@ Remedy = TooWide | SplitPrompts | Without | Reseeded
 
 
 def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure) -> Remedy | None:
-    """What to change so that the upstream takes the leg, or None where the refusal is the client's to read.
+    """Return what to change so that the upstream accepts the leg, or None if the refusal is for the client to read.
 
-    What the client asked for is not left out behind its back: at one choice its seed, and at any number its own
-    stream_options. At several choices a seed that the upstream does not know costs reproducibility, not the answer.
-    A refusal that speaks of something else in the request, too, holds for requests like it, and teaches nothing.
+    Nothing that the client asked for is left out silently: with one choice its seed, and with any number its own
+    stream_options. With several choices, a seed that the upstream does not know costs reproducibility, not the answer.
+    A refusal that also mentions something else in the request holds for similar requests only, and teaches nothing.
     """
     if failure.kind is not FailureKind.STATUS or failure.status not in _REFUSALS:
         return None
     if not failure.body and failure.status in _AT_FAULT:
-        # starlette-context's way to say that the id is no UUID; llama-cpp-python uses it
+        # starlette-context, which llama-cpp-python uses, refuses an id that is not a UUID in this way
         return None if "request_id" in leg.omit else Without("request_id", FieldRefused("request_id"))
     error = wrap_foreign(failure.status, failure.content_type, failure.body)
     teaches = not _conditional(request, error)
@@ -116,16 +116,16 @@ def remedy(request: Request, capability: Capability, leg: Leg, failure: Failure)
 
 
 def one_by_one(request: Request, capability: Capability, leg: Leg, failure: Failure) -> TooWide | None:
-    """Legs of one choice, where a stream of several ended before it said anything, whatever was tried.
+    """Return legs of one choice, if a stream of several ended before it said anything, and nothing else has helped.
 
-    ms-swift and LLaMA-Factory have `n` in whole answers, and break off streams of it behind their head.
+    ms-swift and LLaMA-Factory support `n` in whole answers, and break off streams of it after their head.
     """
     several = leg.width > 1 and capability.n_learned and asked_as_stream(request, capability, leg)
     return TooWide(1, Lacks("stream_n")) if several and failure.kind in _NOTHING_CAME else None
 
 
 def unscored(request: Request, leg: Leg, failure: Failure) -> Failure:
-    """The failure that the client is to read: it asked for `best_of`, not for the log probabilities that this needs."""
+    """Return the failure that the client reads: it asked for `best_of`, not for the log probabilities it needs."""
     at_fault = failure.kind is FailureKind.STATUS and failure.status in _AT_FAULT
     if not leg.scored or request.logprobs_asked or not at_fault:
         return failure
@@ -136,7 +136,7 @@ def unscored(request: Request, leg: Leg, failure: Failure) -> Failure:
 def _narrower(request: Request, leg: Leg, error: ApiError, teaches: bool) -> TooWide | None:
     if leg.width == 1 or not _names(error, "n", _ABOUT_N):
         return None
-    if request.greedy or _ABOUT_GREEDY.search(error.message):  # refused by servers that have n
+    if request.greedy or _ABOUT_GREEDY.search(error.message):  # servers that support n refuse this, too
         return TooWide(1, None)
     width = named_width(error.message, leg.width) or 1
     return TooWide(width, NativeWidth(leg.width, width) if teaches else None)
@@ -145,7 +145,7 @@ def _narrower(request: Request, leg: Leg, error: ApiError, teaches: bool) -> Too
 def _split_prompts(
     request: Request, capability: Capability, leg: Leg, error: ApiError, teaches: bool
 ) -> SplitPrompts | None:
-    """A leg for each prompt. Token ids that are refused for their type are no better one list at a time."""
+    """Suggest a leg for each prompt. Token ids that are refused for their type do no better one list at a time."""
     if not isinstance(request, CompletionRequest) or not request.listed or not isinstance(request.prompt[0], str):
         return None
     as_list = leg.prompt is None and capability.prompt_lists
@@ -155,9 +155,10 @@ def _split_prompts(
 
 
 def _other_seed(request: Request, leg: Leg, error: ApiError, teaches: bool) -> Without | Reseeded | None:
-    """None, or another, in place of the leg's seed. One that nproxy has drawn is refused for being a seed.
+    """Suggest no seed, or another one. A seed that nproxy has drawn is refused because it is a seed.
 
-    One that the client gave, or that follows from it, may be refused for its value: then it says nothing of seeds.
+    One that the client gave, or that follows from it, may be refused for its value. Then the refusal says nothing about
+    seeds.
     """
     if leg.seed is None or "seed" in leg.omit or not _names(error, "seed", _ABOUT_SEED):
         return None
@@ -181,10 +182,10 @@ def _without_options(request: Request, leg: Leg, error: ApiError, teaches: bool)
 
 
 def _as_whole(request: Request, capability: Capability, leg: Leg, error: ApiError) -> Without | TooWide | None:
-    """The JSON form, which the client asked for, of a leg that nproxy made a stream.
+    """Suggest the JSON form, which the client asked for, for a leg that nproxy called as a stream.
 
-    The refusal may name the field that does not go with streams. A whole answer of several choices is of no use where
-    its usage counts one; legs of one choice then do.
+    The refusal may name the field that does not go with streams. A whole answer of several choices is of no use if its
+    usage counts only one; then legs of one choice are suggested.
     """
     if request.stream or not asked_as_stream(request, capability, leg) or not _ABOUT_STREAMS.search(error.message):
         return None
@@ -194,7 +195,7 @@ def _as_whole(request: Request, capability: Capability, leg: Leg, error: ApiErro
 
 
 def _names(error: ApiError, field: str, wording: re.Pattern[str]) -> bool:
-    """Whether the refusal is about this field: it says so where it names one, and otherwise its wording tells."""
+    """Whether the refusal is about this field: by the field that it names, or by its wording if it names none."""
     return error.param == field if error.param is not None else wording.search(error.message) is not None
 
 
@@ -206,7 +207,7 @@ def _conditional(request: Request, error: ApiError) -> bool:
 
 
 def named_width(message: str, asked: int) -> int | None:
-    """The limit below `asked` choices that a refusal of so many names; None where it names none."""
+    """Return the limit below `asked` that a refusal of so many choices names; None if it names none."""
     found = [int(digits) for digits in _LIMIT.findall(message)]
     found += [int("".join(digits)) - 1 for digits in _BEYOND.findall(message)]
     return next((width for width in found if 1 <= width < asked), None)

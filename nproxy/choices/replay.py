@@ -1,9 +1,9 @@
-"""Replay: a leg that was cut is called again with its seed, and what the client has is compared and swallowed.
+"""Replay: a leg that was cut is called again with its seed. What the client has is compared and dropped.
 
 A choice has channels: each text of its delta (content, reasoning, refusal, the arguments of one tool call ...), and
-each list. Of a channel only its length and a hash are kept. What comes again may be cut into other chunks, so the two
-are compared where the channel reaches the length that was sent. Nothing new goes out before all channels have.
-Log probabilities and token ids are lists beside the text; of them as many entries are swallowed as were sent.
+each list. Only the length and a hash of a channel are kept. The repetition may be cut into other chunks, so the two are
+compared when the channel reaches the length that was sent. Nothing new is sent before all channels have reached theirs.
+Log probabilities and token ids are lists beside the text; as many of their entries are dropped as were sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.jsonvalue import JSON, dumps, loads
 
 Path = tuple[str | int, ...]
-"""Where a channel stands in a delta: `("content",)`, `("tool_calls", 0, "function", "arguments")`."""
+"""The place of a channel in a delta: `("content",)`, `("tool_calls", 0, "function", "arguments")`."""
 
 _MOST_UNHASHED = 1024
 _DIFFERS = Failure(
@@ -31,10 +31,10 @@ _DIFFERS = Failure(
 
 
 class Tape:
-    """What went over one channel: how much, and its hash, however it was cut and escaped.
+    """What was sent over one channel: its length and its hash, however it was cut and escaped.
 
-    Texts are measured and hashed as UTF-16, where half of a surrogate pair has a place of its own: servers split
-    characters over chunks, too.
+    Texts are measured and hashed as UTF-16, in which half of a surrogate pair is a unit of its own, because servers
+    split characters over chunks, too.
     """
 
     __slots__ = ("_hash", "_length", "_raw")
@@ -42,16 +42,16 @@ class Tape:
     def __init__(self) -> None:
         self._length = 0
         self._hash = blake2b(digest_size=16)
-        self._raw = bytearray()  # text as it stood in JSON, which is not in the two yet
+        self._raw = bytearray()  # text as it was in JSON, not yet measured and hashed
 
     def hear(self, escaped: bytes) -> None:
-        """Take a text as it stands between the quotes of a JSON string."""
+        """Take a text as it is between the quotes of a JSON string."""
         self._raw += escaped
         if len(self._raw) > _MOST_UNHASHED:
             self._settle()
 
     def add(self, data: bytes) -> None:
-        """Take bytes: a text's UTF-16, or an item's JSON."""
+        """Take bytes: a text in UTF-16, or an item in JSON."""
         self._settle()
         self._length += len(data)
         self._hash.update(data)
@@ -64,7 +64,7 @@ class Tape:
 
     @property
     def digest(self) -> bytes:
-        """The hash of them."""
+        """The hash of these bytes."""
         self._settle()
         return self._hash.digest()
 
@@ -85,7 +85,7 @@ def _item(value: JSON) -> bytes:
 
 
 class _Leaf(Protocol):
-    """What is done with the parts of a delta; each gives what of the part is to stay, None for nothing."""
+    """What is done with the parts of a delta. Each method returns what remains of the part, None for nothing."""
 
     def text(self, path: Path, text: str) -> JSON: ...
 
@@ -95,7 +95,7 @@ class _Leaf(Protocol):
 
 
 def _through(value: JSON, path: Path, leaf: _Leaf) -> JSON:
-    """Give what stays of a value. Numbers and nulls stay with what stands beside them."""
+    """Return what remains of a value. Numbers and nulls remain with what is beside them."""
     if light(value):
         return value
     match value:
@@ -126,8 +126,8 @@ class Transcript:
 
     def __init__(self) -> None:
         self._tapes: dict[Path, Tape] = {}
-        self._names: set[Path] = set()  # ids and types that are out: a second call may have others
-        self._counts: dict[Path, int] = {}  # entries of lists beside the delta
+        self._names: set[Path] = set()  # ids and types that were sent: a second call may have others
+        self._counts: dict[Path, int] = {}  # entries sent of lists beside the delta
 
     def __bool__(self) -> bool:
         return bool(self._tapes or self._names or self._counts)
@@ -166,7 +166,7 @@ class Transcript:
 
 @dataclass(slots=True)
 class _Channel:
-    """A channel that is heard again. length, digest: what was sent; behind that all is new."""
+    """A channel that is repeated. length, digest: of what was sent; everything behind it is new."""
 
     length: int
     digest: bytes
@@ -174,18 +174,18 @@ class _Channel:
 
     @property
     def left(self) -> int:
-        """How much of what was sent is still to come again."""
+        """How much of what was sent has not been repeated yet."""
         return self.length - self.tape.length
 
     def hear(self, data: bytes) -> None:
-        """Compare what comes again. Raises LegFault."""
+        """Compare what is repeated. Raises LegFault if it differs."""
         self.tape.add(data)
-        if self.left <= 0 and self.tape.digest != self.digest:  # less than 0: an item that is longer
+        if self.left <= 0 and self.tape.digest != self.digest:  # below 0 if an item is longer
             raise LegFault(_DIFFERS)
 
 
 class Replay:
-    """One call of a choice that is heard again: see Repeat. Made of its transcript, which may go on meanwhile."""
+    """One call that repeats a choice: see Repeat. Made from the choice's transcript, which may grow meanwhile."""
 
     __slots__ = ("_channels", "_counts", "_names", "_new")
 
@@ -193,7 +193,7 @@ class Replay:
         self._channels = channels
         self._names = names
         self._counts = counts
-        self._new = False  # something of the chunk at hand is new
+        self._new = False  # something in the current chunk is new
 
     @property
     def over(self) -> bool:
@@ -207,7 +207,7 @@ class Replay:
         self._new = said.finish_reason is not None
         delta = _through(dict(said.delta), (), self)
         if self._new and not self._caught_up:
-            raise LegFault(_DIFFERS)  # it has gone another way, or is shorter
+            raise LegFault(_DIFFERS)  # it has become another answer, or is shorter
         logprobs, extra = self._behind(said.logprobs, "logprobs"), self._behind(said.extra, "extra")
         if not self._new:
             return None
@@ -243,7 +243,7 @@ class Replay:
         return None
 
     def _behind(self, beside: JSON | Mapping[str, JSON], where: str) -> dict[str, JSON]:
-        """What stands beside a delta, its lists without the entries that were sent."""
+        """Return what is beside a delta, without the entries of its lists that were sent."""
         kept: dict[str, JSON] = {}
         for key, value in beside.items() if isinstance(beside, Mapping) else ():
             if isinstance(value, list):

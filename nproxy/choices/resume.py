@@ -1,4 +1,4 @@
-"""Resuming: how a leg that has begun to answer is made good, and what is kept of it for that."""
+"""Resuming: how a leg that is cut while it answers is recovered, and what is recorded for that."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nproxy.choices.records import Record
 from nproxy.choices.replay import Transcript
 
 Resume = Literal["off", "replay", "continue"]
-"""How a leg goes on that was cut: not at all; asked again with its seed; asked with what it said as a prefix."""
+"""How a leg that was cut continues: not at all; called again with its seed; called with what it said as a prefix."""
 
 
 def recorder(request: Request, how: Resume) -> Callable[[], Record] | None:
-    """What begins the record of a choice; None where nothing can be missed, or nothing is made good."""
+    """Return what makes the record of a choice; None if the client misses nothing, or nothing is recovered."""
     if not request.stream or how == "off":
         return None
     return Transcript if how == "replay" else partial(Script, request.dialect)

@@ -1,4 +1,4 @@
-"""Whether and when a failed leg is tried again: before its first event, and after it had begun to answer."""
+"""Whether and when a failed leg is tried again: before its first event, and after it has begun to answer."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from nproxy.choices.events import Failure, FailureKind
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 4.0
-LONGEST_WITH_ANOTHER_SECONDS = 1.0  # where another upstream may be asked, which needs no wait
-LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more has no room: the client is told, and waits itself
+LONGEST_WITH_ANOTHER_SECONDS = 1.0  # if another upstream may be asked, which needs no wait
+LONGEST_RETRY_AFTER_SECONDS = 10.0  # an upstream that asks for more is full: the client is told, and waits itself
 
-_STATUSES = frozenset({429, 502, 503, 504, 529})  # "come again"; other answers would only be repeated
+_STATUSES = frozenset({429, 502, 503, 504, 529})  # "try again later"; other answers would only be repeated
 NO_ROOM = frozenset({429, 503, 529})
-"""It has no room at the moment, and may say when there will be."""
+"""The server lacks capacity at the moment, and may say when it will have some."""
 UNSURE = 503
-"""The one of these that is also said of other faults: a proxy that reaches nobody, a server that is being started."""
+"""The one of NO_ROOM that is also used for other faults: a proxy that reaches no server, a server being started."""
 _SPENT = re.compile(rb'"(?:code|type)"\s*:\s*"(?:insufficient_quota|exceeded_current_quota_error)"')
-"""As OpenAI and Moonshot have it in a 429: what the account may spend is spent, and no moment is a better one."""
+"""As in a 429 of OpenAI and Moonshot: the account's quota is spent, so waiting does not help."""
 LOOP_DETECTED = 508
-"""The way through this replica leads back to who asks; another one's may not (RFC 5842, section 7.2)."""
+"""The way through this replica leads back to the caller; another replica's may not (RFC 5842, section 7.2)."""
 _KINDS = frozenset(
     {
         FailureKind.CONNECT,
@@ -37,10 +37,11 @@ _KINDS_BEGUN = frozenset(
 
 
 def retryable(failure: Failure) -> bool:
-    """Whether another attempt may go better, where nothing of an answer has come.
+    """Whether another attempt may succeed, if nothing of an answer has come.
 
-    Timeouts are not, as the upstream may still be at work on the first, unless there was no connection. An error within
-    a 200 is by the same rule as behind the first event, and so may be a 500: the request had been taken.
+    Timeouts are not retried, because the upstream may still be at work on the first attempt, unless no connection was
+    established. An error within a 200 follows the same rule as after the first event, so it may be retried with status
+    500 too: the request had been accepted.
     """
     if not failure.another and (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER_SECONDS:
         return False
@@ -51,7 +52,7 @@ def retryable(failure: Failure) -> bool:
 
 
 def no_room(failure: Failure) -> bool:
-    """Whether the upstream turned it away, and may have taken it at another moment."""
+    """Whether the upstream refused the call for lack of capacity, and may have accepted it at another moment."""
     return failure.kind is FailureKind.STATUS and failure.status in NO_ROOM and not _spent(failure)
 
 
@@ -60,15 +61,15 @@ def _spent(failure: Failure) -> bool:
 
 
 def resumable(failure: Failure) -> bool:
-    """Whether a call that has begun to answer broke off by no fault of the request."""
+    """Whether a call that had begun to answer broke off through no fault of the request."""
     return failure.kind in _KINDS_BEGUN or servers_error(failure)
 
 
 def pause_seconds(failure: Failure, attempt: int, jitter: float) -> float:
-    """How long to wait before attempt + 1: full jitter over a doubling span, and never less than `retry-after`.
+    """Return how long to wait before attempt + 1: full jitter over a doubling span, and never less than `retry-after`.
 
-    That holds for the replica that said it, so it is not waited for where another one can take the leg.
-    attempt: the one that failed, counted from 0. jitter: from 0 up to 1.
+    `retry-after` is about the replica that sent it, so it is ignored if another replica can take the leg. attempt: the
+    one that failed, counted from 0. jitter: from 0 up to 1.
     """
     span: float = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)
     return max(span * jitter, 0.0 if failure.another else failure.retry_after or 0.0)

@@ -1,4 +1,4 @@
-"""The legs of one request: their states, who waits, who is called. The only place where a leg's state changes."""
+"""The legs of one request: their states, which wait, which are called. A leg's state changes nowhere else."""
 
 from __future__ import annotations
 
@@ -13,34 +13,37 @@ from nproxy.choices.states import FINAL, HOLDS_A_CALL, IDLE, TRANSITIONS, LegSta
 
 @dataclass(slots=True)
 class LegProgress:
-    """A leg and how far it is.
-
-    attempt: the number of its call, counted from 0. retries: those attempts that the budget paid for. stale: it has had
-    its free attempt. waited: seconds for a replica that may be asked. alone: its call has, or had, no other beside it.
-    resumed: its call goes on with what an earlier one has brought. waits: its next call is to wait for room.
-    crowded: it has waited for that.
-    """
+    """A leg and its state."""
 
     leg: Leg
     state: LegState = LegState.WAITING
     attempt: int = 0
+    """The number of its call, counted from 0."""
     retries: int = 0
+    """Those attempts that the retry budget paid for."""
     stale: bool = False
+    """It has had its free attempt after a stale connection."""
     waited: float = 0.0
+    """Seconds that it has waited for a replica that may be called."""
     alone: bool = False
+    """Its call has, or had, no other call beside it."""
     resumed: bool = False
+    """Its call continues what an earlier one has brought."""
     waits: bool = False
+    """Its next call waits for capacity."""
     crowded: bool = False
+    """It has waited for capacity."""
 
 
 class Roster:
-    """All legs of a request, by number. called: those that hold a call. unsettled: how many are in no final state.
+    """All legs of a request, by number.
 
-    queue: numbers of those that wait for their turn, a heap: the lowest is called first.
-    changed: a leg has moved, or waits now; who decides by that takes it back.
+    called: the legs that hold a call. unsettled: how many are in no final state. queue: numbers of the legs that wait
+    for their turn, a heap: the lowest is called first. changed: a leg has changed its state or joined the queue; reset
+    by the conduct when it has decided.
 
-    seed: the client's. draw: gives random seeds, None where the upstream takes none. held: numbers of legs that wait
-    until they are released.
+    seed: the client's. draw: returns random seeds; None if calls carry none. held: numbers of legs that wait until they
+    are released.
     """
 
     def __init__(
@@ -67,15 +70,15 @@ class Roster:
         return len(self._runs)
 
     def find(self, number: int) -> LegProgress:
-        """The leg of this number."""
+        """Return the leg with this number."""
         return self._runs[number]
 
     def callers(self) -> list[LegProgress]:
-        """The legs that hold a call, by number."""
+        """Return the legs that hold a call, by number."""
         return [self.called[number] for number in sorted(self.called)]
 
     def move(self, run: LegProgress, signal: Signal) -> None:
-        """Let a leg change its state."""
+        """Change a leg's state by a signal. Raises KeyError if the state does not allow the signal."""
         state = run.state = TRANSITIONS[run.state, signal]
         self.changed = True
         if state in HOLDS_A_CALL:
@@ -86,23 +89,23 @@ class Roster:
             self.unsettled -= 1
 
     def resume(self, run: LegProgress) -> None:
-        """End a leg's pause: it waits for its turn again."""
+        """End a leg's pause. It waits for its turn again."""
         self.move(run, Signal.RESUME)
         self._call_in_turn(run.leg.number)
 
     def again(self, run: LegProgress, signal: Signal = Signal.PAUSE) -> None:
-        """Let a leg be called once more, as soon as it is its turn."""
+        """Have a leg called once more, as soon as it is its turn."""
         run.attempt += 1
         self.move(run, signal)
         self.resume(run)
 
     def pause(self, run: LegProgress, signal: Signal = Signal.PAUSE) -> None:
-        """Let a leg be called once more when somebody ends its pause."""
+        """Have a leg called once more after its pause, which `resume` ends."""
         run.attempt += 1
         self.move(run, signal)
 
     def split(self, run: LegProgress, legs: Sequence[Leg]) -> list[LegProgress]:
-        """End a leg that was cut, and have others, which pause, bring what it did not."""
+        """End a leg that was cut, and have others bring what it did not. They pause first."""
         self.move(run, Signal.END)
         parts = [self._runs[number] for number in sorted(self.add(legs, held=True))]
         for part in parts:
@@ -117,13 +120,13 @@ class Roster:
                 self._call_in_turn(number)
 
     def next_waiting(self, parallel: int | None) -> LegProgress | None:
-        """The next leg to call, None where none waits or `parallel` calls are open; the caller opens it."""
+        """Return the next leg to call, None if none waits or `parallel` calls are open. The caller opens it."""
         if not self.queue or (parallel is not None and len(self.called) >= parallel):
             return None
         return self._runs[heapq.heappop(self.queue)]
 
     def add(self, legs: Sequence[Leg], *, held: bool = False) -> set[int]:
-        """Number, seed and enlist further legs; gives their numbers. held: as those of the roster's."""
+        """Number, seed and enlist further legs; return their numbers. held: they wait until they are released."""
         first = len(self._runs)
         numbered = [leg._replace(number=first + place, seed=None) for place, leg in enumerate(legs)]
         if self._draw is not None:
@@ -134,7 +137,7 @@ class Roster:
         return numbers
 
     def drop_idle(self, *, keep: Callable[[LegProgress], bool]) -> None:
-        """Cancel the legs that wait or pause, but for those to keep."""
+        """Cancel the legs that wait or pause, except those to keep."""
         for run in self:
             if run.state in IDLE and not keep(run):
                 self.move(run, Signal.CANCEL)

@@ -1,4 +1,4 @@
-"""What the bytes of a streamed answer say, as the events of its leg."""
+"""Turns the bytes of a streamed answer into the events of its leg."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Chunks: TypeAlias = Sequence[LegChunk | LegChunks]
 
 
 def read_segment(leg: int, decoder: SSEDecoder, segment: bytes) -> Chunks:
-    """The events that a segment completes; where they are several usual ones, together. Raises SSEError."""
+    """Return the events that a segment completes; several usual ones together. Raises SSEError."""
     usual = decoder.usual(segment)
     if usual is None:
         return one_by_one(leg, decoder.feed(segment))
@@ -29,10 +29,10 @@ def read_segment(leg: int, decoder: SSEDecoder, segment: bytes) -> Chunks:
 
 
 def split_chunks(leg: int, data: bytes) -> list[LegChunk]:
-    """The events whose data stands together, each by itself."""
+    """Return a LegChunk for each of several events whose data is joined by `BETWEEN`."""
     return [LegChunk(leg, one) for one in data.split(BETWEEN)]
 
 
 def one_by_one(leg: int, events: Sequence[SSEEvent]) -> Chunks:
-    """A chunk for each event."""
+    """Return a LegChunk for each event."""
     return [LegChunk(leg, data, name) for data, name in events]

@@ -1,4 +1,4 @@
-"""What a request is conducted by: what is configured, and what its answer is called."""
+"""What a request is conducted by: the configuration, and the names in its answer."""
 
 from __future__ import annotations
 

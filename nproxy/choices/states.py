@@ -1,7 +1,7 @@
-"""The states of a leg and what moves it from one to another: the whole of it is the table in this file.
+"""The states of a leg, and what moves it from one to another: all of it is the table in this file.
 
-    WAITING   planned, not yet called: the upstream takes only so many calls at once
-    CALLED    the call is open and has sent no event; a failure now can be made good by another attempt
+    WAITING   waits to be called: the upstream takes only so many calls at once, or the leg is held back
+    CALLED    the call is open and has sent no event; another attempt can make a failure good
     SPEAKING  its first event has come; a failure now is final, unless the client has read nothing of it yet (then it
               begins anew) or it can be resumed
     PAUSED    it failed, or stands in for one that did, and will be called when its timer fires
@@ -18,7 +18,7 @@ from enum import Enum, auto
 
 
 class LegState(Enum):
-    # Each is there once, and the table is asked at every step: an Enum's own hashes its name.
+    # Members are singletons, and the table is used at every step: Enum's own hash is that of the name.
     __hash__ = object.__hash__
 
     WAITING = auto()
@@ -37,12 +37,12 @@ class Signal(Enum):
 
     OPEN = auto()  # its call is made
     SPEAK = auto()  # its first event has come
-    PAUSE = auto()  # it failed before that, and another attempt is granted; or the leg before it failed
-    RESTART = auto()  # it broke off, and another call says that anew, or goes on with it
+    PAUSE = auto()  # it failed before that, and another attempt is granted; or it stands in for a leg that failed
+    RESTART = auto()  # it broke off, and another call begins anew, or resumes it
     RESUME = auto()  # the pause is over
     END = auto()  # its answer is whole
-    FAIL = auto()  # it failed, and nothing makes it good
-    CANCEL = auto()  # nobody needs it any more
+    FAIL = auto()  # it failed, and nothing can make that good
+    CANCEL = auto()  # it is not needed any more
 
 
 _W, _C, _S, _P = LegState.WAITING, LegState.CALLED, LegState.SPEAKING, LegState.PAUSED
@@ -63,7 +63,7 @@ TRANSITIONS: dict[tuple[LegState, Signal], LegState] = {
     (_S, Signal.CANCEL): LegState.CANCELLED,
     (_P, Signal.CANCEL): LegState.CANCELLED,
 }
-"""The state after a signal. A signal that a state does not know is an error of the conduct: KeyError."""
+"""The state after a signal. A signal that a state does not allow is an error in the conduct: KeyError."""
 
 IDLE = frozenset({LegState.WAITING, LegState.PAUSED})
 HOLDS_A_CALL = frozenset({LegState.CALLED, LegState.SPEAKING})

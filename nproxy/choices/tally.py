@@ -10,36 +10,36 @@ from nproxy.choices.leg_output import LegOutput
 from nproxy.openai.usage import LegUsage, Merged, Usage, merge, running
 
 _Told = tuple[LegOutput, LegUsage]
-"""A leg, and what it has told."""
+"""A leg, and the usage that it reported."""
 
 
 class Tally:
-    """Counts the tokens of one request's legs. outputs: what each leg has told, by number; their owner changes them."""
+    """Counts the tokens of one request's legs. outputs: what each leg sent, by number; its owner changes it."""
 
     def __init__(self, outputs: Mapping[int, LegOutput]) -> None:
         self._outputs = outputs
-        self._cut: list[LegUsage] = []  # what calls told in whose place others came
-        self._total: Usage | None = None  # the running total, as it was given last
+        self._cut: list[LegUsage] = []  # usage of calls that others replaced
+        self._total: Usage | None = None  # the running total that was returned last
         self._settled: tuple[list[_Told], Merged] | None = None
 
     def forgo(self, output: LegOutput) -> None:
-        """Other calls take the place of this one: what it told was spent, and does not count for the client."""
+        """Note that other calls replace this one: its tokens were spent, and do not count for the client."""
         self._cut.append(output.usage())
 
     def settled(self) -> Merged:
-        """The usage of all legs, which are over: it is not counted again for what is spent."""
+        """Return the usage of all legs, which are over. It is not computed again for `spent`."""
         self._settled = _, merged = self._together()
         return merged
 
     def running(self) -> Usage | None:
-        """The total so far; it stands still while calls come again."""
+        """Return the total so far. It keeps its value while calls repeat what came."""
         total = running(self._counted(self._each()))
         if total is not None and (self._total is None or total.completion >= self._total.completion):
             self._total = total
         return self._total
 
     def spent(self, told: Callable[[Usage], Usage]) -> Spent:
-        """The tokens that the client is told, by `told`, and those that all calls computed as far as they told."""
+        """Return the tokens that the client is told, by `told`, and those that all calls reported as computed."""
         each, (merged, _) = self._settled or self._together()
         client = None if merged is None else told(merged)
         prompt = completion = calls = 0
@@ -62,9 +62,9 @@ class Tally:
         return [(output, output.usage()) for output in self._outputs.values()]
 
     def _counted(self, each: Sequence[_Told]) -> list[LegUsage]:
-        """The usage of each leg that counts for the client; one that was lost does so as far as it told.
+        """Return the usage of each leg that counts for the client; a leg that was lost counts as far as it reported.
 
-        What cut calls told does not count, but may have told the length of a prompt.
+        Usage of calls that were replaced does not count, but may tell the length of a prompt.
         """
         counted = [(output, told) for output, told in each if told.usage is not None or not output.lost]
         own = [told for output, told in counted if output.leg.prefix is None]
@@ -75,16 +75,16 @@ class Tally:
 
 
 def _whole(output: LegOutput, usage: Usage | None, prompt: int | None) -> Usage | None:
-    """A leg's usage, and where its call went on from a prefix, what one call would have told."""
+    """Return a leg's usage; if its call continued from a prefix, the usage that one call would have reported."""
     prefix = output.leg.prefix
     return usage if usage is None or prefix is None else whole(usage, prefix, prompt)
 
 
 def saved(each: Sequence[_Told]) -> int:
-    """Prompt tokens that a call for each choice would have cost besides.
+    """Return the prompt tokens that would also have been computed if each choice had been a call of its own.
 
     Choices of one call share their prompt. A later leg finds in the upstream's cache what the first leg of its prompt
-    has left there; what that one found there itself is older than the request, and does not count.
+    has left there; what that first leg found there is older than the request, and does not count.
     """
     tokens = 0
     found_by_first: dict[int | None, int] = {}

@@ -1,4 +1,4 @@
-"""Leg-0-first: where an upstream caches prompts, one leg computes the prompt, and its siblings start when it has."""
+"""Leg-0-first: if an upstream caches prompts, one leg computes the prompt, and its siblings start after that."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from nproxy.choices.leg import Leg
 
 WARM_SECONDS = 10.0
-"""How long siblings wait for the first leg at most."""
+"""How long siblings wait for the first leg, at most."""
 
 
 class Warming:
     """Which legs are held back, and for which one: the leg of their prompt that warms the cache.
 
-    held: numbers of the legs that are not to be called yet. waiting: those that still wait, by the leg they wait for.
+    held: numbers of the legs that must not be called yet. waiting: those that still wait, by the leg they wait for.
     """
 
     def __init__(self, legs: Sequence[Leg]) -> None:
@@ -32,11 +32,11 @@ class Warming:
         self.held = frozenset(number for waiting in self.waiting.values() for number in waiting)
 
     def release(self, number: int) -> list[int]:
-        """Give the legs that waited for this one, which spoke, ended or failed; each is given once."""
+        """Return the legs that waited for this one, which spoke, ended or failed. Each is returned once."""
         return self.waiting.pop(number, [])
 
     def release_all(self) -> list[int]:
-        """Give all legs that still wait: they have waited long enough."""
+        """Return all legs that still wait: they have waited long enough."""
         released = [number for waiting in self.waiting.values() for number in waiting]
         self.waiting.clear()
         return released

@@ -22,22 +22,22 @@ from nproxy.openai.jsonvalue import (
 )
 
 LONG = 256 << 10
-"""Bytes from which on a body is read in a thread: what takes no time in a small one adds up."""
+"""Bytes from which on a body is parsed in a thread: what takes no time in a small one adds up."""
 
 SHORT = 1 << 10
-"""Characters up to which a body is read by the decoder alone: member by member takes twice as long, of such a one."""
+"""Characters up to which the decoder parses a body in one step. Member by member, such a body takes twice as long."""
 
 MOST_CONTAINERS = 1 << 16
 MOST_STRINGS = 1 << 18
 MOST_VALUES = 1_500_000
-"""Arrays and objects, strings with those that are keys, and commas of one body. They cost a parser time and memory, 50
-times its size for empty arrays; a prompt of a million token ids and a chat of 15,000 messages stay below."""
+"""Limits of one body: arrays and objects; strings, keys included; commas. They cost a parser time and memory, 50 times
+the body's size for empty arrays. A prompt of a million token ids and a chat of 15,000 messages are below the limits."""
 
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _BLANKS = frozenset(" \t\n\r")
-_KEY = r'[ \t\n\r]*+"([^"\\\x00-\x1f]{0,64}+)"[ \t\n\r]*+:[ \t\n\r]*+'  # the usual: short, without escapes
+_KEY = r'[ \t\n\r]*+"([^"\\\x00-\x1f]{0,64}+)"[ \t\n\r]*+:[ \t\n\r]*+'  # a usual key: short, no escapes
 _FIRST_KEY, _NEXT_KEY = re.compile(r"[ \t\n\r]*+\{" + _KEY), re.compile("[ \t\n\r]*+," + _KEY)
-_BACKSLASH = ord("\\")  # a number is found faster than a piece of one byte
+_BACKSLASH = ord("\\")  # bytes are searched faster for a number than for a one-byte string
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE_SURROGATE = re.compile(rb"%b(?!%b)|(?<!%b)%b" % (_HIGH, _LOW, _HIGH, _LOW))
 
@@ -63,25 +63,25 @@ class Spliced:
 class Body:
     """A JSON object as a client sent it.
 
-    raw: the bytes, exact, unless a key stood twice at the root; then only its last value is in them.
-    fields: the parsed values by key. Nothing may change it, or what is in it.
+    raw: the exact bytes, unless a key was repeated at the root; then only its last value is in them. fields: the parsed
+    values by key. Neither the mapping nor the values may be changed.
     """
 
     raw: bytes
     fields: Mapping[str, JSON]
-    _spans: Mapping[str, tuple[int, int]] | None = None  # key -> where `"key": value` stands in raw, once it matters
+    _spans: Mapping[str, tuple[int, int]] | None = None  # key -> the span of `"key": value` in raw; None until needed
     _heads: dict[frozenset[str], bytes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"Body({len(self.raw)} bytes)"  # what a client wrote belongs in no log
+        return f"Body({len(self.raw)} bytes)"  # what a client wrote must not get into logs
 
     @classmethod
     def parse(cls, raw: bytes, *, max_depth: int = 64) -> Body:
         """Parse a UTF-8 JSON object.
 
-        Raises ApiError 400 with param null for: not UTF-8, not JSON (NaN, Infinity and numbers beyond a
-        double included), not an object, nesting deeper than `max_depth`, more parts than MOST_..., lone surrogates,
-        integers of thousands of digits. Where it runs in a thread, no step holds the others up for long.
+        Raises ApiError 400 with param null for: not UTF-8, not JSON (which excludes NaN, Infinity and numbers beyond a
+        double), not an object, nesting deeper than `max_depth`, more parts than MOST_..., lone surrogates, integers of
+        thousands of digits. In a thread, no step of it blocks the other threads for long.
         """
         try:
             text = raw.decode("utf-8")
@@ -105,7 +105,7 @@ class Body:
         return cls(raw, fields, spans)
 
     def splice(self, set: dict[str, JSON], drop: Collection[str] = ()) -> Spliced:
-        """Give the body with the fields of `set` in place of its own and without those named in `drop`.
+        """Return the body with the fields of `set` in place of its own and without those named in `drop`.
 
         Untouched values keep their exact bytes. The head is built once for each set of touched keys.
         """
@@ -121,7 +121,7 @@ class Body:
         return Spliced(head, comma + dumps(set)[1:])
 
     def _without(self, touched: Collection[str]) -> bytes:
-        """All members but these, and no closing brace."""
+        """Return the object with all members but these, and without the closing brace."""
         if self.fields and not touched:
             return self.raw[: self.raw.rindex(b"}")]
         if self._spans is None:
@@ -136,10 +136,13 @@ def _refused(why: str) -> ApiError:
 
 
 def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
-    """Raise for what would hold a parser up; cheap, and right for valid JSON (the parser stops where it is not)."""
+    """Raise ApiError for what would occupy a parser for long.
+
+    Cheap, and right for valid JSON; the parser stops at the error in any other.
+    """
     least = min(MOST_CONTAINERS, MOST_STRINGS, MOST_VALUES)
     if len(unescaped) <= least and unescaped.count(b"[") + unescaped.count(b"{") <= max_depth:
-        return  # the usual body has no room for any of it
+        return  # most bodies are too small for any of it
     if unescaped.count(b'"') > 2 * MOST_STRINGS:
         raise _refused(f"it holds more than {MOST_STRINGS} strings")
     outside = outside_strings(unescaped)
@@ -152,9 +155,9 @@ def _refuse_too_much(unescaped: bytes, max_depth: int) -> None:
 
 
 def _unrepeated(text: str) -> dict[str, JSON] | None:
-    """The values by key of a short object in which no key stands twice; None for whatever is to be read with more care.
+    """Return the values by key of a short object without repeated keys; None if the text must be read with more care.
 
-    Where `n` is given it is cut out, for which it must be known where it stands.
+    That includes objects with `n`: it is cut out later, so its position must be known.
     """
     if len(text) > SHORT or text[:1] != "{" or '"n"' in text:
         return None
@@ -166,9 +169,9 @@ def _unrepeated(text: str) -> dict[str, JSON] | None:
 
 
 def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]:
-    """Read an object's members: values by key, where each member begins and ends in the text, whether a key came twice.
+    """Read an object's members: values by key, the span of each member in the text, and whether a key was repeated.
 
-    Raises json.JSONDecodeError where the text is not one JSON object, ValueError for its numbers.
+    Raises json.JSONDecodeError if the text is not one JSON object, and ValueError for invalid numbers.
     """
     decode = value_at if len(text) < LONG else patient_value_at
     fields: dict[str, JSON] = {}
@@ -180,11 +183,11 @@ def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]
         start, key, at = _key(text, at) if usual is None else (usual.start(1) - 1, usual[1], usual.end())
         try:
             value, at = decode(text, at)
-        except StopIteration as stopped:  # how the decoder's scanner says so
+        except StopIteration as stopped:  # the scanner's way to report that
             raise json.JSONDecodeError("a value must stand here", text, stopped.value) from None
         if key in members:
             repeated = True
-            del members[key]  # its last value stands where the last one stood
+            del members[key]  # it is placed where its last value is
         fields[key] = value
         members[key] = start, at
         if (usual := _NEXT_KEY.match(text, at)) is None:
@@ -196,7 +199,7 @@ def _scan(text: str) -> tuple[dict[str, JSON], dict[str, tuple[int, int]], bool]
 
 
 def _open(text: str) -> tuple[int, bool]:
-    """Go into an object: where its first key is looked for, and False where it has none."""
+    """Enter an object. Returns where to look for its first key, and True; or its end, and False if it is empty."""
     at = _skip(text, 0)
     if text[at : at + 1] != "{":
         raise json.JSONDecodeError("an object must begin here", text, at)
@@ -205,7 +208,7 @@ def _open(text: str) -> tuple[int, bool]:
 
 
 def _more(text: str, at: int) -> tuple[int, bool]:
-    """Go on behind a member: where the next key is looked for, and False where the object ends, and there."""
+    """Go on after a member. Returns where to look for the next key, and True; or the object's end, and False."""
     at = _skip(text, at)
     mark = text[at : at + 1]
     if mark not in (",", "}"):
@@ -214,7 +217,7 @@ def _more(text: str, at: int) -> tuple[int, bool]:
 
 
 def _key(text: str, at: int) -> tuple[int, str, int]:
-    """Read any key: where it begins, itself, and where its value begins. Raises json.JSONDecodeError for none."""
+    """Read any key. Returns where it begins, the key, and where its value begins. Raises json.JSONDecodeError."""
     start = _skip(text, at)
     if text[start : start + 1] != '"':
         raise json.JSONDecodeError("a key in double quotes must stand here", text, start)
@@ -233,8 +236,8 @@ def _skip(text: str, at: int) -> int:
 
 
 def _refuse_lone_surrogates(unescaped: bytes, step: int = LONG) -> None:
-    """Raise for an escaped surrogate without its other half: no UTF-8 can carry it to an upstream."""
-    for start in range(0, len(unescaped), step):  # a search through all of a long text would hold other threads up
+    """Raise ApiError for an escaped surrogate without its other half: UTF-8 cannot carry it to an upstream."""
+    for start in range(0, len(unescaped), step):  # one search through a long text would block other threads
         end = start + step
         found = _LONE_SURROGATE.search(unescaped, start, end + 12)  # room for a pair that begins before the end
         if found is not None and found.start() < end:
@@ -242,7 +245,7 @@ def _refuse_lone_surrogates(unescaped: bytes, step: int = LONG) -> None:
 
 
 def _byte_spans(text: str, members: Mapping[str, tuple[int, int]]) -> Mapping[str, tuple[int, int]]:
-    """Turn positions in the text into positions in its UTF-8 bytes; members come in the text's order."""
+    """Turn positions in the text into positions in its UTF-8 bytes. Members are in the text's order."""
     if text.isascii():
         return members
     spans: dict[str, tuple[int, int]] = {}

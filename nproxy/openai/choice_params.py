@@ -1,6 +1,6 @@
 """`choice_params`: sampling parameters of each choice, an extension of the request.
 
-A list of n objects; what stands in object i takes the place of the request's own field for choice i of every prompt.
+A list of n objects. What is in object i replaces the request's own field for choice i of every prompt.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nproxy.openai.refusals import wrong_type
 from nproxy.openai.typed import Int64, Stop, typed
 
 ChoiceParams = tuple[Mapping[str, JSON], ...]
-"""Per choice what it asks for itself; values as sent, nulls left out, for null leaves the request's own."""
+"""For each choice, its own parameters: values as sent, without nulls, because null keeps the request's own value."""
 
 FIELD = "choice_params"
 
 
 class Params(BaseModel):
-    """What may differ between choices: types only, as limits are the server's to know."""
+    """What may differ between choices. Types only, because the limits are known to the server."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -43,10 +43,10 @@ class Params(BaseModel):
 
 
 def read_choice_params(fields: Mapping[str, JSON], n: int, drawn: int) -> ChoiceParams | None:
-    """Read the field of a request for n choices that are made from `drawn`; None where it is absent or null.
+    """Read the field from a request for n choices that are made from `drawn`; None if it is absent or null.
 
     Raises ApiError 400 naming the place: not a list, not n objects, a field that cannot differ between choices, a wrong
-    type; or `best_of` above n, with which nobody could say which choice is which.
+    type; or `best_of` above n, because then it is not known which object belongs to which choice.
     """
     listed = fields.get(FIELD)
     if listed is None:

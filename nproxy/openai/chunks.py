@@ -19,32 +19,33 @@ _NOTHING: Mapping[str, JSON] = MappingProxyType({})
 
 DONE_DATA = b"[DONE]"
 LONGEST_MARK = 15
-"""Bytes of the data of an event that is a mark, and says nothing of a choice; blanks counted."""
+"""The most bytes, blanks included, of an event's data that is a mark and says nothing of a choice."""
 
 
 class MalformedChunk(ValueError):
-    """What came is not a chunk or an answer of this dialect; the message quotes nothing of it."""
+    """The data is not a chunk or an answer of this dialect. The message quotes nothing of it."""
 
 
 @frozen
 class UpstreamChoice:
-    """One choice of a chunk, or of a whole answer.
-
-    index: the upstream's. delta: for chat the delta (of a whole answer: the message) without its role, for
-    legacy completions `{"text": ...}`. role: None also for null and "". finish_reason: None also for "".
-    extra: all other keys of the choice, unknown ones included (stop_reason, token_ids ...).
-    """
+    """One choice of a chunk, or of a whole answer."""
 
     index: int
+    """The upstream's."""
     delta: Mapping[str, JSON]
+    """For chat, the delta (of a whole answer: the message) without its role. For legacy completions, `{"text":
+    ...}`."""
     role: str | None
+    """None also for null and ""."""
     finish_reason: str | None
+    """None also for ""."""
     logprobs: JSON
     extra: Mapping[str, JSON]
+    """All other keys of the choice, unknown ones included (stop_reason, token_ids ...)."""
 
     @property
     def bare(self) -> bool:
-        """Whether nothing but a role, empty values and nulls is in it: dropping it loses nothing."""
+        """Whether it contains only a role, empty values and nulls, so that dropping it loses nothing."""
         if self.finish_reason is not None or self.logprobs is not None:
             return False
         for value in self.delta.values():
@@ -58,18 +59,18 @@ _EMPTY_VALUES: tuple[JSON, ...] = (None, "", [], {})
 
 @frozen
 class UpstreamChunk:
-    """A chunk or a whole answer. error: the in-band error; then nothing else counts. None also where it is empty.
-
-    usage: None where absent, null or unreadable. extra: top-level keys other than id, object, created,
-    model, choices, usage, system_fingerprint and error. came: all of it, as it was parsed.
-    """
+    """A chunk or a whole answer."""
 
     choices: tuple[UpstreamChoice, ...]
     usage: Usage | None
+    """None if absent, null or unreadable."""
     fingerprint: str | None
     error: JSON
+    """The in-band error; then nothing else counts. None also if it is empty."""
     extra: Mapping[str, JSON]
+    """Top-level keys other than id, object, created, model, choices, usage, system_fingerprint and error."""
     came: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """All of it, as parsed."""
 
 
 def is_done(data: bytes) -> bool:
@@ -83,7 +84,7 @@ def is_null(data: bytes) -> bool:
 
 
 def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
-    """Parse one event's data. Raises MalformedChunk. An absent index is 0; absent choices are none."""
+    """Parse one event's data. Raises MalformedChunk. An absent index is 0; absent choices are an empty list."""
     value = _object(data)
     if (error := _in_band_error(value)) is not None:
         return error
@@ -94,7 +95,7 @@ def parse_chunk(data: bytes, dialect: Dialect) -> UpstreamChunk:
 def parse_answer(body: bytes, dialect: Dialect) -> UpstreamChunk:
     """Parse a whole answer into the same value: each message becomes one delta. Raises MalformedChunk.
 
-    A choice that says nothing at all, not even why it ended, is no answer.
+    A choice that says nothing at all, not even why it ended, is malformed.
     """
     value = _object(body)
     if (error := _in_band_error(value)) is not None:
@@ -174,7 +175,7 @@ def _completion_choice(choice: object, holder: str) -> UpstreamChoice:
 
 
 def _others(value: dict[str, Any], own: frozenset[str]) -> Mapping[str, JSON]:
-    """The members with other keys than these."""
+    """Return the members with keys other than these."""
     return _NOTHING if value.keys() <= own else {key: member for key, member in value.items() if key not in own}
 
 

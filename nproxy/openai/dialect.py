@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class Dialect(StrEnum):
-    """Which endpoint a request came in on; the value is the endpoint's path behind `/v1/`."""
+    """Which endpoint a request came in on. The value is the endpoint's path after `/v1/`."""
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
 
     @property
     def id_prefix(self) -> str:
-        """What the ids of answers begin with."""
+        """The prefix of the ids of answers."""
         return "chatcmpl-" if self is Dialect.CHAT else "cmpl-"
 
     @property

@@ -1,4 +1,4 @@
-"""Undoing the content-encoding of a request's body, within a limit."""
+"""Decodes the content-encoding of a request's body, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _WINDOW = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": zlib.MAX_WBITS}
 
 
 class Decoder:
-    """A body on its way from what was sent to what was meant, piece by piece; `limit`: bytes that it may come to."""
+    """Decodes a body piece by piece. `limit`: the most bytes that the decoded body may have."""
 
     def __init__(self, encoding: str | None, limit: int) -> None:
-        """Take the header's value, None where there is none; raises ApiError 415 for an encoding that is not known."""
+        """Take the header's value, None if there is none. Raises ApiError 415 for an unknown encoding."""
         self._room = limit
         self._limit = limit
         self._inflate: zlib._Decompress | None = None
@@ -28,10 +28,10 @@ class Decoder:
         self._inflate = zlib.decompressobj(window)
 
     def feed(self, data: bytes) -> bytes:
-        """Decode a piece; raises ApiError 400 where it cannot be decoded, 413 where the body becomes too large."""
+        """Decode a piece. Raises ApiError 400 if it cannot be decoded, 413 if the body becomes too large."""
         if self._inflate is not None:
             try:
-                # One byte beyond the room tells that it is too much: a bomb is noticed before it has grown.
+                # One byte beyond the limit is enough to know: a decompression bomb is noticed before it has grown.
                 data = self._inflate.decompress(data, self._room + 1)
             except zlib.error:
                 raise invalid_request("The request body cannot be decoded by its content-encoding.") from None
@@ -41,7 +41,7 @@ class Decoder:
         return data
 
     def end(self) -> None:
-        """The body is over; raises ApiError 400 where its compressed data is not."""
+        """Note that the body is over. Raises ApiError 400 if its compressed data does not end there."""
         if self._inflate is not None and (not self._inflate.eof or self._inflate.unused_data):
             raise invalid_request(
                 "The request body cannot be decoded: its compressed data does not end where it should."

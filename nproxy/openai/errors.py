@@ -15,7 +15,7 @@ _NO_EXTRA: Mapping[str, JSON] = MappingProxyType({})
 class ApiError(Exception):
     """A request's failure: HTTP status, the envelope's four fields, and response headers.
 
-    `extra` holds further keys of an upstream's error object; they stand behind the four in the envelope.
+    `extra`: further keys of an upstream's error object, which follow the four in the envelope.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ def unknown_url(message: str = "Unknown request path.") -> ApiError:
 
 
 def wrong_method(allowed: Collection[str], message: str | None = None) -> ApiError:
-    """Build the 405 for a method that is not taken; `allowed` are. message: in place of one that names them."""
+    """Build the 405 for a method that is not in `allowed`. message: replaces the default, which names those."""
     return ApiError(
         405,
         message or f"This endpoint takes {' or '.join(allowed)} only.",
@@ -66,7 +66,7 @@ def wrong_method(allowed: Collection[str], message: str | None = None) -> ApiErr
 
 
 def not_ready(reason: str) -> ApiError:
-    """Build the 503 of a gateway that can do nothing for anybody now."""
+    """Build the 503 of a gateway that cannot serve any request now."""
     return ApiError(503, reason, type="server_error", code="not_ready")
 
 
@@ -89,21 +89,21 @@ def overloaded(message: str, *, retry_after: int) -> ApiError:
 
 
 def engine_unavailable(message: str, *, retry_after: int = 1) -> ApiError:
-    """Build the 503 of an engine that does not take this now; `retry_after` in seconds."""
+    """Build the 503 of an engine that does not accept this request now; `retry_after` in seconds."""
     headers = {"retry-after": str(retry_after)}
     return ApiError(503, message, type="server_error", code="engine_unavailable", headers=headers)
 
 
 def loop_detected() -> ApiError:
-    """Build the 508 for a request that this gateway has sent on itself."""
+    """Build the 508 for a request that has come back to this gateway, which had sent it on."""
     message = "The request has been here before: one of the gateway's upstreams leads back to it."
     return ApiError(508, message, type="server_error", code="loop_detected")
 
 
 def upstream_unavailable(message: str = "The upstream cannot be reached.", *, status: int = 502) -> ApiError:
-    """Build the error for refused, unresolvable, broken or untrusted connections; the message holds no URL.
+    """Build the error for refused, unresolvable, broken or untrusted connections. The message contains no URL.
 
-    status: 503 where nothing was tried, because no replica may be asked now.
+    status: 503 if nothing was tried, because no replica may be called now.
     """
     return ApiError(status, message, type="server_error", code="upstream_unavailable")
 
@@ -124,23 +124,23 @@ def upstream_timeout(message: str = "The upstream did not answer in time.") -> A
 
 
 def internal_error() -> ApiError:
-    """Build the 500 that says nothing of the inside."""
+    """Build the 500 that tells nothing of the cause."""
     return ApiError(500, "nproxy failed on this request.", type="server_error", code="internal_error")
 
 
 def shorten(text: str, limit: int = 100) -> str:
-    """Cut what a client or an upstream sent to a length that fits into a message."""
+    """Cut a text of a client or an upstream to a length that fits into a message."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def wrap_foreign(status: int, content_type: str, body: bytes) -> ApiError:
     """Read an upstream's error answer, in whatever shape, into an ApiError with the same status.
 
-    Known shapes: OpenAI's envelope (with keys missing or an integer `code`), the envelope's inside at the
-    top level, `{"error": "text"}`, `{"detail": "text" or FastAPI's list}`, a plain string, plain text; and where
-    Mistral's `message` holds one of these, or FastAPI's list, as JSON or as a text of JSON, what is in there.
-    HTML is never passed on. An integer code that repeats the status becomes null, any other a string.
-    A status that is no error's becomes 502.
+    Known shapes: OpenAI's envelope (with keys missing or an integer `code`), the envelope's content at the top level,
+    `{"error": "text"}`, `{"detail": "text" or FastAPI's list}`, a plain string, plain text. If Mistral's `message`
+    contains one of these, or FastAPI's list, as JSON or as JSON in a string, its content is used. HTML is never passed
+    on. An integer code that repeats the status becomes null, any other a string. A status that is not an error's
+    becomes 502.
     """
     given, status = status, status if 400 <= status <= 599 else 502
     try:
@@ -169,7 +169,7 @@ _MAX_MESSAGE = 8000
 
 
 def _inside(value: JSON) -> Mapping[str, JSON]:
-    """Find what the envelope's `error` object would hold."""
+    """Return what the envelope's `error` object would contain."""
     match value:
         case str():
             return {"message": value.strip()}
@@ -192,7 +192,7 @@ def _inside(value: JSON) -> Mapping[str, JSON]:
 
 
 def _opened(error: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """The same with the message and the field that stand inside its message, where that is not a plain text."""
+    """Return the error with the message and the param that are inside its message, if that is not a plain text."""
     message = error.get("message")
     if isinstance(message, str) and message.startswith(("{", "[")):
         try:

@@ -1,4 +1,4 @@
-"""An error where an answer was promised: within a 200, whose status cannot say whose fault it is."""
+"""An error in place of an answer: within a 200, whose status cannot tell whose fault it is."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _REQUEST_AT_FAULT = re.compile(
 
 
 def status_in_band(body: bytes) -> int:
-    """The status that the error would have had as an answer of its own: 4xx is the request's fault, 5xx the server's.
+    """Return the status that the error would have had as an answer: 4xx: the request is at fault, 5xx: the server.
 
-    Read where servers write it, as a number or in digits. Where it stands nowhere, their words tell: 429 where they
-    speak of a limit on requests, 400 where they speak of the request, else 500.
+    Read where servers write it, as a number or in digits. If it is nowhere, the words decide: 429 if they are about a
+    limit on requests, 400 if they are about the request, else 500.
     """
     try:
         told = loads(body)

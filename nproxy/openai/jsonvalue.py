@@ -13,7 +13,7 @@ import orjson
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 MAX_DEPTH = 200
-"""Deepest nesting taken from an upstream; the fast writer stops at 254, the recursive ones near 1,000."""
+"""Deepest nesting accepted from an upstream. The fast writer stops at 254, the recursive ones near 1,000."""
 
 _ONE_DIGIT = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 19
@@ -38,17 +38,17 @@ def _finite(text: str) -> float:
 
 
 EXACT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-"""The standard library's decoder, told to refuse NaN, Infinity and numbers that overflow to infinity."""
+"""The standard library's decoder, made to refuse NaN, Infinity and numbers that overflow to infinity."""
 
 PATIENT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=lambda digits: int(digits))
-"""The same for long documents in a thread: it asks Python for every number, so that other threads get their turn. A
-million integers would hold them up for 60 ms else."""
+"""The same for long documents in a thread: it calls Python for every number, so that other threads get their turn.
+Otherwise a million integers would block them for 60 ms."""
 
 ValueAt = Callable[[str, int], tuple[Any, int]]
-"""Reads the value that begins at a place in a text; gives it and where it ends. Raises StopIteration with the place
-where there is none: what a decoder's `raw_decode` calls, and a third of its time for a short one."""
+"""Reads the value at a position in a text; returns it and where it ends. Raises StopIteration with the position if
+there is none. This is what a decoder's `raw_decode` calls; for a short value, it takes a third of its time."""
 
-value_at: ValueAt = EXACT.scan_once  # type: ignore[attr-defined]  # as old as `json`, and in no stub
+value_at: ValueAt = EXACT.scan_once  # type: ignore[attr-defined]  # as old as `json`, but in no stub
 patient_value_at: ValueAt = PATIENT.scan_once  # type: ignore[attr-defined]
 
 
@@ -62,35 +62,35 @@ def _once_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
 unrepeated_value_at: ValueAt = json.JSONDecoder(
     parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_once_each
 ).scan_once  # type: ignore[attr-defined]
-"""`value_at`, but for ValueError where any object holds a key twice; it asks Python for every object."""
+"""`value_at`, but raises ValueError if any object has a key twice. It calls Python for every object."""
 
 _CONSTANTS = {
     "NaN": None,
     "Infinity": None,
     "-Infinity": -9999.0,
-}  # the last is OpenAI's for what is next to impossible
+}  # the last is OpenAI's value for what is next to impossible
 _FOREIGN = json.JSONDecoder(parse_constant=_CONSTANTS.get, parse_float=_finite)
 
 
 def without_escaped_quotes(data: bytes) -> bytes:
-    """The same text with all quotes and backslashes that are escaped made dots: every quote left bounds a string."""
+    """Return the text with escaped quotes and backslashes as dots, so that every remaining quote bounds a string."""
     return data.replace(b"\\\\", b"..").replace(b'\\"', b"..") if _BACKSLASH in data else data
 
 
 def outside_strings(unescaped: bytes) -> bytes:
-    """What stands between the strings of a JSON document without escaped quotes."""
+    """Return what is between the strings of a JSON document without escaped quotes."""
     return b"".join(unescaped.split(b'"')[::2])
 
 
 def nested_deeper(data: bytes, limit: int) -> bool:
-    """Say whether a JSON document nests deeper than `limit`, without recursion and without parsing it.
+    """Whether a JSON document nests deeper than `limit`, without recursion and without parsing it.
 
-    The answer is right for valid JSON; for anything else it may be False, and the parser refuses that anyway.
+    The answer is right for valid JSON. For anything else it may be False; the parser refuses that anyway.
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
     shape = outside_strings(without_escaped_quotes(data).translate(_BRACKETS, _NOT_SHAPE))
-    for _ in range(limit):  # each round takes away the innermost level
+    for _ in range(limit):  # each round removes the innermost level
         smaller = shape.replace(b"[]", b"")
         if len(smaller) == len(shape):
             return False  # nothing is left, or the brackets do not match
@@ -102,8 +102,8 @@ def loads(data: bytes) -> Any:
     """Parse UTF-8 JSON without changing a value: integers of any size stay integers.
 
     Raises ValueError for anything that is not JSON, 1e999 included, and for nesting beyond MAX_DEPTH. NaN and Infinity,
-    which Python servers write and Python clients read, become null; -Infinity, a log probability, becomes -9999.0.
-    A lone surrogate escape, which some servers send when a character is split over two chunks, is kept.
+    which Python servers write and Python clients read, become null; -Infinity, a log probability, becomes -9999.0. A
+    lone surrogate escape, which some servers send if a character is split over two chunks, is kept.
     """
     if len(data) > 2 * MAX_DEPTH and nested_deeper(data, MAX_DEPTH):  # a level takes two brackets
         raise ValueError("nested too deeply")
@@ -111,7 +111,7 @@ def loads(data: bytes) -> Any:
         try:
             return orjson.loads(data)
         except orjson.JSONDecodeError:
-            pass  # the slow path decides, and words the error
+            pass  # the slow path decides, and raises the error
     try:
         return _FOREIGN.decode(data.decode("utf-8"))
     except RecursionError:
@@ -119,9 +119,9 @@ def loads(data: bytes) -> Any:
 
 
 def _has_long_integer(data: bytes) -> bool:
-    """Whether there may be an integer outside 64 bits: orjson makes floats of those, and stays silent about it.
+    """Whether there may be an integer outside 64 bits, which orjson silently turns into a float.
 
-    They have 19 digits or more; so have ids, which are strings, and the fractions of small numbers.
+    Such integers have 19 digits or more. So have ids, which are strings, and the fractions of small numbers.
     """
     zeros = data.translate(_ONE_DIGIT)
     if zeros.find(_LONG_NUMBER) < 0:
@@ -130,7 +130,7 @@ def _has_long_integer(data: bytes) -> bool:
 
 
 def is_json(data: bytes) -> bool:
-    """Say whether what `loads` takes is JSON to every other reader too: without NaN and Infinity."""
+    """Whether what `loads` accepts is JSON to every other reader too: without NaN and Infinity."""
     if data.find(b"NaN") < 0 and data.find(b"Infinity") < 0:  # `in` takes twice as long
         return True
     try:
@@ -141,7 +141,7 @@ def is_json(data: bytes) -> bool:
 
 
 def dumps(value: object) -> bytes:
-    """Write compact UTF-8 JSON. Floats that JSON cannot hold become null; integers of any size are written out."""
+    """Write compact UTF-8 JSON. Floats that JSON cannot represent become null; integers of any size are written out."""
     try:
         return orjson.dumps(value)
     except TypeError:  # an integer beyond 64 bits, or a lone surrogate, which stays an escape
@@ -153,7 +153,7 @@ def dumps(value: object) -> bytes:
 
 
 def _finite_only(value: object) -> object:
-    """Copy a value with null for each float that JSON cannot hold, as the fast writer does."""
+    """Copy a value, with null for each float that JSON cannot represent, as the fast writer does."""
     match value:
         case float():
             return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The wording of refused fields, with OpenAI's codes: what the field is, what is allowed, and what came."""
+"""Errors for refused fields, with OpenAI's codes: they say what the field is, what is allowed, and what came."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from nproxy.openai.jsonvalue import JSON
 
 
 def missing(param: str) -> ApiError:
-    """A field that must be there is not."""
+    """Build the error for a required field that is missing."""
     return invalid_request(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
 
 
 def empty_array(param: str) -> ApiError:
-    """An array holds nothing."""
+    """Build the error for an empty array."""
     return invalid_request(f"Invalid '{param}': it must not be an empty array.", param=param, code="empty_array")
 
 
 def below(param: str, value: int, limit: int) -> ApiError:
-    """An integer is too small; the message names limit and value."""
+    """Build the error for an integer that is too small. The message names limit and value."""
     message = f"Invalid '{param}': integer below minimum value. Expected a value >= {limit}, but got {_number(value)}."
     return invalid_request(message, param=param, code="integer_below_min_value")
 
 
 def above(param: str, value: int, limit: int) -> ApiError:
-    """An integer is too large; the message names limit and value."""
+    """Build the error for an integer that is too large. The message names limit and value."""
     message = f"Invalid '{param}': integer above maximum value. Expected a value <= {limit}, but got {_number(value)}."
     return invalid_request(message, param=param, code="integer_above_max_value")
 
 
 def wrong_type(param: str, expected: str, value: JSON) -> ApiError:
-    """A value has another JSON type than `expected`, which is said with its article."""
+    """Build the error for a value whose JSON type is not `expected`, which is given with its article."""
     message = f"Invalid type for '{param}': expected {expected}, but got {_kind(value)} instead."
     return invalid_request(message, param=param, code="invalid_type")
 

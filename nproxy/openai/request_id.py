@@ -1,4 +1,4 @@
-"""Which request ids of a client are taken over: those that can stand in a header and in a log line."""
+"""Which request ids of a client are used: those that fit into a header and into a log line."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _GOOD = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def usable(given: str | None) -> str | None:
-    """Give the id back if it can be used as it is, else None."""
+    """Return the id if it can be used as it is, else None."""
     return given if given is not None and _GOOD.fullmatch(given) else None

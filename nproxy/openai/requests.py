@@ -21,10 +21,10 @@ MAX_BEST_OF = 20
 """OpenAI's limit."""
 
 STATE_FIELDS = ("session_id", "id_slot", "slot_id")
-"""Fields that name state of one upstream sequence, which several choices cannot share."""
+"""Fields that name the state of one upstream sequence, which several choices cannot share."""
 
 LONGEST_MODEL = 4096
-"""Characters of a model's name, which may be a path. Names are kept, for what is learned of each."""
+"""Characters of a model's name, which may be a path. Limited because names are kept with what is learned of each."""
 
 Prompt = str | list[int]
 """One prompt of a legacy completion: a text, or token ids."""
@@ -32,7 +32,7 @@ Prompt = str | list[int]
 
 @frozen
 class Limits:
-    """How wide a request may be: choices per prompt, and choices in all."""
+    """How many choices a request may have: per prompt, and in all."""
 
     max_n: int = 128
     max_choices: int = 512
@@ -40,32 +40,36 @@ class Limits:
 
 @frozen(kw_only=True)
 class GenerationRequest:
-    """The fields that chat and legacy completions share.
-
-    n: choices per prompt, 1 where the client sent none (or null). n_given: a value was sent, as n or n_cmpl.
-    drawn: choices per prompt that the answer is made from: best_of where it was sent, else n. seed: int64.
-    include_usage, continuous_usage: from stream_options, False without stream. temperature: None where absent.
-    logprobs_asked: the client wants log probabilities. beam_search: `use_beam_search` is true. prompts: prompts in this
-    request, 1 for chat. choice_params: per choice what stands in place of the request's own sampling parameters, None
-    where absent.
-    """
+    """The fields that chat and legacy completions share."""
 
     dialect: ClassVar[Dialect]
 
     body: Body
     model: str
+    """As the client asked for it, or the default model."""
     n: int
+    """Choices per prompt; 1 if the client sent none, or null."""
     n_given: bool
+    """A value was sent, as n or n_cmpl."""
     drawn: int
+    """Choices per prompt that the answer is made from: best_of if it was sent, else n."""
     seed: int | None
+    """An int64; None if absent."""
     stream: bool
     include_usage: bool
+    """From stream_options. False without stream."""
     continuous_usage: bool
+    """From stream_options. False without stream."""
     temperature: float | None
+    """None if absent."""
     logprobs_asked: bool
+    """The client wants log probabilities."""
     beam_search: bool
+    """`use_beam_search` is true."""
     choice_params: ChoiceParams | None
+    """For each choice, what replaces the request's own sampling parameters; None if absent."""
     prompts: int = 1
+    """Prompts in this request, 1 for chat."""
 
     @property
     def choices(self) -> int:
@@ -79,7 +83,7 @@ class GenerationRequest:
 
     @property
     def all_equal(self) -> bool:
-        """Whether all choices of a prompt come out equal.
+        """Whether all choices of a prompt are equal.
 
         The beams of a search differ at any temperature, and so do choices with parameters of their own.
         """
@@ -97,8 +101,8 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """A request to /v1/completions.
 
-    prompt: the prompts in order, `prompts` of them. listed: the client sent them as a list of prompts
-    (a single text, and a single list of token ids, are not). echo: the prompt comes back with each choice.
+    prompt: the prompts in order, `prompts` of them. listed: the client sent them as a list of prompts (a single text,
+    and a single list of token ids, are not one). echo: the prompt comes back with each choice.
     """
 
     dialect: ClassVar[Dialect] = Dialect.COMPLETIONS
@@ -112,7 +116,7 @@ Asked = TypeVar("Asked", bound=GenerationRequest)
 
 
 def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> ChatRequest:
-    """Validate a chat request; raises ApiError 400 naming the field at fault. default_model: of one that names none."""
+    """Validate a chat request. Raises ApiError 400 naming the field at fault. default_model: used if none is named."""
     sent = checked(_CHAT, body.fields)
     _check_messages(body)
     if sent.get("top_logprobs") and not sent.get("logprobs"):
@@ -139,7 +143,7 @@ def parse_completion(body: Body, limits: Limits, default_model: str | None = Non
     )
 
 
-# What clients send, field by field: types only. The rules that join several fields stand below.
+# What clients send, field by field: types only. The rules about several fields are below.
 
 
 class StreamOptions(BaseModel):
@@ -169,14 +173,14 @@ class _Sent(TypedDict, total=False):
 
 
 class SentChat(_Sent, total=False):
-    """Of a chat."""
+    """The fields of a chat request."""
 
     logprobs: bool | None
     top_logprobs: int | None
 
 
 class SentCompletion(_Sent, total=False):
-    """Of a legacy completion."""
+    """The fields of a legacy completion request."""
 
     logprobs: int | None
     echo: bool | None
@@ -196,7 +200,7 @@ def _asked(
     logprobs_asked: bool,
     **own: Any,
 ) -> Asked:
-    """A request, with what both dialects read alike. own: the fields that only this shape has."""
+    """Return a request, from what both dialects have in common. own: the fields that only this class has."""
     n, drawn = _widths(sent, body, prompts=prompts, limits=limits)
     options = sent.get("stream_options") or _NO_OPTIONS
     return shape(
@@ -219,7 +223,7 @@ def _asked(
 
 
 def _model(sent: _Sent, default_model: str | None) -> str:
-    """The model that is asked for."""
+    """Return the model that is asked for. Raises ApiError 400 if there is none."""
     model = sent.get("model") or default_model
     if model is None:
         raise missing("model")
@@ -227,7 +231,7 @@ def _model(sent: _Sent, default_model: str | None) -> str:
 
 
 def _widths(sent: _Sent, body: Body, *, prompts: int, limits: Limits) -> tuple[int, int]:
-    """Check n, best_of and what cannot go with several choices; gives n, and the choices to draw for each prompt."""
+    """Check n, best_of and what several choices exclude. Returns n, and the choices to draw for each prompt."""
     width, n_cmpl, best_of = sent.get("n"), sent.get("n_cmpl"), sent.get("best_of")
     if width is not None and n_cmpl is not None and width != n_cmpl:
         raise invalid_request("'n' and 'n_cmpl' are two names of one value, and they differ.", param="n")
@@ -265,7 +269,7 @@ def _check_best_of(best_of: int, n: int, prompts: int, stream: bool, limits: Lim
 
 
 def _check_several(body: Body, param: str) -> None:
-    """Refuse what exists once per request and so cannot be shared by several choices."""
+    """Refuse what exists once per request, and so cannot be shared by several choices."""
     fields = body.fields
     modalities = fields.get("modalities")
     if fields.get("audio") is not None or (isinstance(modalities, list) and "audio" in modalities):
@@ -292,9 +296,9 @@ def _check_messages(body: Body) -> None:
 
 
 def read_prompts(fields: Mapping[str, JSON], param: str) -> tuple[tuple[Prompt, ...], bool]:
-    """Read the prompts of a field, and whether they came as a list of prompts. [1, 2, 3] is one prompt.
+    """Read the prompts of a field. Returns them, and whether they came as a list of prompts. [1, 2, 3] is one prompt.
 
-    Raises ApiError 400 for what is no text, no list of token ids, and no list of either.
+    Raises ApiError 400 for anything but a text, a list of token ids, or a list of either.
     """
     prompt = fields.get(param)
     if prompt is None:

@@ -1,4 +1,4 @@
-"""Byte rewriting: the usual chunk of a stream becomes the client's without being parsed."""
+"""Byte rewriting: turns usual chunks of a stream into the client's without parsing them."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import loads
 from nproxy.openai.sse import BETWEEN
 
-# What may stand inside a JSON string so that parsing and writing would give the same bytes back: the writer
-# leaves everything but these escapes unescaped, and a `\/` or `\u00e9` would come out as `/` and `é`.
+# What may be inside a JSON string so that parsing and writing would return the same bytes: the writer
+# leaves other printable characters unescaped, so a `\/` or `\u00e9` would come out as `/` or `é`.
 _verbatim = re.compile(rb'[^"\\\x00-\x1f]*(?:\\["\\bfnrt][^"\\\x00-\x1f]*)*').fullmatch
 _special = re.compile(rb'["\\\x00-\x1f]').search
 _string_rest = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL).match
 
-_SLOT = "\x7fslot\x7f"  # stands for the string while a template is made; its absence elsewhere is checked
+_SLOT = "\x7fslot\x7f"  # replaces the string while a template is made; its absence elsewhere is checked
 _MOST_PLACES = 1024
 _MOST_MARKERS = 4
 _LONGEST_KEY = 64
 
 
 Render = Callable[[UpstreamChoice, bytes], bytes]
-"""Writes the client's frame for a chunk of one choice; takes the choice, and the chunk's bytes."""
+"""Writes the client's frame for a chunk of one choice. Takes the choice, and the chunk's bytes."""
 
 
 class _Template(NamedTuple):
-    """Bytes around the one string that differs: upstream's, and the client's; where the string stands, as a slice.
-
-    joint, client_joint: what stands between one such string and that of an event right behind it.
-    """
+    """The bytes around the one string that differs between chunks: the upstream's, and the client's."""
 
     before: bytes
     behind: bytes
     client_before: bytes
     client_behind: bytes
     place: slice
+    """Where the string is in the upstream's chunk."""
     joint: bytes
+    """What is between the strings of two events that follow each other."""
     client_joint: bytes
+    """The same in the client's frames."""
 
 
 class Rewriter:
-    """Rewrites the usual chunk of one leg on its bytes, without parsing it.
+    """Rewrites the usual chunks of one leg as bytes, without parsing them.
 
-    Most chunks of a choice differ in one string only. From fully parsed chunks the rewriter learns the bytes
-    before and behind that string, and what the client gets before and behind it. A later chunk with the
-    very same surroundings, and a string that needs no second look, becomes the client's by swapping them.
+    Most chunks of a choice differ in one string only. From fully parsed chunks the rewriter learns the bytes before and
+    behind that string, and what the client gets before and behind it. A later chunk with exactly the same surroundings,
+    and a string that may be passed on unchanged, becomes the client's by swapping them.
 
     Its output equals what parsing and writing would give, byte for byte. One object per leg:
 
@@ -66,14 +66,14 @@ class Rewriter:
         self._dialect = dialect
         self._markers: list[bytes] = []  # what ends the bytes before the string, such as `"content":"`
         self._templates: dict[tuple[bytes, bytes], _Template] = {}  # by the bytes before and behind the string
-        self._latest: _Template | None = None  # the one that fitted last: in a leg of one choice the only one
+        self._latest: _Template | None = None  # the one that matched last; the only one of a leg of one choice
         # By upstream index and the string's key:
         self._seen: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # the surroundings of the last parsed chunk
-        self._made: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # which template is there
+        self._made: dict[tuple[int, str], tuple[bytes, bytes]] = {}  # the key of the template that was made
         self._hopeless: set[tuple[int, str]] = set()  # no template can be made
 
     def swap(self, data: bytes) -> bytes | None:
-        """Give the client's frame, or None if this chunk must be parsed."""
+        """Return the client's frame, or None if this chunk must be parsed."""
         template = self._latest
         if template is None or data != template.before + (text := data[template.place]) + template.behind:
             template = self._find_template(data)
@@ -86,8 +86,10 @@ class Rewriter:
         return None
 
     def swap_all(self, data: bytes) -> tuple[bytes, bytes]:
-        """The same for several events, with `BETWEEN` between: give the frames of those in front that one template
-        fits, and the events behind them. All is left where there is something to be looked at in one.
+        """Swap several events, whose data is joined by `BETWEEN`, as far as one template matches from the front.
+
+        Returns the frames of these, and the events behind them. If the string of one of these must be parsed, no event
+        is swapped.
         """
         texts, rest = self._in_front(data)
         template = self._latest
@@ -96,7 +98,7 @@ class Rewriter:
         return template.client_before + template.client_joint.join(texts) + template.client_behind, rest
 
     def _in_front(self, data: bytes) -> tuple[list[bytes], bytes]:
-        """The strings of the events that `swap_all` takes, and the events behind them."""
+        """Return the strings of the events that `swap_all` takes, and the events behind them."""
         template = self._latest
         if template is None or not data.startswith(template.before):
             self._latest = template = self._find_template(data.partition(BETWEEN)[0])
@@ -107,7 +109,7 @@ class Rewriter:
         if found or last.endswith(template.behind):
             texts.append(text if found else last[: -len(template.behind)])
         else:
-            rest = template.before + last  # nothing but its beginning fits
+            rest = template.before + last  # only its beginning matches
         together = b"".join(texts)
         plain = all(texts) and _special(together) is None and together.isascii()
         return (texts, rest) if plain or all(map(_as_it_is, texts)) else ([], data)
@@ -124,9 +126,9 @@ class Rewriter:
     def learn(self, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
         """Learn from a chunk that was just parsed from `data`.
 
-        render: must depend on nothing but what it takes.
-        Chunks that are not plain text (usage, finish, log probabilities, several choices, tools) teach nothing,
-        so it may be called for every chunk. The work is done when two chunks of a choice had the same surroundings.
+        render: must depend on its arguments only. Chunks that are not plain text (usage, finish, log probabilities,
+        several choices, tools) teach nothing, so this may be called for every chunk. A template is made when two chunks
+        of a choice had the same surroundings.
         """
         key = _the_string(chunk)
         if key is None:
@@ -146,7 +148,7 @@ class Rewriter:
             self._hopeless.add(place)
 
     def forget(self, index: int | None = None) -> None:
-        """Drop what was learned for this upstream index, or everything: what render would write has changed."""
+        """Drop what was learned for this upstream index, or everything, because what render would write has changed."""
         self._latest = None
         if not self._seen:
             return
@@ -164,7 +166,10 @@ class Rewriter:
         chunk: UpstreamChunk,
         render: Render,
     ) -> bool:
-        """Make a template, and prove it: with another string in the slot nothing else of the chunk may change."""
+        """Make a template, and prove it: with another string in the slot nothing else of the chunk may change.
+
+        Returns False if there can be none.
+        """
         _, key = place
         opening = _opening(key).search(before)
         marker = before[opening.start() :] if opening is not None else b""
@@ -201,10 +206,10 @@ class Rewriter:
 
 
 class Overheard(Rewriter):
-    """A rewriter that tells what it passes on: each string as it stood in the upstream's JSON, without its quotes.
+    """A rewriter that reports each string that it passes on: as it was in the upstream's JSON, without its quotes.
 
-    listen: gives, for an upstream index and the string's key, what takes the strings; that does not change. Strings of
-    chunks that take the slow path are not told.
+    listen: returns the callback that takes the strings of an upstream index and a key; always the same one. Strings of
+    chunks that take the slow path are not reported.
     """
 
     __slots__ = ("_heard", "_listen", "_listener", "_listeners")
@@ -213,7 +218,7 @@ class Overheard(Rewriter):
         super().__init__(dialect)
         self._listen = listen
         self._listeners: dict[tuple[bytes, bytes], Callable[[bytes], None]] = {}  # by the bytes around the string
-        self._heard: _Template | None = None  # the one that fitted last,
+        self._heard: _Template | None = None  # the one that matched last,
         self._listener: Callable[[bytes], None] | None = None  # and what takes its strings
 
     def swap(self, data: bytes) -> bytes | None:
@@ -236,7 +241,7 @@ class Overheard(Rewriter):
 
     def learn(self, data: bytes, chunk: UpstreamChunk, render: Render) -> None:
         if not any(isinstance(value, list) and value for choice in chunk.choices for value in choice.extra.values()):
-            super().learn(data, chunk, render)  # entries that stand beside a text are to be seen each time
+            super().learn(data, chunk, render)  # entries beside a text must be seen each time
 
     def _make(
         self,
@@ -253,7 +258,7 @@ class Overheard(Rewriter):
 
 
 def _the_string(chunk: UpstreamChunk) -> str | None:
-    """Give the key of the one string that such a chunk carries, None if it carries anything else of weight."""
+    """Return the key of the one string that such a chunk carries, None if it carries anything else of importance."""
     if len(chunk.choices) != 1 or chunk.usage is not None:
         return None
     choice = chunk.choices[0]
@@ -267,12 +272,12 @@ def _the_string(chunk: UpstreamChunk) -> str | None:
 
 @lru_cache(maxsize=16)
 def _opening(key: str) -> re.Pattern[bytes]:
-    """Match a member's key and what leads into its string value."""
+    """Return a pattern that matches a member's key and what leads to its string value."""
     return re.compile(rb'"%b"[ \t\r\n]*:[ \t\r\n]*"' % re.escape(key.encode("utf-8", "replace")))
 
 
 def _find(data: bytes, key: str, value: object) -> tuple[int, int] | None:
-    """Find where the member's string begins and ends, between its quotes."""
+    """Return where the member's string begins and ends, between its quotes; None if it is not found."""
     opening = _opening(key).search(data)
     rest = _string_rest(data, opening.end()) if opening is not None else None
     if opening is None or rest is None:
@@ -286,7 +291,7 @@ def _find(data: bytes, key: str, value: object) -> tuple[int, int] | None:
 
 
 def _as_it_is(text: bytes) -> bool:
-    """Whether a string's bytes can be passed on: parsing and writing them would give the same."""
+    """Whether a string's bytes can be passed on, because parsing and writing them would give the same bytes."""
     if not text or (_special(text) is not None and _verbatim(text) is None):
         return False
     return text.isascii() or _is_utf8(text)

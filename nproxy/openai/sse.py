@@ -7,14 +7,14 @@ from typing import NamedTuple
 MAX_EVENT = 16 * 1024 * 1024
 
 BETWEEN = b"\n\ndata: "
-"""What stands between the data of one event and that of the next, where each has one line of it and nothing else."""
+"""The bytes between the data of two consecutive events, if each has one line of data and nothing else."""
 
-_LF, _CR = b"\n\r"  # as numbers: bytes are looked through for one ten times as fast as for a piece of one byte
+_LF, _CR = b"\n\r"  # as numbers: bytes are searched for one ten times as fast as for a one-byte string
 _BOM = b"\xef\xbb\xbf"
 
 
 class SSEError(ValueError):
-    """The stream breaks a limit; the decoder is of no use afterwards."""
+    """The stream exceeds a limit. The decoder cannot be used afterwards."""
 
 
 class SSEEvent(NamedTuple):
@@ -25,11 +25,11 @@ class SSEEvent(NamedTuple):
 
 
 class SSEDecoder:
-    """Decode a byte stream of server-sent events (WHATWG HTML, section 9.2), in linear time.
+    """Decodes a byte stream of server-sent events (WHATWG HTML, section 9.2), in linear time.
 
-    Comments, `id` and `retry` are dropped; events without data, or with empty data, do not appear. An `error` field,
-    which is llama.cpp's own (until September 2025), is the data of an event of that name. The same bytes give the
-    same events in any split. max_event: bytes from one blank line to the next.
+    Comments, `id` and `retry` are dropped, and so are events without data, or with empty data. An `error` field, which
+    is llama.cpp's own (until September 2025), is the data of an event of that name. The same bytes give the same events
+    in any split. max_event: bytes from one blank line to the next.
     """
 
     __slots__ = ("_after_cr", "_failed", "_max_event", "_pending", "_start")
@@ -42,10 +42,10 @@ class SSEDecoder:
         self._failed = False
 
     def feed(self, data: bytes) -> list[SSEEvent]:
-        """Take the next bytes and give the events that they complete.
+        """Take the next bytes and return the events that they complete.
 
-        Raises SSEError for an event over the limit; where complete events stood before it, these are given
-        first, and the next call raises.
+        Raises SSEError for an event over the limit. If complete events came before it, these are returned first, and
+        the next call raises.
         """
         if self._failed:
             raise self._oversize()
@@ -73,9 +73,10 @@ class SSEDecoder:
         return events
 
     def usual(self, data: bytes) -> tuple[bytes, int] | None:
-        """Give the data of a segment's events with `BETWEEN` between, and how many they are; `feed` need not see it.
+        """Return the data of a segment's events, joined by `BETWEEN`, and their number; `feed` need not see it.
 
-        None where `feed` has to: for all but whole events of one data line each, and in mid-event.
+        None if `feed` must see the segment: for anything but whole events of one data line each, and in the middle of
+        an event.
         """
         if self._pending or self._start or self._after_cr or self._failed:
             return None
@@ -92,7 +93,7 @@ class SSEDecoder:
         return None if empty else (inner, between + 1)
 
     def close(self) -> list[SSEEvent]:
-        """The stream ended cleanly: give the last event if its blank line is missing."""
+        """The stream ended cleanly: return the last event if its blank line is missing."""
         if self._failed:
             raise self._oversize()
         last = bytes(self._pending)
@@ -100,7 +101,7 @@ class SSEDecoder:
         return self._events([last.removesuffix(b"\n")])
 
     def _events(self, blocks: list[bytes]) -> list[SSEEvent]:
-        """Read blocks, each without its blank line; stops at one that is too long, and notes it."""
+        """Read blocks, each without its blank line. Stops at one that is too long, and notes that."""
         events: list[SSEEvent] = []
         for block in blocks:
             if len(block) > self._max_event:
@@ -119,7 +120,7 @@ class SSEDecoder:
         return start.removeprefix(_BOM)
 
     def _with_lf(self, data: bytes) -> bytes:
-        """Make every line end an LF. A CR ends its line at once, so an LF in the next segment may be its own."""
+        """Make every line end an LF. A CR ends its line at once, so a following LF in the next segment is dropped."""
         if self._after_cr:
             data = data.removeprefix(b"\n")
         self._after_cr = data.endswith(b"\r")
@@ -130,7 +131,7 @@ class SSEDecoder:
 
 
 def _read(block: bytes) -> SSEEvent | None:
-    """Read the lines of one block; None where they carry no data."""
+    """Read the lines of one block; None if they carry no data."""
     data: list[bytes] = []
     name = ""
     for line in block.split(b"\n"):

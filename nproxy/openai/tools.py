@@ -1,4 +1,4 @@
-"""Tool calls: whether there must be one; in stream deltas, mended so that the official SDKs can put them together."""
+"""Tool calls: whether there must be one, and their stream deltas, mended so that the official SDKs assemble them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nproxy.openai.jsonvalue import JSON
 
 
 def must_call(fields: Mapping[str, JSON]) -> bool:
-    """Whether a chat request's answers must be calls: it says so, or names the function."""
+    """Whether a chat request's answers must be tool calls: it requires some, or names the function."""
     choice = fields.get("tool_choice")
     if isinstance(choice, dict):
         allowed = choice.get("allowed_tools")
@@ -19,7 +19,7 @@ def must_call(fields: Mapping[str, JSON]) -> bool:
 
 @dataclass(slots=True)
 class _Call:
-    """One tool call of a choice: the client's index, and what of it has gone out."""
+    """One tool call of a choice: the client's index, and what of the call has been sent."""
 
     index: int
     id: str | None = None
@@ -30,10 +30,10 @@ class _Call:
 class ToolCalls:
     """The tool calls of one choice so far; one object per choice.
 
-    Indices count from 0 in the order of appearance, whatever the upstream counts from. A call's id, type and
-    name go out once: SDKs concatenate repeats, so only a name that goes on passes. Under an index that is known,
-    another id is another call where a name comes with it; without one it is the same call, which has its id: some
-    servers draw a new one for every delta.
+    Indices count from 0 in the order of appearance, whatever the upstream counts from. A call's id, type and name are
+    sent once: SDKs concatenate repeats, so a name passes again only if it continues. Under a known index, another id
+    begins another call if a name comes with it. Without a name it is the same call, which keeps its id: some servers
+    draw a new one for every delta.
     """
 
     __slots__ = ("_calls", "_count")
@@ -43,9 +43,9 @@ class ToolCalls:
         self._count = 0
 
     def mend(self, calls: list[JSON]) -> list[JSON]:
-        """Give the delta's `tool_calls` list with the client's indices and without repeats; remembers what passed.
+        """Return the delta's `tool_calls` list with the client's indices and without repeats; remember what passed.
 
-        Entries that are not objects pass as they are: the client's library is the one to judge them.
+        Entries that are not objects pass as they are: the client's library must judge them.
         """
         return [self._mend(call) if isinstance(call, dict) else call for call in calls]
 
@@ -75,7 +75,10 @@ class ToolCalls:
         return function if new else {key: value for key, value in function.items() if key != "name"}
 
     def _find(self, sent: dict[str, JSON]) -> _Call:
-        """Find the call that an entry belongs to, or begin one. An entry without an index belongs to the newest."""
+        """Return the call that an entry belongs to, or begin one.
+
+        An entry without an index belongs to the call under the highest index, unless its id is another.
+        """
         index = sent.get("index")
         key = index if type(index) is int else max(self._calls, default=0)
         call = self._calls.get(key)
@@ -92,7 +95,7 @@ def _another(call: _Call, sent: dict[str, JSON]) -> bool:
 
 
 def _named(sent: dict[str, JSON]) -> bool:
-    """Whether an entry says what it calls."""
+    """Whether an entry names what it calls."""
     called = [sent.get("function"), sent.get("custom")]
     return any(_text(tool.get("name")) is not None for tool in called if isinstance(tool, dict))
 
@@ -102,7 +105,7 @@ def _text(value: JSON) -> str | None:
 
 
 def _once(known: str | None, value: JSON) -> tuple[str | None, bool]:
-    """Give what is known now of a field that goes out once, and whether this value is to go out."""
+    """Return what is now known of a field that is sent once, and whether this value must be sent."""
     if not isinstance(value, str) or not value or value == known:
         return known, False  # a null or empty repeat says nothing, and confuses
     return (known or "") + value, True

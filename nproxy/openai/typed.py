@@ -1,4 +1,4 @@
-"""A parsed JSON object read into a pydantic model, with what is wrong said as OpenAI says it."""
+"""Reads a parsed JSON object into a pydantic model, and words what is wrong as OpenAI does."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ Stop = Annotated[
     Annotated[str, Tag("one")] | Annotated[list[str], Tag("list")] | Annotated[None, Tag("none")],
     Discriminator(lambda stop: "one" if isinstance(stop, str) else "none" if stop is None else "list"),
 ]
-"""So tagged, a fault is told of what was sent, and not of each type that it might have been."""
+"""With these tags, an error is about the type that was sent, not about each type that was possible."""
 
 
 def typed(shape: type[Model], value: Mapping[str, JSON], where: str = "") -> Model:
-    """Read an object whose fields the client knows as `where` and the field's name; raises ApiError 400 naming one."""
+    """Read an object. Raises ApiError 400 naming a field. where: precedes the field's name as the client knows it."""
     return _read(shape.model_validate, value, where)
 
 
 def checked(fields: TypeAdapter[Fields], value: Mapping[str, JSON], where: str = "") -> Fields:
-    """`typed` for a TypedDict: only what was sent, at half the price of a model, which is filled, and slow to ask."""
+    """Like `typed`, for a TypedDict, which has only what was sent. It costs half as much as a model.
+
+    A model is filled with defaults, and slow to read from.
+    """
     return _read(fields.validate_python, value, where)
 
 
@@ -64,7 +67,7 @@ def _read(validate: Callable[[object], Read], value: Mapping[str, JSON], where: 
 
 
 def unknown(param: str) -> ApiError:
-    """A field that nobody knows."""
+    """Build the error for an unknown field."""
     param = shorten(param)
     return invalid_request(f"Unrecognized request argument: '{param}'.", param=param, code="unknown_parameter")
 
@@ -81,9 +84,9 @@ _EXPECTED = {
 
 
 def _steps(value: object, loc: tuple[int | str, ...], *, missing: bool) -> list[int | str]:
-    """Those steps of pydantic's location that lead through the value; it also names the types of a union.
+    """Return the steps of pydantic's location that lead through the value. It also contains the types of a union.
 
-    missing: the last step is of a field that is not there.
+    missing: the last step is of a field that is absent.
     """
     steps: list[int | str] = []
     for place, step in enumerate(loc, 1):

@@ -18,31 +18,29 @@ _OF_THE_PROMPT = re.compile("prompt|input|cache")
 _PAID = re.compile("cost")
 
 MOST = 1 << 53
-"""A count beyond is none: it would be no float, as which counts are added up in metrics and rates."""
+"""A larger count is ignored: it could not be exact as a float, in which metrics and rates add counts up."""
 
 
 @frozen
 class Usage:
-    """Tokens of a prompt and of what was generated; the total is always their sum.
-
-    prompt_details, completion_details: OpenAI's `prompt_tokens_details` and `completion_tokens_details`,
-    integers only; None where absent. extra: all other keys as the upstream told them (cache hits, a cost ...).
-    Nothing may change it.
-    """
+    """Tokens of a prompt and of what was generated. The total is always their sum. Nothing may change it."""
 
     prompt: int
     completion: int
     prompt_details: Mapping[str, int] | None = None
+    """OpenAI's `prompt_tokens_details`, integers only; None if absent."""
     completion_details: Mapping[str, int] | None = None
+    """OpenAI's `completion_tokens_details`, integers only; None if absent."""
     extra: Mapping[str, JSON] = field(default_factory=dict)
+    """All other keys as the upstream reported them (cache hits, a cost ...)."""
 
     @property
     def total(self) -> int:
-        """Prompt and completion together, whatever the upstream said."""
+        """Prompt and completion together, whatever total the upstream reported."""
         return self.prompt + self.completion
 
     def to_json(self) -> dict[str, JSON]:
-        """Give OpenAI's `usage` object; details that are absent have no key."""
+        """Return OpenAI's `usage` object. Absent details have no key."""
         value: dict[str, JSON] = {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.completion,
@@ -56,14 +54,14 @@ class Usage:
 
 
 class LegUsage(NamedTuple):
-    """One leg's usage. prompt: position of the one prompt it carried, None when it carried all of them."""
+    """One leg's usage. prompt: the position of the one prompt that it carried, None if it carried all of them."""
 
     prompt: int | None
     usage: Usage | None
 
 
 class Merged(NamedTuple):
-    """Several legs' usage as one; `prompts_differ` says that legs counted the same prompt differently."""
+    """Several legs' usage as one. `prompts_differ`: legs counted the same prompt differently."""
 
     usage: Usage | None
     prompts_differ: bool
@@ -72,8 +70,8 @@ class Merged(NamedTuple):
 def parse_usage(value: JSON) -> Usage | None:
     """Read a `usage` value; None for null and for anything that is not a usage object with whole counts.
 
-    So is one that counts nothing at all, which each chunk of Ollama's legacy streams carries but the last. A missing
-    completion count is what the total leaves, 0 where there is no total either.
+    Also None for one that counts nothing at all, as in every chunk but the last of Ollama's legacy streams. A missing
+    completion count is what the total leaves, 0 if there is no total either.
     """
     if not isinstance(value, dict):
         return None
@@ -97,13 +95,13 @@ def parse_usage(value: JSON) -> Usage | None:
 def within_leg(
     tails: Sequence[Usage], by_choice: Mapping[int, Usage], choices: int | None = None, *, fewer_are_parts: bool = False
 ) -> Usage | None:
-    """Give one leg's usage from what its stream said.
+    """Return one leg's usage from what its stream reported; None if there is none.
 
-    tails: usages of chunks without choices, in order; more than one means one per choice (llama.cpp), and
-    they are summed. by_choice: per choice the last usage that a chunk with that choice carried; it counts
-    only where there is no tail. choices: how many the leg carries, where known; with more tails than that they
-    are running totals, with fewer a total that is told again, and the last one counts. fewer_are_parts: fewer are
-    summed, for more may come, or each is that of a prompt. None where there is no usage.
+    tails: usages of chunks without choices, in order; more than one means one per choice (llama.cpp), and they are
+    summed. by_choice: for each choice, the last usage that came in a chunk with it; counts only if there is no tail.
+    choices: how many the leg carries, if known. More tails than that are running totals, and fewer are one total that
+    is repeated; the last one counts. fewer_are_parts: fewer are summed, because more may come, or each is that of a
+    prompt.
     """
     if choices is not None and (len(tails) > choices or (len(tails) < choices and not fewer_are_parts)):
         tails = tails[-1:]
@@ -114,11 +112,11 @@ def within_leg(
 def merge(legs: Iterable[LegUsage]) -> Merged:
     """Add up the usage of a request's legs, which come in leg order.
 
-    A prompt counts once: the maximum over the legs that carried it. Completions and their details are
-    summed key by key. Prompt details are those of the first leg that carried the prompt. Where a leg carried
-    all prompts, its prompt counts are everybody's. No usage at all where one leg has none, or there is no leg.
-    Keys that no specification names: what is told of a prompt (its name says prompt, input or cache, but not cost) is
-    like the prompt's details; other numbers, also within objects, are summed; of anything else the first counts.
+    A prompt counts once: the maximum over the legs that carried it. Completions and their details are summed key by
+    key. Prompt details are those of the first leg that carried the prompt. If a leg carried all prompts, its prompt
+    counts are those of the request. There is no usage if a leg has none, or there is no leg. Keys that no specification
+    names: those about a prompt (their name contains prompt, input or cache, but not cost) are treated like the prompt's
+    details; other numbers, also within objects, are summed; of anything else the first counts.
     """
     legs = list(legs)
     if len(legs) == 1:
@@ -147,22 +145,22 @@ def merge(legs: Iterable[LegUsage]) -> Merged:
 
 
 def running(legs: Iterable[LegUsage]) -> Usage | None:
-    """Give the running total while legs still stream: the counts of merge over the legs that have a usage so far.
+    """Return the running total while legs still stream: the counts of merge over the legs that have a usage so far.
 
-    It never falls as long as no leg's own counts fall. Details are left out: they settle only at the end.
+    It never falls as long as no leg's own counts fall. Details are left out, because they are final only at the end.
     """
     whole = merge(leg for leg in legs if leg.usage is not None).usage
     return None if whole is None else Usage(whole.prompt, whole.completion)
 
 
 def _siblings(usages: Sequence[Usage]) -> Usage:
-    """Join usages of the same prompt: the prompt once, the completions summed."""
+    """Join usages of the same prompt: the prompt counts once, completions are summed."""
     if len(usages) == 1:
         return usages[0]
     return Usage(
         prompt=max([usage.prompt for usage in usages]),
         completion=sum([usage.completion for usage in usages]),
-        prompt_details=usages[0].prompt_details,  # a sibling's cached tokens are the first one's work
+        prompt_details=usages[0].prompt_details,  # a sibling's cached tokens were computed by the first one
         completion_details=_sum_details([usage.completion_details for usage in usages]),
         extra=_sum_extra([usage.extra for usage in usages], [usages[0].extra]),
     )
@@ -179,7 +177,7 @@ def _sum_details(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | 
 
 
 def _sum_extra(parts: Sequence[Mapping[str, JSON]], of_prompts: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
-    """Join unknown keys: those told of a prompt over `of_prompts`, all others over `parts`."""
+    """Join unknown keys: those about a prompt over `of_prompts`, all others over `parts`."""
     whole: dict[str, JSON] = {}
     for key in dict.fromkeys(chain.from_iterable(parts)):
         of_prompt = _OF_THE_PROMPT.search(key) is not None and _PAID.search(key) is None

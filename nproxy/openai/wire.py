@@ -20,20 +20,20 @@ STREAM_HEADERS: Mapping[str, str] = MappingProxyType(
     {
         "Content-Type": "text/event-stream; charset=utf-8",
         "Cache-Control": "no-cache",
-        "X-Accel-Buffering": "no",  # nginx would hold events back
+        "X-Accel-Buffering": "no",  # nginx would buffer events
     }
 )
-"""Of an answer in events."""
+"""Headers of an answer that is a stream of events."""
 
 _EMPTY: Mapping[str, JSON] = MappingProxyType({})
 _ROLE = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}'
-"""A choice as `Wire.chunk` writes it."""
+"""A choice, as `Wire.chunk` writes it."""
 _ROLE_OF_CALLS = _ROLE.replace(b'""', b"null")
 _OWN = frozenset({"id", "object", "created", "model", "system_fingerprint", "choices", "usage"})
 
 
 def event(data: bytes) -> bytes:
-    """Frame one event's data, which holds no line break."""
+    """Frame one event's data, which contains no line break."""
     return b"data: " + data + b"\n\n"
 
 
@@ -42,25 +42,27 @@ def error_event(error: ApiError) -> bytes:
     return event(error.envelope())
 
 
-@dataclass  # one for each answer: what is frozen takes several times as long to make
+@dataclass  # made for each answer: a frozen one takes several times as long to make
 class Wire:
-    """What all frames of one answer share. created: seconds since 1970.
+    """What all frames of one answer share. Nothing may change it.
 
-    include_usage: every chunk carries `usage`, null on all but the last. fingerprint: None leaves the key out. calls: a
-    choice must be a tool call, so its role comes with null for a content, which is no text, not an empty one.
-    Frames end in a blank line and are ready to be written; texts are any strings. Nothing may change it.
+    Frames end in a blank line and are ready to be written; texts are any strings.
     """
 
     dialect: Dialect
     id: str
     created: int
+    """Seconds since 1970."""
     model: str
     fingerprint: str | None = None
+    """None leaves the key out."""
     include_usage: bool = False
+    """Every chunk carries `usage`, which is null except on the last one and for running totals."""
     calls: bool = False
+    """A choice must be a tool call, so its role comes with null as its content: no text, not an empty one."""
 
     def with_fingerprint(self, fingerprint: str | None) -> Wire:
-        """Give the same wire with another `system_fingerprint`."""
+        """Return the same wire with another `system_fingerprint`."""
         return self if fingerprint == self.fingerprint else replace(self, fingerprint=fingerprint)
 
     def prelude(self, indices: Iterable[int]) -> bytes:
@@ -73,7 +75,7 @@ class Wire:
     def text(self, index: int, text: str, *, finish_reason: str | None = None, logprobs: JSON = None) -> bytes:
         """Write a chunk of plain text: `delta.content`, or `text` in legacy completions. The engine's usual frame.
 
-        An empty text with a finish_reason gives an empty delta.
+        An empty text with a finish_reason gives an empty delta in chat.
         """
         if self.dialect is Dialect.COMPLETIONS:
             return self.chunk(index, {"text": text}, finish_reason=finish_reason, logprobs=logprobs)
@@ -93,8 +95,8 @@ class Wire:
     ) -> bytes:
         """Write a chunk with one choice.
 
-        delta: for legacy completions `{"text": ...}`, whose keys stand in the choice itself. extra: further keys
-        of the choice. usage: a running total. top: further keys of the chunk. Own keys win over both.
+        delta: for legacy completions `{"text": ...}`, whose keys are in the choice itself. extra: further keys of the
+        choice. usage: a running total. top: further keys of the chunk. Own keys win over both.
         """
         body = {"delta": dict(delta)} if self.dialect is Dialect.CHAT else delta
         choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": finish_reason}
@@ -120,10 +122,10 @@ class Wire:
         logprobs: JSON = None,
         extra: Mapping[str, JSON] = _EMPTY,
     ) -> dict[str, JSON]:
-        """Give one choice of a whole answer.
+        """Return one choice of a whole answer.
 
-        message: for chat the message (role "assistant" and content null are added where absent), for legacy
-        completions `{"text": ...}`.
+        message: for chat the message (role "assistant" and content null are added if absent), for legacy completions
+        `{"text": ...}`.
         """
         body: Mapping[str, JSON] = message
         if self.dialect is Dialect.CHAT:
@@ -134,7 +136,7 @@ class Wire:
     def answer(
         self, choices: Sequence[Mapping[str, JSON]], usage: Usage | None, top: Mapping[str, JSON] = _EMPTY
     ) -> bytes:
-        """Write the whole JSON answer; `choices` as given by `choice`, in index order."""
+        """Write the whole JSON answer. `choices`: as returned by `choice`, in index order."""
         value = self._shared(self.dialect.answer_object)
         value["choices"] = [dict(choice) for choice in choices]
         if usage is not None:
@@ -157,7 +159,7 @@ class Wire:
         return self._tail(None, _EMPTY)
 
     def _tail(self, usage: Usage | None, top: Mapping[str, JSON]) -> bytes:
-        """A chunk's frame from its last choice on."""
+        """Return a chunk's frame from behind its last choice."""
         rest: dict[str, JSON] = {}
         if usage is not None:
             rest["usage"] = usage.to_json()
