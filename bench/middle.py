@@ -25,11 +25,11 @@ from nproxy.choices.commands import Command, Emit, OpenLeg, Respond
 from nproxy.choices.compose import compose
 from nproxy.choices.conduct import Conduct
 from nproxy.choices.events import Event, LegBegan, LegBody, LegEnded
-from nproxy.choices.plan import Request, make_plan
+from nproxy.choices.plan import make_plan
 from nproxy.choices.segments import read_segment
 from nproxy.choices.settings import ConductSettings, Names
 from nproxy.openai.body import Body
-from nproxy.openai.requests import Limits, parse_chat
+from nproxy.openai.requests import Limits, Request, parse_chat
 from nproxy.openai.sse import SSEDecoder
 
 CHUNKS = 512

@@ -14,11 +14,10 @@ import time
 
 from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
-from nproxy.choices.plan import Request
 from nproxy.choices.relay import Relay
 from nproxy.choices.resume import Resume, recorder
 from nproxy.openai.body import Body
-from nproxy.openai.requests import Limits, parse_chat
+from nproxy.openai.requests import Limits, Request, parse_chat
 
 CHUNKS = 2000
 SETTINGS: tuple[Resume, ...] = ("off", "replay", "continue")

@@ -16,10 +16,10 @@ from nproxy.choices.fold import fold, latest
 from nproxy.choices.leg_output import Choice
 from nproxy.choices.lessons import Lacks, Scores
 from nproxy.choices.merge import Merge
-from nproxy.choices.plan import NO_LOGPROBS, Request
+from nproxy.choices.plan import NO_LOGPROBS
 from nproxy.choices.reading import LegFault
 from nproxy.openai.jsonvalue import JSON
-from nproxy.openai.requests import CompletionRequest, Prompt
+from nproxy.openai.requests import CompletionRequest, Prompt, Request
 
 
 class BestOf(Merge):

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from nproxy.choices.capability import Capability
 from nproxy.choices.continuation import continued
 from nproxy.choices.leg import Leg
-from nproxy.choices.plan import Request, seed_sent
+from nproxy.choices.plan import seed_sent
 from nproxy.openai.body import Spliced
 from nproxy.openai.choice_params import FIELD
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
-from nproxy.openai.requests import CompletionRequest
+from nproxy.openai.requests import CompletionRequest, Request
 
 _WIDTHS = frozenset({"n_cmpl", "best_of"})  # nproxy chooses the best itself
 _LIMITS = ("max_tokens", "max_completion_tokens")

@@ -39,7 +39,7 @@ from nproxy.choices.failures import Losses, as_error
 from nproxy.choices.learning import of_usage, of_width, width_brought
 from nproxy.choices.merging import merge_for
 from nproxy.choices.output_buffer import OutputBuffer
-from nproxy.choices.plan import Plan, Request, seed_sent, top_up
+from nproxy.choices.plan import Plan, seed_sent, top_up
 from nproxy.choices.reading import LegFault
 from nproxy.choices.recovery import Recovery
 from nproxy.choices.remedies import unscored
@@ -48,6 +48,7 @@ from nproxy.choices.segments import split_chunks
 from nproxy.choices.settings import ConductSettings, Names
 from nproxy.choices.states import LegState, Signal
 from nproxy.choices.warming import WARM_SECONDS, Warming
+from nproxy.openai.requests import Request
 from nproxy.openai.sse import BETWEEN
 from nproxy.openai.wire import PING, error_event
 

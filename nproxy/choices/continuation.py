@@ -12,12 +12,12 @@ from typing import Literal, cast
 
 from nproxy.choices.leg import Leg, Prefix
 from nproxy.choices.leg_output import Choice, LegOutput
-from nproxy.choices.plan import Request, top_up
+from nproxy.choices.plan import top_up
 from nproxy.choices.records import light
 from nproxy.openai.chunks import UpstreamChoice
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON, dumps, loads
-from nproxy.openai.requests import CompletionRequest
+from nproxy.openai.requests import CompletionRequest, Request
 from nproxy.openai.usage import Usage
 
 ChatContinues = Literal["no", "flag", "trailing"]
@@ -109,7 +109,7 @@ def _prefix(cut: LegOutput, choice: Choice, way: ChatContinues) -> Prefix | None
     script = choice.sent
     if not isinstance(script, Script) or script.more:
         return None
-    told = cut.told(choice)
+    told = cut.usage_of(choice)
     before = 0 if cut.leg.prefix is None else cut.leg.prefix.tokens
     return Prefix(script.text, script.pieces if told is None else before + told.completion, way == "flag")
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from nproxy.choices.commands import Spent
 from nproxy.choices.leg_output import Choice
 from nproxy.choices.merge import Merge
-from nproxy.choices.plan import Request
 from nproxy.choices.records import Record
+from nproxy.openai.requests import Request
 from nproxy.openai.usage import Usage
 
 
@@ -34,7 +34,7 @@ class Copies(Merge):
         n = self._request.n
         return range(choice.index * n, (choice.index + 1) * n)
 
-    def _told(self, usage: Usage) -> Usage:
+    def _client_usage(self, usage: Usage) -> Usage:
         n = self._request.drawn
         details = usage.completion_details
         return replace(

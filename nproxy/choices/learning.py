@@ -12,7 +12,7 @@ from nproxy.choices.compose import asked_for_usage
 from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import LegOutput
 from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth
-from nproxy.choices.plan import Request
+from nproxy.openai.requests import Request
 
 
 def width_brought(leg: Leg, missing: Collection[int], n: int, prompts: int) -> int:

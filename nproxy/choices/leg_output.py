@@ -216,7 +216,7 @@ class LegOutput:
             promised = range(len(self.choices))
             self.by_choice.update((said.index, usage) for said in chunk.choices if said.index in promised)
 
-    def told(self, choice: Choice) -> Usage | None:
+    def usage_of(self, choice: Choice) -> Usage | None:
         """Return the last usage that came with this choice."""
         index = next(index for index, own in enumerate(self.choices) if own is choice)
         return self.by_choice.get(index)

@@ -14,7 +14,6 @@ from nproxy.choices.commands import Anomaly, ChoiceFinished, Learn, Spent
 from nproxy.choices.fold import folded
 from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
-from nproxy.choices.plan import Request
 from nproxy.choices.reading import in_band, read_answer, read_chunk, read_events
 from nproxy.choices.records import Record
 from nproxy.choices.tally import Tally
@@ -22,6 +21,7 @@ from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk, is_done, is_null
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
 from nproxy.openai.jsonvalue import JSON, loads
+from nproxy.openai.requests import Request
 from nproxy.openai.tools import must_call
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE_FRAME, Wire
@@ -207,7 +207,7 @@ class Merge:
 
     def spent(self) -> Spent:
         """Return the tokens of this request, for the metrics."""
-        return self._tally.spent(self._told)
+        return self._tally.spent(self._client_usage)
 
     # ---- one parsed chunk
 
@@ -278,26 +278,26 @@ class Merge:
         merged = self._tally.settled()
         if merged.prompts_differ:
             self.notes.append(Anomaly("prompt_tokens_differ"))
-        return None if merged.usage is None else self._told(merged.usage)
+        return None if merged.usage is None else self._client_usage(merged.usage)
 
     def _running(self) -> Usage | None:
         """Return the total so far if the client asked for continuous usage. It does not fall while calls repeat."""
         if not self._request.continuous_usage:
             return None
         total = self._tally.running()
-        return None if total is None else self._told(total)
+        return None if total is None else self._client_usage(total)
 
-    # ---- how the client sees the choices; here, as they were brought
+    # ---- hooks for BestOf and Copies: which choices the client sees, and what usage. Here: as the legs brought them.
 
     def _shown_as(self, choice: Choice) -> Sequence[int]:
         """Return the client's indices for a choice."""
         return (choice.index,)
 
-    def _told(self, usage: Usage) -> Usage:
+    def _client_usage(self, usage: Usage) -> Usage:
         """Return the usage that the client is told, from the usage of all legs."""
         return usage
 
-    # ---- writing; Relay overrides it
+    # ---- hooks for Relay, and BestOf's `_folded`: how frames and answers are written
 
     def _prelude(self, data: bytes) -> bytes:
         """Return the role chunks of all choices, which come before anything else."""

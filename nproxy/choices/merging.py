@@ -6,10 +6,11 @@ from nproxy.choices.best_of import BestOf
 from nproxy.choices.capability import Capability
 from nproxy.choices.copies import Copies
 from nproxy.choices.merge import Merge
-from nproxy.choices.plan import Plan, Request
+from nproxy.choices.plan import Plan
 from nproxy.choices.relay import Relay
 from nproxy.choices.resume import recorder
 from nproxy.choices.settings import ConductSettings, Names
+from nproxy.openai.requests import Request
 
 
 def merge_for(request: Request, plan: Plan, capability: Capability, settings: ConductSettings, names: Names) -> Merge:

@@ -10,9 +10,8 @@ from nproxy.choices.leg import Leg
 from nproxy.choices.seeds import seeded
 from nproxy.openai.choice_params import ChoiceParams
 from nproxy.openai.errors import invalid_request
-from nproxy.openai.requests import ChatRequest, CompletionRequest
+from nproxy.openai.requests import Request
 
-Request = ChatRequest | CompletionRequest
 Mode = Literal["relay", "native", "fanout"]
 Greedy = Literal["accept", "reject", "dedupe"]
 """What happens to several choices at temperature 0, which are all equal: each is computed, the request is refused, or

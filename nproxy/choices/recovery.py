@@ -13,7 +13,7 @@ from nproxy.choices.learning import Learning, of_unfinished
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import Lesson
 from nproxy.choices.merge import Merge
-from nproxy.choices.plan import Request, narrower, split_by_prompt
+from nproxy.choices.plan import narrower, split_by_prompt
 from nproxy.choices.remedies import Remedy, Reseeded, SplitPrompts, TooWide, Without, one_by_one, remedy
 from nproxy.choices.retry import (
     FIRST_PAUSE_SECONDS,
@@ -27,6 +27,7 @@ from nproxy.choices.roster import LegProgress, Roster
 from nproxy.choices.settings import ConductSettings
 from nproxy.choices.states import LegState, Signal
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.requests import Request
 
 LONGEST_WAIT_SECONDS = 10.0
 """How long in all a leg of a stream that has begun waits for a replica that may be called."""

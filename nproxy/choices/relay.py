@@ -14,10 +14,10 @@ from typing import Any
 from nproxy.choices.leg import Leg
 from nproxy.choices.leg_output import Choice, LegOutput
 from nproxy.choices.merge import Merge
-from nproxy.choices.plan import Request
 from nproxy.choices.records import Record
 from nproxy.openai.chunks import UpstreamChoice, UpstreamChunk
 from nproxy.openai.jsonvalue import JSON, dumps, is_json, loads
+from nproxy.openai.requests import Request
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import Wire, event
 

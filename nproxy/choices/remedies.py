@@ -13,10 +13,10 @@ from nproxy.choices.compose import asked_as_stream, options_given
 from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.leg import Leg
 from nproxy.choices.lessons import FieldRefused, Lacks, NativeWidth
-from nproxy.choices.plan import NO_LOGPROBS, Request, own_seed
+from nproxy.choices.plan import NO_LOGPROBS, own_seed
 from nproxy.choices.seeds import in_31_bits
 from nproxy.openai.errors import ApiError, wrap_foreign
-from nproxy.openai.requests import CompletionRequest
+from nproxy.openai.requests import CompletionRequest, Request
 
 # As servers word it: "n must be 1 when using greedy sampling", "Field 'n': Value must be between 1 <= value <= 32",
 # "'n' : number must be at most 1", "Only one completion choice is allowed", "Invalid n value (only n = 1 ...)",

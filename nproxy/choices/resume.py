@@ -7,9 +7,9 @@ from functools import partial
 from typing import Literal
 
 from nproxy.choices.continuation import Script
-from nproxy.choices.plan import Request
 from nproxy.choices.records import Record
 from nproxy.choices.replay import Transcript
+from nproxy.openai.requests import Request
 
 Resume = Literal["off", "replay", "continue"]
 """How a leg that was cut continues: not at all; called again with its seed; called with what it said as a prefix."""

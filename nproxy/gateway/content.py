@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nproxy.choices.fold import fold
-from nproxy.choices.plan import Request
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON, dumps, loads
+from nproxy.openai.requests import Request
 from nproxy.openai.sse import SSEDecoder, SSEError
 
 MOST_BYTES = 256 << 10

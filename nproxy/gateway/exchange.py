@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from aiohttp.web_request import BaseRequest
 
-from nproxy.choices.plan import Request
 from nproxy.gateway.callers import ANYBODY, Caller
 from nproxy.gateway.content import Content
 from nproxy.gateway.cors import ALLOWED, exposed
 from nproxy.gateway.response_writer import ResponseWriter
 from nproxy.gateway.tracing import UNTRACED, Tracing
 from nproxy.openai.errors import ApiError, invalid_request, model_not_found
+from nproxy.openai.requests import Request
 from nproxy.telemetry.exemplars import Trace
 from nproxy.upstreams.replicas import Replica
 

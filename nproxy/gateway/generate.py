@@ -9,7 +9,7 @@ from functools import partial
 
 from nproxy.choices.commands import FallBack
 from nproxy.choices.conduct import Conduct
-from nproxy.choices.plan import Request, make_plan
+from nproxy.choices.plan import make_plan
 from nproxy.choices.settings import Names
 from nproxy.gateway.admission.grant import Grant
 from nproxy.gateway.admission.guess import guess, guess_prompt
@@ -22,7 +22,7 @@ from nproxy.gateway.fallback import Fallbacks
 from nproxy.gateway.observe import Observer
 from nproxy.gateway.upstream_calls import Planned, UpstreamCalls
 from nproxy.openai.body import LONG, Body
-from nproxy.openai.requests import Limits, parse_chat, parse_completion
+from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
 from nproxy.upstreams.routes import Route
 
 Parse = Callable[[Body, Limits, str | None], Request]

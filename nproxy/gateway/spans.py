@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from nproxy.choices.events import Failure
 from nproxy.choices.leg import Leg
-from nproxy.choices.plan import Request
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.requests import Request
 from nproxy.telemetry.trace_context import TraceContext
 from nproxy.telemetry.tracing import Attributes, Span, Tracer, Value
 from nproxy.upstreams.forward import ForwardError

@@ -7,13 +7,14 @@ from collections.abc import Awaitable
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import OpenLeg
 from nproxy.choices.compose import asked_as_stream, compose
-from nproxy.choices.plan import Plan, Request
+from nproxy.choices.plan import Plan
 from nproxy.gateway.exchange import Exchange
 from nproxy.gateway.fallback import Attempt
 from nproxy.gateway.request_id import leg_id
 from nproxy.gateway.tracing import TRACE_HEADERS
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.frozen import frozen
+from nproxy.openai.requests import Request
 from nproxy.upstreams.affinity import prompt_hash
 from nproxy.upstreams.call_group import CallGroup
 from nproxy.upstreams.client import Call

@@ -115,6 +115,9 @@ class CompletionRequest(GenerationRequest):
 Asked = TypeVar("Asked", bound=GenerationRequest)
 
 
+Request = ChatRequest | CompletionRequest
+
+
 def parse_chat(body: Body, limits: Limits, default_model: str | None = None) -> ChatRequest:
     """Validate a chat request. Raises ApiError 400 naming the field at fault. default_model: used if none is named."""
     sent = checked(_CHAT, body.fields)

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from math import ceil, log
 
-from nproxy.choices.plan import Request
 from nproxy.openai.jsonvalue import JSON
-from nproxy.openai.requests import CompletionRequest
+from nproxy.openai.requests import CompletionRequest, Request
 from nproxy.upstreams.replicas import Replica
 
 BOUND = 1.25

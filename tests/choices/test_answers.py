@@ -9,7 +9,7 @@ import pytest
 
 from nproxy.choices.commands import Learn
 from nproxy.choices.lessons import NativeWidth
-from tests.choices.tutil import CREATED, ID, MODEL, NATIVE, UNTESTED, Play, chat, completion
+from tests.choices.conduct_player import CREATED, ID, MODEL, NATIVE, UNTESTED, Play, chat, completion
 from tests.choices.upstream_says import DONE, answer, delta, text, usage_chunk
 
 

@@ -13,7 +13,17 @@ from nproxy.choices.commands import CancelLeg, ChoiceFinished, Learn, Spent
 from nproxy.choices.events import FailureKind, LegBody, LegEnded
 from nproxy.choices.lessons import Lacks, NativeWidth, Scores
 from nproxy.openai.dialect import Dialect
-from tests.choices.tutil import EXACT, FANOUT, NATIVE, UNTESTED, Play, body_of, chat, completion, dialect_request
+from tests.choices.conduct_player import (
+    EXACT,
+    FANOUT,
+    NATIVE,
+    UNTESTED,
+    Play,
+    body_of,
+    chat,
+    completion,
+    dialect_request,
+)
 from tests.choices.upstream_says import DONE, delta, status, text, usage, usage_chunk
 
 ChoiceText = tuple[str, list[float]]

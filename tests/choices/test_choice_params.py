@@ -9,8 +9,9 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.compose import compose
-from nproxy.choices.plan import Request, make_plan
-from tests.choices.tutil import EXACT, FANOUT, NATIVE, UNTESTED, Play, chat, completion, drawing
+from nproxy.choices.plan import make_plan
+from nproxy.openai.requests import Request
+from tests.choices.conduct_player import EXACT, FANOUT, NATIVE, UNTESTED, Play, chat, completion, drawing
 from tests.choices.upstream_says import answer
 
 OWN: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 1.5, "stop": ["x"]}, {}]

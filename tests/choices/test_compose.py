@@ -10,10 +10,10 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.compose import asked_as_stream, compose
 from nproxy.choices.leg import Leg
-from nproxy.choices.plan import Request, make_plan
+from nproxy.choices.plan import make_plan
 from nproxy.openai.body import Body
-from nproxy.openai.requests import Limits, parse_chat
-from tests.choices.tutil import EXACT, FANOUT, MODEL, NATIVE, UNTESTED, chat, completion, drawing
+from nproxy.openai.requests import Limits, Request, parse_chat
+from tests.choices.conduct_player import EXACT, FANOUT, MODEL, NATIVE, UNTESTED, chat, completion, drawing
 
 BASE = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 

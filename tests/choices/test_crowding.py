@@ -9,7 +9,7 @@ import pytest
 
 from nproxy.choices.commands import FallBack, OpenLeg, Retried
 from nproxy.choices.events import Failure, FailureKind
-from tests.choices.tutil import FANOUT, NATIVE, Play, chat, contents, replayed
+from tests.choices.conduct_player import FANOUT, NATIVE, Play, chat, contents, replayed
 from tests.choices.upstream_says import DONE, ROLE, STOP, answer, delta, status
 
 

@@ -16,7 +16,7 @@ from nproxy.openai.jsonvalue import dumps
 from nproxy.openai.sse import SSEDecoder
 from nproxy.openai.usage import Usage
 from nproxy.openai.wire import DONE_FRAME, Wire
-from tests.choices.tutil import (
+from tests.choices.conduct_player import (
     ALIASED,
     EXACT,
     MODEL,

@@ -8,7 +8,7 @@ import pytest
 
 from nproxy.choices.commands import Begin, CancelLeg, Emit, Respond
 from nproxy.choices.events import Failure, FailureKind, LegFailed
-from tests.choices.tutil import NATIVE, Play, chat, contents
+from tests.choices.conduct_player import NATIVE, Play, chat, contents
 from tests.choices.upstream_says import DONE, answer, delta, failure, status
 
 BOTH = pytest.mark.parametrize("stream", [False, True])

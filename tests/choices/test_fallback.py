@@ -8,7 +8,7 @@ import pytest
 
 from nproxy.choices.commands import Begin, FallBack, Finish, Respond
 from nproxy.choices.events import Failure, FailureKind
-from tests.choices.tutil import Play, chat
+from tests.choices.conduct_player import Play, chat
 from tests.choices.upstream_says import answer, delta, failure, in_band, status
 
 _LATE = ("timeout", "connect_timeout")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.choices.tutil import NATIVE, Play, chat, choices_in, completion, contents
+from tests.choices.conduct_player import NATIVE, Play, chat, choices_in, completion, contents
 from tests.choices.upstream_says import DONE, delta, text
 
 

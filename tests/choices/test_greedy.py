@@ -11,7 +11,7 @@ from nproxy.choices.compose import compose
 from nproxy.choices.plan import make_plan
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.errors import ApiError
-from tests.choices.tutil import (
+from tests.choices.conduct_player import (
     EXACT,
     FANOUT,
     MODEL,

@@ -10,7 +10,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Learn, Retried
 from nproxy.choices.events import FailureKind
 from nproxy.choices.lessons import OneAtATime
-from tests.choices.tutil import Play, chat, completion, contents
+from tests.choices.conduct_player import Play, chat, completion, contents
 from tests.choices.upstream_says import DONE, OK_STREAM, ROLE, answer, delta, text
 
 ON_TRIAL = Capability(parallel=1, alone=True, alone_on_trial=True)

@@ -11,7 +11,7 @@ from nproxy.choices.commands import Learn
 from nproxy.choices.compose import asked_as_stream
 from nproxy.choices.events import FailureKind
 from nproxy.choices.lessons import Lacks, Lesson
-from tests.choices.tutil import EXACT, NATIVE, Play, chat
+from tests.choices.conduct_player import EXACT, NATIVE, Play, chat
 from tests.choices.upstream_says import DONE, answer, delta, usage, usage_chunk
 
 

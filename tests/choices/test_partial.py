@@ -10,7 +10,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CancelLeg, ChoiceFinished, Respond
 from nproxy.choices.events import FailureKind
 from nproxy.openai.dialect import Dialect
-from tests.choices.tutil import EXACT, NATIVE, Play, chat, choices_in, completion, contents, dialect_request
+from tests.choices.conduct_player import EXACT, NATIVE, Play, chat, choices_in, completion, contents, dialect_request
 from tests.choices.upstream_says import DONE, answer, delta, status, text, usage, usage_chunk
 
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.leg import Leg
-from nproxy.choices.plan import Request, make_plan, narrower, runs, top_up
+from nproxy.choices.plan import make_plan, narrower, runs, top_up
 from nproxy.openai.errors import ApiError
-from tests.choices.tutil import EXACT, FANOUT, NATIVE, UNTESTED, chat, completion, drawing
+from nproxy.openai.requests import Request
+from tests.choices.conduct_player import EXACT, FANOUT, NATIVE, UNTESTED, chat, completion, drawing
 
 UP_TO_4 = Capability(native_width=4)
 ONE_PROMPT = Capability(native_width=1, prompt_lists=False)

@@ -16,11 +16,11 @@ from nproxy.choices.commands import ChoiceFinished, OpenLeg
 from nproxy.choices.events import Event, FailureKind, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
 from nproxy.choices.leg import Leg
 from nproxy.choices.merge import Merge
-from nproxy.choices.plan import Request
 from nproxy.choices.segments import read_segment
 from nproxy.openai.dialect import Dialect
+from nproxy.openai.requests import Request
 from nproxy.openai.sse import BETWEEN, SSEDecoder
-from tests.choices.tutil import CREATED, ID, MODEL, Play, contents, dialect_request, finishes
+from tests.choices.conduct_player import CREATED, ID, MODEL, Play, contents, dialect_request, finishes
 from tests.choices.upstream_says import DONE, chunk, delta, failure, status, text, usage
 
 ChoiceText = list[list[str]]  # per choice its tokens

@@ -10,11 +10,10 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import OpenLeg
 from nproxy.choices.events import Event, LegBegan, LegBody, LegChunk, LegEnded, LegFailed
-from nproxy.choices.plan import Request
 from nproxy.openai.body import Body
-from nproxy.openai.requests import Limits, parse_chat, parse_completion
+from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
 from nproxy.openai.sse import SSEDecoder
-from tests.choices.tutil import FANOUT, NATIVE, UNTESTED, Play, chat, choices_in, contents, finishes
+from tests.choices.conduct_player import FANOUT, NATIVE, UNTESTED, Play, chat, choices_in, contents, finishes
 from tests.choices.upstream_says import DONE, status
 from tests.transcripts.recorded import Transcript, load, names
 

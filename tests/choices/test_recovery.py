@@ -11,7 +11,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Retried
 from nproxy.choices.events import FailureKind
 from nproxy.choices.retry import LONGEST_RETRY_AFTER_SECONDS, pause_seconds, retryable
-from tests.choices.tutil import Play, chat, contents
+from tests.choices.conduct_player import Play, chat, contents
 from tests.choices.upstream_says import answer, delta, failure, status, usage_chunk
 
 RETRYABLE = [

@@ -7,7 +7,7 @@ from typing import Any
 
 from nproxy.choices.commands import Spent
 from nproxy.openai.sse import SSEDecoder
-from tests.choices.tutil import (
+from tests.choices.conduct_player import (
     ALIASED,
     EXACT,
     MODEL,

@@ -12,9 +12,9 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Learn
 from nproxy.choices.events import Failure, FailureKind, LegFailed
 from nproxy.choices.lessons import FieldRefused, Lacks, Lesson, NativeWidth
-from nproxy.choices.plan import Request
 from nproxy.choices.remedies import named_width
-from tests.choices.tutil import MODEL, NATIVE, UNTESTED, Play, body_of, chat, completion
+from nproxy.openai.requests import Request
+from tests.choices.conduct_player import MODEL, NATIVE, UNTESTED, Play, body_of, chat, completion
 from tests.choices.upstream_says import DONE, answer, delta, status, text, usage, usage_chunk
 
 

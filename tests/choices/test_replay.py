@@ -10,7 +10,7 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.events import FailureKind
 from nproxy.choices.replay import Transcript
-from tests.choices.tutil import EXACT, FANOUT, NATIVE, Play, chat, choices_in, completion, contents, replayed
+from tests.choices.conduct_player import EXACT, FANOUT, NATIVE, Play, chat, choices_in, completion, contents, replayed
 from tests.choices.upstream_says import DONE, ROLE, STOP, chunk, delta, text
 
 

@@ -10,7 +10,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Retried, Spent
 from nproxy.choices.compose import compose
 from nproxy.choices.events import FailureKind
-from tests.choices.tutil import EXACT, NATIVE, chat, choices_in, completion, contents, finishes, replayed
+from tests.choices.conduct_player import EXACT, NATIVE, chat, choices_in, completion, contents, finishes, replayed
 from tests.choices.upstream_says import DONE, ROLE, STOP, answer, chunk, delta, text, usage_chunk
 
 

@@ -9,7 +9,7 @@ from nproxy.choices.events import Failure, FailureKind
 from nproxy.choices.replay import Transcript
 from nproxy.choices.resume import recorder
 from nproxy.choices.retry import resumable, retryable
-from tests.choices.tutil import chat, contents, finishes, replayed
+from tests.choices.conduct_player import chat, contents, finishes, replayed
 from tests.choices.upstream_says import DONE, ROLE, STOP, delta, failure, in_band, status
 
 # ---- which failures

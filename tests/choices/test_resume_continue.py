@@ -9,8 +9,8 @@ import pytest
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Retried, Spent
 from nproxy.choices.events import FailureKind
-from nproxy.choices.plan import Request
-from tests.choices.tutil import (
+from nproxy.openai.requests import Request
+from tests.choices.conduct_player import (
     Play,
     body_of,
     chat,

@@ -6,7 +6,7 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.events import FailureKind
-from tests.choices.tutil import (
+from tests.choices.conduct_player import (
     EXACT,
     NATIVE,
     body_of,

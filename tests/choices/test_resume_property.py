@@ -18,7 +18,7 @@ from nproxy.choices.commands import Begin, CallEnded
 from nproxy.choices.events import Event, FailureKind, LegChunk, LegEnded, LegFailed
 from nproxy.choices.plan import make_plan
 from nproxy.openai.dialect import Dialect
-from tests.choices.tutil import EXACT, FANOUT, NATIVE, Play, choices_in, dialect_request, finishes
+from tests.choices.conduct_player import EXACT, FANOUT, NATIVE, Play, choices_in, dialect_request, finishes
 from tests.choices.upstream_says import DONE, delta, failure, text, usage, usage_chunk
 
 CUTS = [

@@ -8,7 +8,7 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.events import FailureKind
-from tests.choices.tutil import Play, chat, contents, continued, finishes, replayed
+from tests.choices.conduct_player import Play, chat, contents, continued, finishes, replayed
 from tests.choices.upstream_says import DONE, NOBODY, ROLE, STOP, delta, status
 
 

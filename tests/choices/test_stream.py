@@ -8,7 +8,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import CallEnded, CancelLeg
 from nproxy.choices.events import FailureKind, LegBody, LegChunk, LegEnded
 from nproxy.openai.dialect import Dialect
-from tests.choices.tutil import (
+from tests.choices.conduct_player import (
     CREATED,
     EXACT,
     FANOUT,

@@ -8,7 +8,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Begin, Emit
 from nproxy.choices.events import FailureKind, LegBegan
 from nproxy.openai.wire import PING
-from tests.choices.tutil import EXACT, NATIVE, Play, chat, contents
+from tests.choices.conduct_player import EXACT, NATIVE, Play, chat, contents
 from tests.choices.upstream_says import DONE, answer, delta, status
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from nproxy.choices.capability import Capability
 from nproxy.choices.commands import Spent
-from tests.choices.tutil import FANOUT, NATIVE, Play, chat, completion
+from tests.choices.conduct_player import FANOUT, NATIVE, Play, chat, completion
 from tests.choices.upstream_says import DONE, answer, chunk, delta, text, usage, usage_chunk
 
 ASKED = {"include_usage": True}

@@ -14,7 +14,7 @@ from nproxy.choices.reading import read_chunk
 from nproxy.openai.chunks import UpstreamChunk
 from nproxy.openai.dialect import Dialect
 from nproxy.openai.sse import BETWEEN
-from tests.choices.tutil import ALIASED, FANOUT, NATIVE, Play, chat, contents
+from tests.choices.conduct_player import ALIASED, FANOUT, NATIVE, Play, chat, contents
 from tests.choices.upstream_says import delta
 
 ASKED = {"include_usage": True}

@@ -9,7 +9,7 @@ import pytest
 from nproxy.choices.commands import Resumed, Retried
 from nproxy.choices.events import FailureKind
 from nproxy.choices.recovery import LONGEST_WAIT_SECONDS
-from tests.choices.tutil import FANOUT, NATIVE, Play, chat, contents, continued, replayed
+from tests.choices.conduct_player import FANOUT, NATIVE, Play, chat, contents, continued, replayed
 from tests.choices.upstream_says import DONE, NOBODY, STOP, delta, failure, status
 
 

@@ -11,7 +11,7 @@ from nproxy.choices.capability import Capability
 from nproxy.choices.compose import asked_as_stream, compose
 from nproxy.choices.events import FailureKind, Timer, TimerFired, TimerKind
 from nproxy.choices.warming import WARM_SECONDS
-from tests.choices.tutil import Play, chat, completion, contents
+from tests.choices.conduct_player import Play, chat, completion, contents
 from tests.choices.upstream_says import DONE, answer, delta, status, text, usage, usage_chunk
 
 CACHED = Capability(native_width=1, prefix_cache=True)

@@ -22,10 +22,9 @@ from nproxy.choices.events import (
     LegEnded,
     LegFailed,
 )
-from nproxy.choices.plan import Request
 from nproxy.choices.segments import Chunks, one_by_one, read_segment, split_chunks
 from nproxy.openai.body import Body
-from nproxy.openai.requests import Limits, parse_chat, parse_completion
+from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
 from nproxy.openai.sse import SSEDecoder, SSEEvent
 from tests.conformance.reading import Misread
 from tests.fakes import quirks

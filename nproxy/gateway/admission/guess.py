@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nproxy.choices.plan import Request
 from nproxy.openai.jsonvalue import JSON
+from nproxy.openai.requests import Request
 
 BYTES_PER_TOKEN = 4
 """About right for English text. The other bytes of a body (field names, roles) are few compared with a prompt."""

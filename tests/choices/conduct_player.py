@@ -39,12 +39,12 @@ from nproxy.choices.events import (
     TimerFired,
     TimerKind,
 )
-from nproxy.choices.plan import Greedy, Plan, Request, make_plan
+from nproxy.choices.plan import Greedy, Plan, make_plan
 from nproxy.choices.resume import Resume
 from nproxy.choices.settings import ConductSettings, Names
 from nproxy.openai.body import Body
 from nproxy.openai.dialect import Dialect
-from nproxy.openai.requests import Limits, parse_chat, parse_completion
+from nproxy.openai.requests import Limits, Request, parse_chat, parse_completion
 from nproxy.openai.sse import SSEDecoder
 from tests.choices.upstream_says import DONE, OK_STREAM, failure
 
